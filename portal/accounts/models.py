@@ -1,0 +1,107 @@
+"""People, what they may use, and the keys they hold."""
+
+import hashlib
+import secrets
+from typing import Self
+
+from django.contrib.auth.models import AbstractUser, Group
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+
+def digest(token: str) -> str:
+    """Tokens are long and random, so one round of SHA-256 is enough at rest."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class User(AbstractUser):
+    """A member of the lab; ``is_staff`` marks an admin."""
+
+    email = models.EmailField("e-mail address", blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint("email", condition=~Q(email=""), name="email_belongs_to_one_user")]
+
+    @property
+    def is_admin(self) -> bool:
+        return self.is_active and self.is_staff
+
+
+class Invite(models.Model):
+    """A one-time link. The link of the very first start makes an admin."""
+
+    token_digest = models.CharField(max_length=64, unique=True)
+    email = models.EmailField(blank=True)
+    makes_admin = models.BooleanField(default=False)
+    groups = models.ManyToManyField(Group, blank=True)
+    created_by = models.ForeignKey(User, null=True, on_delete=models.CASCADE, related_name="invites")
+    created_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True, blank=True)
+    used_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+
+    class Meta:
+        ordering = ["-created_at"]
+
+
+class ApiToken(models.Model):
+    """A named key for scripts. Only its digest is kept; it is shown once."""
+
+    class Scope(models.TextChoices):
+        READ = "read", "read"
+        WRITE = "write", "read and write"
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="api_tokens")
+    name = models.CharField(max_length=80)
+    prefix = models.CharField(max_length=12)
+    token_digest = models.CharField(max_length=64, unique=True)
+    scope = models.CharField(max_length=8, choices=Scope.choices, default=Scope.WRITE)
+    created_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-created_at"]
+
+    @classmethod
+    def issue(cls, user: User, name: str, **fields: object) -> tuple[Self, str]:
+        """The row and the token itself, which cannot be had again."""
+        token = f"sl_{secrets.token_urlsafe(32)}"
+        return cls.objects.create(user=user, name=name, prefix=token[:10], token_digest=digest(token), **fields), token
+
+    @property
+    def is_live(self) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > timezone.now())
+
+
+class Limit(models.Model):
+    """Most GPUs at once and most queued jobs, of one user or of a whole group. Empty means no limit."""
+
+    user = models.OneToOneField(User, null=True, blank=True, on_delete=models.CASCADE, related_name="limit")
+    group = models.OneToOneField(Group, null=True, blank=True, on_delete=models.CASCADE, related_name="limit")
+    max_gpus = models.PositiveIntegerField(null=True, blank=True)
+    max_queued = models.PositiveIntegerField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(user__isnull=False, group__isnull=True) | Q(user__isnull=True, group__isnull=False),
+                name="limit_is_of_a_user_or_of_a_group",
+            )
+        ]
+
+
+class AuditEntry(models.Model):
+    """What an admin did: written in the same transaction as the act, never changed."""
+
+    at = models.DateTimeField(default=timezone.now)
+    actor = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
+    action = models.CharField(max_length=60)
+    target = models.CharField(max_length=200)
+    before = models.JSONField(default=dict)
+    after = models.JSONField(default=dict)
+
+    class Meta:
+        ordering = ["-id"]

@@ -1,0 +1,11 @@
+"""Celery: what is slow and may be repeated. The small size runs tasks where they are asked for."""
+
+import os
+
+from celery import Celery
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
+
+app = Celery("portal")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()

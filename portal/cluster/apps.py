@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class ClusterConfig(AppConfig):
+    name = "portal.cluster"

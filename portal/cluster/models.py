@@ -1,0 +1,122 @@
+"""Machines and their GPUs. Facts are written by the node's agent, decisions about a node by admins."""
+
+import secrets
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+
+class JoinToken(models.Model):
+    """Lets one new machine enrol, once."""
+
+    token_digest = models.CharField(max_length=64, unique=True)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.CASCADE, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True, blank=True)
+    approves = models.BooleanField(default=False)
+    """The machine that runs ``make run`` needs no further approval."""
+
+
+class Node(models.Model):
+    """A registered machine."""
+
+    class Runtime(models.TextChoices):
+        DOCKER = "docker", "Docker Engine"
+        PROCESS = "process", "processes of this machine"
+        FAKE = "fake", "pretended"
+
+    name = models.CharField(max_length=80, unique=True)
+    runtime = models.CharField(max_length=10, choices=Runtime.choices)
+    token_digest = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    # written by admins
+    approved_at = models.DateTimeField(null=True, blank=True)
+    draining = models.BooleanField(default=False)
+    removed_at = models.DateTimeField(null=True, blank=True)
+
+    # written by the agent's reports
+    last_seen_at = models.DateTimeField(null=True, blank=True)
+    boot = models.CharField(max_length=36, blank=True)
+    """Changes when the agent starts anew."""
+    ready = models.BooleanField(default=False)
+    """True after the agent's first full pass since its start: what it reports is complete."""
+    facts = models.JSONField(default=dict)
+    problems = models.JSONField(default=list)
+    """[{"text": what is unfit, "mend": what to do}]"""
+
+    class Meta:
+        ordering = ["name"]
+
+
+class Gpu(models.Model):
+    """One device by UUID, or a CPU slot (kind ``cpu``) on a machine without GPUs."""
+
+    class Kind(models.TextChoices):
+        CUDA = "cuda", "CUDA GPU"
+        CPU = "cpu", "CPU slot"
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="gpus")
+    uuid = models.CharField(max_length=80)
+    index = models.PositiveSmallIntegerField()
+    kind = models.CharField(max_length=4, choices=Kind.choices)
+    model = models.CharField(max_length=80)
+    memory_mib = models.PositiveIntegerField(default=0)
+    healthy = models.BooleanField(default=True)
+    problem = models.CharField(max_length=200, blank=True)
+    present = models.BooleanField(default=True)
+    """False once the agent no longer reports it."""
+    utilisation_percent = models.PositiveSmallIntegerField(null=True)
+    memory_used_mib = models.PositiveIntegerField(null=True)
+    temperature_celsius = models.SmallIntegerField(null=True)
+
+    class Meta:
+        ordering = ["node", "index"]
+        constraints = [models.UniqueConstraint(fields=["node", "uuid"], name="gpu_once_per_node")]
+
+
+class Environment(models.Model):
+    """A curated set of packages that jobs run in, with its recipe under ``runners/images/``."""
+
+    key = models.SlugField(unique=True)
+    title = models.CharField(max_length=120)
+    description = models.TextField(blank=True)
+    packages = models.JSONField(default=list)
+    """Import names it offers; used to warn before queueing."""
+    position = models.PositiveSmallIntegerField(default=0)
+    retired = models.BooleanField(default=False)
+
+    class Meta:
+        ordering = ["position", "key"]
+
+
+class NodeEnvironment(models.Model):
+    """How far a node is with preparing an environment. Written by the agent's reports."""
+
+    class State(models.TextChoices):
+        WAITING = "waiting", "waiting"
+        PREPARING = "preparing", "preparing"
+        READY = "ready", "ready"
+        FAILED = "failed", "failed"
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="environments")
+    environment = models.ForeignKey(Environment, on_delete=models.CASCADE, related_name="on_nodes")
+    state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
+    progress_percent = models.PositiveSmallIntegerField(default=0)
+    detail = models.TextField(blank=True)
+    """What it does now, or why it failed and what would mend it."""
+    digest = models.CharField(max_length=80, blank=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["node", "environment"], name="environment_once_per_node")]
+
+
+def new_token() -> str:
+    return f"sln_{secrets.token_urlsafe(32)}"
+
+
+LIVE_NODE = Q(removed_at__isnull=True)

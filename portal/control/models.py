@@ -1,0 +1,53 @@
+"""What decides, and what was decided."""
+
+from django.conf import settings
+from django.db import models
+from django.utils import timezone
+
+
+class SchedulerConfig(models.Model):
+    """A policy with its parameters. Rows are only added; the newest is in force."""
+
+    policy = models.CharField(max_length=40)
+    params = models.JSONField(default=dict)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["-id"]
+
+
+class Leader(models.Model):
+    """The one row whose epoch every write of the scheduler must carry."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    epoch = models.PositiveBigIntegerField(default=0)
+    holder = models.CharField(max_length=120, blank=True)
+    since = models.DateTimeField(default=timezone.now)
+    policy_state = models.JSONField(default=dict)
+    """The policy's own JSON between cycles: {"config": id, "state": {...}}; dropped on a switch."""
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=models.Q(id=1), name="one_leader_row")]
+
+
+class Cycle(models.Model):
+    """One turn of the scheduler's loop that decided something or found something wrong."""
+
+    at = models.DateTimeField(default=timezone.now)
+    config = models.ForeignKey(SchedulerConfig, null=True, on_delete=models.PROTECT, related_name="cycles")
+    epoch = models.PositiveBigIntegerField()
+    snapshot_sha256 = models.CharField(max_length=64)
+    duration_ms = models.FloatField()
+    plan_ms = models.FloatField(default=0)
+    jobs_seen = models.PositiveIntegerField(default=0)
+    started = models.PositiveIntegerField(default=0)
+    resized = models.PositiveIntegerField(default=0)
+    stopped = models.PositiveIntegerField(default=0)
+    waiting = models.PositiveIntegerField(default=0)
+    dropped = models.JSONField(default=list)
+    """Lines whose premise was gone when they were applied, with why."""
+    error = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["-id"]

@@ -1,0 +1,283 @@
+"""Jobs, their attempts and what these hold: facts and constraints. States are written by ``lifecycle`` alone."""
+
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q
+from django.utils import timezone
+
+from portal.cluster.models import Environment, Gpu, Node
+from portal.projects.models import CodeVersion, Project
+
+
+class JobState(models.TextChoices):
+    QUEUED = "QUEUED", "queued"
+    RUNNING = "RUNNING", "running"
+    HELD = "HELD", "held"
+    SUCCEEDED = "SUCCEEDED", "succeeded"
+    FAILED = "FAILED", "failed"
+    CANCELLED = "CANCELLED", "cancelled"
+
+
+FINISHED_STATES = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+class ContainerState(models.TextChoices):
+    ASSIGNED = "ASSIGNED", "assigned"
+    PREPARING = "PREPARING", "preparing"
+    RUNNING = "RUNNING", "running"
+    STOPPING = "STOPPING", "stopping"
+    EXITED = "EXITED", "exited"
+
+
+class Outcome(models.TextChoices):
+    """How an attempt ended. *failed* is the user's code; *lost* and *error* are ours and use up no retry."""
+
+    SUCCEEDED = "succeeded", "succeeded"
+    FAILED = "failed", "failed"
+    PREEMPTED = "preempted", "preempted"
+    CANCELLED = "cancelled", "cancelled"
+    TIMED_OUT = "timed_out", "timed out"
+    LOST = "lost", "lost"
+    ERROR = "error", "error"
+
+
+class StopReason(models.TextChoices):
+    PREEMPTED = "preempted", "the scheduler takes the GPUs back"
+    CANCELLED = "cancelled", "cancelled"
+    TIMED_OUT = "timed_out", "time limit reached"
+    DRAINED = "drained", "its node is being drained"
+    PEER_LOST = "peer_lost", "another part of it was lost"
+    DONE = "done", "its work is done"
+
+
+class Job(models.Model):
+    """What a person asked for. Its specification never changes; ``intent`` is the person's, ``state`` is computed."""
+
+    class Launcher(models.TextChoices):
+        HOROVOD = "horovod", "Horovod"
+        TORCHRUN = "torchrun", "torchrun"
+        COMMAND = "command", "plain command"
+
+    class Intent(models.TextChoices):
+        RUN = "run", "run"
+        HOLD = "hold", "hold"
+        CANCEL = "cancel", "cancel"
+
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="jobs")
+    code = models.ForeignKey(CodeVersion, on_delete=models.PROTECT, related_name="jobs")
+    environment = models.ForeignKey(Environment, on_delete=models.PROTECT, related_name="jobs")
+    submitted_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs")
+    submitted_at = models.DateTimeField(default=timezone.now)
+    copied_from = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="copies")
+
+    name = models.CharField(max_length=80)
+    description = models.TextField(blank=True)
+    launcher = models.CharField(max_length=10, choices=Launcher.choices)
+    elastic = models.BooleanField(default=False)
+    """Its GPUs may change while it runs (Horovod with ``hvd.elastic``)."""
+    entry = models.CharField(max_length=255)
+    """The Python file each rank runs; for a plain command, the whole command line."""
+    arguments = models.JSONField(default=list)
+    env_vars = models.JSONField(default=dict)
+    min_gpus = models.PositiveSmallIntegerField(default=1)
+    max_gpus = models.PositiveSmallIntegerField(default=1)
+    time_limit_seconds = models.PositiveIntegerField()
+    retries = models.PositiveSmallIntegerField(default=0)
+    priority = models.SmallIntegerField(default=0)
+
+    # people's column
+    intent = models.CharField(max_length=6, choices=Intent.choices, default=Intent.RUN)
+
+    # lifecycle's columns
+    state = models.CharField(max_length=10, choices=JobState.choices, default=JobState.QUEUED)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    # the scheduler's columns
+    waiting_reason = models.TextField(blank=True)
+    queue_position = models.PositiveIntegerField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(fields=["state", "-id"], name="job_state"),
+            models.Index(fields=["project", "-id"], name="job_project"),
+            models.Index(fields=["submitted_by", "-id"], name="job_submitter"),
+        ]
+        constraints = [
+            models.CheckConstraint(condition=Q(min_gpus__gte=1, max_gpus__gte=F("min_gpus")), name="job_gpus_from_min_to_max"),
+            models.CheckConstraint(
+                condition=Q(state__in=FINISHED_STATES, finished_at__isnull=False)
+                | (~Q(state__in=FINISHED_STATES) & Q(finished_at__isnull=True)),
+                name="job_finished_at_when_finished",
+            ),
+        ]
+
+
+class Attempt(models.Model):
+    """One try at a job, numbered from 1. At most one per job lives at a time."""
+
+    class Wanted(models.TextChoices):
+        RUN = "run", "run"
+        STOP = "stop", "stop"
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
+    number = models.PositiveIntegerField()
+    created_at = models.DateTimeField(default=timezone.now)
+    started_at = models.DateTimeField(null=True, blank=True)
+    """First moment one of its containers ran."""
+    ended_at = models.DateTimeField(null=True, blank=True)
+    wanted = models.CharField(max_length=4, choices=Wanted.choices, default=Wanted.RUN)
+    stop_reason = models.CharField(max_length=12, choices=StopReason.choices, blank=True)
+    outcome = models.CharField(max_length=10, choices=Outcome.choices, blank=True)
+    cause = models.JSONField(default=dict)
+    """For an attempt that did not succeed: {"code", "title", "detail", "advice"}."""
+    secret = models.CharField(max_length=64)
+    """Signs what its containers say to each other."""
+    policy = models.CharField(max_length=40, blank=True)
+    """Policy and version that placed it, e.g. ``elastic_fifo v3``."""
+
+    class Meta:
+        ordering = ["job", "number"]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "number"], name="attempt_number_once"),
+            models.UniqueConstraint(fields=["job"], condition=Q(ended_at__isnull=True), name="one_live_attempt_per_job"),
+            models.CheckConstraint(condition=Q(ended_at__isnull=True, outcome="") | (Q(ended_at__isnull=False) & ~Q(outcome="")), name="attempt_outcome_when_ended"),
+            models.CheckConstraint(condition=Q(wanted="run", stop_reason="") | (Q(wanted="stop") & ~Q(stop_reason="")), name="attempt_stop_has_reason"),
+        ]
+
+
+class Container(models.Model):
+    """An attempt's part on one node; for Horovod one *host*, or the driver."""
+
+    class Role(models.TextChoices):
+        DRIVER = "driver", "driver"
+        HOST = "host", "host"
+
+    class Wanted(models.TextChoices):
+        RUN = "run", "run"
+        STOP = "stop", "stop"
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="containers")
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="containers")
+    index = models.PositiveSmallIntegerField()
+    role = models.CharField(max_length=6, choices=Role.choices)
+    name = models.CharField(max_length=80, unique=True)
+    spec = models.JSONField()
+    """The frozen RunSpec its agent carries out."""
+    assigned_at = models.DateTimeField(default=timezone.now)
+
+    # written by the control loop
+    wanted = models.CharField(max_length=4, choices=Wanted.choices, default=Wanted.RUN)
+    stop_reason = models.CharField(max_length=12, choices=StopReason.choices, blank=True)
+    stop_requested_at = models.DateTimeField(null=True, blank=True)
+
+    # written from the agent's reports, through lifecycle.advance()
+    state = models.CharField(max_length=9, choices=ContainerState.choices, default=ContainerState.ASSIGNED)
+    state_since = models.DateTimeField(default=timezone.now)
+    running_at = models.DateTimeField(null=True, blank=True)
+    exited_at = models.DateTimeField(null=True, blank=True)
+    exit_code = models.IntegerField(null=True, blank=True)
+    exit_reason = models.CharField(max_length=20, blank=True)
+    """exited, stopped, fenced, launch_error, oom, disk, lost, or create_error."""
+    detail = models.TextField(blank=True)
+    """What it does now, or what went wrong, in the agent's words."""
+    collected_at = models.DateTimeField(null=True, blank=True)
+    """Its log and outputs are here; the node may forget it."""
+
+    class Meta:
+        ordering = ["attempt", "index"]
+        constraints = [
+            models.UniqueConstraint(fields=["attempt", "index"], name="container_index_once"),
+            models.CheckConstraint(
+                condition=Q(state="EXITED", exited_at__isnull=False) | (~Q(state="EXITED") & Q(exited_at__isnull=True)),
+                name="container_exited_at_when_exited",
+            ),
+        ]
+
+
+class Allocation(models.Model):
+    """One GPU held by one attempt from ``allocated_at`` to ``released_at``."""
+
+    gpu = models.ForeignKey(Gpu, on_delete=models.PROTECT, related_name="allocations")
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="allocations")
+    container = models.ForeignKey(Container, on_delete=models.CASCADE, related_name="allocations")
+    allocated_at = models.DateTimeField(default=timezone.now)
+    requested_back_at = models.DateTimeField(null=True, blank=True)
+    released_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["gpu"],
+                condition=Q(released_at__isnull=True),
+                name="gpu_in_one_live_allocation",
+                violation_error_message="This GPU is already held by another attempt.",
+            )
+        ]
+
+
+class JobEvent(models.Model):
+    """One line of a job's history, never changed."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
+    seq = models.PositiveIntegerField()
+    at = models.DateTimeField(default=timezone.now)
+    kind = models.CharField(max_length=30)
+    """submitted, placed, started, resized, stopping, ended, held, released, cancel_asked, state, ..."""
+    text = models.CharField(max_length=300)
+    actor = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    data = models.JSONField(default=dict)
+
+    class Meta:
+        ordering = ["job", "seq"]
+        constraints = [models.UniqueConstraint(fields=["job", "seq"], name="job_event_seq_once")]
+
+
+class LogStream(models.Model):
+    """The output of one rank, or of a supervisor or driver itself (name ``setup``).
+
+    The bytes lie in a file; ``size`` is the truth about how many of them count. An append names the offset
+    it continues, so a repeated or late one is recognised, and no gap or overlap can be stored.
+    """
+
+    container = models.ForeignKey(Container, on_delete=models.CASCADE, related_name="streams")
+    name = models.CharField(max_length=20)
+    label = models.CharField(max_length=40, blank=True)
+    size = models.PositiveBigIntegerField(default=0)
+    marks = models.PositiveIntegerField(default=0)
+    """Records in its time index: 16 bytes each, offset and Unix milliseconds."""
+    closed = models.BooleanField(default=False)
+
+    class Meta:
+        ordering = ["container", "name"]
+        constraints = [models.UniqueConstraint(fields=["container", "name"], name="log_stream_once")]
+
+
+class Output(models.Model):
+    """A file that a job left in /outputs, kept in the portal."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="outputs")
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="outputs")
+    path = models.CharField(max_length=500)
+    size = models.PositiveBigIntegerField()
+    sha256 = models.CharField(max_length=64)
+    stored_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["path"]
+        constraints = [models.UniqueConstraint(fields=["job", "path"], name="output_path_once_per_job")]
+
+
+class IdempotencyKey(models.Model):
+    """A submit repeated with the same key and body answers with the same job."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    key = models.CharField(max_length=100)
+    body_sha256 = models.CharField(max_length=64)
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "key"], name="idempotency_key_once")]

@@ -1,0 +1,132 @@
+"""Doorbells between processes: hints that something changed, never the change itself.
+
+A bell that is lost only costs time, because everyone who waits on one also wakes by a timer. The lab size
+rings through Redis; the small size touches files, which its processes look at every 50 ms.
+"""
+
+import asyncio
+import time
+from pathlib import Path
+
+import redis
+import redis.asyncio
+from asgiref.sync import async_to_sync
+from channels.layers import get_channel_layer
+from django.conf import settings
+from django.db import transaction
+
+SCHEDULER = "scheduler"
+LOOK_SECONDS = 0.05
+
+
+def wake_scheduler() -> None:
+    transaction.on_commit(lambda: ring(SCHEDULER))
+
+
+def wake_node(node_id: int) -> None:
+    transaction.on_commit(lambda: ring(node_bell(node_id)))
+
+
+def wake_job_viewers(job_id: int, **hint: object) -> None:
+    """Tells open job pages to look again; they would within seconds anyway."""
+
+    def send() -> None:
+        layer = get_channel_layer()
+        if layer is not None:
+            async_to_sync(layer.group_send)(job_group(job_id), {"type": "job.changed", **hint})
+
+    transaction.on_commit(send, robust=True)
+
+
+def job_group(job_id: int) -> str:
+    return f"job.{job_id}"
+
+
+def node_bell(node_id: int) -> str:
+    return f"node-{node_id}"
+
+
+def ring(name: str) -> None:
+    if settings.REDIS_URL:
+        try:
+            _redis().publish(_topic(name), b"")
+        except redis.RedisError:
+            return  # the timers do the work while Redis is away
+    else:
+        _bell_file(name).touch()
+
+
+class Bell:
+    """Listens from the moment it is made, so that a ring between looking and waiting is not missed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._heard = 0
+        self._pubsub = None
+        if settings.REDIS_URL:
+            try:
+                self._pubsub = _redis().pubsub(ignore_subscribe_messages=True)
+                self._pubsub.subscribe(_topic(name))
+            except redis.RedisError:
+                self._pubsub = None
+        else:
+            self._heard = _rung_at(name)
+
+    def wait(self, seconds: float) -> bool:
+        """True when it rang, False when the time was up."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._pubsub is not None:
+                try:
+                    if self._pubsub.get_message(timeout=left):
+                        return True
+                except redis.RedisError:
+                    time.sleep(min(left, 1.0))
+            else:
+                if self._rung():
+                    return True
+                time.sleep(min(left, LOOK_SECONDS))
+        return False
+
+    async def wait_async(self, seconds: float) -> bool:
+        return await asyncio.get_running_loop().run_in_executor(None, self.wait, seconds) if self._pubsub else await self._watch(seconds)
+
+    async def _watch(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if not settings.REDIS_URL and self._rung():
+                return True
+            await asyncio.sleep(min(left, LOOK_SECONDS))
+        return False
+
+    def _rung(self) -> bool:
+        at = _rung_at(self.name)
+        if at != self._heard:
+            self._heard = at
+            return True
+        return False
+
+    def close(self) -> None:
+        if self._pubsub is not None:
+            self._pubsub.close()
+
+
+def _redis() -> redis.Redis:
+    return redis.Redis.from_url(settings.REDIS_URL, socket_timeout=30, socket_connect_timeout=2)
+
+
+def _topic(name: str) -> str:
+    return f"schedulearn:{name}"
+
+
+def _bell_file(name: str) -> Path:
+    folder = settings.HOME / "bells"
+    folder.mkdir(exist_ok=True)
+    return folder / name
+
+
+def _rung_at(name: str) -> int:
+    try:
+        return _bell_file(name).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,95 @@
+"""What to run, with what, where: the frozen description of one container.
+
+The portal writes it once when an attempt is placed, the agent carries it out, the supervisor reads its part.
+Users' input reaches it only as ``command``, ``env`` and the code named by hash.
+"""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self
+
+Role = Literal["driver", "host"]
+Launcher = Literal["horovod", "torchrun", "command"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """How the containers of one attempt find and trust each other.
+
+    ``secret`` signs every request between supervisors and driver; it is this attempt's alone.
+    """
+
+    driver_host: str
+    port: int
+    secret: str
+    min_ranks: int
+    max_ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Limits of one container."""
+
+    cpus: float = 1.0
+    memory_mib: int = 4096
+    shm_mib: int = 1024
+    tmp_mib: int = 1024
+    pids: int = 1024
+    disk_mib: int = 10_240
+    """Workspace and outputs together; the agent stops a container that exceeds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """One container of one attempt on one node. Identity is ``name``: creating it twice is harmless."""
+
+    name: str
+    """``sl-<job>-a<attempt number>-<index>``, e.g. ``sl-42-a1-0``."""
+    job: int
+    attempt: int
+    """The attempt's id (unique over all jobs)."""
+    number: int
+    """The attempt's number within its job, from 1; also the epoch of every report about it."""
+    role: Role
+    hostname: str
+    """``driver`` or ``h<index>``: the container's name inside the attempt's network."""
+    environment: str
+    """Key of a curated environment, e.g. ``pytorch-horovod``."""
+    code_sha256: str
+    launcher: Launcher
+    command: tuple[str, ...]
+    """What each rank runs in /workspace, e.g. ``("python", "train.py", "--epochs", "3")``."""
+    slots: int
+    """Ranks this container can hold; 0 for a driver."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of CUDA devices, or ids of CPU slots."""
+    gpu_kind: Literal["cuda", "cpu"] = "cpu"
+    elastic: bool = False
+    env: tuple[tuple[str, str], ...] = ()
+    ring: Ring | None = None
+    """None for a plain command on one container: it gets no network at all."""
+    resources: Resources = field(default_factory=Resources)
+    grace_seconds: int = 10
+    """From SIGTERM to SIGKILL."""
+
+    @property
+    def network(self) -> str | None:
+        """Name of the attempt's own network, None for none."""
+        return f"sl-{self.job}-a{self.number}" if self.ring else None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Raises TypeError, KeyError or ValueError when ``data`` is not a RunSpec's JSON."""
+        ring = data.get("ring")
+        return cls(
+            **{
+                **data,
+                "command": tuple(data["command"]),
+                "gpus": tuple(data.get("gpus", ())),
+                "env": tuple((str(key), str(value)) for key, value in data.get("env", ())),
+                "ring": Ring(**ring) if ring else None,
+                "resources": Resources(**data.get("resources", {})),
+            }
+        )
