@@ -48,7 +48,9 @@ def make_home(path: Path) -> Path:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ImproperlyConfigured(f"SCHEDULEARN_HOME ({path}) cannot be made: {error.strerror}. Choose a folder you may write to.") from error
+        raise ImproperlyConfigured(
+            f"SCHEDULEARN_HOME ({path}) cannot be made: {error.strerror}. Choose a folder you may write to."
+        ) from error
     return path
 
 
@@ -72,14 +74,18 @@ LAB = bool(DATABASE_URL)
 
 if LAB and not DATABASE_URL.startswith(("postgres://", "postgresql://")):
     raise ImproperlyConfigured("DATABASE_URL must start with postgres://. Leave it empty to use SQLite.")
-if LAB != bool(REDIS_URL):
-    raise ImproperlyConfigured("Set DATABASE_URL and REDIS_URL together (the lab size), or neither (one machine with SQLite).")
+if bool(REDIS_URL) != LAB:
+    raise ImproperlyConfigured(
+        "Set DATABASE_URL and REDIS_URL together (the lab size), or neither (one machine with SQLite)."
+    )
 
 DEBUG = env_bool("DEBUG", False)
 SECRET_KEY = env_secret("SECRET_KEY")
 if not SECRET_KEY:
     if LAB:
-        raise ImproperlyConfigured("SECRET_KEY is not set. Make one with: python -c 'import secrets; print(secrets.token_urlsafe(50))'")
+        raise ImproperlyConfigured(
+            "SECRET_KEY is not set. Make one with: python -c 'import secrets; print(secrets.token_urlsafe(50))'"
+        )
     SECRET_KEY = stored_secret_key(HOME / "secret_key")
 if len(SECRET_KEY) < 32:
     raise ImproperlyConfigured("SECRET_KEY is too short: use at least 32 characters.")
@@ -138,7 +144,12 @@ AUTHENTICATION_BACKENDS = [
 ]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
-    for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator", "NumericPasswordValidator")
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
 ]
 LOGIN_URL = "accounts:sign-in"
 LOGIN_REDIRECT_URL = "home"
@@ -162,7 +173,9 @@ TEMPLATES = [
 
 if LAB:
     DATABASES = {"default": dj_database_url.parse(DATABASE_URL, conn_max_age=60, conn_health_checks=True)}
-    DATABASES["default"].setdefault("OPTIONS", {})["options"] = "-c lock_timeout=10s -c idle_in_transaction_session_timeout=60s -c statement_timeout=60s"
+    DATABASES["default"].setdefault("OPTIONS", {})["options"] = (
+        "-c lock_timeout=10s -c idle_in_transaction_session_timeout=60s -c statement_timeout=60s"
+    )
     CHANNEL_LAYERS = {"default": {"BACKEND": "channels_redis.core.RedisChannelLayer", "CONFIG": {"hosts": [REDIS_URL]}}}
     CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}}
 else:
@@ -246,13 +259,19 @@ AXES_IPWARE_PROXY_COUNT = 1 if BEHIND_PROXY else 0
 AXES_VERBOSE = False
 
 REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": ["portal.accounts.authentication.TokenAuthentication", "rest_framework.authentication.SessionAuthentication"],
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "portal.accounts.authentication.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_PAGINATION_CLASS": "portal.api.Pages",
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_THROTTLE_CLASSES": ["rest_framework.throttling.UserRateThrottle", "rest_framework.throttling.AnonRateThrottle"],
+    "DEFAULT_THROTTLE_CLASSES": [
+        "rest_framework.throttling.UserRateThrottle",
+        "rest_framework.throttling.AnonRateThrottle",
+    ],
     "DEFAULT_THROTTLE_RATES": {"user": "3000/min", "anon": "60/min"},
     "EXCEPTION_HANDLER": "portal.api.exception_handler",
     "PAGE_SIZE": 50,
@@ -291,5 +310,10 @@ LOGGING = {
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": os.environ.get("LOG_LEVEL", "INFO")},
-    "loggers": {"django.request": {"level": "ERROR"}, "axes": {"level": "WARNING"}, "daphne": {"level": "WARNING"}, "httpx": {"level": "WARNING"}},
+    "loggers": {
+        "django.request": {"level": "ERROR"},
+        "axes": {"level": "WARNING"},
+        "daphne": {"level": "WARNING"},
+        "httpx": {"level": "WARNING"},
+    },
 }

@@ -89,7 +89,11 @@ class Bell:
         return False
 
     async def wait_async(self, seconds: float) -> bool:
-        return await asyncio.get_running_loop().run_in_executor(None, self.wait, seconds) if self._pubsub else await self._watch(seconds)
+        return (
+            await asyncio.get_running_loop().run_in_executor(None, self.wait, seconds)
+            if self._pubsub
+            else await self._watch(seconds)
+        )
 
     async def _watch(self, seconds: float) -> bool:
         until = time.monotonic() + seconds

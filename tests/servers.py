@@ -74,12 +74,29 @@ def postgres() -> Iterator[str]:
             os.chown(folder, who["user"], who["group"])  # type: ignore[arg-type]
         data = Path(folder) / "data"
         run = {"cwd": folder, "stdout": subprocess.DEVNULL, **who}
-        subprocess.run([programs / "initdb", "-D", data, "-U", "schedulearn", "--auth=trust", "-E", "UTF8", "--no-sync"], check=True, **run)
-        options = ["-c", f"port={port}", "-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={folder}", "-c", "fsync=off"]
+        subprocess.run(
+            [programs / "initdb", "-D", data, "-U", "schedulearn", "--auth=trust", "-E", "UTF8", "--no-sync"],
+            check=True,
+            **run,
+        )
+        options = [
+            "-c",
+            f"port={port}",
+            "-c",
+            "listen_addresses=127.0.0.1",
+            "-c",
+            f"unix_socket_directories={folder}",
+            "-c",
+            "fsync=off",
+        ]
         process = subprocess.Popen([programs / "postgres", "-D", data, *options], stderr=subprocess.DEVNULL, **run)
         try:
             wait_for_port(port, process)
-            subprocess.run([programs / "createdb", "-h", folder, "-p", str(port), "-U", "schedulearn", "schedulearn"], check=True, **run)
+            subprocess.run(
+                [programs / "createdb", "-h", folder, "-p", str(port), "-U", "schedulearn", "schedulearn"],
+                check=True,
+                **run,
+            )
             yield f"postgres://schedulearn@127.0.0.1:{port}/schedulearn"
         finally:
             stop(process)
@@ -91,7 +108,10 @@ def redis() -> Iterator[str]:
     if program is None:
         raise RuntimeError("Redis is not installed: apt-get install redis-server")
     with tempfile.TemporaryDirectory(prefix="sl-redis-") as folder:
-        process = subprocess.Popen([program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", ""], stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", ""],
+            stdout=subprocess.DEVNULL,
+        )
         try:
             wait_for_port(port, process)
             yield f"redis://127.0.0.1:{port}/0"

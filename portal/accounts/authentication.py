@@ -20,7 +20,9 @@ class TokenAuthentication(BaseAuthentication):
             return None
         row = ApiToken.objects.select_related("user").filter(token_digest=digest(token.strip())).first()
         if row is None or not row.is_live or not row.user.is_active:
-            raise AuthenticationFailed("This API token is unknown, expired or revoked. Make a new one under Account, API tokens.")
+            raise AuthenticationFailed(
+                "This API token is unknown, expired or revoked. Make a new one under Account, API tokens."
+            )
         if row.scope == ApiToken.Scope.READ and request.method not in ("GET", "HEAD", "OPTIONS"):
             raise PermissionDenied("This API token may only read.")
         now = timezone.now()

@@ -105,7 +105,9 @@ class Job(models.Model):
             models.Index(fields=["submitted_by", "-id"], name="job_submitter"),
         ]
         constraints = [
-            models.CheckConstraint(condition=Q(min_gpus__gte=1, max_gpus__gte=F("min_gpus")), name="job_gpus_from_min_to_max"),
+            models.CheckConstraint(
+                condition=Q(min_gpus__gte=1, max_gpus__gte=F("min_gpus")), name="job_gpus_from_min_to_max"
+            ),
             models.CheckConstraint(
                 condition=Q(state__in=FINISHED_STATES, finished_at__isnull=False)
                 | (~Q(state__in=FINISHED_STATES) & Q(finished_at__isnull=True)),
@@ -141,9 +143,17 @@ class Attempt(models.Model):
         ordering = ["job", "number"]
         constraints = [
             models.UniqueConstraint(fields=["job", "number"], name="attempt_number_once"),
-            models.UniqueConstraint(fields=["job"], condition=Q(ended_at__isnull=True), name="one_live_attempt_per_job"),
-            models.CheckConstraint(condition=Q(ended_at__isnull=True, outcome="") | (Q(ended_at__isnull=False) & ~Q(outcome="")), name="attempt_outcome_when_ended"),
-            models.CheckConstraint(condition=Q(wanted="run", stop_reason="") | (Q(wanted="stop") & ~Q(stop_reason="")), name="attempt_stop_has_reason"),
+            models.UniqueConstraint(
+                fields=["job"], condition=Q(ended_at__isnull=True), name="one_live_attempt_per_job"
+            ),
+            models.CheckConstraint(
+                condition=Q(ended_at__isnull=True, outcome="") | (Q(ended_at__isnull=False) & ~Q(outcome="")),
+                name="attempt_outcome_when_ended",
+            ),
+            models.CheckConstraint(
+                condition=Q(wanted="run", stop_reason="") | (Q(wanted="stop") & ~Q(stop_reason="")),
+                name="attempt_stop_has_reason",
+            ),
         ]
 
 
@@ -227,7 +237,9 @@ class JobEvent(models.Model):
     kind = models.CharField(max_length=30)
     """submitted, placed, started, resized, stopping, ended, held, released, cancel_asked, state, ..."""
     text = models.CharField(max_length=300)
-    actor = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
     data = models.JSONField(default=dict)
 
     class Meta:

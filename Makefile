@@ -1,0 +1,41 @@
+# make run    start everything on this machine        make test       all tests (installs and starts what they need)
+# make lint   ruff, mypy, import contracts            make test-fast  the pure ones, in seconds
+# make bench  ratios to their floors                  make clean      forget the virtual environment and caches
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: run test test-fast lint bench clean
+
+run: $(VENV)/installed
+	@exec $(BIN)/python manage.py up
+
+test: $(VENV)/installed-dev
+	@$(BIN)/python -m tests.run all
+
+test-fast: $(VENV)/installed-dev
+	@$(BIN)/python -m tests.run fast
+
+lint: $(VENV)/installed-dev
+	@$(BIN)/python -m tests.run lint
+
+bench: $(VENV)/installed-dev
+	@$(BIN)/python -m tests.bench
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Schedulearn needs Python 3.11 or newer. Name one: make run PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Python's venv module is missing. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+
+$(VENV)/installed: requirements.txt | $(VENV)/bin/python
+	@echo "Installing the portal's packages into $(VENV) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+$(VENV)/installed-dev: requirements.txt requirements-dev.txt | $(VENV)/bin/python
+	@echo "Installing the portal's and the tests' packages into $(VENV) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $(VENV)/installed $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis staticfiles

@@ -1,0 +1,228 @@
+"""Runs the tests layer by layer, installing and starting what each needs, and prints the count by layer.
+
+``python -m tests.run [all | fast | lint | LAYER ...]``. Needs root (or passwordless sudo) to install Debian
+packages and to start a Docker Engine; without, it runs what it can and says plainly what it did not.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTEST = [sys.executable, "-m", "pytest", "-q"]
+SLOW = "postgres or docker or horovod or system or browser or gpu"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One pytest run. ``needs`` names what must be there first."""
+
+    name: str
+    title: str
+    args: tuple[str, ...]
+    needs: frozenset[str] = frozenset()
+
+
+LAYERS = (
+    Layer("fast", "pure, and the portal on SQLite", ("-m", f"not ({SLOW})", "-n", "2")),
+    Layer(
+        "postgres",
+        "the portal on PostgreSQL and Redis",
+        ("-m", "not (docker or horovod or system or browser or gpu)", "tests/portal", "tests/laws"),
+        frozenset({"servers"}),
+    ),
+    Layer(
+        "docker",
+        "containers on a Docker Engine",
+        ("-m", "docker and not (system or browser or gpu)"),
+        frozenset({"engine"}),
+    ),
+    Layer(
+        "horovod",
+        "real Horovod and torchrun",
+        ("-m", "horovod and not (docker or system or browser or gpu)"),
+        frozenset({"engine"}),
+    ),
+    Layer(
+        "system",
+        "the whole product, real processes",
+        ("-m", "system and not (browser or gpu)", "--timeout=900"),
+        frozenset({"servers", "engine"}),
+    ),
+    Layer("browser", "Chromium", ("-m", "browser and not gpu", "--timeout=900"), frozenset({"engine", "chromium"})),
+)
+
+PACKAGES = {
+    "servers": {"/usr/lib/postgresql": "postgresql", "redis-server": "redis-server"},
+    "engine": {
+        "dockerd": "docker.io",
+        "iptables": "iptables",
+        "debootstrap": "debootstrap",
+        "g++": "g++",
+        "cmake": "cmake",
+    },
+    "chromium": {"chromium": "chromium"},
+}
+"""What a need is called on this machine -> the Debian package that brings it."""
+
+
+@dataclass
+class Result:
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    note: str = ""
+
+
+def missing_packages(needs: frozenset[str]) -> list[str]:
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    wanted = {program: package for need in sorted(needs) for program, package in PACKAGES[need].items()}
+    return [
+        package
+        for program, package in wanted.items()
+        if not (Path(program).exists() if program.startswith("/") else shutil.which(program, path=path))
+    ]
+
+
+def install(packages: list[str]) -> str:
+    """Empty when done, else what stood in the way."""
+    if shutil.which("apt-get") is None:
+        return f"install these by hand: {' '.join(packages)}"
+    sudo: list[str] = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    if sudo and (
+        shutil.which("sudo") is None or subprocess.run([*sudo, "true"], capture_output=True, check=False).returncode
+    ):
+        return f"not root: install {' '.join(packages)}"
+    print(f"Installing {' '.join(packages)} ...", flush=True)
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (
+        ["apt-get", "update", "-q"],
+        ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages],
+    ):
+        run = subprocess.run([*sudo, *command], env=env, capture_output=True, text=True, check=False)
+        if run.returncode:
+            return f"{' '.join(command)} failed: {run.stderr.strip()[-300:]}"
+    return ""
+
+
+def run_layer(layer: Layer, env: dict[str, str]) -> Result:
+    print(f"\n=== {layer.name}: {layer.title} ===", flush=True)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        code = subprocess.run([*PYTEST, *layer.args, f"--junitxml={report}"], cwd=ROOT, env=env, check=False).returncode
+        result = count(report) if report.exists() else Result(failed=1, note=f"pytest ended with {code}")
+    if code not in (0, 1) and not result.failed:
+        result.failed, result.note = 1, f"pytest ended with {code}"
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def count(report: Path) -> Result:
+    suites = ET.parse(report).getroot().iter("testsuite")  # noqa: S314 - written by pytest just now
+    result = Result()
+    for suite in suites:
+        bad = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        skipped = int(suite.get("skipped", 0))
+        result.failed += bad
+        result.skipped += skipped
+        result.passed += int(suite.get("tests", 0)) - bad - skipped
+    return result
+
+
+LINTERS = (
+    ("ruff check .", [sys.executable, "-m", "ruff", "check", "."]),
+    ("ruff format --check .", [sys.executable, "-m", "ruff", "format", "--check", "."]),
+    ("mypy", [sys.executable, "-m", "mypy"]),
+    ("import contracts", [str(Path(sys.executable).parent / "lint-imports")]),
+    ("missing migrations", [sys.executable, "manage.py", "makemigrations", "--check", "--dry-run"]),
+)
+
+
+def lint() -> Result:
+    print("=== lint ===", flush=True)
+    result, started = Result(), time.monotonic()
+    with tempfile.TemporaryDirectory() as home:
+        for title, command in LINTERS:
+            run = subprocess.run(
+                command,
+                cwd=ROOT,
+                env={**os.environ, "SCHEDULEARN_HOME": home},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            print(f"{title}: {'ok' if run.returncode == 0 else 'FAILED'}", flush=True)
+            if run.returncode:
+                print(run.stdout[-6000:], run.stderr[-3000:], flush=True)
+            result.failed += run.returncode != 0
+            result.passed += run.returncode == 0
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def prepare(layer: Layer, stack: ExitStack, env: dict[str, str], ready: dict[str, dict[str, str]]) -> str:
+    """Installs and starts what the layer needs, into ``env``. Returns why it cannot run, or nothing."""
+    missing = missing_packages(layer.needs)
+    if missing and (problem := install(missing)):
+        return problem
+    if "servers" in layer.needs:
+        if "servers" not in ready:
+            from tests import servers
+
+            ready["servers"] = {
+                "DATABASE_URL": stack.enter_context(servers.postgres()),
+                "REDIS_URL": stack.enter_context(servers.redis()),
+                "SECRET_KEY": "only-for-tests-and-longer-than-thirty-two-characters",
+            }
+        if layer.name == "postgres":
+            env.update(ready["servers"])
+        else:
+            env.update({f"TEST_{name}": value for name, value in ready["servers"].items()})
+    if "engine" in layer.needs and "engine" not in ready:
+        from tests import engine
+
+        if problem := stack.enter_context(engine.running_engine()):
+            return problem
+        ready["engine"] = {}
+    return ""
+
+
+def main(names: list[str]) -> int:
+    wanted = names or ["all"]
+    results: dict[str, Result] = {}
+    if "lint" in wanted or "all" in wanted:
+        results["lint"] = lint()
+    with ExitStack() as stack:
+        ready: dict[str, dict[str, str]] = {}
+        for layer in LAYERS:
+            if layer.name not in wanted and "all" not in wanted:
+                continue
+            env = dict(os.environ)
+            if problem := prepare(layer, stack, env, ready):
+                results[layer.name] = Result(note=f"NOT RUN: {problem}")
+                print(f"\n=== {layer.name}: NOT RUN: {problem} ===", flush=True)
+                continue
+            results[layer.name] = run_layer(layer, env)
+    print("\nlayer      passed failed skipped seconds", flush=True)
+    for name, result in results.items():
+        print(f"{name:10} {result.passed:6} {result.failed:6} {result.skipped:7} {result.seconds:7.0f}  {result.note}")
+    passed, failed = sum(r.passed for r in results.values()), sum(r.failed for r in results.values())
+    skipped = sum(r.skipped for r in results.values())
+    not_run = [name for name, result in results.items() if result.note.startswith("NOT RUN")]
+    if not_run and os.environ.get("CI"):
+        failed += len(not_run)  # CI has root: a layer that did not run there is a failure
+    print(f"\n{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
