@@ -1,0 +1,109 @@
+"""The keeper of ``up``: starts again what died, rests while it keeps dying, leaves nothing behind."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from portal.control.up.preflight import AlreadyRunning, lock_home, port_findings
+from portal.control.up.processes import Keeper, Program
+from tests.servers import free_port
+
+
+def sleeper(name: str = "sleeper", code: str = "import time; time.sleep(60)") -> Program:
+    return Program(name, (sys.executable, "-c", code), os.environ, grace_seconds=0.5)
+
+
+def wait_until_gone(pid: int, seconds: float = 5) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_it_starts_a_killed_program_again(tmp_path: Path) -> None:
+    now = [0.0]
+    keeper = Keeper(tmp_path, clock=lambda: now[0])
+    keeper.start(sleeper())
+    first = keeper.kept[0].process
+    assert first is not None
+    first.kill()
+    first.wait()
+    now[0] = 100.0  # it had run steadily
+    keeper.look()
+    second = keeper.kept[0].process
+    assert second is not None and second.pid != first.pid
+    keeper.stop()
+
+
+def test_it_rests_longer_while_a_program_keeps_dying(tmp_path: Path) -> None:
+    now = [0.0]
+    keeper = Keeper(tmp_path, clock=lambda: now[0])
+    keeper.start(sleeper(code="raise SystemExit(3)"))
+    rests = []
+    for _ in range(4):
+        process = keeper.kept[0].process
+        assert process is not None
+        process.wait()
+        keeper.look()
+        rests.append(keeper.kept[0].rest_seconds)
+        now[0] = keeper.kept[0].due
+        keeper.look()
+    keeper.stop()
+    assert rests == sorted(rests) and rests[-1] > rests[0] > 0
+
+
+def test_it_kills_what_ignores_sigterm(tmp_path: Path) -> None:
+    stubborn = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+    )
+    keeper = Keeper(tmp_path)
+    keeper.start(sleeper(name="stubborn", code=stubborn))
+    while b"ready" not in (tmp_path / "stubborn.log").read_bytes():
+        time.sleep(0.01)
+    process = keeper.kept[0].process
+    assert process is not None
+    keeper.stop()
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_programs_die_with_a_keeper_that_was_killed(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, time; from pathlib import Path\n"
+        "from portal.control.up.processes import Keeper, Program\n"
+        f"k = Keeper(Path({str(tmp_path)!r}))\n"
+        "k.start(Program('child', (sys.executable, '-c', 'import time; time.sleep(60)'), os.environ))\n"
+        "print(k.kept[0].process.pid, flush=True); time.sleep(60)\n"
+    )
+    import subprocess
+
+    keeper = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert keeper.stdout is not None
+    child = int(keeper.stdout.readline())
+    keeper.kill()
+    keeper.wait()
+    keeper.stdout.close()
+    assert wait_until_gone(child)
+
+
+def test_a_taken_port_is_named_with_the_mend() -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        (finding,) = port_findings("127.0.0.1", taken.getsockname()[1])
+    assert finding.fatal and "make run PORT=" in finding.mend
+    assert port_findings("127.0.0.1", free_port()) == []
+
+
+def test_a_second_start_with_the_same_home_is_refused(tmp_path: Path) -> None:
+    with lock_home(tmp_path), pytest.raises(AlreadyRunning):
+        lock_home(tmp_path)
