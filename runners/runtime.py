@@ -1,0 +1,143 @@
+"""What the agent asks of whatever runs containers: a few verbs, each of which may be repeated.
+
+Three implementations: ``docker_runtime`` (labs), ``process_runtime`` (one's own machine) and ``fake_runtime`` (tests).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from runners.spec import RunSpec
+
+ContainerState = Literal["created", "running", "exited"]
+
+
+class RuntimeFailure(Exception):
+    """The runtime did not do what it was asked. The message is a sentence for a person.
+
+    RuntimeFailure
+    ├── EngineUnavailable   it does not answer, or not in time: nothing is known, ask again later
+    └── CreateRefused       this container will not come to be by asking again: exit_reason ``create_error``
+    """
+
+
+class EngineUnavailable(RuntimeFailure):
+    pass
+
+
+class CreateRefused(RuntimeFailure):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something unfit about this machine, for the nodes page."""
+
+    text: str
+    mend: str
+    blocking: bool = False
+    """True when no container can run, or none safely, before it is mended."""
+
+    def to_json(self) -> dict[str, str]:
+        return {"text": self.text, "mend": self.mend}
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Where one container's files lie on this machine. The agent makes them; see "Files of a node"."""
+
+    workspace: Path
+    control: Path
+    scribe: Path
+    outputs: Path
+    checkpoints: Path
+    data: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One container of this node as the runtime sees it. ``name`` is RunSpec.name."""
+
+    name: str
+    job: int
+    attempt: int
+    epoch: int
+    state: ContainerState
+    exit_code: int | None = None
+    """Of the first process. None while it lives, and when nobody was there to see it end: exit.json decides."""
+    oom_killed: bool = False
+    detail: str = ""
+    """The runtime's own words about a start that failed, else empty."""
+
+
+Interpreter = Callable[[str], str | None]
+"""From an environment's key to what runs it here (an image, or a virtualenv's python); None while it is not ready."""
+
+
+class ContainerRuntime(Protocol):
+    """Five verbs and a list.
+
+    Every verb may be repeated: creating what exists, starting what runs, stopping or removing what is gone all
+    count as done. None waits without a bound; none needs a memory of its own, so an agent that was killed picks up
+    by ``list()`` where it stopped. Containers of another installation or node are neither listed nor touched.
+
+    All raise EngineUnavailable when the runtime did not answer in time. The outcome is then unknown: list and ask again.
+    """
+
+    kind: Literal["docker", "process", "fake"]
+
+    def check(self) -> list[Problem]:
+        """What is unfit here, with what would mend it. Repairs by itself what it may (the firewall rule)."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """A few words for the nodes page: versions, processors, memory."""
+        ...
+
+    def create(self, spec: RunSpec, folders: Folders) -> None:
+        """Make the container, its network and its rights to the folders, but do not start it.
+
+        ``folders`` exist and ``workspace`` and ``control`` are filled. Raises CreateRefused with a reason.
+        """
+        ...
+
+    def start(self, name: str) -> None:
+        """Start a created container. Does nothing when it runs or has ended. Raises CreateRefused if it cannot start."""
+        ...
+
+    def signal(self, name: str, signum: int) -> None:
+        """Send a signal to the container's first process, if it lives."""
+        ...
+
+    def stop(self, name: str, grace_seconds: int) -> None:
+        """SIGTERM to the first process, SIGKILL to everything left after the grace. Returns when nothing runs."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Kill what still runs and forget the container, and its network with the last one of its attempt.
+
+        The folders stay: they are the agent's.
+        """
+        ...
+
+    def list(self) -> list[Observed]:
+        """Every container of this installation and node, whatever its state, by name."""
+        ...
+
+    def logs(self, name: str, limit_bytes: int) -> bytes:
+        """The end of what the first process itself printed: why a supervisor did not come up. Never the ranks' log."""
+        ...
+
+
+def module_of(spec: RunSpec) -> str:
+    """The container's first process."""
+    return "runners.launch.driver" if spec.role == "driver" else "runners.launch.supervisor"
+
+
+CONTROL = "/run/schedulearn/control"
+SCRIBE = "/run/schedulearn/scribe"
+WORKSPACE = "/workspace"
+OUTPUTS = "/outputs"
+CHECKPOINTS = "/checkpoints"
+DATA = "/data"
