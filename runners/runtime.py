@@ -13,20 +13,20 @@ from runners.spec import RunSpec
 ContainerState = Literal["created", "running", "exited"]
 
 
-class RuntimeFailure(Exception):
+class RunError(Exception):
     """The runtime did not do what it was asked. The message is a sentence for a person.
 
-    RuntimeFailure
-    ├── EngineUnavailable   it does not answer, or not in time: nothing is known, ask again later
-    └── CreateRefused       this container will not come to be by asking again: exit_reason ``create_error``
+    RunError
+    ├── EngineError   it does not answer, or not in time: nothing is known, ask again later
+    └── CreateError   this container will not come to be by asking again: exit_reason ``create_error``
     """
 
 
-class EngineUnavailable(RuntimeFailure):
+class EngineError(RunError):
     pass
 
 
-class CreateRefused(RuntimeFailure):
+class CreateError(RunError):
     pass
 
 
@@ -82,7 +82,7 @@ class ContainerRuntime(Protocol):
     count as done. None waits without a bound; none needs a memory of its own, so an agent that was killed picks up
     by ``list()`` where it stopped. Containers of another installation or node are neither listed nor touched.
 
-    All raise EngineUnavailable when the runtime did not answer in time. The outcome is then unknown: list and ask again.
+    All raise EngineError when the runtime did not answer in time. The outcome is then unknown: list and ask again.
     """
 
     kind: Literal["docker", "process", "fake"]
@@ -98,12 +98,12 @@ class ContainerRuntime(Protocol):
     def create(self, spec: RunSpec, folders: Folders) -> None:
         """Make the container, its network and its rights to the folders, but do not start it.
 
-        ``folders`` exist and ``workspace`` and ``control`` are filled. Raises CreateRefused with a reason.
+        ``folders`` exist and ``workspace`` and ``control`` are filled. Raises CreateError with a reason.
         """
         ...
 
     def start(self, name: str) -> None:
-        """Start a created container. Does nothing when it runs or has ended. Raises CreateRefused if it cannot start."""
+        """Start a created container. Does nothing when it runs or has ended. Raises CreateError if it cannot start."""
         ...
 
     def signal(self, name: str, signum: int) -> None:
