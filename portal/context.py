@@ -1,7 +1,63 @@
 """What every template may use."""
 
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.auth.models import AnonymousUser
 from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+from django.utils.functional import SimpleLazyObject
+
+from portal.cluster.models import LIVE_NODE, Node
+
+MAIN = (
+    ("home", "Home", "home", "/"),
+    ("projects:list", "Projects", "folder", "/projects/"),
+    ("jobs:list", "Jobs", "jobs", "/jobs/"),
+    ("projects:gallery", "Gallery", "star", "/gallery/"),
+    ("cluster:nodes", "Nodes", "node", "/nodes/"),
+)
+ADMIN = ("control:admin", "Admin", "gear", "/admin/")
+PERSONAL = (
+    ("accounts:profile", "Your account", "user", ""),
+    ("accounts:tokens", "API tokens", "key", ""),
+)
 
 
-def site(request: HttpRequest) -> dict[str, object]:
-    return {}
+@dataclass(frozen=True, slots=True)
+class Entry:
+    url: str
+    text: str
+    icon: str
+    current: bool
+
+
+def site(request: HttpRequest) -> dict[str, Any]:
+    user = getattr(request, "user", AnonymousUser())
+    if not user.is_authenticated:
+        return {"sign_in_url": _url("accounts:sign-in")}
+    shown = (*MAIN, ADMIN) if user.is_staff else MAIN
+    return {
+        "navigation": [entry for place in shown if (entry := _entry(place, request.path))],
+        "personal_navigation": [entry for place in PERSONAL if (entry := _entry(place, request.path))],
+        "sign_out_url": _url("accounts:sign-out"),
+        "process_runtime": SimpleLazyObject(_has_process_node),
+    }
+
+
+def _has_process_node() -> bool:
+    return Node.objects.filter(LIVE_NODE, runtime=Node.Runtime.PROCESS).exists()
+
+
+def _entry(place: tuple[str, str, str, str], path: str) -> Entry | None:
+    name, text, icon, prefix = place
+    url = _url(name)
+    current = path == prefix if prefix == "/" else bool(prefix) and path.startswith(prefix)
+    return Entry(url, text, icon, current) if url else None
+
+
+def _url(name: str) -> str:
+    try:
+        return reverse(name)
+    except NoReverseMatch:
+        return ""

@@ -167,6 +167,7 @@ TEMPLATES = [
                 "django.contrib.messages.context_processors.messages",
                 "portal.context.site",
             ],
+            "builtins": ["portal.ui"],
         },
     },
 ]

@@ -1,0 +1,170 @@
+"""Template tags that every page may use without loading them: icons, badges, times, sizes, fields, pagers.
+
+They keep one look and one wording for the same fact all over the portal; docs/design.md shows each.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.core.paginator import Page
+from django.forms import BoundField, CheckboxInput
+from django.templatetags.static import static
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+register = template.Library()
+
+BADGES: dict[str, tuple[str, str]] = {
+    # jobs
+    "queued": ("amber", "clock"),
+    "running": ("blue", "play"),
+    "held": ("violet", "pause"),
+    "succeeded": ("green", "check"),
+    "failed": ("red", "cross"),
+    "cancelled": ("grey", "slash"),
+    # attempts
+    "preempted": ("violet", "again"),
+    "timed_out": ("red", "clock"),
+    "lost": ("red", "plug"),
+    "error": ("red", "alert"),
+    # containers
+    "assigned": ("amber", "clock"),
+    "preparing": ("teal", "gear"),
+    "stopping": ("amber", "stop"),
+    "exited": ("grey", "dot"),
+    # nodes, environments and everything else that is up, waiting or gone
+    "ready": ("green", "check"),
+    "waiting": ("amber", "clock"),
+    "draining": ("violet", "drain"),
+    "removed": ("grey", "slash"),
+    "active": ("green", "check"),
+    "free": ("grey", "dot"),
+    "busy": ("blue", "play"),
+    "expired": ("grey", "clock"),
+    "revoked": ("grey", "slash"),
+    "admin": ("teal", "key"),
+    "owner": ("teal", "key"),
+    "member": ("grey", "user"),
+    "viewer": ("grey", "eye"),
+}
+LIVE = {"running", "preparing", "stopping"}
+
+
+@register.simple_tag
+def icon(name: str, css: str = "") -> SafeString:
+    """Decoration: the word beside it carries the meaning."""
+    return format_html(
+        '<svg class="icon {}" aria-hidden="true" focusable="false"><use href="{}#{}"></use></svg>',
+        css,
+        static("img/icons.svg"),
+        name,
+    )
+
+
+@register.simple_tag
+def badge(state: str, text: str = "", css: str = "") -> SafeString:
+    key = str(state).lower()
+    tone, symbol = BADGES.get(key, ("grey", "dot"))
+    live = "live" if key in LIVE else ""
+    return format_html(
+        '<span class="badge {} {} {}">{}{}</span>', tone, live, css, icon(symbol), text or key.replace("_", " ")
+    )
+
+
+@register.simple_tag
+def when(moment: datetime | None, never: str = "never") -> SafeString:
+    """A moment as "5 minutes ago"; the exact time is its title, and times.js puts both in the reader's clock."""
+    if moment is None:
+        return format_html('<span class="soft">{}</span>', never)
+    exact = timezone.localtime(moment)
+    return format_html(
+        '<time datetime="{}" title="{}" data-when>{}</time>',
+        moment.isoformat(timespec="seconds"),
+        exact.strftime("%d %b %Y, %H:%M:%S %Z"),
+        ago((timezone.now() - moment).total_seconds()),
+    )
+
+
+@register.simple_tag
+def since(moment: datetime | None, until: datetime | None = None) -> SafeString:
+    """How long something took, or has taken so far; the latter counts on in the browser."""
+    if moment is None:
+        return format_html('<span class="soft">{}</span>', "not yet")
+    if until is not None:
+        return format_html('<span class="nowrap">{}</span>', duration((until - moment).total_seconds()))
+    seconds = (timezone.now() - moment).total_seconds()
+    return format_html(
+        '<time class="nowrap" datetime="PT{}S" data-since="{}">{}</time>',
+        int(seconds),
+        moment.isoformat(),
+        duration(seconds),
+    )
+
+
+@register.filter
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    whole = max(0, round(seconds))
+    days, hours, minutes = whole // 86_400, whole // 3_600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    if minutes:
+        return f"{minutes} min {whole % 60} s"
+    return f"{whole} s"
+
+
+def ago(seconds: float) -> str:
+    if abs(seconds) < 10:
+        return "just now"
+    for unit, length in (
+        ("year", 31_536_000),
+        ("month", 2_592_000),
+        ("day", 86_400),
+        ("hour", 3_600),
+        ("minute", 60),
+        ("second", 1),
+    ):
+        if abs(seconds) >= length:
+            count = round(abs(seconds) / length)
+            text = f"{count} {unit}{'' if count == 1 else 's'}"
+            return f"{text} ago" if seconds > 0 else f"in {text}"
+    return "just now"
+
+
+@register.filter
+def size(count: float | None) -> str:
+    """Bytes in the binary units that file managers of a lab's machines show."""
+    if count is None:
+        return ""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+@register.filter
+def counted(number: int, words: str) -> str:
+    """``3|counted:"job,jobs"`` gives "3 jobs"; one word alone takes an s."""
+    one, _, many = words.partition(",")
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+@register.inclusion_tag("components/field.html")
+def field(bound: BoundField) -> dict[str, Any]:
+    """A form field with its label, help and errors, tied together for screen readers."""
+    return {"field": bound, "is_check": isinstance(bound.field.widget, CheckboxInput)}
+
+
+@register.inclusion_tag("components/pager.html", takes_context=True)
+def pager(context: dict[str, Any], page: Page, word: str = "entry,entries") -> dict[str, Any]:
+    """Links to the pages before and after; the rest of the query string stays."""
+    query = context["request"].GET.copy()
+    query.pop("page", None)
+    return {"page": page, "query": query.urlencode(), "word": word}

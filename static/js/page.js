@@ -1,0 +1,107 @@
+// Small things every page has: theme toggle, local times, copy buttons, questions before dangerous forms, menus.
+// Each is an addition: without scripts the same links and forms still work.
+
+import { localise } from "./times.js";
+
+const root = document.documentElement;
+
+function isDark() {
+  return root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+function toggleTheme() {
+  root.dataset.theme = isDark() ? "light" : "dark";
+  try {
+    localStorage.setItem("theme", root.dataset.theme);
+  } catch {
+    // the choice then lasts for this page
+  }
+}
+
+async function copy(button) {
+  const source = document.getElementById(button.dataset.copy);
+  const label = button.querySelector("[data-label]") ?? button;
+  const before = label.textContent;
+  try {
+    await navigator.clipboard.writeText(source.value ?? source.textContent.trim());
+    label.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(source);
+    label.textContent = "Press Ctrl+C";
+  }
+  setTimeout(() => (label.textContent = before), 2000);
+}
+
+/** Asks in a dialog before a form with data-confirm is sent. */
+function ask(form, submitter) {
+  const dialog = document.getElementById("confirm");
+  dialog.querySelector("[data-question]").textContent = form.dataset.confirm;
+  dialog.querySelector("[value=yes]").textContent = form.dataset.confirmYes ?? "Yes, do it";
+  dialog.returnValue = "";
+  dialog.addEventListener("close", () => {
+    if (dialog.returnValue !== "yes") return;
+    form.dataset.confirmed = "yes";
+    form.requestSubmit(submitter);
+  }, { once: true });
+  dialog.showModal();
+}
+
+document.addEventListener("click", (event) => {
+  const target = event.target.closest("[data-theme-toggle], [data-copy], [data-check-all]");
+  if (target?.matches("[data-theme-toggle]")) toggleTheme();
+  if (target?.matches("[data-copy]")) copy(target);
+  for (const menu of document.querySelectorAll("details.menu[open]")) {
+    if (!menu.contains(event.target)) menu.open = false;
+  }
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  for (const menu of document.querySelectorAll("details.menu[open]")) {
+    menu.open = false;
+    if (menu.contains(document.activeElement)) menu.querySelector("summary").focus();
+  }
+});
+
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (form.dataset.confirm && form.dataset.confirmed !== "yes") {
+    event.preventDefault();
+    ask(form, event.submitter);
+    return;
+  }
+  delete form.dataset.confirmed;
+  if (form.dataset.once !== undefined) {
+    // a second click must not send it twice; left for this turn so that the button's value is still sent
+    setTimeout(() => form.querySelectorAll("button[type=submit], button:not([type])").forEach((button) => (button.disabled = true)));
+  }
+});
+
+// A page taken from the browser's history must not keep its disabled buttons.
+addEventListener("pageshow", (event) => {
+  if (event.persisted) document.querySelectorAll("form[data-once] button").forEach((button) => (button.disabled = false));
+});
+
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-submit-on-change]")) event.target.form.requestSubmit();
+  if (event.target.matches("[data-check-all]")) {
+    for (const box of event.target.closest("form, table").querySelectorAll("tbody input[type=checkbox]:not(:disabled)")) box.checked = event.target.checked;
+  }
+});
+
+// Polling stops while the tab is hidden; an answer from another page (signed out meanwhile) reloads this one.
+document.addEventListener("htmx:beforeRequest", (event) => {
+  if (document.hidden && event.detail.requestConfig.triggeringEvent === undefined) event.preventDefault();
+});
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const asked = new URL(event.detail.pathInfo.finalRequestPath, location.href).pathname;
+  const { responseURL } = event.detail.xhr;
+  if (responseURL && new URL(responseURL).pathname !== asked) {
+    event.detail.shouldSwap = false;
+    location.reload();
+  }
+});
+document.addEventListener("htmx:afterSwap", () => localise());
+
+localise();
+setInterval(() => localise(document), 1_000);

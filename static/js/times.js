@@ -1,0 +1,36 @@
+// Writes every <time data-when> in the reader's own clock: relative in the text, absolute in the title.
+
+const UNITS = [["year", 31_536_000], ["month", 2_592_000], ["day", 86_400], ["hour", 3_600], ["minute", 60]];
+const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+const absolute = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const short = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
+
+export function ago(date, now = Date.now()) {
+  const seconds = (date.getTime() - now) / 1000;
+  for (const [unit, length] of UNITS) {
+    if (Math.abs(seconds) >= length) return relative.format(Math.round(seconds / length), unit);
+  }
+  return Math.abs(seconds) < 10 ? "just now" : relative.format(Math.round(seconds), "second");
+}
+
+export function duration(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  const [days, hours, minutes] = [Math.floor(whole / 86_400), Math.floor(whole / 3_600) % 24, Math.floor(whole / 60) % 60];
+  if (days) return `${days} d ${hours} h`;
+  if (hours) return `${hours} h ${minutes} min`;
+  if (minutes) return `${minutes} min ${whole % 60} s`;
+  return `${whole} s`;
+}
+
+export function localise(root = document) {
+  for (const element of root.querySelectorAll("time[data-when]")) {
+    const date = new Date(element.dateTime);
+    if (Number.isNaN(date.getTime())) continue;
+    element.title = absolute.format(date);
+    element.textContent = element.dataset.when === "clock" ? short.format(date) : ago(date);
+  }
+  for (const element of root.querySelectorAll("time[data-since]")) {
+    const start = new Date(element.dataset.since);
+    if (!Number.isNaN(start.getTime())) element.textContent = duration((Date.now() - start.getTime()) / 1000);
+  }
+}
