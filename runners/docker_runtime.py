@@ -1,0 +1,281 @@
+"""Containers on a Docker Engine. The only module that imports docker.
+
+The engine is believed for what it lists and nothing else: every call is bounded, no stream is followed, and the
+environment's proxies and certificate bundles are ignored (REQUESTS_CA_BUNDLE would replace a pinned authority).
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import docker
+import requests
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+
+from runners import docker_checks, firewall
+from runners.hostconfig import Host, Identity, Owner, container_config, network_config, owner_for
+from runners.runtime import CreateError, EngineError, Folders, Interpreter, Observed, Problem
+from runners.spec import RunSpec
+
+CALL_SECONDS = 20
+"""An engine that takes longer to answer one question is treated as away; the agent asks again."""
+
+LOG_LINES = 200
+
+
+def connect(base_url: str | None = None, timeout_seconds: int = CALL_SECONDS) -> docker.DockerClient:
+    """A client of the engine at ``base_url`` (default: the local socket, or DOCKER_HOST)."""
+    url = base_url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    client = docker.DockerClient(base_url=url, timeout=timeout_seconds)
+    client.api.trust_env = False
+    return client
+
+
+@contextmanager
+def engine_calls() -> Iterator[None]:
+    """Whatever way the engine has of not answering becomes EngineError; its refusals pass as they are."""
+    try:
+        yield
+    except APIError as error:
+        if error.is_server_error() and not isinstance(error, NotFound):
+            raise EngineError(f"The Docker Engine failed: {error.explanation or error}") from error
+        raise
+    except (requests.exceptions.RequestException, DockerException, OSError) as error:
+        raise EngineError(f"The Docker Engine does not answer: {error}") from error
+
+
+class DockerRuntime:
+    """See ContainerRuntime. ``image_of`` gives the prepared image of an environment, None while there is none."""
+
+    kind: Literal["docker"] = "docker"
+
+    def __init__(
+        self,
+        installation: str,
+        node: str,
+        image_of: Interpreter,
+        client: docker.DockerClient | None = None,
+        close_firewall: bool = True,
+    ) -> None:
+        self.identity = Identity(installation, node)
+        self.image_of = image_of
+        self.client = client or connect()
+        self.close_firewall = close_firewall
+        self._host: Host | None = None
+
+    # What the machine is like
+
+    def check(self) -> list[Problem]:
+        try:
+            with engine_calls():
+                info, version = self.client.info(), self.client.version()
+        except (EngineError, APIError) as error:
+            return [docker_checks.no_engine(str(error))]
+        found = docker_checks.problems(info, version)
+        if self.close_firewall and (problem := firewall.close_host_to_jobs()):
+            found.append(problem)
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        with engine_calls():
+            return docker_checks.facts(self.client.info())
+
+    def host(self) -> Host:
+        if self._host is None:
+            info = self.client.info()
+            self._host = Host(cpus=float(info.get("NCPU") or 1), memory_mib=int(info.get("MemTotal") or 0) // 2**20)
+        return self._host
+
+    # The verbs
+
+    def create(self, spec: RunSpec, folders: Folders) -> None:
+        image = self.image_of(spec.environment)
+        if image is None:
+            raise CreateError(f"The environment “{spec.environment}” is not prepared on this node.")
+        owner = owner_for(spec.job, os.geteuid(), os.getegid())
+        try:
+            give_folders(folders, owner)
+        except OSError as error:
+            raise CreateError(f"The job's folders could not be prepared: {error}") from error
+        with engine_calls():
+            if self._find(spec.name) is not None:
+                return
+            if spec.network:
+                self._ensure_network(spec.network)
+            config = container_config(spec, folders, image, owner, self.identity, self.host())
+            try:
+                self.client.api.create_container_from_config(config, self.identity.engine_name(spec.name))
+            except ImageNotFound as error:
+                raise CreateError(f"The image of “{spec.environment}” ({image}) is gone from this node.") from error
+            except APIError as error:
+                if error.status_code == 409 and self._find(spec.name) is not None:
+                    return
+                raise CreateError(f"The Docker Engine refused the container: {error.explanation}") from error
+
+    def start(self, name: str) -> None:
+        """The engine answers "not modified" for one that runs; one that has ended must not run again."""
+        with engine_calls():
+            found = self._find(name)
+            if found is None:
+                raise CreateError("The container is gone from this node's engine before it started.")
+            if found["State"]["Status"] != "created":
+                return
+            try:
+                self.client.api.start(found["Id"])
+            except APIError as error:
+                raise CreateError(f"The container could not be started: {error.explanation}") from error
+
+    def signal(self, name: str, signum: int) -> None:
+        with engine_calls():
+            if found := self._find(name):
+                self._unless_gone(self.client.api.kill, found["Id"], signum)
+
+    def stop(self, name: str, grace_seconds: int) -> None:
+        with engine_calls():
+            if found := self._find(name):
+                self._unless_gone(self.client.api.stop, found["Id"], timeout=grace_seconds)
+
+    def remove(self, name: str) -> None:
+        with engine_calls():
+            if found := self._find(name):
+                self._unless_gone(self.client.api.remove_container, found["Id"], force=True, v=True)
+            # Also when the container was gone: the last removal may have been cut off between the two.
+            self._drop_network(name.rpartition("-")[0])
+
+    def list(self) -> list[Observed]:
+        with engine_calls():
+            rows = self.client.api.containers(all=True, filters=self._mine())
+            seen = [self._observe(row) for row in rows]
+        return sorted((one for one in seen if one is not None), key=lambda one: one.name)
+
+    def logs(self, name: str, limit_bytes: int) -> bytes:
+        with engine_calls():
+            found = self._find(name)
+            if found is None:
+                return b""
+            output = self.client.api.logs(found["Id"], stdout=True, stderr=True, tail=LOG_LINES, stream=False)
+        return bytes(output)[-limit_bytes:]
+
+    # How
+
+    def _mine(self) -> dict[str, Any]:
+        return {"label": [f"{key}={value}" for key, value in self.identity.labels().items()]}
+
+    def _find(self, name: str) -> dict[str, Any] | None:
+        """The container's inspection, if it exists and is ours."""
+        try:
+            found: dict[str, Any] = self.client.api.inspect_container(self.identity.engine_name(name))
+        except NotFound:
+            return None
+        labels = found["Config"].get("Labels") or {}
+        if any(labels.get(key) != value for key, value in self.identity.labels().items()):
+            raise CreateError(f"A container called {self.identity.engine_name(name)} belongs to somebody else.")
+        return found
+
+    def _unless_gone(self, call: Any, *args: Any, **kwargs: Any) -> None:
+        """404: gone. 409: not running, or its removal is under way. 304: stopped already."""
+        try:
+            call(*args, **kwargs)
+        except APIError as error:
+            if error.status_code not in (304, 404, 409):
+                raise
+
+    def _observe(self, row: dict[str, Any]) -> Observed | None:
+        labels = row.get("Labels") or {}
+        status = row.get("State", "")
+        if status == "removing":
+            return None
+        state: Literal["created", "running", "exited"]
+        exit_code, oom, detail = None, False, ""
+        if status == "created":
+            state = "created"
+        elif status in ("exited", "dead"):
+            state = "exited"
+            try:
+                inspected = self.client.api.inspect_container(row["Id"])["State"]
+            except NotFound:
+                return None
+            exit_code, oom, detail = inspected["ExitCode"], inspected["OOMKilled"], inspected.get("Error", "")
+        else:
+            state = "running"
+        try:
+            return Observed(
+                name=labels["sl.name"],
+                job=int(labels["sl.job"]),
+                attempt=int(labels["sl.attempt"]),
+                epoch=int(labels["sl.epoch"]),
+                state=state,
+                exit_code=exit_code,
+                oom_killed=oom,
+                detail=detail,
+            )
+        except (KeyError, ValueError):
+            return None  # carries our labels but was not made by us
+
+    def _ensure_network(self, name: str) -> None:
+        config = network_config(name, self.identity)
+        if self._networks(config["Name"]):
+            return
+        if self.close_firewall:
+            firewall.close_host_to_jobs()  # what stands in its way is reported by check()
+        try:
+            response = self.client.api._post_json(self.client.api._url("/networks/create"), data=config)
+            self.client.api._result(response, json=True)
+        except APIError as error:
+            if error.status_code == 409 or self._networks(config["Name"]):
+                return
+            if "address pool" in str(error.explanation):
+                raise CreateError(
+                    "The Docker Engine has no addresses left for another job network. "
+                    'Add "default-address-pools" to its daemon.json.'
+                ) from error
+            raise CreateError(f"The Docker Engine refused the job's network: {error.explanation}") from error
+
+    def _networks(self, engine_name: str) -> tuple[dict[str, Any], ...]:
+        found = self.client.api.networks(names=[engine_name], filters=self._mine())
+        return tuple(network for network in found if network["Name"] == engine_name)  # the engine matches substrings
+
+    def _drop_network(self, name: str) -> None:
+        engine_name = self.identity.engine_name(name)
+        users = {"label": [*self._mine()["label"], f"sl.network={engine_name}"]}
+        if self.client.api.containers(all=True, filters=users):
+            return
+        for network in self._networks(engine_name):
+            try:
+                self.client.api.remove_network(network["Id"])
+            except APIError as error:
+                if error.status_code not in (403, 404, 409):  # still in use: its last container will see to it
+                    raise
+
+
+def give_folders(folders: Folders, owner: Owner) -> None:
+    """Make the job's user the owner of what it may write, and let it read what it is told.
+
+    An agent that is not root runs jobs as itself and has nothing to give. The fresh workspace goes whole; of the
+    folders that another container of the job may be writing to, only the top.
+    """
+    if os.geteuid() != 0:
+        return
+    for folder in (folders.outputs, folders.checkpoints, folders.scribe):
+        give_one(folder, owner.uid, owner.gid, 0o700)
+    give_one(folders.control, 0, owner.gid, 0o750)
+    if folders.workspace.stat().st_uid == owner.uid:
+        return  # given by an earlier try
+    for _, names, files, top in os.fwalk(folders.workspace, follow_symlinks=False):
+        for name in (*names, *files):
+            os.chown(name, owner.uid, owner.gid, dir_fd=top, follow_symlinks=False)
+    give_one(folders.workspace, owner.uid, owner.gid, 0o700)  # last: its owner says that the rest is done
+
+
+def give_one(folder: Path, uid: int, gid: int, mode: int) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if (held := os.fstat(handle)).st_uid != uid or held.st_gid != gid:
+            os.chown(handle, uid, gid)
+        if stat.S_IMODE(os.fstat(handle).st_mode) != mode:
+            os.fchmod(handle, mode)
+    finally:
+        os.close(handle)
