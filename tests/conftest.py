@@ -2,6 +2,33 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
+
+import pytest
 
 os.environ.setdefault("SCHEDULEARN_HOME", tempfile.mkdtemp(prefix="schedulearn-test-"))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
+# Not in pyproject.toml: from there pytest-django would read the settings before this folder is named.
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> Iterator[None]:
+    """SQLite empties tables between tests by DELETE, which the triggers of append-only tables refuse."""
+    from django.db import connection
+
+    if connection.vendor != "sqlite":
+        yield
+        return
+    operations = type(connection.ops)
+    plain = operations.sql_flush
+
+    def sql_flush(self: object, *args: object, **kwargs: object) -> list[str]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+            triggers = cursor.fetchall()
+        drop = [f"DROP TRIGGER {name}" for name, _ in triggers]
+        return [*drop, *plain(self, *args, **kwargs), *(sql for _, sql in triggers)]
+
+    operations.sql_flush = sql_flush
+    yield
+    operations.sql_flush = plain
