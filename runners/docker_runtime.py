@@ -217,15 +217,14 @@ class DockerRuntime:
 
     def _ensure_network(self, name: str) -> None:
         config = network_config(name, self.identity)
-        if self._networks(config["Name"]):
+        if self._networks(config["name"]):
             return
         if self.close_firewall:
             firewall.close_host_to_jobs()  # what stands in its way is reported by check()
         try:
-            response = self.client.api._post_json(self.client.api._url("/networks/create"), data=config)
-            self.client.api._result(response, json=True)
+            self.client.api.create_network(**config)
         except APIError as error:
-            if error.status_code == 409 or self._networks(config["Name"]):
+            if error.status_code == 409 or self._networks(config["name"]):
                 return
             if "address pool" in str(error.explanation):
                 raise CreateError(

@@ -197,12 +197,12 @@ def container_config(
 def network_config(name: str, identity: Identity) -> dict[str, Any]:
     """The attempt's own network: no way out, nothing published, a bridge the firewall rule knows by its name."""
     return {
-        "Name": identity.engine_name(name),
-        "CheckDuplicate": True,
-        "Driver": "bridge",
-        "Internal": True,
-        "Attachable": False,
-        "EnableIPv6": False,
-        "Labels": identity.labels(),
-        "Options": {"com.docker.network.bridge.name": identity.bridge(name)},
+        "name": identity.engine_name(name),
+        "check_duplicate": True,
+        "driver": "bridge",
+        "internal": True,
+        "attachable": False,
+        "enable_ipv6": False,
+        "labels": identity.labels(),
+        "options": {"com.docker.network.bridge.name": identity.bridge(name)},
     }
