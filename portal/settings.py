@@ -228,6 +228,7 @@ HTTPS = SITE_URL.startswith("https://")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_HTTPONLY = True
+SESSION_ENGINE = "portal.accounts.sessions"
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 SECURE_SSL_REDIRECT = HTTPS and not env_bool("SSL_REDIRECT_BY_PROXY", True)
 SECURE_CONTENT_TYPE_NOSNIFF = True
@@ -256,7 +257,7 @@ AXES_COOLOFF_TIME = 0.25
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_LOCKOUT_TEMPLATE = "accounts/locked_out.html"
-AXES_IPWARE_PROXY_COUNT = 1 if BEHIND_PROXY else 0
+AXES_CLIENT_IP_CALLABLE = "portal.accounts.clients.client_ip"
 AXES_VERBOSE = False
 
 REST_FRAMEWORK = {
@@ -274,6 +275,7 @@ REST_FRAMEWORK = {
         "rest_framework.throttling.AnonRateThrottle",
     ],
     "DEFAULT_THROTTLE_RATES": {"user": "3000/min", "anon": "60/min"},
+    "NUM_PROXIES": 1 if BEHIND_PROXY else 0,
     "EXCEPTION_HANDLER": "portal.api.exception_handler",
     "PAGE_SIZE": 50,
 }

@@ -7,7 +7,9 @@ from typing import Self
 from django.contrib.auth.models import AbstractUser, Group
 from django.db import models
 from django.db.models import Q
+from django.db.models.functions import Lower
 from django.utils import timezone
+from django.utils.crypto import salted_hmac
 
 
 def digest(token: str) -> str:
@@ -15,17 +17,40 @@ def digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
+def new_session_salt() -> str:
+    return secrets.token_hex(8)
+
+
 class User(AbstractUser):
     """A member of the lab; ``is_staff`` marks an admin."""
 
     email = models.EmailField("e-mail address", blank=True)
+    session_salt = models.CharField(max_length=16, default=new_session_salt, editable=False)
+    """Part of what a session proves: a new one signs the user out everywhere."""
 
     class Meta:
-        constraints = [models.UniqueConstraint("email", condition=~Q(email=""), name="email_belongs_to_one_user")]
+        constraints = [
+            models.UniqueConstraint(
+                Lower("email"),
+                condition=~Q(email=""),
+                name="email_belongs_to_one_user",
+                violation_error_message="This e-mail address has an account already.",
+            ),
+            # Alice must not be mistaken for alice.
+            models.UniqueConstraint(
+                Lower("username"),
+                name="username_differs_by_more_than_case",
+                violation_error_message="This name is taken.",
+            ),
+        ]
 
     @property
     def is_admin(self) -> bool:
         return self.is_active and self.is_staff
+
+    def _get_session_auth_hash(self, secret: str | None = None) -> str:
+        proof = f"{self.password}:{self.session_salt}"
+        return salted_hmac("portal.accounts.session", proof, secret=secret, algorithm="sha256").hexdigest()
 
 
 class Invite(models.Model):

@@ -1,0 +1,97 @@
+"""What a user or a group may hold at most: looked up by the control loop (GPUs) and by submit (queued jobs)."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from django.contrib.auth.models import Group
+from django.db import models, transaction
+from django.db.models import Count, Q
+
+from portal.accounts.audit import audit
+from portal.accounts.models import Limit, User
+
+LIVE_GPU = Q(jobs__attempts__allocations__released_at__isnull=True, jobs__attempts__allocations__isnull=False)
+WAITING = ("QUEUED", "HELD")
+
+
+@dataclass(frozen=True, slots=True)
+class LimitInForce:
+    """At most ``max_gpus`` at once and ``max_queued`` waiting jobs for these users together. None means no limit."""
+
+    name: str
+    """``alice`` or ``group students``: goes into sentences."""
+    max_gpus: int | None
+    max_queued: int | None
+    user_ids: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What somebody holds now."""
+
+    gpus: int = 0
+    waiting: int = 0
+
+
+def limits_in_force() -> tuple[LimitInForce, ...]:
+    """All limits, in two queries: what the scheduler's snapshot needs."""
+    return _in_force(Limit.objects.all())
+
+
+def limits_for(user: User, *, lock: bool = False) -> tuple[LimitInForce, ...]:
+    """The limits a user is under: their own, and those of their groups, which the members share.
+
+    With ``lock`` (inside a transaction) two submits under one limit wait for each other, so that counting
+    first and adding then cannot overstep it.
+    """
+    rows = Limit.objects.filter(Q(user=user) | Q(group__in=user.groups.all())).order_by("id")
+    return _in_force(rows.select_for_update(of=("self",)) if lock else rows)
+
+
+def _in_force(rows: "models.QuerySet[Limit]") -> tuple[LimitInForce, ...]:
+    limits = list(rows.select_related("user", "group").order_by("id"))
+    members: dict[int, set[int]] = defaultdict(set)
+    groups = [limit.group_id for limit in limits if limit.group_id]
+    for group_id, user_id in User.groups.through.objects.filter(group_id__in=groups).values_list("group_id", "user_id"):
+        members[group_id].add(user_id)
+    return tuple(
+        LimitInForce(
+            name=limit.user.username if limit.user else f"group {limit.group.name}" if limit.group else "",
+            max_gpus=limit.max_gpus,
+            max_queued=limit.max_queued,
+            user_ids=frozenset({limit.user_id} if limit.user_id else members[limit.group_id or 0]),
+        )
+        for limit in limits
+    )
+
+
+def usage_of(user_ids: Iterable[int]) -> dict[int, Usage]:
+    """GPUs held and jobs waiting now, by user."""
+    ids = list(user_ids)
+    # Two queries: joined into one, each count would multiply the other.
+    gpus = dict(
+        User.objects.filter(LIVE_GPU, id__in=ids)
+        .annotate(n=Count("jobs__attempts__allocations"))
+        .values_list("id", "n")
+    )
+    waiting = dict(
+        User.objects.filter(id__in=ids, jobs__state__in=WAITING).annotate(n=Count("jobs")).values_list("id", "n")
+    )
+    return {id: Usage(gpus.get(id, 0), waiting.get(id, 0)) for id in ids}
+
+
+def set_limit(actor: User, owner: User | Group, *, max_gpus: int | None, max_queued: int | None) -> None:
+    """Sets, changes or (both None) takes away the limit of a user or a group."""
+    key = {"user": owner} if isinstance(owner, User) else {"group": owner}
+    with transaction.atomic():
+        limit = Limit.objects.select_for_update(of=("self",)).filter(**key).first()
+        before = {"max_gpus": limit.max_gpus, "max_queued": limit.max_queued} if limit else {}
+        after = {} if max_gpus is None and max_queued is None else {"max_gpus": max_gpus, "max_queued": max_queued}
+        if before == after:
+            return
+        if after:
+            Limit.objects.update_or_create(**key, defaults=after)
+        elif limit:
+            limit.delete()
+        audit(actor, "limit.set", f"user {owner}" if isinstance(owner, User) else f"group {owner.name}", before, after)

@@ -1,0 +1,210 @@
+"""What people do with accounts: invite, join, change roles, end access. Views, API and commands call these."""
+
+import secrets
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from django.contrib.auth import password_validation
+from django.contrib.auth.models import Group
+from django.contrib.auth.tokens import default_token_generator
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.encoding import force_bytes
+from django.utils.http import urlsafe_base64_encode
+
+from portal.accounts.audit import audit
+from portal.accounts.models import ApiToken, Invite, User, digest, new_session_salt
+
+INVITE_LIFE = timedelta(days=7)
+MOST_TOKENS = 50
+"""Per user and alive at once; more would be a script gone wrong."""
+
+
+class RefusedError(Exception):
+    """An act that the rules of accounts forbid, with a sentence for the person who asked."""
+
+
+# The way in
+
+
+def setup_link(base_url: str) -> str | None:
+    """The one-time link with which the first person becomes admin; None once there is an admin.
+
+    Each call makes a fresh one and ends those before it: the newest line in the terminal is the one that works.
+    """
+    with transaction.atomic():
+        if _admins().exists():
+            return None
+        Invite.objects.filter(makes_admin=True, created_by=None, used_at=None).delete()
+        _, token = _new_invite(makes_admin=True)
+    return base_url.rstrip("/") + reverse("accounts:invite", args=[token])
+
+
+def create_invite(
+    actor: User, *, email: str = "", groups: Iterable[Group] = (), makes_admin: bool = False
+) -> tuple[Invite, str]:
+    """The row and the link's token, which cannot be had again."""
+    groups = list(groups)
+    with transaction.atomic():
+        invite, token = _new_invite(created_by=actor, email=email, makes_admin=makes_admin)
+        invite.groups.set(groups)
+        audit(
+            actor,
+            "invite.create",
+            f"invite {invite.pk}",
+            after={"email": email, "makes_admin": makes_admin, "groups": [group.name for group in groups]},
+        )
+    return invite, token
+
+
+def _new_invite(**fields: object) -> tuple[Invite, str]:
+    token = secrets.token_urlsafe(32)
+    return Invite.objects.create(token_digest=digest(token), expires_at=timezone.now() + INVITE_LIFE, **fields), token
+
+
+def revoke_invite(actor: User, invite: Invite) -> None:
+    with transaction.atomic():
+        if Invite.objects.filter(pk=invite.pk, used_at=None).delete()[0]:
+            audit(actor, "invite.revoke", f"invite {invite.pk}", before={"email": invite.email})
+
+
+def open_invites() -> QuerySet[Invite]:
+    """Invites a person could still use. The set-up link is dead once an admin exists, however it came about."""
+    rows = Invite.objects.filter(used_at=None, expires_at__gt=timezone.now())
+    return rows.exclude(makes_admin=True, created_by=None) if _admins().exists() else rows
+
+
+def find_invite(token: str) -> Invite | None:
+    return open_invites().filter(token_digest=digest(token)).first()
+
+
+def accept_invite(token: str, *, username: str, password: str, email: str = "") -> User:
+    """Makes the account that an invite promises and uses the invite up. Expects a validated name and password."""
+    with transaction.atomic():
+        invite = open_invites().select_for_update(of=("self",)).filter(token_digest=digest(token)).first()
+        if invite is None:
+            raise RefusedError("This invitation was used already or has expired. Ask your admin for a new one.")
+        user = User.objects.create_user(username, email, password, is_staff=invite.makes_admin)
+        user.groups.set(invite.groups.all())
+        Invite.objects.filter(pk=invite.pk).update(used_at=timezone.now(), used_by=user)
+        audit(user, "user.join", f"user {user}", after={"admin": invite.makes_admin, "invite": invite.pk})
+    return user
+
+
+# Admins and members
+
+
+def _admins() -> QuerySet[User]:
+    return User.objects.filter(is_staff=True, is_active=True)
+
+
+def _lock_admins(besides: int) -> list[User]:
+    """Locks the admins and a user, so that two admins who take each other's role away cannot both succeed."""
+    return list(User.objects.select_for_update(of=("self",)).filter(Q(is_staff=True) | Q(pk=besides)).order_by("pk"))
+
+
+def set_admin(actor: User, user: User, admin: bool) -> None:
+    with transaction.atomic():
+        row = _locked_unless_last_admin(user, losing=not admin)
+        if row.is_staff == admin:
+            return
+        User.objects.filter(pk=row.pk).update(is_staff=admin)
+        audit(actor, "user.role", f"user {row}", {"admin": row.is_staff}, {"admin": admin})
+
+
+def set_active(actor: User, user: User, active: bool) -> None:
+    """Ends or restores somebody's access. Ending it ends their sessions for good; their tokens sleep with them."""
+    with transaction.atomic():
+        row = _locked_unless_last_admin(user, losing=not active)
+        if row.is_active == active:
+            return
+        User.objects.filter(pk=row.pk).update(is_active=active, session_salt=new_session_salt())
+        audit(
+            actor,
+            "user.activate" if active else "user.deactivate",
+            f"user {row}",
+            {"active": row.is_active},
+            {"active": active},
+        )
+
+
+def _locked_unless_last_admin(user: User, *, losing: bool) -> User:
+    rows = _lock_admins(user.pk)
+    row = next(row for row in rows if row.pk == user.pk)
+    if losing and row.is_admin and not any(other.is_admin for other in rows if other.pk != row.pk):
+        raise RefusedError(f"{row} is the last admin. Make somebody else an admin first.")
+    return row
+
+
+def end_sessions(user: User) -> None:
+    """Signs a user out everywhere."""
+    salt = new_session_salt()
+    User.objects.filter(pk=user.pk).update(session_salt=salt)
+    user.session_salt = salt
+
+
+def reset_link(actor: User, user: User, base_url: str) -> str:
+    """A link to choose a new password, for an admin to hand over where mail does not reach."""
+    with transaction.atomic():
+        audit(actor, "user.reset_link", f"user {user}")
+    uid = urlsafe_base64_encode(force_bytes(user.pk))
+    path = reverse("accounts:password-reset-confirm", args=[uid, default_token_generator.make_token(user)])
+    return base_url.rstrip("/") + path
+
+
+def check_password_rules(password: str, user: User) -> list[str]:
+    """Sentences about what is wrong with a password; empty when nothing is."""
+    try:
+        password_validation.validate_password(password, user)
+    except ValidationError as error:
+        return list(error.messages)
+    return []
+
+
+# Groups
+
+
+def create_group(actor: User, name: str) -> Group:
+    with transaction.atomic():
+        group = Group.objects.create(name=name)
+        audit(actor, "group.create", f"group {name}")
+    return group
+
+
+def delete_group(actor: User, group: Group) -> None:
+    with transaction.atomic():
+        members = sorted(group.user_set.values_list("username", flat=True))
+        group.delete()
+        audit(actor, "group.delete", f"group {group.name}", before={"members": members})
+
+
+def set_members(actor: User, group: Group, users: Iterable[User]) -> None:
+    with transaction.atomic():
+        Group.objects.select_for_update().get(pk=group.pk)
+        before = sorted(group.user_set.values_list("username", flat=True))
+        group.user_set.set(users)
+        after = sorted(group.user_set.values_list("username", flat=True))
+        if before != after:
+            audit(actor, "group.members", f"group {group.name}", {"members": before}, {"members": after})
+
+
+# Tokens
+
+
+def create_token(
+    user: User, name: str, *, scope: str = ApiToken.Scope.WRITE, expires_at: datetime | None = None
+) -> tuple[ApiToken, str]:
+    if live_tokens(user).count() >= MOST_TOKENS:
+        raise RefusedError(f"You have {MOST_TOKENS} API tokens already. Revoke one you no longer use.")
+    return ApiToken.issue(user, name, scope=scope, expires_at=expires_at)
+
+
+def live_tokens(user: User) -> QuerySet[ApiToken]:
+    return ApiToken.objects.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now()), user=user, revoked_at=None)
+
+
+def revoke_token(token: ApiToken) -> None:
+    ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
