@@ -4,11 +4,13 @@ import os
 import tempfile
 from collections.abc import Iterator
 
+import django
 import pytest
 
 os.environ.setdefault("SCHEDULEARN_HOME", tempfile.mkdtemp(prefix="schedulearn-test-"))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 # Not in pyproject.toml: from there pytest-django would read the settings before this folder is named.
+django.setup()  # test modules import models, and pytest-django waits with this until settings were looked at
 
 
 @pytest.fixture(scope="session")
