@@ -18,6 +18,8 @@ class JoinToken(models.Model):
     used_at = models.DateTimeField(null=True, blank=True)
     approves = models.BooleanField(default=False)
     """The machine that runs ``make run`` needs no further approval."""
+    node = models.ForeignKey("Node", null=True, blank=True, on_delete=models.CASCADE, related_name="+")
+    """The machine that used it."""
 
 
 class Node(models.Model):
@@ -35,7 +37,10 @@ class Node(models.Model):
 
     # written by admins
     approved_at = models.DateTimeField(null=True, blank=True)
+    cordoned = models.BooleanField(default=False)
+    """Takes no new work; what runs goes on."""
     draining = models.BooleanField(default=False)
+    """Takes no new work, and what runs is stopped and placed elsewhere."""
     removed_at = models.DateTimeField(null=True, blank=True)
 
     # written by the agent's reports

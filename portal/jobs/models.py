@@ -1,10 +1,13 @@
 """Jobs, their attempts and what these hold: facts and constraints. States are written by ``lifecycle`` alone."""
 
+from typing import Self
+
 from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
 
+from portal.accounts.models import User
 from portal.cluster.models import Environment, Gpu, Node
 from portal.projects.models import CodeVersion, Project
 
@@ -39,6 +42,7 @@ class Outcome(models.TextChoices):
     TIMED_OUT = "timed_out", "timed out"
     LOST = "lost", "lost"
     ERROR = "error", "error"
+    HELD = "held", "put on hold"
 
 
 class StopReason(models.TextChoices):
@@ -48,6 +52,16 @@ class StopReason(models.TextChoices):
     DRAINED = "drained", "its node is being drained"
     PEER_LOST = "peer_lost", "another part of it was lost"
     DONE = "done", "its work is done"
+    HELD = "held", "put on hold"
+    STUCK = "stuck", "it did not get on in time"
+
+
+class JobQuerySet(models.QuerySet["Job"]):
+    def visible_to(self, user: User) -> Self:
+        """Jobs of the projects the user is a member of; admins see all."""
+        if user.is_admin:
+            return self
+        return self.filter(project__in=Project.objects.filter(memberships__user_id=user.pk).values("pk"))
 
 
 class Job(models.Model):
@@ -96,6 +110,8 @@ class Job(models.Model):
     # the scheduler's columns
     waiting_reason = models.TextField(blank=True)
     queue_position = models.PositiveIntegerField(null=True, blank=True)
+
+    objects = JobQuerySet.as_manager()
 
     class Meta:
         ordering = ["-id"]
@@ -261,6 +277,9 @@ class LogStream(models.Model):
     marks = models.PositiveIntegerField(default=0)
     """Records in its time index: 16 bytes each, offset and Unix milliseconds."""
     closed = models.BooleanField(default=False)
+    """No more is expected."""
+    cut = models.BooleanField(default=False)
+    """Its container's log was full: a marker ends it, and what came later was dropped."""
 
     class Meta:
         ordering = ["container", "name"]

@@ -1,0 +1,516 @@
+"""The only module that writes a state: of containers, attempts and jobs.
+
+Reports come in through ``advance``; what the loop wants goes out through ``start_attempt``, ``stop_attempt`` and
+``stop_container``; ``settle`` draws the conclusions in the same transaction; ``sweep`` does what time alone demands.
+Everything may be repeated. Locks are taken in one order: job, attempt, container, node.
+"""
+
+import logging
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from django.conf import settings
+from django.db import DatabaseError, transaction
+from django.db.models import Max, Prefetch
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.cluster.models import Node
+from portal.jobs import causes
+from portal.jobs.models import (
+    FINISHED_STATES,
+    Allocation,
+    Attempt,
+    Container,
+    ContainerState,
+    Job,
+    JobEvent,
+    JobState,
+    Outcome,
+    StopReason,
+)
+from portal.wake import wake_job_viewers, wake_node, wake_scheduler
+
+logger = logging.getLogger(__name__)
+
+ASSIGNED, PREPARING, RUNNING, STOPPING, EXITED = (
+    ContainerState.ASSIGNED,
+    ContainerState.PREPARING,
+    ContainerState.RUNNING,
+    ContainerState.STOPPING,
+    ContainerState.EXITED,
+)
+
+MOVES: dict[str, frozenset[str]] = {
+    ASSIGNED: frozenset(
+        {
+            PREPARING,  # its agent fetches code and image
+            RUNNING,  # both were there; a report every few seconds may miss a state
+            STOPPING,  # told to stop before the agent reported a start
+            EXITED,  # it could not be made, was never made because it was told to stop, or its node was lost
+        }
+    ),
+    PREPARING: frozenset(
+        {
+            RUNNING,  # the supervisor started
+            STOPPING,  # told to stop while it was being made
+            EXITED,  # it could not be made, ended between two reports, or its node was lost
+        }
+    ),
+    RUNNING: frozenset(
+        {
+            STOPPING,  # told to stop, its ranks have the grace period
+            EXITED,  # ended by itself, was killed, fenced, or its node was lost
+        }
+    ),
+    STOPPING: frozenset({EXITED}),  # gone, with or without the rest of its grace period
+    EXITED: frozenset(),  # the end: its GPUs belong to others now
+}
+
+ASSIGNED_SECONDS = 300
+"""An agent looks every few seconds; a minute of engine trouble is forgiven, more is not."""
+PREPARING_SECONDS = 1800
+"""Images are made ready before jobs are placed; what is left is fetching code and creating."""
+PATIENCE = {
+    ASSIGNED: timedelta(seconds=ASSIGNED_SECONDS),
+    PREPARING: timedelta(seconds=PREPARING_SECONDS),
+}
+"""A running container has the job's time limit, a stopping one STOP_SECONDS."""
+STOP_SECONDS = 120
+"""Far beyond any grace period. After it the portal no longer lists the container, so its lease runs out."""
+RING_SECONDS = 60
+"""How long a driver may take to notice that a part it cannot do without has ended."""
+EMPTY_SECONDS = 60
+"""An attempt gets its containers in the transaction that makes it; one without any is a bug's leftover."""
+
+ERRORS_IN_A_ROW = 3
+"""So many attempts that failed for our reasons in a row: another would fail too."""
+LOSSES_IN_A_ROW = 10
+"""A job that loses every node it is put on may be the reason."""
+
+LOST_REASONS = frozenset({"lost", "fenced"})
+ASKED_OUTCOMES: dict[str, Outcome] = {
+    StopReason.TIMED_OUT: Outcome.TIMED_OUT,
+    StopReason.PREEMPTED: Outcome.PREEMPTED,
+    StopReason.DRAINED: Outcome.PREEMPTED,
+    StopReason.HELD: Outcome.HELD,
+}
+
+
+class Stale(Exception):  # noqa: N818
+    """What was read before the lock no longer holds: nothing was written."""
+
+
+# --- what follows from the facts: pure ---------------------------------------------------------------------------
+
+
+def deciding(containers: Sequence[Container]) -> list[Container]:
+    """The driver, or else all hosts: when they have ended, the attempt's work has."""
+    return [part for part in containers if part.role == Container.Role.DRIVER] or list(containers)
+
+
+def essential(elastic: bool, containers: Sequence[Container]) -> list[Container]:
+    """What the attempt cannot go on without: everything, or for an elastic one its driver and its base."""
+    if not elastic:
+        return list(containers)
+    hosts = [part for part in containers if part.role == Container.Role.HOST]
+    base = min(hosts, key=lambda part: part.index, default=None)
+    return [part for part in containers if part.role == Container.Role.DRIVER or part is base]
+
+
+def ended_well(part: Container) -> bool:
+    return part.state == EXITED and part.exit_reason == "exited" and part.exit_code == 0
+
+
+def work_is_done(containers: Sequence[Container]) -> bool:
+    """Its deciding containers ended well, whatever the rest still does."""
+    deciders = deciding(containers)
+    return bool(deciders) and all(ended_well(part) for part in deciders)
+
+
+def reason_to_stop(elastic: bool, containers: Sequence[Container]) -> StopReason | None:
+    """Why the rest of an attempt must stop, seen from the parts that have ended; None while it may go on.
+
+    Ranks that end by themselves under a driver are the driver's to judge; anything else ends what needs it.
+    """
+    deciders = deciding(containers)
+    if deciders and all(part.state == EXITED for part in deciders):
+        return StopReason.DONE
+    with_driver = any(part.role == Container.Role.DRIVER for part in containers)
+    for part in essential(elastic, containers):
+        if part.state == EXITED and not ended_well(part) and not (with_driver and part.exit_reason == "exited"):
+            return StopReason.PEER_LOST
+    return None
+
+
+def attempt_outcome(stop_reason: str, elastic: bool, containers: Sequence[Container]) -> Outcome:
+    """How an attempt ended whose containers have all exited.
+
+    Whoever finished before they heard that they should stop has finished, unless a person cancelled.
+    Of several causes the one nobody's code is to blame for counts, because the others often follow from it.
+    """
+    if stop_reason == StopReason.CANCELLED:
+        return Outcome.CANCELLED
+    if work_is_done(containers):
+        return Outcome.SUCCEEDED
+    if stop_reason in ASKED_OUTCOMES:
+        return ASKED_OUTCOMES[stop_reason]
+    parts = essential(elastic, containers)
+    reasons = {part.exit_reason for part in parts}
+    if reasons & LOST_REASONS:
+        return Outcome.LOST
+    if "create_error" in reasons or not parts:
+        return Outcome.ERROR
+    if any(
+        part.exit_reason in ("oom", "disk") or (part.exit_reason == "exited" and part.exit_code != 0) for part in parts
+    ):
+        return Outcome.FAILED
+    if "launch_error" in reasons or stop_reason == StopReason.STUCK:
+        return Outcome.ERROR
+    return Outcome.LOST
+
+
+def job_state(intent: str, retries: int, outcomes: Sequence[str]) -> JobState:
+    """A job's state from what people want and how its attempts went; ``""`` stands for one that lives."""
+    last = outcomes[-1] if outcomes else None
+    if last == "":
+        return JobState.RUNNING
+    if last == Outcome.SUCCEEDED:
+        return JobState.SUCCEEDED
+    if intent == Job.Intent.CANCEL or last == Outcome.CANCELLED:
+        return JobState.CANCELLED
+    if last == Outcome.TIMED_OUT or (last == Outcome.FAILED and outcomes.count(Outcome.FAILED) > retries):
+        return JobState.FAILED
+    ours = 0
+    errors = 0
+    for outcome in reversed(outcomes):
+        if outcome not in (Outcome.ERROR, Outcome.LOST):
+            break
+        ours += 1
+        errors += outcome == Outcome.ERROR
+    if errors >= ERRORS_IN_A_ROW or ours >= LOSSES_IN_A_ROW:
+        return JobState.FAILED
+    return JobState.HELD if intent == Job.Intent.HOLD else JobState.QUEUED
+
+
+# --- history -----------------------------------------------------------------------------------------------------
+
+
+def locked(job_id: int) -> Job:
+    """The job's row, locked until the transaction ends. Its attempts and containers change only under this lock."""
+    return Job.objects.select_for_update(no_key=True).get(pk=job_id)
+
+
+def record(job: Job, kind: str, text: str, actor: User | None = None, **data: object) -> JobEvent:
+    """Adds a line to the job's history, in the transaction of what it tells of."""
+    with transaction.atomic():
+        locked(job.pk)
+        last = JobEvent.objects.filter(job=job).aggregate(last=Max("seq"))["last"] or 0
+        event = JobEvent.objects.create(job=job, seq=last + 1, kind=kind, text=text[:300], actor=actor, data=data)
+        wake_job_viewers(job.pk)
+        return event
+
+
+# --- reports -----------------------------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def advance(
+    container: Container,
+    state: str,
+    *,
+    at: datetime | None = None,
+    exit_code: int | None = None,
+    exit_reason: str = "",
+    detail: str = "",
+) -> bool:
+    """Moves a container forward and draws the conclusions; True when it moved.
+
+    A report of the state it is in already only renews ``detail``; one backwards is logged and changes nothing.
+    ``at`` is when it happened by the node's clock, believed within what the portal knows.
+    """
+    job = locked(container.attempt.job_id)
+    row = Container.objects.select_for_update(no_key=True).get(pk=container.pk)
+    now = timezone.now()
+    if state == row.state:
+        if state != EXITED and detail != row.detail:
+            Container.objects.filter(pk=row.pk).update(detail=detail)
+            wake_job_viewers(job.pk)
+        return False
+    if state not in MOVES[row.state]:
+        logger.info("ignored a late report: %s is %s, not %s", row.name, row.state, state)
+        return False
+    when = min(max(at or now, row.assigned_at), now)
+    row.state, row.state_since, row.detail = state, now, detail
+    changed = ["state", "state_since", "detail"]
+    if state == RUNNING:
+        row.running_at = when
+        changed.append("running_at")
+        _note_start(job, row, when)
+    if state == EXITED:
+        row.exited_at, row.exit_code, row.exit_reason = now, exit_code, exit_reason or "exited"
+        changed += ["exited_at", "exit_code", "exit_reason"]
+        _release(row, now)
+        _note_exit(job, row)
+    row.save(update_fields=changed)
+    for field in changed:
+        setattr(container, field, getattr(row, field))
+    settle(job)
+    wake_job_viewers(job.pk)
+    return True
+
+
+def _note_start(job: Job, part: Container, when: datetime) -> None:
+    if Attempt.objects.filter(pk=part.attempt_id, started_at__isnull=True).update(started_at=when):
+        Job.objects.filter(pk=job.pk, started_at__isnull=True).update(started_at=when)
+        record(job, "started", f"Attempt {part.attempt.number} started.")
+
+
+def _release(part: Container, now: datetime) -> None:
+    if Allocation.objects.filter(container=part, released_at__isnull=True).update(released_at=now):
+        wake_scheduler()
+
+
+def _note_exit(job: Job, part: Container) -> None:
+    if part.exit_reason in LOST_REASONS:
+        record(job, "lost", f"The part on {part.node.name} was lost.", container=part.name, reason=part.exit_reason)
+
+
+# --- what the loop and people want -------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def start_attempt(job: Job, policy: str) -> Attempt:
+    """A new live attempt, for the caller to give containers and GPUs to in the same transaction.
+
+    Raises Stale when the job is no longer waiting.
+    """
+    row = locked(job.pk)
+    if row.state != JobState.QUEUED or row.intent != Job.Intent.RUN:
+        raise Stale(f"job {job.pk} no longer waits: it is {row.get_state_display()}")
+    last = row.attempts.aggregate(last=Max("number"))["last"] or 0
+    attempt = Attempt.objects.create(job=row, number=last + 1, policy=policy, secret=secrets.token_hex(32))
+    record(row, "placed", f"Attempt {attempt.number} was placed by {policy}.", attempt=attempt.number)
+    settle(row)
+    _copy_state(row, job)
+    return attempt
+
+
+@transaction.atomic
+def stop_attempt(attempt: Attempt, reason: str) -> None:
+    """Tells all its containers to stop. The first reason stays, but a person's cancel overrides the others'."""
+    job = locked(attempt.job_id)
+    row = Attempt.objects.select_for_update(no_key=True).get(pk=attempt.pk)
+    if row.ended_at is not None:
+        return
+    if row.wanted == Attempt.Wanted.STOP:
+        overrides = reason == StopReason.CANCELLED and row.stop_reason not in (StopReason.CANCELLED, StopReason.DONE)
+        if not overrides:
+            return
+    row.wanted, row.stop_reason = Attempt.Wanted.STOP, reason
+    row.save(update_fields=["wanted", "stop_reason"])
+    attempt.wanted, attempt.stop_reason = row.wanted, row.stop_reason
+    if reason != StopReason.DONE:
+        text = f"Attempt {row.number} was told to stop: {StopReason(reason).label}."
+        record(job, "stopping", text, attempt=row.number, reason=str(reason))
+    for part in row.containers.exclude(state=EXITED):
+        stop_container(part, reason)
+    settle(job)
+
+
+@transaction.atomic
+def stop_container(container: Container, reason: str) -> None:
+    """Tells one container to stop and asks its GPUs back."""
+    locked(container.attempt.job_id)
+    now = timezone.now()
+    told = (
+        Container.objects.filter(pk=container.pk, wanted=Container.Wanted.RUN)
+        .exclude(state=EXITED)
+        .update(wanted=Container.Wanted.STOP, stop_reason=reason, stop_requested_at=now)
+    )
+    if not told:
+        return
+    container.wanted, container.stop_reason, container.stop_requested_at = Container.Wanted.STOP, reason, now
+    Allocation.objects.filter(container=container, released_at__isnull=True, requested_back_at__isnull=True).update(
+        requested_back_at=now
+    )
+    for node_id in _nodes_to_tell(container):
+        wake_node(node_id)
+    wake_job_viewers(container.attempt.job_id)
+
+
+def _nodes_to_tell(container: Container) -> set[int]:
+    """Its own node, and the driver's, whose list of hosts has changed."""
+    drivers = Container.objects.filter(attempt=container.attempt_id, role=Container.Role.DRIVER)
+    return {container.node_id, *drivers.values_list("node_id", flat=True)}
+
+
+# --- conclusions -------------------------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def settle(job: Job) -> None:
+    """Ends the live attempt if its containers have all exited, stops the rest if it cannot go on, sets the state."""
+    row = locked(job.pk)
+    attempt = row.attempts.filter(ended_at__isnull=True).first()
+    if attempt is not None:
+        parts = list(attempt.containers.all())
+        if all(part.state == EXITED for part in parts) and (parts or attempt.wanted == Attempt.Wanted.STOP):
+            _end(row, attempt, parts)
+        elif attempt.wanted == Attempt.Wanted.RUN and (reason := reason_to_stop(row.elastic, parts)):
+            stop_attempt(attempt, reason)  # settles in its turn
+            row.refresh_from_db(fields=["state", "started_at", "finished_at"])
+            _copy_state(row, job)
+            return
+    _set_state(row)
+    _copy_state(row, job)
+
+
+def _end(job: Job, attempt: Attempt, parts: Sequence[Container]) -> None:
+    outcome = attempt_outcome(attempt.stop_reason, job.elastic, parts)
+    attempt.ended_at, attempt.outcome = timezone.now(), outcome
+    attempt.cause = causes.explain(job, attempt, parts)
+    attempt.save(update_fields=["ended_at", "outcome", "cause"])
+    title = attempt.cause.get("title", "")
+    text = f"Attempt {attempt.number} ended: {outcome.label}." + (f" {title}." if title else "")
+    record(job, "ended", text, attempt=attempt.number, outcome=str(outcome))
+
+
+def _set_state(job: Job) -> None:
+    outcomes = list(job.attempts.order_by("number").values_list("outcome", flat=True))
+    state = job_state(job.intent, job.retries, outcomes)
+    if state == job.state or job.state in FINISHED_STATES:
+        return
+    job.state = state
+    job.finished_at = timezone.now() if state in FINISHED_STATES else None
+    job.save(update_fields=["state", "finished_at"])
+    again = " again" if state == JobState.QUEUED and outcomes else ""
+    record(job, "state", f"The job is {state.label}{again}.", state=str(state))
+    wake_scheduler()
+
+
+def _copy_state(source: Job, target: Job) -> None:
+    """The caller's object shows what was written."""
+    if source is not target:
+        target.state, target.started_at, target.finished_at = source.state, source.started_at, source.finished_at
+
+
+def explain_again(attempt: Attempt) -> None:
+    """Looks for the cause once more when the last of its logs has come in."""
+    if attempt.ended_at is not None and attempt.outcome != Outcome.SUCCEEDED:
+        cause = causes.explain(attempt.job, attempt, list(attempt.containers.all()))
+        if cause != attempt.cause:
+            Attempt.objects.filter(pk=attempt.pk).update(cause=cause)
+            wake_job_viewers(attempt.job_id)
+
+
+# --- time --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """One thing that time demands of an attempt."""
+
+    what: Literal["silent", "unstoppable", "stop", "stop_part", "settle"]
+    part: Container | None = None
+    reason: str = ""
+
+
+def silence_allowed() -> timedelta:
+    return timedelta(seconds=settings.FENCE_SECONDS + settings.FENCE_MARGIN_SECONDS)
+
+
+def is_silent(node: Node, now: datetime) -> bool:
+    """Longer than fence and margin: by now its supervisors have stopped their ranks."""
+    return node.last_seen_at is None or now - node.last_seen_at > silence_allowed()
+
+
+def overdue(attempt: Attempt, parts: Sequence[Container], now: datetime) -> Iterator[Due]:
+    """What time demands of a live attempt; pure."""
+    live = [part for part in parts if part.state != EXITED]
+    job = attempt.job
+    for part in live:
+        if is_silent(part.node, now):
+            yield Due("silent", part)
+        elif (
+            part.stop_requested_at
+            and now - part.stop_requested_at > timedelta(seconds=STOP_SECONDS) + silence_allowed()
+        ):
+            yield Due("unstoppable", part)
+    if not parts:
+        if now - attempt.created_at > timedelta(seconds=EMPTY_SECONDS):
+            yield Due("stop", reason=StopReason.STUCK)
+        return
+    if not live:
+        yield Due("settle")
+        return
+    if reason := _reason_by_time(attempt, job, parts, live, now):
+        yield Due("stop", reason=reason)
+    elif attempt.wanted == Attempt.Wanted.RUN:
+        needed = essential(job.elastic, parts)
+        for part in live:
+            if part.node.draining and part.wanted == Container.Wanted.RUN and part not in needed:
+                yield Due("stop_part", part, StopReason.DRAINED)
+
+
+def _reason_by_time(
+    attempt: Attempt, job: Job, parts: Sequence[Container], live: Sequence[Container], now: datetime
+) -> StopReason | None:
+    if job.intent == Job.Intent.CANCEL and attempt.stop_reason not in (StopReason.CANCELLED, StopReason.DONE):
+        return StopReason.CANCELLED
+    if attempt.wanted == Attempt.Wanted.STOP:
+        return None
+    if job.intent == Job.Intent.HOLD:
+        return StopReason.HELD
+    if attempt.started_at and now - attempt.started_at > timedelta(seconds=job.time_limit_seconds):
+        return StopReason.TIMED_OUT
+    needed = essential(job.elastic, parts)
+    if any(part.node.draining for part in live if part in needed):
+        return StopReason.DRAINED
+    if reason := reason_to_stop(job.elastic, parts):
+        return reason
+    gone = [part for part in needed if part.exited_at and now - part.exited_at > timedelta(seconds=RING_SECONDS)]
+    hosts_live = any(part.role == Container.Role.HOST for part in live)
+    if gone and not (hosts_live and all(ended_well(part) for part in gone)):
+        return StopReason.PEER_LOST
+    if any(now - part.state_since > PATIENCE.get(part.state, timedelta.max) for part in needed):
+        return StopReason.STUCK
+    return None
+
+
+def sweep(now: datetime | None = None) -> None:
+    """Does what time alone demands: lost nodes, time limits, what people asked for, deadlines. Two queries when idle."""
+    now = now or timezone.now()
+    parts = Prefetch("containers", Container.objects.select_related("node"))
+    for attempt in Attempt.objects.filter(ended_at__isnull=True).select_related("job").prefetch_related(parts):
+        for due in overdue(attempt, list(attempt.containers.all()), now):
+            try:
+                _carry_out(attempt, due, now)
+            except DatabaseError:
+                # One attempt's trouble must not keep the others waiting; the next sweep tries again.
+                logger.exception("sweeping attempt %s", attempt.pk)
+
+
+def _carry_out(attempt: Attempt, due: Due, now: datetime) -> None:
+    if due.what == "settle":
+        settle(attempt.job)
+    elif due.what == "stop":
+        stop_attempt(attempt, due.reason)
+    elif due.part is not None and due.what == "stop_part":
+        stop_container(due.part, due.reason)
+    elif due.part is not None and due.what == "silent":
+        _declare_lost(due.part, now)
+    elif due.part is not None:
+        advance(due.part, EXITED, exit_reason="lost", detail="It did not stop in time; its lease has run out.")
+
+
+@transaction.atomic
+def _declare_lost(part: Container, now: datetime) -> None:
+    """Under the node's lock: a report that comes in meanwhile either is seen here or sees the loss."""
+    locked(part.attempt.job_id)
+    node = Node.objects.select_for_update(no_key=True).get(pk=part.node_id)
+    if is_silent(node, now):
+        advance(part, EXITED, exit_reason="lost", detail=f"{node.name} was silent for too long.")

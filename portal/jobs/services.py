@@ -1,0 +1,400 @@
+"""What people do with jobs: submit, cancel, hold, release, retry.
+
+Each either does it, records who did, and answers with the job, or raises Refused with a sentence for that person.
+None needs the scheduler to be running.
+"""
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from django.db import IntegrityError, transaction
+from django.db.models import Count, Q
+
+from portal.accounts.limits import limits_for
+from portal.accounts.models import User
+from portal.cluster.models import Environment, Gpu
+from portal.jobs import lifecycle
+from portal.jobs.models import FINISHED_STATES, Attempt, IdempotencyKey, Job, JobState, StopReason
+from portal.projects.models import CodeVersion, Membership, Project
+from portal.wake import wake_scheduler
+
+MIN_TIME_LIMIT_SECONDS = 10
+MAX_TIME_LIMIT_SECONDS = 30 * 24 * 3600
+MAX_RETRIES = 10
+MAX_PRIORITY = 10
+"""Priorities go from minus this to this."""
+MAX_ARGUMENTS = 200
+MAX_ARGUMENT_LENGTH = 2000
+MAX_ENV_VARS = 100
+MAX_ENV_VALUE_LENGTH = 4096
+WAITING_STATES = (JobState.QUEUED, JobState.HELD)
+
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+RESERVED_ENV = re.compile(
+    r"(NVIDIA|CUDA|LD|HOROVOD|SCHEDULEARN|TORCHELASTIC|GLOO|NCCL_SOCKET|DYLD)_.*"
+    r"|PATH|PYTHONPATH|PYTHONHOME|PYTHONSTARTUP|PYTHONUSERBASE|HOME|USER|SHELL|IFS|ENV|BASH_ENV|HOSTNAME|TMPDIR"
+    r"|MASTER_ADDR|MASTER_PORT|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK",
+    re.IGNORECASE,
+)
+"""These decide which devices and libraries a rank sees and how it finds the others: set by us alone."""
+
+
+class Refused(Exception):  # noqa: N818
+    """What a person asked for cannot be done; the message tells them why and what would help.
+
+    ``code`` is ``invalid``, ``forbidden``, ``limit`` or ``conflict``; ``field`` names the input it is about, if one.
+    """
+
+    def __init__(self, message: str, code: str = "invalid", field: str = "") -> None:
+        super().__init__(message)
+        self.message, self.code, self.field = message, code, field
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What a job shall run, as a person asked for it. Checked by ``submit``."""
+
+    code: CodeVersion
+    environment: Environment
+    launcher: str
+    entry: str
+    name: str = ""
+    description: str = ""
+    arguments: tuple[str, ...] = ()
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    min_gpus: int = 1
+    max_gpus: int = 1
+    elastic: bool = False
+    time_limit_seconds: int = 24 * 3600
+    retries: int = 0
+    priority: int = 0
+
+
+# --- submit ------------------------------------------------------------------------------------------------------
+
+
+def submit(
+    user: User,
+    project: Project,
+    submission: Submission,
+    *,
+    idempotency_key: str = "",
+    body: bytes | None = None,
+    copied_from: Job | None = None,
+) -> Job:
+    """Queues a job. The same key with the same body answers with the same job, with another body is a conflict."""
+    require_member(user, project)
+    if len(idempotency_key) > 100 or "\0" in idempotency_key:
+        raise Refused("An Idempotency-Key has at most 100 characters.", field="idempotency_key")
+    digest = hashlib.sha256(body if body is not None else _canonical(project, submission)).hexdigest()
+    if idempotency_key and (job := _submitted_before(user, idempotency_key, digest)):
+        return job
+    check(project, submission)
+    try:
+        with transaction.atomic():
+            _check_limits(user, submission)
+            job = _insert(user, project, submission, copied_from)
+            if idempotency_key:
+                IdempotencyKey.objects.create(user=user, key=idempotency_key, body_sha256=digest, job=job)
+    except IntegrityError:
+        # The same key came in at the same moment; what that one made is the answer.
+        if idempotency_key and (earlier := _submitted_before(user, idempotency_key, digest)):
+            return earlier
+        raise
+    return job
+
+
+def _insert(user: User, project: Project, asked: Submission, copied_from: Job | None) -> Job:
+    job = Job.objects.create(
+        project=project,
+        code=asked.code,
+        environment=asked.environment,
+        submitted_by=user,
+        copied_from=copied_from,
+        name=asked.name.strip() or _default_name(asked),
+        description=asked.description.strip(),
+        launcher=asked.launcher,
+        elastic=asked.elastic,
+        entry=asked.entry,
+        arguments=list(asked.arguments),
+        env_vars=dict(asked.env_vars),
+        min_gpus=asked.min_gpus,
+        max_gpus=asked.max_gpus,
+        time_limit_seconds=asked.time_limit_seconds,
+        retries=asked.retries,
+        priority=asked.priority,
+    )
+    text = f"Submitted by {user}." if copied_from is None else f"Submitted by {user}, copied from job {copied_from.pk}."
+    lifecycle.record(job, "submitted", text, actor=user)
+    wake_scheduler()
+    return job
+
+
+def _default_name(asked: Submission) -> str:
+    return (PurePosixPath(asked.entry).name if asked.launcher != Job.Launcher.COMMAND else asked.entry)[:80]
+
+
+def _submitted_before(user: User, key: str, digest: str) -> Job | None:
+    row = IdempotencyKey.objects.filter(user=user, key=key).select_related("job").first()
+    if row is None:
+        return None
+    if row.body_sha256 != digest:
+        raise Refused("This Idempotency-Key was used for another job. Use a new key for a new job.", "conflict")
+    return row.job
+
+
+def _canonical(project: Project, asked: Submission) -> bytes:
+    said = {
+        **{name: getattr(asked, name) for name in Submission.__slots__},
+        "project": project.pk,
+        "code": asked.code.pk,
+        "environment": asked.environment.pk,
+        "env_vars": dict(asked.env_vars),
+    }
+    return json.dumps(said, sort_keys=True, default=str).encode()
+
+
+def _check_limits(user: User, asked: Submission) -> None:
+    """Under the lock of the limits' rows: two submits cannot both take the last place."""
+    for limit in limits_for(user, lock=True):
+        if limit.max_gpus is not None and asked.min_gpus > limit.max_gpus:
+            raise Refused(
+                f"{limit.name} may hold at most {limit.max_gpus} GPUs at once. Ask for at most {limit.max_gpus}.",
+                "limit",
+                "min_gpus",
+            )
+        if limit.max_queued is not None:
+            waiting = Job.objects.filter(submitted_by__in=limit.user_ids, state__in=WAITING_STATES).count()
+            if waiting >= limit.max_queued:
+                raise Refused(
+                    f"{limit.name} may have at most {limit.max_queued} jobs waiting, and {waiting} are. "
+                    "Cancel one, or wait until one has started.",
+                    "limit",
+                )
+
+
+# --- checks ------------------------------------------------------------------------------------------------------
+
+
+def check(project: Project, asked: Submission) -> None:
+    """Refuses what could not run, or may not, with a sentence."""
+    if project.archived_at is not None:
+        raise Refused("This project is archived. Restore it to submit jobs.", "conflict")
+    if asked.code.project_id != project.pk:
+        raise Refused("This code version is not one of this project.", field="code")
+    if asked.environment.retired:
+        raise Refused("This environment is no longer offered. Choose another.", field="environment")
+    if asked.launcher not in Job.Launcher.values:
+        raise Refused(f"Choose a launcher: {', '.join(Job.Launcher.values)}.", field="launcher")
+    _check_texts(asked)
+    _check_entry(asked)
+    _check_gpus(asked)
+    _check_numbers(asked)
+    _check_env(asked.env_vars)
+
+
+def _check_texts(asked: Submission) -> None:
+    if len(asked.name.strip()) > 80:
+        raise Refused("A name has at most 80 characters.", field="name")
+    if len(asked.description) > 10_000:
+        raise Refused("A description has at most 10,000 characters.", field="description")
+    if len(asked.arguments) > MAX_ARGUMENTS or any(len(text) > MAX_ARGUMENT_LENGTH for text in asked.arguments):
+        raise Refused(
+            f"At most {MAX_ARGUMENTS} arguments of at most {MAX_ARGUMENT_LENGTH} characters each.", field="arguments"
+        )
+    for name, texts in (("name", (asked.name,)), ("description", (asked.description,)), ("arguments", asked.arguments)):
+        if any(unstorable(text) for text in texts):
+            raise Refused("This text has characters that cannot be kept.", field=name)
+
+
+def unstorable(text: str) -> bool:
+    """PostgreSQL keeps no NUL, and nothing keeps half a surrogate pair."""
+    return "\0" in text or any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _check_entry(asked: Submission) -> None:
+    entry = asked.entry
+    if not entry.strip() or len(entry) > 255 or unstorable(entry) or "\n" in entry:
+        raise Refused("Say what to run, in one line of at most 255 characters.", field="entry")
+    if asked.launcher == Job.Launcher.COMMAND:
+        try:
+            words = shlex.split(entry)
+        except ValueError as error:
+            raise Refused(f"This command line cannot be read: {error}. Check the quotes.", field="entry") from error
+        if not words:
+            raise Refused("Say what to run.", field="entry")
+        return
+    if not entry.endswith(".py"):
+        raise Refused("The entry must be a Python file (.py).", field="entry")
+    if entry not in {file["path"] for file in asked.code.files}:
+        raise Refused(f"There is no file {entry!r} in this code version. Choose one of its files.", field="entry")
+
+
+def _check_gpus(asked: Submission) -> None:
+    if asked.min_gpus < 1:
+        raise Refused("A job needs at least 1 GPU.", field="min_gpus")
+    if asked.max_gpus < asked.min_gpus:
+        raise Refused("The most GPUs cannot be fewer than the least.", field="max_gpus")
+    if asked.elastic and asked.launcher != Job.Launcher.HOROVOD:
+        raise Refused("Only Horovod jobs can be elastic. Choose Horovod, or switch elastic off.", field="elastic")
+    most = lab_gpus()
+    if most and asked.max_gpus > most:
+        raise Refused(f"The lab has {most} GPU{'s' * (most > 1)}. Ask for at most {most}.", field="max_gpus")
+    if asked.max_gpus > 4096:
+        raise Refused("Ask for at most 4096 GPUs.", field="max_gpus")
+
+
+def lab_gpus() -> int:
+    """GPUs (or CPU slots) of all registered nodes; 0 before the first has joined."""
+    offered = Q(node__removed_at__isnull=True, node__approved_at__isnull=False, present=True)
+    return Gpu.objects.filter(offered).aggregate(n=Count("id"))["n"]
+
+
+def _check_numbers(asked: Submission) -> None:
+    if not MIN_TIME_LIMIT_SECONDS <= asked.time_limit_seconds <= MAX_TIME_LIMIT_SECONDS:
+        raise Refused("The longest time goes from 10 seconds to 30 days.", field="time_limit_seconds")
+    if not 0 <= asked.retries <= MAX_RETRIES:
+        raise Refused(f"Retries go from 0 to {MAX_RETRIES}.", field="retries")
+    if not -MAX_PRIORITY <= asked.priority <= MAX_PRIORITY:
+        raise Refused(f"Priority goes from {-MAX_PRIORITY} to {MAX_PRIORITY}.", field="priority")
+
+
+def _check_env(env_vars: Mapping[str, str]) -> None:
+    if len(env_vars) > MAX_ENV_VARS:
+        raise Refused(f"At most {MAX_ENV_VARS} environment variables.", field="env_vars")
+    for name, value in env_vars.items():
+        if not ENV_NAME.fullmatch(name):
+            raise Refused(
+                f"{name[:100]!r} cannot name an environment variable: letters, digits and _ only.", field="env_vars"
+            )
+        if RESERVED_ENV.fullmatch(name):
+            raise Refused(f"{name} is set by Schedulearn and cannot be changed by a job.", field="env_vars")
+        if len(value) > MAX_ENV_VALUE_LENGTH or unstorable(value):
+            raise Refused(
+                f"The value of {name} is too long (at most {MAX_ENV_VALUE_LENGTH} characters) or cannot be kept.",
+                field="env_vars",
+            )
+
+
+# --- who may -----------------------------------------------------------------------------------------------------
+
+
+def role_in(user: User, project: Project) -> str | None:
+    return Membership.objects.filter(user=user, project=project).values_list("role", flat=True).first()
+
+
+def require_member(user: User, project: Project) -> None:
+    if not user.is_admin and role_in(user, project) not in (Membership.Role.MEMBER, Membership.Role.OWNER):
+        raise Refused(
+            "You may look at this project but not submit jobs. Ask an owner to make you a member.", "forbidden"
+        )
+
+
+def may_act_on(user: User, job: Job) -> bool:
+    """Its submitter while still a member, the project's owners, and admins."""
+    if user.is_admin:
+        return True
+    role = role_in(user, job.project)
+    return role == Membership.Role.OWNER or (role == Membership.Role.MEMBER and job.submitted_by_id == user.pk)
+
+
+def _require_act(user: User, job: Job) -> None:
+    if not may_act_on(user, job):
+        raise Refused("Only who submitted this job, the project's owners and admins may do that.", "forbidden")
+
+
+# --- act on a job ------------------------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def cancel(user: User, job: Job) -> Job:
+    """Ends a job: at once when it waits, else as soon as its containers have stopped.
+
+    A job that has finished, or whose work is done and only tidies up, stays what it is: a conflict.
+    """
+    _require_act(user, job)
+    row = lifecycle.locked(job.pk)
+    attempt = _live_attempt(row)
+    if row.state in FINISHED_STATES:
+        raise Refused(f"This job has already ended: it is {row.get_state_display()}.", "conflict")
+    if row.intent == Job.Intent.CANCEL:
+        return row
+    if attempt is not None and lifecycle.work_is_done(list(attempt.containers.all())):
+        raise Refused("This job has just finished.", "conflict")
+    _want(row, Job.Intent.CANCEL)
+    lifecycle.record(row, "cancel_asked", f"Cancelled by {user}.", actor=user)
+    if attempt is not None:
+        lifecycle.stop_attempt(attempt, StopReason.CANCELLED)
+    lifecycle.settle(row)
+    return row
+
+
+@transaction.atomic
+def hold(user: User, job: Job) -> Job:
+    """Keeps a job from running until it is released. One that runs is stopped; it goes on from its checkpoints."""
+    _require_act(user, job)
+    row = lifecycle.locked(job.pk)
+    if row.state in FINISHED_STATES or row.intent == Job.Intent.CANCEL:
+        raise Refused("This job has ended and cannot be held.", "conflict")
+    if row.intent == Job.Intent.HOLD:
+        return row
+    _want(row, Job.Intent.HOLD)
+    lifecycle.record(row, "held", f"Put on hold by {user}.", actor=user)
+    if attempt := _live_attempt(row):
+        lifecycle.stop_attempt(attempt, StopReason.HELD)
+    lifecycle.settle(row)
+    return row
+
+
+@transaction.atomic
+def release(user: User, job: Job) -> Job:
+    """Lets a held job queue again."""
+    _require_act(user, job)
+    row = lifecycle.locked(job.pk)
+    if row.intent != Job.Intent.HOLD or row.state in FINISHED_STATES:
+        raise Refused("This job is not on hold.", "conflict")
+    _want(row, Job.Intent.RUN)
+    lifecycle.record(row, "released", f"Released by {user}.", actor=user)
+    lifecycle.settle(row)
+    return row
+
+
+def retry(user: User, job: Job, *, idempotency_key: str = "") -> Job:
+    """Submits a copy of a job that has finished."""
+    if job.state not in FINISHED_STATES:
+        raise Refused("This job has not finished yet. Cancel it first, or submit a copy.", "conflict")
+    return submit(user, job.project, submission_of(job), idempotency_key=idempotency_key, copied_from=job)
+
+
+def submission_of(job: Job) -> Submission:
+    """What was asked for, e.g. to ask for it again."""
+    return Submission(
+        code=job.code,
+        environment=job.environment,
+        launcher=job.launcher,
+        entry=job.entry,
+        name=job.name,
+        description=job.description,
+        arguments=tuple(job.arguments),
+        env_vars=dict(job.env_vars),
+        min_gpus=job.min_gpus,
+        max_gpus=job.max_gpus,
+        elastic=job.elastic,
+        time_limit_seconds=job.time_limit_seconds,
+        retries=job.retries,
+        priority=job.priority,
+    )
+
+
+def _live_attempt(job: Job) -> Attempt | None:
+    return job.attempts.filter(ended_at__isnull=True).first()
+
+
+def _want(job: Job, intent: Job.Intent) -> None:
+    job.intent = intent
+    job.save(update_fields=["intent"])
