@@ -1,0 +1,231 @@
+"""The same protocol in memory: nothing runs, but the files that a supervisor would write appear.
+
+What happens is read from the RunSpec's environment:
+
+    FAKE_RUN_SECONDS   how long it runs (default 0); "never" for ever
+    FAKE_EXIT_CODE     how it ends (default 0)
+    FAKE_OUTPUT        what each rank prints
+    FAKE_OOM           any value: killed by the memory limit
+
+A told stop (control.json) ends it as ``stopped``, a lease that no longer changes as ``fenced``. Time passes when
+somebody looks, so a test may bring a clock of its own.
+"""
+
+import json
+import math
+import os
+import signal
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from runners.runtime import CreateError, EngineError, Folders, Observed, Problem
+from runners.spec import RunSpec
+
+FENCE_SECONDS = 30.0
+KILLED = 128 + signal.SIGKILL
+TERMINATED = 128 + signal.SIGTERM
+
+
+@dataclass(slots=True)
+class Pretended:
+    """One container that is not there."""
+
+    spec: RunSpec
+    folders: Folders
+    started_at: float | None = None
+    exit_code: int | None = None
+    oom_killed: bool = False
+    lease: bytes = b""
+    lease_at: float = 0.0
+
+    @property
+    def state(self) -> Literal["created", "running", "exited"]:
+        if self.exit_code is not None:
+            return "exited"
+        return "created" if self.started_at is None else "running"
+
+    def setting(self, name: str, default: str = "") -> str:
+        return dict(self.spec.env).get(name, default)
+
+    @property
+    def run_seconds(self) -> float:
+        wanted = self.setting("FAKE_RUN_SECONDS", "0")
+        return math.inf if wanted == "never" else float(wanted)
+
+
+class FakeRuntime:
+    """See ContainerRuntime. Give the same object to the next agent to play an agent's restart."""
+
+    kind: Literal["fake"] = "fake"
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, fence_seconds: float = FENCE_SECONDS) -> None:
+        self.clock = clock
+        self.fence_seconds = fence_seconds
+        self.containers: dict[str, Pretended] = {}
+        self.calls: list[tuple[str, str]] = []
+
+    def check(self) -> list[Problem]:
+        return []
+
+    def facts(self) -> dict[str, Any]:
+        return {"engine": "pretended", "cpus": os.cpu_count() or 1}
+
+    def create(self, spec: RunSpec, folders: Folders) -> None:
+        self._called("create", spec.name)
+        self.containers.setdefault(spec.name, Pretended(spec, folders))
+
+    def start(self, name: str) -> None:
+        self._called("start", name)
+        if name not in self.containers:
+            raise CreateError("The container is gone before it started.")
+        run = self.containers[name]
+        if run.state != "created":
+            return
+        run.started_at = run.lease_at = self.clock()
+        write_beside(run.folders.scribe / "status.json", {"phase": "running", "ranks": run.spec.slots})
+        say(run.folders.scribe, "setup", "set-up", b"pretending to run\n")
+        for rank in range(run.spec.slots):
+            output = run.setting("FAKE_OUTPUT").encode()
+            say(run.folders.scribe, str(rank), f"rank {rank}", output)
+
+    def signal(self, name: str, signum: int) -> None:
+        self._called("signal", name)
+        run = self.containers.get(name)
+        if run is None or run.state != "running":
+            return
+        if signum == signal.SIGKILL:
+            run.exit_code = KILLED
+        elif signum == signal.SIGTERM:
+            self._end(run, TERMINATED, "stopped", "")
+
+    def stop(self, name: str, grace_seconds: int) -> None:
+        self._called("stop", name)
+        self._pass_time()
+        run = self.containers.get(name)
+        if run is not None and run.state == "running":
+            self._end(run, TERMINATED, "stopped", "")
+
+    def remove(self, name: str) -> None:
+        self._called("remove", name)
+        self.containers.pop(name, None)
+
+    def list(self) -> list[Observed]:
+        self._called("list", "")
+        self._pass_time()
+        return [
+            Observed(
+                name=name,
+                job=run.spec.job,
+                attempt=run.spec.attempt,
+                epoch=run.spec.number,
+                state=run.state,
+                exit_code=run.exit_code,
+                oom_killed=run.oom_killed,
+            )
+            for name, run in sorted(self.containers.items())
+        ]
+
+    def logs(self, name: str, limit_bytes: int) -> bytes:
+        return b"pretended\n"[-limit_bytes:] if name in self.containers else b""
+
+    def _called(self, verb: str, name: str) -> None:
+        """The one place where the failing kinds below come in."""
+        self.calls.append((verb, name))
+
+    def _pass_time(self) -> None:
+        now = self.clock()
+        for run in self.containers.values():
+            if run.state != "running" or run.started_at is None:
+                continue
+            told = read_json(run.folders.control / "control.json").get("stop")
+            if told:
+                self._end(run, TERMINATED, "stopped", str(told.get("reason", "")))
+            elif self._fenced(run, now):
+                self._end(run, TERMINATED, "fenced", "no fresh lease")
+            elif now - run.started_at >= run.run_seconds:
+                if run.setting("FAKE_OOM"):
+                    run.exit_code, run.oom_killed = KILLED, True
+                else:
+                    self._end(run, int(run.setting("FAKE_EXIT_CODE", "0")), "exited", "")
+
+    def _fenced(self, run: Pretended, now: float) -> bool:
+        try:
+            lease = (run.folders.control / "lease").read_bytes()
+        except FileNotFoundError:
+            lease = b""
+        if lease != run.lease:
+            run.lease, run.lease_at = lease, now
+        return now - run.lease_at > self.fence_seconds
+
+    def _end(self, run: Pretended, code: int, reason: str, detail: str) -> None:
+        write_beside(run.folders.scribe / "exit.json", {"code": code, "reason": reason, "detail": detail})
+        run.exit_code = code
+
+
+class SlowRuntime(FakeRuntime):
+    """Each verb takes its time."""
+
+    def __init__(self, seconds: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.seconds = seconds
+
+    def _called(self, verb: str, name: str) -> None:
+        super()._called(verb, name)
+        time.sleep(self.seconds)
+
+
+class NeverRuntime(FakeRuntime):
+    """What is started never comes up, and nothing ever stops but by removal."""
+
+    def start(self, name: str) -> None:
+        self._called("start", name)
+
+    def stop(self, name: str, grace_seconds: int) -> None:
+        self._called("stop", name)
+
+
+class BadRuntime(FakeRuntime):
+    """The engine fails the named verbs ``times`` times each: it does not answer, or with ``refuse`` it says no."""
+
+    def __init__(self, verbs: tuple[str, ...], times: int = 1, refuse: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.left = dict.fromkeys(verbs, times)
+        self.refuse = refuse
+
+    def _called(self, verb: str, name: str) -> None:
+        super()._called(verb, name)
+        if self.left.get(verb, 0) > 0:
+            self.left[verb] -= 1
+            raise CreateError("No.") if self.refuse else EngineError("The engine does not answer.")
+
+
+def write_beside(path: Path, data: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(json.dumps(data))
+    beside.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def say(scribe: Path, stream: str, label: str, output: bytes) -> None:
+    """Append to a stream as the supervisor does: bytes, a time mark, a label."""
+    folder = scribe / "log"
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{stream}.log"
+    offset = log.stat().st_size if log.exists() else 0
+    with log.open("ab") as file:
+        file.write(output)
+    with (folder / f"{stream}.idx").open("ab") as file:
+        file.write(struct.pack("<QQ", offset, time.time_ns() // 1_000_000))
+    write_beside(folder / "streams.json", {**read_json(folder / "streams.json"), stream: {"label": label}})
