@@ -1,0 +1,262 @@
+"""Containers that are none: ordinary processes of this machine, for trying Schedulearn out on one's own computer.
+
+Nothing keeps such a "container" from this machine's files and network. It is refused beside other people's jobs.
+What is known about each process lies in a small file, so that the next agent can find it again.
+"""
+
+import json
+import os
+import platform
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from runners import processes
+from runners.runtime import CreateError, Folders, Interpreter, Observed, Problem, module_of
+from runners.spec import RunSpec
+
+HERE = Path(__file__).resolve().parent.parent
+"""From where ``python -m runners.launch...`` finds the package."""
+
+POLL_SECONDS = 0.05
+DEATH_SECONDS = 10
+"""A killed process that is still there after this long hangs in the kernel; nobody can do more about it."""
+
+
+class ProcessRuntime:
+    """See ContainerRuntime. ``python_of`` gives the python of an environment's own virtualenv.
+
+    ``state`` is a folder of the agent's that outlives it: one ``<name>.json`` per container, written before the start
+    and after it, and beside it what the first process printed.
+    """
+
+    kind: Literal["process"] = "process"
+
+    def __init__(self, installation: str, node: str, state: Path, python_of: Interpreter) -> None:
+        self.installation = installation
+        self.node = node
+        self.state = state
+        self.python_of = python_of
+        self.children: dict[str, subprocess.Popen[bytes]] = {}
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def check(self) -> list[Problem]:
+        return [
+            Problem(
+                "Jobs run as ordinary processes of this machine: they can read and change everything you can.",
+                "Fine for trying out alone. To share the machine, install Docker Engine and start again.",
+            )
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        return {
+            "engine": "processes",
+            "system": platform.platform(terse=True),
+            "kernel": platform.release(),
+            "cpus": os.cpu_count() or 1,
+            "memory_mib": pages * page // 2**20,
+        }
+
+    # The verbs
+
+    def create(self, spec: RunSpec, folders: Folders) -> None:
+        if self._read(spec.name) is not None:
+            return
+        python = self.python_of(spec.environment)
+        if python is None:
+            raise CreateError(f"The environment “{spec.environment}” is not prepared on this node.")
+        record = {
+            "installation": self.installation,
+            "node": self.node,
+            "name": spec.name,
+            "job": spec.job,
+            "attempt": spec.attempt,
+            "epoch": spec.number,
+            "argv": [python, "-m", module_of(spec)],
+            "env": environment(spec, folders, python, self._private(spec.name)),
+            "file_mib": spec.resources.disk_mib,
+            "process": None,
+            "exit_code": None,
+        }
+        self._private(spec.name).mkdir(mode=0o700, exist_ok=True)
+        self._write(spec.name, record)
+
+    def start(self, name: str) -> None:
+        record = self._read(name)
+        if record is None:
+            raise CreateError("The container is gone before it started.")
+        if record["process"] is not None or record["exit_code"] is not None:
+            return
+        # An agent that was killed between the start and its writing down: the mark tells.
+        if stray := processes.with_mark(self._mark(name)):
+            self._write(name, {**record, "process": processes.identify(min(stray))})
+            return
+        try:
+            with self._output(name).open("ab") as output:
+                child = subprocess.Popen(
+                    record["argv"],
+                    cwd=HERE,
+                    env={**record["env"], processes.MARK: self._mark(name)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise CreateError(f"The first process could not be started: {error}") from error
+        self.children[name] = child
+        limit(child.pid, record["file_mib"])
+        self._write(name, {**record, "process": processes.identify(child.pid)})
+
+    def signal(self, name: str, signum: int) -> None:
+        record = self._seen(name)
+        if record is not None and record["process"] and record["exit_code"] is None:
+            processes.send(record["process"], signum)
+
+    def stop(self, name: str, grace_seconds: int) -> None:
+        self.signal(name, signal.SIGTERM)
+        until = time.monotonic() + grace_seconds
+        while time.monotonic() < until and self._alive(name):
+            time.sleep(POLL_SECONDS)
+        self._kill_all(name)
+
+    def remove(self, name: str) -> None:
+        if self._read(name) is None:
+            return
+        self._kill_all(name)
+        self.children.pop(name, None)
+        shutil.rmtree(self._private(name), ignore_errors=True)
+        self._output(name).unlink(missing_ok=True)
+        self._path(name).unlink(missing_ok=True)
+
+    def list(self) -> list[Observed]:
+        seen = []
+        for path in sorted(self.state.glob("*.json")):
+            record = self._seen(path.stem)
+            if record is None or (record["installation"], record["node"]) != (self.installation, self.node):
+                continue
+            state: Literal["created", "running", "exited"] = "running"
+            if record["process"] is None:
+                state = "created"
+            elif record["exit_code"] is not None or not processes.alive(record["process"]):
+                state = "exited"
+            seen.append(
+                Observed(
+                    name=record["name"],
+                    job=record["job"],
+                    attempt=record["attempt"],
+                    epoch=record["epoch"],
+                    state=state,
+                    exit_code=record["exit_code"],
+                )
+            )
+        return seen
+
+    def logs(self, name: str, limit_bytes: int) -> bytes:
+        try:
+            with self._output(name).open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - limit_bytes))
+                return file.read(limit_bytes)
+        except FileNotFoundError:
+            return b""
+
+    # How
+
+    def _path(self, name: str) -> Path:
+        return self.state / f"{name}.json"
+
+    def _private(self, name: str) -> Path:
+        """The container's HOME and temporary files."""
+        return self.state / f"{name}.tmp"
+
+    def _output(self, name: str) -> Path:
+        return self.state / f"{name}.out"
+
+    def _mark(self, name: str) -> str:
+        return f"{self.state.resolve()}/{name}"
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads(self._path(name).read_bytes())
+        except FileNotFoundError:
+            return None
+        return found
+
+    def _write(self, name: str, record: dict[str, Any]) -> None:
+        beside = self.state / f".{name}.new"
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(record, file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self._path(name))
+
+    def _seen(self, name: str) -> dict[str, Any] | None:
+        """The record, with the exit code written in as soon as our child has ended."""
+        record = self._read(name)
+        child = self.children.get(name)
+        if record is None or child is None or record["exit_code"] is not None:
+            return record
+        code = child.poll()
+        if code is not None:
+            record["exit_code"] = code if code >= 0 else 128 - code
+            self._write(name, record)
+        return record
+
+    def _alive(self, name: str) -> bool:
+        record = self._seen(name)
+        if record is None or record["process"] is None or record["exit_code"] is not None:
+            return False
+        return processes.alive(record["process"])
+
+    def _kill_all(self, name: str) -> None:
+        """The session and whatever left it, again and again until nothing is there to fork."""
+        record = self._read(name)
+        until = time.monotonic() + DEATH_SECONDS
+        while time.monotonic() < until:
+            living = processes.with_mark(self._mark(name))
+            if record is not None and record["process"]:
+                living |= processes.in_session_of(record["process"])
+            for pid in living:
+                processes.kill(pid)
+            if not living:
+                break
+            time.sleep(POLL_SECONDS)
+        self._seen(name)
+
+
+def environment(spec: RunSpec, folders: Folders, python: str, private: Path) -> dict[str, str]:
+    """Nothing of the agent's own variables: they may hold secrets and settings of this machine."""
+    virtualenv = Path(python).parent.parent
+    return {
+        "PATH": os.pathsep.join([str(Path(python).parent), "/usr/local/bin", "/usr/bin", "/bin"]),
+        "VIRTUAL_ENV": str(virtualenv),
+        "HOME": str(private),
+        "TMPDIR": str(private),
+        "LANG": "C.UTF-8",
+        "PYTHONUNBUFFERED": "1",
+        "CUDA_VISIBLE_DEVICES": ",".join(spec.gpus) if spec.gpu_kind == "cuda" else "",
+        "SCHEDULEARN_CONTROL": str(folders.control),
+        "SCHEDULEARN_SCRIBE": str(folders.scribe),
+        "SCHEDULEARN_WORKSPACE": str(folders.workspace),
+        "SCHEDULEARN_DATA": str(folders.data or ""),
+        "SCHEDULEARN_OUTPUTS": str(folders.outputs),
+        "SCHEDULEARN_CHECKPOINTS": str(folders.checkpoints),
+    }
+
+
+def limit(pid: int, file_mib: int) -> None:
+    """No core files, no single file above the disk limit. Memory cannot be limited honestly this way."""
+    if sys.platform != "linux":
+        return
+    try:
+        resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (file_mib * 2**20, file_mib * 2**20))
+    except (ProcessLookupError, PermissionError):
+        pass  # it has ended already
