@@ -1,13 +1,370 @@
-"""Why an attempt did not succeed, with one next step."""
+"""Why an attempt did not succeed, in words for the person who submitted it, with one next step.
 
-from collections.abc import Sequence
+``classify`` is pure: facts and the end of the log in, a cause out. What the log says beats the bare exit code,
+because the code of a killed or crashed rank rarely names the reason.
+"""
 
-from portal.jobs.models import Attempt, Container, Job, Outcome
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from portal.cluster.models import Environment
+from portal.jobs import logs
+from portal.jobs.models import Attempt, Container, Job, Outcome, StopReason
 
 
-def explain(job: Job, attempt: Attempt, parts: Sequence[Container]) -> dict[str, str]:
-    """{"code", "title", "detail", "advice"} for an ended attempt; empty when it succeeded."""
+class Cause(TypedDict):
+    code: str
+    title: str
+    detail: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the rows say about an attempt that has ended."""
+
+    outcome: str
+    stop_reason: str = ""
+    exit_code: int | None = None
+    exit_reason: str = ""
+    detail: str = ""
+    node: str = ""
+    """Where the part to blame ran."""
+    some_ended_early: bool = False
+    """A part ended without an error while others still worked."""
+    time_limit_seconds: int = 0
+    memory_mib: int = 0
+    offered_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Titles of environments by the import name of a package they have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A cause that the log gives away. ``{1}`` stands for what the first group found."""
+
+    code: str
+    regex: re.Pattern[str]
+    title: str
+    advice: str
+
+
+def _pattern(code: str, regex: str, title: str, advice: str) -> Pattern:
+    return Pattern(code, re.compile(regex, re.MULTILINE), title, advice)
+
+
+GPU_MEMORY = "Use a smaller batch, or more GPUs so that each holds less."
+PATTERNS = (
+    # A rank's own mistake comes first: it makes the other ranks complain about the ring.
+    _pattern(
+        "gpu_out_of_memory",
+        r"^.*(?:OutOfMemoryError|CUDA out of memory|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED).*$",
+        "The GPU's memory was not enough",
+        GPU_MEMORY,
+    ),
+    _pattern(
+        "import_error",
+        r"^ModuleNotFoundError: No module named '([\w.]+)'",
+        "The package {1} is missing",
+        "",  # depends on who offers it
+    ),
+    _pattern(
+        "import_error",
+        r"^ImportError: (.+)$",
+        "An import failed",
+        "Check that your code fits the versions in this environment; its page lists them.",
+    ),
+    _pattern(
+        "syntax_error",
+        r"^(?:SyntaxError|IndentationError|TabError): (.+)$",
+        "Python could not read the code",
+        "Mend the line shown at the end of the log and upload the code again.",
+    ),
+    _pattern(
+        "file_not_found",
+        r"^FileNotFoundError: .*?'([^'\n]+)'",
+        "The file {1} was not there",
+        "Upload it with the code (files are in /workspace) or check its name, capital letters included.",
+    ),
+    _pattern(
+        "file_not_found",
+        r"can't open file '([^'\n]+)'",
+        "The file {1} was not there",
+        "Choose one of the uploaded files as the entry.",
+    ),
+    _pattern(
+        "disk_full",
+        r"^.*(?:No space left on device|Disk quota exceeded).*$",
+        "The disk was full",
+        "Write less: keep fewer checkpoints, and delete files you no longer need while the job runs.",
+    ),
+    _pattern(
+        "not_writable",
+        r"^(?:PermissionError|OSError): .*(?:Permission denied|Read-only file system)(?:: '([^'\n]+)')?.*$",
+        "The job may not write there",
+        "Write results to the folder in SCHEDULEARN_OUTPUTS and checkpoints to the one in SCHEDULEARN_CHECKPOINTS.",
+    ),
+    _pattern(
+        "shared_memory",
+        r"^.*(?:killed by signal: Bus error|unable to (?:open|allocate|mmap).*shared memory|out of shared memory).*$",
+        "Shared memory was not enough",
+        "Give your DataLoader fewer workers (num_workers=0 uses none).",
+    ),
+    _pattern(
+        "gpu_hardware",
+        r"^.*(?:uncorrectable ECC error|CUDA error: unspecified launch failure|GPU has fallen off the bus|Xid).*$",
+        "A GPU reported a fault",
+        "Submit it again; if it happens on the same node, tell an admin.",
+    ),
+    _pattern(
+        "no_gpu",
+        r"^.*(?:No CUDA GPUs are available|Found no NVIDIA driver|Torch not compiled with CUDA|driver version is insufficient).*$",
+        "The code asked for a CUDA GPU where there is none",
+        "Choose the device by torch.cuda.is_available(), or an environment made for the lab's GPUs.",
+    ),
+    _pattern(
+        "cuda_error",
+        r"^.*CUDA error: (.+)$",
+        "A CUDA operation failed",
+        "Often an index out of range, e.g. a label beyond the last class. Run it once on the CPU: the message will be clearer.",
+    ),
+    _pattern(
+        "out_of_memory",
+        r"^(?:MemoryError|.*Cannot allocate memory|.*DefaultCPUAllocator: can't allocate memory).*$",
+        "The machine's memory was not enough",
+        "Load less data at once, or use fewer DataLoader workers.",
+    ),
+    _pattern(
+        "arguments",
+        r"^[^\n]*: error: ((?:unrecognized arguments|the following arguments are required|argument ).+)$",
+        "The script did not accept its arguments",
+        "Compare the arguments of the job with what the script expects.",
+    ),
+    _pattern(
+        "no_internet",
+        r"^.*(?:Temporary failure in name resolution|Name or service not known|Network is unreachable|Max retries exceeded with url|urlopen error).*$",
+        "The job tried to reach the Internet",
+        "Jobs have no way out. Upload the data with the code, or ask an admin to put it under /data.",
+    ),
+    # Last: whoever was left behind reports a broken ring.
+    _pattern(
+        "ring",
+        r"^.*(?:HorovodInternalError|ncclSystemError|ncclInternalError|ncclRemoteError|NCCL error|DistBackendError|connectFullMesh|"
+        r"Watchdog caught collective operation timeout|Gloo.*(?:failed|timed? ?out)|Connection (?:reset|closed) by peer).*$",
+        "The ranks lost each other",
+        "Look for the rank that ended first. If none reports an error, submit it again and tell an admin.",
+    ),
+)
+
+EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout)\b(?::.*)?$", re.MULTILINE
+)
+EARLY = "A part ended without an error while others still worked: every rank must run the same number of steps."
+
+
+def classify(facts: Facts, tail: str) -> Cause:
+    """The cause of an attempt that did not succeed."""
+    cause = _by_outcome(facts) or _by_reason(facts) or _by_log(facts, tail) or _by_exit(facts, tail)
+    if facts.some_ended_early:
+        cause["detail"] = f"{cause['detail']}\n{EARLY}".strip()
+    return cause
+
+
+def _by_outcome(facts: Facts) -> Cause | None:
+    match facts.outcome:
+        case Outcome.CANCELLED:
+            return Cause(code="cancelled", title="Cancelled", detail="", advice="")
+        case Outcome.HELD:
+            return Cause(
+                code="held", title="Put on hold", detail="", advice="Release the job to go on from its checkpoints."
+            )
+        case Outcome.PREEMPTED:
+            drained = facts.stop_reason == StopReason.DRAINED
+            title = "Its node is being drained" if drained else "Its GPUs were needed elsewhere"
+            return Cause(code="preempted", title=title, detail="", advice="Nothing to do: it starts again by itself.")
+        case Outcome.TIMED_OUT:
+            return Cause(
+                code="time_limit",
+                title=f"It ran into its time limit of {duration(facts.time_limit_seconds)}",
+                detail="",
+                advice="Submit it again with a longer time; it can go on from what it wrote to /checkpoints only if the code does so.",
+            )
+        case Outcome.LOST:
+            where = f" {facts.node}" if facts.node else ""
+            title = f"The node{where} was cut off" if facts.exit_reason == "fenced" else f"The node{where} was lost"
+            return Cause(
+                code="node_lost",
+                title=title,
+                detail=facts.detail,
+                advice="Nothing to do: it starts again on another node.",
+            )
+    return None
+
+
+def _by_reason(facts: Facts) -> Cause | None:
+    if facts.exit_reason == "oom":
+        limit = f" of {facts.memory_mib} MiB" if facts.memory_mib else ""
+        return Cause(
+            code="out_of_memory",
+            title=f"It needed more memory than its limit{limit}",
+            detail=facts.detail,
+            advice="Load less data at once, use fewer DataLoader workers, or a smaller batch.",
+        )
+    if facts.exit_reason == "disk":
+        return Cause(
+            code="disk_full",
+            title="It wrote more than its disk limit",
+            detail=facts.detail,
+            advice="Keep fewer checkpoints, and delete files you no longer need while the job runs.",
+        )
+    if facts.exit_reason == "create_error":
+        image = re.search(r"image|environment", facts.detail, re.IGNORECASE)
+        return Cause(
+            code="environment" if image else "node_trouble",
+            title="Its environment was not ready on the node"
+            if image
+            else f"The node {facts.node} could not start it".replace("  ", " "),
+            detail=facts.detail,
+            advice="This is not your code's fault. It is tried again; tell an admin if that fails too.",
+        )
+    if facts.stop_reason == StopReason.STUCK:
+        return Cause(
+            code="stuck",
+            title="The node did not get it started in time",
+            detail=facts.detail,
+            advice="This is not your code's fault. It is tried again; tell an admin if that fails too.",
+        )
+    return None
+
+
+def _by_log(facts: Facts, tail: str) -> Cause | None:
+    for pattern in PATTERNS:
+        found = next(reversed(list(pattern.regex.finditer(tail))), None)
+        if found is None:
+            continue
+        first = (found.group(1) or "") if pattern.regex.groups else ""
+        advice = pattern.advice or _advice_on_import(first, facts.offered_by)
+        return Cause(
+            code=pattern.code,
+            title=pattern.title.replace("{1}", first[:120]),
+            detail=found.group(0).strip()[:500],
+            advice=advice,
+        )
+    return None
+
+
+def _advice_on_import(module: str, offered_by: Mapping[str, Sequence[str]]) -> str:
+    titles = offered_by.get(module.partition(".")[0], ())
+    if titles:
+        return f"Choose the environment {' or '.join(titles)}, which has it."
+    return "If it is a file of yours, upload it with the code. If it is a package, ask an admin: no environment has it."
+
+
+def _by_exit(facts: Facts, tail: str) -> Cause:
+    if facts.exit_reason == "launch_error":
+        return Cause(
+            code="launch",
+            title="The ranks could not be brought together",
+            detail=facts.detail,
+            advice="This is not your code's fault. It is tried again; tell an admin if that fails too.",
+        )
+    code = facts.exit_code
+    if code is None:
+        return Cause(
+            code="unknown",
+            title="It ended without saying why",
+            detail=facts.detail,
+            advice="Look at the end of the log; submit it again if it says nothing.",
+        )
+    number = -code if code < 0 else code - 128 if code > 128 else 0
+    if number == signal.SIGKILL:
+        return Cause(
+            code="killed",
+            title="A rank was killed, most likely for want of memory",
+            detail=facts.detail,
+            advice="Load less data at once, or use fewer DataLoader workers.",
+        )
+    exceptions = EXCEPTION.findall(tail)
+    if exceptions:
+        return Cause(
+            code="exception",
+            title=f"The code raised {exceptions[-1].partition(':')[0].rpartition('.')[2]}",
+            detail=exceptions[-1][:500],
+            advice="The log shows the line it came from, just above the message.",
+        )
+    if name := _signal_name(number):
+        return Cause(
+            code="signal",
+            title=f"A rank was ended by {name}",
+            detail=facts.detail,
+            advice="A crash in compiled code. Run it once on one GPU: the log may then show where.",
+        )
+    return Cause(
+        code="exit_code",
+        title=f"It ended with exit code {code}",
+        detail=facts.detail,
+        advice="Look at the end of the log: the last lines usually say why.",
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return ""
+
+
+def duration(seconds: int) -> str:
+    """``90`` is ``1 min 30 s``; at most the two largest units."""
+    parts = []
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(seconds, length)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
+
+
+# --- from the rows -----------------------------------------------------------------------------------------------
+
+BLAME = ("lost", "fenced", "create_error", "oom", "disk", "exited", "launch_error", "stopped", "")
+"""Whose exit explains the attempt's, most telling first."""
+
+
+def _to_blame(parts: Sequence[Container]) -> Container | None:
+    """The part whose end explains the attempt's; hosts before the driver, which only reports them."""
+
+    def rank(part: Container) -> tuple[bool, int, bool, int]:
+        known = BLAME.index(part.exit_reason) if part.exit_reason in BLAME else len(BLAME)
+        well = part.exit_reason == "exited" and part.exit_code == 0
+        return well, known, part.role == Container.Role.DRIVER, part.index
+
+    return min(parts, key=rank, default=None)
+
+
+def explain(job: Job, attempt: Attempt, parts: Sequence[Container]) -> dict[str, object]:
+    """The cause of an ended attempt, from its rows and logs; empty when it succeeded."""
     if attempt.outcome == Outcome.SUCCEEDED:
         return {}
-    detail = next((part.detail for part in parts if part.exit_reason not in ("exited", "stopped") and part.detail), "")
-    return {"code": attempt.outcome, "title": Outcome(attempt.outcome).label, "detail": detail, "advice": ""}
+    part = _to_blame(parts)
+    hosts = [part for part in parts if part.role == Container.Role.HOST]
+    offered_by: dict[str, list[str]] = {}
+    for environment in Environment.objects.filter(retired=False):
+        for package in environment.packages:
+            offered_by.setdefault(str(package), []).append(environment.title)
+    facts = Facts(
+        outcome=attempt.outcome,
+        stop_reason=attempt.stop_reason,
+        exit_code=part.exit_code if part else None,
+        exit_reason=part.exit_reason if part else "",
+        detail=part.detail if part else "",
+        node=part.node.name if part else "",
+        some_ended_early=attempt.outcome == Outcome.FAILED
+        and any(host.exit_reason == "exited" and host.exit_code == 0 for host in hosts)
+        and any(host.exit_reason == "exited" and host.exit_code != 0 for host in hosts),
+        time_limit_seconds=job.time_limit_seconds,
+        memory_mib=int(part.spec.get("resources", {}).get("memory_mib", 0)) if part else 0,
+        offered_by=offered_by,
+    )
+    return dict(classify(facts, logs.tail(attempt)))

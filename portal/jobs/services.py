@@ -18,7 +18,7 @@ from django.db.models import Count, Q
 from portal.accounts.limits import limits_for
 from portal.accounts.models import User
 from portal.cluster.models import Environment, Gpu
-from portal.jobs import lifecycle
+from portal.jobs import lifecycle, rules
 from portal.jobs.models import FINISHED_STATES, Attempt, IdempotencyKey, Job, JobState, StopReason
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.wake import wake_scheduler
@@ -324,7 +324,7 @@ def cancel(user: User, job: Job) -> Job:
         raise Refused(f"This job has already ended: it is {row.get_state_display()}.", "conflict")
     if row.intent == Job.Intent.CANCEL:
         return row
-    if attempt is not None and lifecycle.work_is_done(list(attempt.containers.all())):
+    if attempt is not None and rules.work_is_done(list(attempt.containers.all())):
         raise Refused("This job has just finished.", "conflict")
     _want(row, Job.Intent.CANCEL)
     lifecycle.record(row, "cancel_asked", f"Cancelled by {user}.", actor=user)

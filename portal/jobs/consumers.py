@@ -1,0 +1,230 @@
+"""The live log over a WebSocket.
+
+The viewer pulls: it names its cursors, gets frames, acknowledges what it received. At most ``WINDOW_BYTES`` are under
+way, because the server below has no back-pressure of its own: one viewer that never reads would otherwise be buffered
+without end. The channel layer is a doorbell ("look again"), which may be lost; a timer looks anyway.
+
+To the viewer, as text: ``{"type": "streams", "streams": [{"id", "label", "attempt", "size"}]}``, answered by
+``{"type": "read", "cursors": {"<id>": offset}}``; ``{"type": "job", "state"}`` when something about the job changed;
+``{"type": "idle", "finished"}`` when the viewer has everything for now; ``{"type": "end"}`` when there will be no
+more. As bytes: pieces, see ``feed.Piece``. From the viewer also ``{"type": "ack", "bytes": received so far}``.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+from channels.auth import get_user
+from channels.db import database_sync_to_async
+from channels.exceptions import StopConsumer
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.contrib.sessions.backends.base import SessionBase
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.jobs.feed import Feed
+from portal.jobs.models import FINISHED_STATES, Job, LogStream
+from portal.wake import job_group
+
+logger = logging.getLogger(__name__)
+
+WINDOW_BYTES = 256 * 1024
+ACK_SECONDS = 30
+CHECK_SECONDS = 30
+LOOK_SECONDS = 2
+COALESCE_SECONDS = 0.03
+"""Rings that come together are answered by one look."""
+LARGEST_MESSAGE = 4096
+MOST_SOCKETS = 20
+"""Of one user, in this process."""
+LATE = timedelta(minutes=2)
+"""After its end a job's last bytes may still come in; streams that a lost node never closed are waited for no longer."""
+
+SIGNED_OUT, FORBIDDEN, TOO_SLOW, TOO_MANY, TOO_BIG, NONSENSE = 4401, 4403, 4408, 4429, 1009, 1008
+
+_open_sockets: Counter[int] = Counter()
+
+
+class _Close(Exception):  # noqa: N818
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class LogConsumer(AsyncWebsocketConsumer):
+    counted_for: int | None = None
+    pump: asyncio.Task[None] | None = None
+
+    async def connect(self) -> None:
+        self.job_id = int(self.scope["url_route"]["kwargs"]["job_id"])
+        self.feed = Feed()
+        self.sent = self.acked = 0
+        self.bell = asyncio.Event()
+        self.room = asyncio.Event()
+        self.reading = False
+        self.shown: dict[str, Any] = {}
+        if await self._refusal() is not None:
+            await self.close()  # before accepting: the handshake is answered with 403
+            return
+        user_id = self.scope["user"].pk
+        await self.accept()
+        if _open_sockets[user_id] >= MOST_SOCKETS:
+            await self.close(TOO_MANY)
+            return
+        _open_sockets[user_id] += 1
+        self.counted_for = user_id
+        await self.channel_layer.group_add(job_group(self.job_id), self.channel_name)
+        self.pump = asyncio.create_task(self._run())
+
+    async def disconnect(self, code: int) -> None:
+        if self.counted_for is not None:
+            _open_sockets[self.counted_for] -= 1
+            self.counted_for = None
+            await self.channel_layer.group_discard(job_group(self.job_id), self.channel_name)
+        if self.pump is not None and self.pump is not asyncio.current_task():
+            self.pump.cancel()
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        if len(text_data or bytes_data or "") > LARGEST_MESSAGE:
+            await self.close(TOO_BIG)
+            return
+        try:
+            self._hear(json.loads(text_data or ""))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            await self.close(NONSENSE)
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if message["type"] == "ack":
+            # never beyond what was sent: a viewer cannot widen its window
+            self.acked = max(self.acked, min(int(message["bytes"]), self.sent))
+            self.room.set()
+        elif message["type"] == "read":
+            self.cursors.update({int(stream): int(offset) for stream, offset in message["cursors"].items()})
+            if not message.get("more"):
+                self.reading = True
+                self.bell.set()
+        else:
+            raise ValueError(message["type"])
+
+    async def job_changed(self, event: dict[str, Any]) -> None:
+        self.bell.set()
+
+    # --- the pump -------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        self.cursors: dict[int, int] = {}
+        self.checked_at = time.monotonic()
+        try:
+            while not await self._turn():
+                try:
+                    await asyncio.wait_for(self.bell.wait(), LOOK_SECONDS)
+                    await asyncio.sleep(COALESCE_SECONDS)
+                except TimeoutError:
+                    pass
+            await self._tell({"type": "end"})
+        except _Close as reason:
+            await self.close(reason.code)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            # The viewer comes back and goes on from its cursors.
+            logger.exception("the log of job %s could not be sent", self.job_id)
+            await self.close(1011)
+
+    async def _turn(self) -> bool:
+        """Looks once and sends what there is; True when nothing more will come."""
+        await self._check()
+        self.bell.clear()
+        job, rows = await self._rows()
+        if self.feed.look(rows) or not self.shown:
+            self.reading = False
+            await self._tell({"type": "streams", "streams": self.feed.describe()})
+        about = {"type": "job", "state": job.state, "changed": await self._edition()}
+        if about != self.shown:
+            self.shown = about
+            await self._tell(about)
+        if not self.reading:
+            await self._until_read()
+        self.feed.start(self.cursors)
+        sent = False
+        while piece := await asyncio.to_thread(self.feed.next):
+            await self._await_room(len(piece.data))
+            self.sent += len(piece.data)
+            await self.send(bytes_data=piece.frame())
+            sent = True
+            await self._check()
+        finished = job.state in FINISHED_STATES
+        if sent or not self.told_idle:
+            self.told_idle = True
+            await self._tell({"type": "idle", "finished": finished})
+        late = job.finished_at is not None and timezone.now() - job.finished_at > LATE
+        return finished and self.feed.caught_up and (self.feed.closed or late)
+
+    told_idle = False
+
+    async def _until_read(self) -> None:
+        """The viewer answers a list of streams with its cursors."""
+        until = time.monotonic() + ACK_SECONDS
+        while not self.reading:
+            self.bell.clear()
+            try:
+                await asyncio.wait_for(self.bell.wait(), until - time.monotonic())
+            except TimeoutError:
+                raise _Close(TOO_SLOW) from None
+
+    async def _await_room(self, size: int) -> None:
+        """Until the viewer has acknowledged so much that ``size`` more bytes fit into the window."""
+        until = time.monotonic() + ACK_SECONDS
+        while self.sent + size - self.acked > WINDOW_BYTES:
+            self.room.clear()
+            before = self.acked
+            try:
+                await asyncio.wait_for(self.room.wait(), max(0.0, until - time.monotonic()))
+            except TimeoutError:
+                raise _Close(TOO_SLOW) from None
+            if self.acked > before:
+                until = time.monotonic() + ACK_SECONDS
+
+    async def _tell(self, message: dict[str, Any]) -> None:
+        await self.send(text_data=json.dumps(message))
+
+    # --- rows -----------------------------------------------------------------------------------------------------
+
+    async def _check(self) -> None:
+        """Who may look at the connect may have been shut out since."""
+        if time.monotonic() - self.checked_at >= CHECK_SECONDS:
+            self.checked_at = time.monotonic()
+            if (code := await self._refusal()) is not None:
+                raise _Close(code)
+
+    async def _refusal(self) -> int | None:
+        """Why this session may not see this job, read afresh; None when it may."""
+        session: SessionBase = self.scope["session"]
+        user = await get_user({"session": type(session)(session.session_key)})
+        if not isinstance(user, User) or not user.is_active:
+            return SIGNED_OUT
+        visible = await database_sync_to_async(Job.objects.visible_to(user).filter(pk=self.job_id).exists)()
+        return None if visible else FORBIDDEN
+
+    @database_sync_to_async
+    def _rows(self) -> tuple[Job, list[LogStream]]:
+        job = Job.objects.only("state", "finished_at").get(pk=self.job_id)
+        streams = LogStream.objects.filter(container__attempt__job=self.job_id)
+        return job, list(streams.select_related("container__attempt").defer("container__spec"))
+
+    @database_sync_to_async
+    def _edition(self) -> int:
+        """Grows with each line of the job's history."""
+        return Job.objects.get(pk=self.job_id).events.count()
+
+
+class Nowhere(AsyncWebsocketConsumer):
+    """Sockets to any other address are refused in the handshake."""
+
+    async def connect(self) -> None:
+        await self.close()
+        raise StopConsumer

@@ -1,0 +1,159 @@
+"""A job's log as one viewer gets it: pieces of bytes of its streams from this viewer's cursors, oldest first.
+
+Nothing here knows of sockets. The rows say how much there is; the files say what.
+"""
+
+import json
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from portal.jobs import logs
+from portal.jobs.models import LogStream
+
+PIECE_BYTES = 64 * 1024
+PIECE_MARKS = 500
+"""A rank that writes each line by itself makes a mark for each; the header of a frame stays small."""
+HEADER = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes of one stream from ``offset`` on, and when they were written: the mark in force at their beginning,
+    then those within them."""
+
+    stream: int
+    offset: int
+    data: bytes
+    marks: list[tuple[int, int]]
+
+    def frame(self) -> bytes:
+        """Length of the header, the header as JSON, the bytes as they are."""
+        header = json.dumps({"s": self.stream, "o": self.offset, "m": self.marks}, separators=(",", ":")).encode()
+        return HEADER.pack(len(header)) + header + self.data
+
+
+@dataclass(slots=True)
+class _Position:
+    row: LogStream
+    cursor: int
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    """Read ahead of the cursor; the first is the one in force there."""
+    read: int = 0
+    """Marks of the stream read so far."""
+
+    @property
+    def behind(self) -> bool:
+        return self.cursor < self.row.size
+
+    def time(self) -> int:
+        return self.marks[0][1] if self.marks else 0
+
+
+class Feed:
+    """Where one viewer is in each stream of a job."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, LogStream] = {}
+        self._positions: dict[int, _Position] = {}
+
+    def look(self, rows: Sequence[LogStream]) -> bool:
+        """Takes note of the streams as they are now; True when there are new ones to tell the viewer of."""
+        fresh = any(row.pk not in self._rows for row in rows)
+        self._rows = {row.pk: row for row in rows}
+        for pk, position in self._positions.items():
+            if pk in self._rows:
+                position.row = self._rows[pk]
+        return fresh
+
+    def start(self, cursors: dict[int, int]) -> None:
+        """The viewer's cursors. Streams begun already go on where they are: a later word about them is older news."""
+        for pk, row in self._rows.items():
+            if pk not in self._positions:
+                self._positions[pk] = _Position(row, min(max(cursors.get(pk, 0), 0), row.size))
+
+    @property
+    def caught_up(self) -> bool:
+        return len(self._positions) == len(self._rows) and not any(each.behind for each in self._positions.values())
+
+    @property
+    def closed(self) -> bool:
+        return all(row.closed for row in self._rows.values())
+
+    def describe(self) -> list[dict[str, Any]]:
+        """The streams for the viewer's list: oldest attempt first, set-up before ranks, ranks by number."""
+        rows = sorted(self._rows.values(), key=_order)
+        hosts = {row.container_id for row in rows if row.name == "setup"}
+        return [
+            {
+                "id": row.pk,
+                "label": _label(row, len(hosts) > 1),
+                "attempt": row.container.attempt.number,
+                "size": row.size,
+            }
+            for row in rows
+        ]
+
+    def next(self) -> Piece | None:
+        """The piece that was written first among those not sent yet; None when the viewer has everything. Reads files."""
+        waiting = [position for position in self._positions.values() if position.behind]
+        if not waiting:
+            return None
+        for position in waiting:
+            _read_marks(position)
+        position = min(waiting, key=_Position.time)
+        return _take(position)
+
+
+def _read_marks(position: _Position) -> None:
+    """Makes sure that the mark in force at the cursor, and enough after it, are there."""
+    while position.read < position.row.marks and (
+        len(position.marks) <= PIECE_MARKS or position.marks[-1][0] <= position.cursor
+    ):
+        more = logs.read_marks(position.row, position.read, 4 * PIECE_MARKS)
+        if not more:
+            break
+        position.read += len(more)
+        position.marks += more
+        _forget(position)
+    if not position.marks or position.marks[0][0] > position.cursor:
+        # bytes before the first mark: no later than it, and no earlier than the container
+        began = position.row.container.running_at or position.row.container.assigned_at
+        position.marks.insert(0, (position.cursor, int(began.timestamp() * 1000)))
+
+
+def _forget(position: _Position) -> None:
+    """Drops the marks that ended before the cursor."""
+    keep = bisect_right(position.marks, position.cursor, key=lambda mark: mark[0])
+    del position.marks[: max(0, keep - 1)]
+
+
+def _take(position: _Position) -> Piece:
+    start = position.cursor
+    end = min(position.row.size, start + PIECE_BYTES)
+    inside = [mark for mark in position.marks[1 : PIECE_MARKS + 1] if mark[0] < end]
+    if len(inside) == PIECE_MARKS:
+        end = min(end, inside[-1][0] + 1)
+    data = logs.read(position.row, start, end - start)
+    if not data:
+        raise OSError(f"{logs.path_of(position.row)} is shorter than the {position.row.size} bytes it should have")
+    position.cursor = start + len(data)
+    marks = [(start, position.marks[0][1]), *inside]
+    _forget(position)
+    return Piece(position.row.pk, start, data, marks)
+
+
+def _order(row: LogStream) -> tuple[int, bool, bool, int, int, str]:
+    part = row.container
+    return part.attempt.number, row.name != "setup", part.role != "driver", part.index, len(row.name), row.name
+
+
+def _label(row: LogStream, several_hosts: bool) -> str:
+    label = logs.label_of(row)
+    if row.name != "setup" or not several_hosts:
+        return label
+    return (
+        f"{label} {row.container.get_role_display() if row.container.role == 'driver' else f'h{row.container.index}'}"
+    )

@@ -1,0 +1,280 @@
+"""The log store: bytes at offsets, in files beside the database.
+
+``HOME/logs/<container>/<stream>.log`` has the bytes and ``.idx`` the time marks; the LogStream row says how many of
+both count. The row is written last, so what a crash leaves behind in a file lies beyond the row's size and is cut off
+by the next append. Readers never look beyond the row.
+"""
+
+import heapq
+import os
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Sum
+
+from portal.jobs.models import Attempt, Container, LogStream
+from portal.wake import wake_job_viewers
+
+MARK = struct.Struct("<QQ")
+"""Offset in the log, Unix milliseconds: from this byte on, the output was written at this time or later."""
+READ_BYTES = 64 * 1024
+TAIL_BYTES = 16 * 1024
+TAIL_LINE_BYTES = 1000
+STREAM_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,19}")
+MAX_STREAMS = 100
+"""Of one container; a rank has one, so far more than any machine has GPUs."""
+LATEST_MS = 253_402_300_799_000
+"""The end of the year 9999: what a date can hold."""
+CUT_MARKER = b"\n[Schedulearn: this log is full (%d MiB). The rest was dropped.]\n"
+CONTROL = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
+)
+"""Colours, cursor movements, titles and other bytes that a text file is better without."""
+
+
+class OffsetMismatch(Exception):  # noqa: N818
+    """The bytes do not continue what is stored; ``size`` says where to continue."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"continue at {size}")
+        self.size = size
+
+
+def folder_of(container_id: int) -> Path:
+    return Path(settings.HOME) / "logs" / str(container_id)
+
+
+def path_of(stream: LogStream, suffix: str = "log") -> Path:
+    return folder_of(stream.container_id) / f"{stream.name}.{suffix}"
+
+
+# --- write -------------------------------------------------------------------------------------------------------
+
+
+def open_stream(container: Container, name: str, label: str = "") -> LogStream:
+    """The stream's row, made at its first bytes. Raises ValueError when the name is none, or there are too many."""
+    if not STREAM_NAME.fullmatch(name):
+        raise ValueError("A stream's name has at most 20 small letters, digits, - or _.")
+    stream = LogStream.objects.filter(container=container, name=name).first()
+    if stream is None:
+        if container.streams.count() >= MAX_STREAMS:
+            raise ValueError(f"A container has at most {MAX_STREAMS} streams.")
+        stream, _ = LogStream.objects.get_or_create(container=container, name=name, defaults={"label": label[:40]})
+    elif label and stream.label != label[:40]:
+        LogStream.objects.filter(pk=stream.pk).update(label=label[:40])
+    return stream
+
+
+def append(
+    stream: LogStream, offset: int, data: bytes, marks: Sequence[tuple[int, int]] = (), *, final: bool = False
+) -> int:
+    """Continues the stream at ``offset`` and answers with how far the source is stored.
+
+    Bytes that are stored already are passed over, so that sending again is harmless; a gap raises OffsetMismatch.
+    Once the container's log is full, a marker is stored and everything after it is taken and dropped.
+    """
+    with transaction.atomic():
+        # The container's streams share one limit, so they are locked together, in one order.
+        rows = LogStream.objects.select_for_update(no_key=True).filter(container_id=stream.container_id).order_by("id")
+        row = next(row for row in rows if row.pk == stream.pk)
+        if row.cut:
+            return offset + len(data)
+        if offset > row.size:
+            raise OffsetMismatch(row.size)
+        data = data[row.size - offset :]
+        end = row.size + len(data)
+        if not data and (row.closed or not final):
+            return row.size
+        data, cut = _cut_to_limit(row, data)
+        times = _usable(marks, row.size, row.size + len(data))
+        _write(row, data, times)
+        row.size += len(data)
+        row.marks += len(times)
+        row.cut = cut
+        row.closed = row.closed or final or cut
+        row.save(update_fields=["size", "marks", "closed", "cut"])
+        job_id = Container.objects.values_list("attempt__job_id", flat=True).get(pk=row.container_id)
+        wake_job_viewers(job_id, stream=row.pk, size=row.size)
+    return end
+
+
+def _cut_to_limit(row: LogStream, data: bytes) -> tuple[bytes, bool]:
+    total = LogStream.objects.filter(container_id=row.container_id).aggregate(total=Sum("size"))["total"] or 0
+    room = max(0, settings.MAX_LOG_MIB * 1024 * 1024 - total)
+    if len(data) <= room:
+        return data, False
+    return data[:room] + CUT_MARKER % settings.MAX_LOG_MIB, True
+
+
+def _usable(marks: Sequence[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
+    """Those about the new bytes, in rising order of both numbers; a node's nonsense is left out."""
+    kept: list[tuple[int, int]] = []
+    for offset, ms in marks:
+        if (
+            start <= offset < end
+            and 0 <= ms <= LATEST_MS
+            and (not kept or (offset > kept[-1][0] and ms >= kept[-1][1]))
+        ):
+            kept.append((offset, ms))
+    return kept
+
+
+def _write(row: LogStream, data: bytes, marks: Iterable[tuple[int, int]]) -> None:
+    folder_of(row.container_id).mkdir(mode=0o700, parents=True, exist_ok=True)
+    packed = b"".join(MARK.pack(offset, ms) for offset, ms in marks)
+    for suffix, size, more in (("log", row.size, data), ("idx", row.marks * MARK.size, packed)):
+        handle = os.open(path_of(row, suffix), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(handle, size)
+            _write_all(handle, more, size)
+            os.fdatasync(handle)  # before the row says so
+        finally:
+            os.close(handle)
+
+
+def _write_all(handle: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(handle, view, offset)
+        view, offset = view[written:], offset + written
+
+
+# --- read --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int | None]:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield None  # nothing was stored yet
+        return
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def read(stream: LogStream, start: int, limit: int) -> bytes:
+    """At most ``limit`` bytes from ``start``, never beyond the size that ``stream`` was read with."""
+    wanted = min(limit, stream.size - start)
+    if start < 0 or wanted <= 0:
+        return b""
+    with _opened(path_of(stream)) as handle:
+        return b"" if handle is None else os.pread(handle, wanted, start)
+
+
+def read_marks(stream: LogStream, start: int = 0, limit: int | None = None) -> list[tuple[int, int]]:
+    """Time marks from number ``start`` on: (offset, Unix milliseconds)."""
+    wanted = stream.marks - start if limit is None else min(limit, stream.marks - start)
+    if start < 0 or wanted <= 0:
+        return []
+    with _opened(path_of(stream, "idx")) as handle:
+        packed = b"" if handle is None else os.pread(handle, wanted * MARK.size, start * MARK.size)
+    return list(MARK.iter_unpack(packed[: len(packed) // MARK.size * MARK.size]))
+
+
+def streams_of(attempt: Attempt) -> list[LogStream]:
+    """All of an attempt, driver first, then by host and rank."""
+    streams = LogStream.objects.filter(container__attempt=attempt).select_related("container")
+    return sorted(
+        streams, key=lambda s: (s.container.role != "driver", s.container.index, s.name != "setup", len(s.name), s.name)
+    )
+
+
+def label_of(stream: LogStream) -> str:
+    return stream.label or ("set-up" if stream.name == "setup" else f"rank {stream.name}")
+
+
+# --- as text -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Line:
+    """One line, or a piece of a very long one, with its end."""
+
+    ms: int
+    offset: int
+    data: bytes
+
+
+def lines(stream: LogStream) -> Iterator[Line]:
+    """The stream line by line with the time each was begun, in bounded memory. Times never fall."""
+    marks = iter(_marks(stream))
+    coming = next(marks, None)
+    ms, offset = 0, 0
+    for data in _split(_pieces(stream)):
+        while coming and coming[0] <= offset:
+            ms, coming = max(ms, coming[1]), next(marks, None)
+        yield Line(ms, offset, data)
+        offset += len(data)
+
+
+def _split(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """At line feeds alone: a carriage return is part of a progress bar's line."""
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+        if len(rest) >= READ_BYTES:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
+
+
+def _pieces(stream: LogStream) -> Iterator[bytes]:
+    start = 0
+    while piece := read(stream, start, READ_BYTES):
+        yield piece
+        start += len(piece)
+
+
+def _marks(stream: LogStream) -> Iterator[tuple[int, int]]:
+    start = 0
+    while marks := read_marks(stream, start, 4096):
+        yield from marks
+        start += len(marks)
+
+
+def as_text(streams: Sequence[LogStream], *, plain: bool = True, times: bool = False) -> Iterator[bytes]:
+    """Several streams as one text, merged by time, each line with its label; ``plain`` strips control sequences."""
+    labels = {
+        number: f"[{label_of(stream)}] ".encode() if len(streams) > 1 else b"" for number, stream in enumerate(streams)
+    }
+
+    def tagged(number: int, stream: LogStream) -> Iterator[tuple[int, int, int, bytes]]:
+        for line in lines(stream):
+            yield line.ms, number, line.offset, line.data
+
+    for ms, number, _, data in heapq.merge(*(tagged(number, stream) for number, stream in enumerate(streams))):
+        if plain:
+            data = strip_controls(data)
+        stamp = (
+            datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").encode() + b" " if times else b""
+        )
+        yield stamp + labels[number] + data + (b"" if data.endswith(b"\n") else b"\n")
+
+
+def strip_controls(data: bytes) -> bytes:
+    """Without colours and cursor movements; of a progress bar only its last state."""
+    body, end = (data[:-1], b"\n") if data.endswith(b"\n") else (data, b"")
+    body = CONTROL.sub(b"", body)
+    return body.rstrip(b"\r").rpartition(b"\r")[2] + end
+
+
+def tail(attempt: Attempt, n: int = 60) -> str:
+    """The last lines of each of an attempt's streams, one stream after the other, as plain text of bounded size."""
+    texts = []
+    for stream in streams_of(attempt):
+        data = read(stream, max(0, stream.size - TAIL_BYTES), TAIL_BYTES)
+        last = b"\n".join(strip_controls(line)[:TAIL_LINE_BYTES] for line in data.split(b"\n")[-n - 1 :])
+        texts.append(last.decode(errors="replace").strip("\n"))
+    return "\n".join(text for text in texts if text)

@@ -1,0 +1,8 @@
+from django.urls import re_path
+
+from portal.jobs.consumers import LogConsumer, Nowhere
+
+websocket_urlpatterns = [
+    re_path(r"^ws/jobs/(?P<job_id>[0-9]{1,18})/log/$", LogConsumer.as_asgi()),
+    re_path(r"", Nowhere.as_asgi()),
+]

@@ -1,0 +1,240 @@
+"""What follows from the facts about containers, attempts and jobs: pure functions that write nothing.
+
+``lifecycle`` carries out what they say.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from django.conf import settings
+
+from portal.cluster.models import Node
+from portal.jobs.models import Attempt, Container, ContainerState, Job, JobState, Outcome, StopReason
+
+ASSIGNED, PREPARING, RUNNING, STOPPING, EXITED = (
+    ContainerState.ASSIGNED,
+    ContainerState.PREPARING,
+    ContainerState.RUNNING,
+    ContainerState.STOPPING,
+    ContainerState.EXITED,
+)
+
+MOVES: dict[str, frozenset[str]] = {
+    ASSIGNED: frozenset(
+        {
+            PREPARING,  # its agent fetches code and image
+            RUNNING,  # both were there; a report every few seconds may miss a state
+            STOPPING,  # told to stop before the agent reported a start
+            EXITED,  # it could not be made, was never made because it was told to stop, or its node was lost
+        }
+    ),
+    PREPARING: frozenset(
+        {
+            RUNNING,  # the supervisor started
+            STOPPING,  # told to stop while it was being made
+            EXITED,  # it could not be made, ended between two reports, or its node was lost
+        }
+    ),
+    RUNNING: frozenset(
+        {
+            STOPPING,  # told to stop, its ranks have the grace period
+            EXITED,  # ended by itself, was killed, fenced, or its node was lost
+        }
+    ),
+    STOPPING: frozenset({EXITED}),  # gone, with or without the rest of its grace period
+    EXITED: frozenset(),  # the end: its GPUs belong to others now
+}
+
+ASSIGNED_SECONDS = 300
+"""An agent looks every few seconds; a minute of engine trouble is forgiven, more is not."""
+PREPARING_SECONDS = 1800
+"""Images are made ready before jobs are placed; what is left is fetching code and creating."""
+PATIENCE: dict[str, timedelta] = {
+    ASSIGNED: timedelta(seconds=ASSIGNED_SECONDS),
+    PREPARING: timedelta(seconds=PREPARING_SECONDS),
+}
+"""A running container has the job's time limit, a stopping one STOP_SECONDS."""
+STOP_SECONDS = 120
+"""Far beyond any grace period. After it the portal no longer lists the container, so its lease runs out."""
+RING_SECONDS = 60
+"""How long a driver may take to notice that a part it cannot do without has ended."""
+EMPTY_SECONDS = 60
+"""An attempt gets its containers in the transaction that makes it; one without any is a bug's leftover."""
+
+ERRORS_IN_A_ROW = 3
+"""So many attempts that failed for our reasons in a row: another would fail too."""
+LOSSES_IN_A_ROW = 10
+"""A job that loses every node it is put on may be the reason."""
+
+LOST_REASONS = frozenset({"lost", "fenced"})
+ASKED_OUTCOMES: dict[str, Outcome] = {
+    StopReason.TIMED_OUT: Outcome.TIMED_OUT,
+    StopReason.PREEMPTED: Outcome.PREEMPTED,
+    StopReason.DRAINED: Outcome.PREEMPTED,
+    StopReason.HELD: Outcome.HELD,
+}
+
+
+def deciding(containers: Sequence[Container]) -> list[Container]:
+    """The driver, or else all hosts: when they have ended, the attempt's work has."""
+    return [part for part in containers if part.role == Container.Role.DRIVER] or list(containers)
+
+
+def essential(elastic: bool, containers: Sequence[Container]) -> list[Container]:
+    """What the attempt cannot go on without: everything, or for an elastic one its driver and its base."""
+    if not elastic:
+        return list(containers)
+    hosts = [part for part in containers if part.role == Container.Role.HOST]
+    base = min(hosts, key=lambda part: part.index, default=None)
+    return [part for part in containers if part.role == Container.Role.DRIVER or part is base]
+
+
+def ended_well(part: Container) -> bool:
+    return part.state == EXITED and part.exit_reason == "exited" and part.exit_code == 0
+
+
+def work_is_done(containers: Sequence[Container]) -> bool:
+    """Its deciding containers ended well, whatever the rest still does."""
+    deciders = deciding(containers)
+    return bool(deciders) and all(ended_well(part) for part in deciders)
+
+
+def reason_to_stop(elastic: bool, containers: Sequence[Container]) -> StopReason | None:
+    """Why the rest of an attempt must stop, seen from the parts that have ended; None while it may go on.
+
+    Ranks that end by themselves under a driver are the driver's to judge; anything else ends what needs it.
+    """
+    deciders = deciding(containers)
+    if deciders and all(part.state == EXITED for part in deciders):
+        return StopReason.DONE
+    with_driver = any(part.role == Container.Role.DRIVER for part in containers)
+    for part in essential(elastic, containers):
+        if part.state == EXITED and not ended_well(part) and not (with_driver and part.exit_reason == "exited"):
+            return StopReason.PEER_LOST
+    return None
+
+
+def attempt_outcome(stop_reason: str, elastic: bool, containers: Sequence[Container]) -> Outcome:
+    """How an attempt ended whose containers have all exited.
+
+    Whoever finished before they heard that they should stop has finished, unless a person cancelled.
+    Of several causes the one nobody's code is to blame for counts, because the others often follow from it.
+    """
+    if stop_reason == StopReason.CANCELLED:
+        return Outcome.CANCELLED
+    if work_is_done(containers):
+        return Outcome.SUCCEEDED
+    if stop_reason in ASKED_OUTCOMES:
+        return ASKED_OUTCOMES[stop_reason]
+    parts = essential(elastic, containers)
+    reasons = {part.exit_reason for part in parts}
+    if reasons & LOST_REASONS:
+        return Outcome.LOST
+    if "create_error" in reasons or not parts:
+        return Outcome.ERROR
+    if any(
+        part.exit_reason in ("oom", "disk") or (part.exit_reason == "exited" and part.exit_code != 0) for part in parts
+    ):
+        return Outcome.FAILED
+    if "launch_error" in reasons or stop_reason == StopReason.STUCK:
+        return Outcome.ERROR
+    return Outcome.LOST
+
+
+def job_state(intent: str, retries: int, outcomes: Sequence[str]) -> JobState:
+    """A job's state from what people want and how its attempts went; ``""`` stands for one that lives."""
+    last = outcomes[-1] if outcomes else None
+    if last == "":
+        return JobState.RUNNING
+    if last == Outcome.SUCCEEDED:
+        return JobState.SUCCEEDED
+    if intent == Job.Intent.CANCEL or last == Outcome.CANCELLED:
+        return JobState.CANCELLED
+    if last == Outcome.TIMED_OUT or (last == Outcome.FAILED and outcomes.count(Outcome.FAILED) > retries):
+        return JobState.FAILED
+    ours = 0
+    errors = 0
+    for outcome in reversed(outcomes):
+        if outcome not in (Outcome.ERROR, Outcome.LOST):
+            break
+        ours += 1
+        errors += outcome == Outcome.ERROR
+    if errors >= ERRORS_IN_A_ROW or ours >= LOSSES_IN_A_ROW:
+        return JobState.FAILED
+    return JobState.HELD if intent == Job.Intent.HOLD else JobState.QUEUED
+
+
+# --- time --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """One thing that time demands of an attempt."""
+
+    what: Literal["silent", "unstoppable", "stop", "stop_part", "settle"]
+    part: Container | None = None
+    reason: str = ""
+
+
+def silence_allowed() -> timedelta:
+    return timedelta(seconds=settings.FENCE_SECONDS + settings.FENCE_MARGIN_SECONDS)
+
+
+def is_silent(node: Node, now: datetime) -> bool:
+    """Longer than fence and margin: by now its supervisors have stopped their ranks."""
+    return node.last_seen_at is None or now - node.last_seen_at > silence_allowed()
+
+
+def overdue(attempt: Attempt, parts: Sequence[Container], now: datetime) -> Iterator[Due]:
+    """What time demands of a live attempt; pure."""
+    live = [part for part in parts if part.state != EXITED]
+    job = attempt.job
+    for part in live:
+        if is_silent(part.node, now):
+            yield Due("silent", part)
+        elif (
+            part.stop_requested_at
+            and now - part.stop_requested_at > timedelta(seconds=STOP_SECONDS) + silence_allowed()
+        ):
+            yield Due("unstoppable", part)
+    if not parts:
+        if now - attempt.created_at > timedelta(seconds=EMPTY_SECONDS):
+            yield Due("stop", reason=StopReason.STUCK)
+        return
+    if not live:
+        yield Due("settle")
+        return
+    if reason := _reason_by_time(attempt, job, parts, live, now):
+        yield Due("stop", reason=reason)
+    elif attempt.wanted == Attempt.Wanted.RUN:
+        needed = essential(job.elastic, parts)
+        for part in live:
+            if part.node.draining and part.wanted == Container.Wanted.RUN and part not in needed:
+                yield Due("stop_part", part, StopReason.DRAINED)
+
+
+def _reason_by_time(
+    attempt: Attempt, job: Job, parts: Sequence[Container], live: Sequence[Container], now: datetime
+) -> StopReason | None:
+    if job.intent == Job.Intent.CANCEL and attempt.stop_reason not in (StopReason.CANCELLED, StopReason.DONE):
+        return StopReason.CANCELLED
+    if attempt.wanted == Attempt.Wanted.STOP:
+        return None
+    if job.intent == Job.Intent.HOLD:
+        return StopReason.HELD
+    if attempt.started_at and now - attempt.started_at > timedelta(seconds=job.time_limit_seconds):
+        return StopReason.TIMED_OUT
+    needed = essential(job.elastic, parts)
+    if any(part.node.draining for part in live if part in needed):
+        return StopReason.DRAINED
+    if reason := reason_to_stop(job.elastic, parts):
+        return reason
+    gone = [part for part in needed if part.exited_at and now - part.exited_at > timedelta(seconds=RING_SECONDS)]
+    hosts_live = any(part.role == Container.Role.HOST for part in live)
+    if gone and not (hosts_live and all(ended_well(part) for part in gone)):
+        return StopReason.PEER_LOST
+    if any(now - part.state_since > PATIENCE.get(part.state, timedelta.max) for part in needed):
+        return StopReason.STUCK
+    return None
