@@ -1,0 +1,138 @@
+"""What is still to be given while a policy decides: the one place that knows what fits.
+
+A policy makes a ``Capacity`` of its snapshot, consumes it, and reads its plan off ``held``. It counts free GPUs
+of open nodes, the nodes a job can run on, its limits, and never takes from a running job's base.
+"""
+
+from collections.abc import Iterable
+from copy import copy
+from typing import Self
+
+from scheduling import placement
+from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Snapshot
+
+UNLIMITED = 1_000_000
+
+
+class Capacity:
+    """A scratch copy of a snapshot's GPUs.
+
+    Plain, it is the present: only what is free now may be given, and what is asked back stays in use. With
+    ``coming=True`` it is the near future, in which everything asked back is free again: the ledger for deciding
+    who shall get those GPUs, so that nobody is asked twice for the same newcomer.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, coming: bool = False) -> None:
+        self.coming = coming
+        self.nodes: dict[NodeId, Node] = {node.id: node for node in snapshot.nodes if node.open}
+        self.free = {node.id: node.free + (node.leaving if coming else 0) for node in self.nodes.values()}
+        self.kept = dict.fromkeys(self.free, 0)
+        """Free GPUs of each node that nobody behind in the queue may have in this turn."""
+        self.held: dict[JobId, Placement] = {job.id: job.now_on for job in snapshot.jobs if job.running}
+        self._limits_of: dict[JobId, list[int]] = {}
+        self.limits: tuple[Limit, ...] = snapshot.limits
+        gpus = {job.id: job.gpus for job in snapshot.jobs if job.running}
+        self.room_of: list[int] = []
+        for index, limit in enumerate(snapshot.limits):
+            taken = sum(gpus.get(job, 0) for job in limit.jobs) + (0 if coming else limit.leaving)
+            self.room_of.append(limit.max_gpus - taken)
+            for job in limit.jobs:
+                self._limits_of.setdefault(job, []).append(index)
+
+    def copy(self) -> Self:
+        """A draft that can be thrown away."""
+        draft = copy(self)
+        draft.free, draft.kept = dict(self.free), dict(self.kept)
+        draft.held, draft.room_of = dict(self.held), list(self.room_of)
+        return draft
+
+    # Questions
+
+    def nodes_of(self, job: Job) -> list[Node]:
+        """Open nodes it can run on, whether anything is free there or not."""
+        return [node for node in self.nodes.values() if job.nodes is None or node.id in job.nodes]
+
+    def free_for(self, job: Job) -> dict[NodeId, int]:
+        return {node.id: self.free[node.id] for node in self.nodes_of(job)}
+
+    def count(self, job: Job) -> int:
+        return placement.total(self.held.get(job.id, {}))
+
+    def limits_of(self, job: Job) -> list[tuple[Limit, int]]:
+        """Each limit it is under, with how many more GPUs that allows."""
+        return [(self.limits[index], self.room_of[index]) for index in self._limits_of.get(job.id, [])]
+
+    def room(self, job: Job) -> int:
+        """How many more GPUs its limits allow."""
+        return max(0, min((room for _, room in self.limits_of(job)), default=UNLIMITED))
+
+    def fit(self, job: Job, count: int) -> Placement | None:
+        """Where a waiting job could start with exactly ``count`` GPUs."""
+        if count > self.room(job):
+            return None
+        return placement.place(self.free_for(job), count, spread=job.spread)
+
+    def best_fit(self, job: Job, most: int) -> Placement | None:
+        """The largest start from ``min_gpus`` to ``most``."""
+        free = self.free_for(job)
+        here = sum(free.values()) if job.spread else max(free.values(), default=0)
+        most = min(most, here, self.room(job))
+        return placement.place(free, most, spread=job.spread) if most >= job.min_gpus else None
+
+    def spare(self, job: Job, node: NodeId | None = None) -> int:
+        """GPUs it could give back (of one node) without a restart: above its minimum and outside its base."""
+        held = self.held.get(job.id, {})
+        if not job.elastic or not held:
+            return 0
+        above = placement.total(held) - job.min_gpus
+        outside = sum(gpus - job.base.get(where, 0) for where, gpus in held.items() if node in (None, where))
+        return max(0, min(above, outside))
+
+    # Changes
+
+    def give(self, job: Job, where: Placement) -> None:
+        """GPUs for a job, in addition to what it holds."""
+        held = self.held.get(job.id, {})
+        for node, gpus in where.items():
+            held = placement.plus(held, node, gpus)
+            self.free[node] -= gpus
+        self.held[job.id] = held
+        self._use_room(job, placement.total(where))
+
+    def grow(self, job: Job) -> bool:
+        """One more GPU, where it suits the job best. False when there is none for it."""
+        node = placement.grow(self.held[job.id], self.free_for(job), spread=job.spread) if self.room(job) else None
+        if node is not None:
+            self.give(job, {node: 1})
+        return node is not None
+
+    def ask_back(self, job: Job, node: NodeId | None = None) -> NodeId:
+        """One GPU of a job that can spare it (of ``node``). It is free at once only in a ledger of what is coming."""
+        where = placement.shrink(self.held[job.id], job.base, node)
+        if where is None:
+            raise ValueError(f"job {job.id} has nothing to spare")
+        self.held[job.id] = placement.plus(self.held[job.id], where, -1)
+        if self.coming:
+            if where in self.free:
+                self.free[where] += 1
+            self._use_room(job, -1)
+        return where
+
+    def reserve(self, where: Placement) -> None:
+        """Keeps free GPUs from those who come later in this turn."""
+        for node, gpus in where.items():
+            self.free[node] -= gpus
+            self.kept[node] += gpus
+
+    def _use_room(self, job: Job, gpus: int) -> None:
+        for index in self._limits_of.get(job.id, []):
+            self.room_of[index] -= gpus
+
+
+def in_turn(jobs: Iterable[Job]) -> list[Job]:
+    return sorted(jobs, key=lambda job: job.turn)
+
+
+def queue(snapshot: Snapshot) -> list[Job]:
+    """Waiting jobs, first come first, higher priority before lower."""
+    return in_turn(job for job in snapshot.jobs if job.waiting)

@@ -1,0 +1,85 @@
+"""What no plan may do, whatever the policy: the last look before a plan becomes rows."""
+
+from collections.abc import Iterator
+
+from scheduling.types import Job, Placement, Plan, Snapshot
+
+
+def violations(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """One sentence for each thing that is wrong with the plan; none for a sound one."""
+    known = {job.id: job for job in snapshot.jobs}
+    found = [f"Job {job} is not in the snapshot." for job in plan.target if job not in known]
+    for job in snapshot.jobs:
+        found += _job(job, plan.target.get(job.id, {}), {node.id for node in snapshot.nodes})
+    found += _nodes(snapshot, plan)
+    found += _limits(snapshot, plan)
+    found += [f"The reason for job {job} is empty." for job, reason in plan.reasons.items() if not reason.strip()]
+    return found
+
+
+def _job(job: Job, target: Placement, nodes: set[str]) -> Iterator[str]:
+    count = sum(target.values())
+    if any(gpus < 0 or type(gpus) is not int for gpus in target.values()):
+        yield f"Job {job.id} is given a part of a GPU, or less than none."
+    if count and not job.min_gpus <= count <= job.max_gpus:
+        yield f"Job {job.id} is given {count} GPUs, but runs on {job.min_gpus} to {job.max_gpus}."
+    if unknown := set(target) - nodes:
+        yield f"Job {job.id} is given GPUs of unknown nodes: {', '.join(sorted(unknown))}."
+    if job.stopping:
+        if count:
+            yield f"Job {job.id} is being stopped, but is given GPUs."
+        return
+    if job.running:
+        yield from _running(job, target)
+    elif count:
+        if job.blocked:
+            yield f"Job {job.id} cannot start now, but is given GPUs."
+        if len([gpus for gpus in target.values() if gpus]) > 1 and not job.spread:
+            yield f"Job {job.id} must be on one node, but is given GPUs of several."
+
+
+def _running(job: Job, target: Placement) -> Iterator[str]:
+    count = sum(target.values())
+    if not count:
+        if not job.preemptible:
+            yield f"Job {job.id} runs and cannot be stopped, but is given nothing."
+        return
+    changed = any(target.get(node, 0) != job.now_on.get(node, 0) for node in {*target, *job.now_on})
+    if changed and not job.elastic:
+        yield f"Job {job.id} is not elastic, but its GPUs are changed."
+    if any(target.get(node, 0) < gpus for node, gpus in job.base.items()):
+        yield f"Job {job.id} runs, but loses its base."
+    if not job.spread and len([gpus for gpus in {**job.now_on, **target}.values() if gpus]) > 1:
+        yield f"Job {job.id} must be on one node, but is given GPUs of several."
+
+
+def _added(job: Job, target: Placement) -> dict[str, int]:
+    """GPUs it does not hold already. Those of a stopping job are as good as gone."""
+    mine = {} if job.stopping else job.now_on
+    more = {node: gpus - mine.get(node, 0) for node, gpus in target.items()}
+    return {node: gpus for node, gpus in more.items() if gpus > 0}
+
+
+def _nodes(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+    for node in snapshot.nodes:
+        given = 0
+        for job in snapshot.jobs:
+            more = _added(job, plan.target.get(job.id, {})).get(node.id, 0)
+            given += more
+            if more and job.nodes is not None and node.id not in job.nodes:
+                yield f"Job {job.id} cannot run on node {node.name}, but is given GPUs of it."
+        if given and not node.open:
+            yield f"Node {node.name} is not open for new work, but {given} of its GPUs are given."
+        if given > node.free:
+            yield f"Node {node.name} has {node.free} free GPUs, but {given} are given."
+
+
+def _limits(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
+    """A limit that is exceeded already (it was lowered, or GPUs are on their way back) only forbids more."""
+    known = {job.id: job for job in snapshot.jobs}
+    for limit in snapshot.limits:
+        members = [known[job] for job in limit.jobs if job in known]
+        added = sum(sum(_added(job, plan.target.get(job.id, {})).values()) for job in members)
+        held = limit.leaving + sum(job.gpus for job in members if not job.stopping)
+        if added and held + added > limit.max_gpus:
+            yield f"The limit of {limit.max_gpus} GPUs for {limit.name} is exceeded: {held} are held and {added} more given."

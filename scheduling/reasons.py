@@ -1,0 +1,92 @@
+"""Why a job waits: one plain, true sentence for the person waiting, a different one for each cause."""
+
+from scheduling.capacity import Capacity
+from scheduling.types import Job, Limit
+
+
+def gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def jobs(count: int) -> str:
+    return "1 job is" if count == 1 else f"{count} jobs are"
+
+
+def impossible(job: Job, capacity: Capacity) -> str:
+    """Why it could not start even if every open node were empty and nobody else waited; empty when it could.
+
+    Such a job holds nobody up, whatever the policy.
+    """
+    if job.blocked:
+        return job.blocked
+    if not capacity.nodes:
+        return "No node is open for new work now: all are lost, drained or not approved yet."
+    nodes = capacity.nodes_of(job)
+    if not nodes:
+        return "None of the nodes it can run on is open for new work now."
+    most = sum(node.total for node in nodes) if job.spread else max(node.total for node in nodes)
+    if job.min_gpus > most:
+        where = "the nodes it can run on have" if job.spread else "the largest node it can run on has"
+        together = "at once" if job.spread else "on one node"
+        return f"It needs {gpus(job.min_gpus)} {together}, but {where} only {most}."
+    for limit, _ in capacity.limits_of(job):
+        if job.min_gpus > limit.max_gpus:
+            return (
+                f"It needs {gpus(job.min_gpus)}, but the limit for {limit.name} is {limit.max_gpus}: "
+                "submit it with fewer, or ask an admin."
+            )
+    return ""
+
+
+def limited(job: Job, capacity: Capacity) -> str:
+    """The limit that keeps it from starting now, or empty. Only its owner's or group's own jobs can change that."""
+    for limit, room in capacity.limits_of(job):
+        if job.min_gpus > room:
+            return _limit_reached(job, limit, room)
+    return ""
+
+
+def _limit_reached(job: Job, limit: Limit, room: int) -> str:
+    held = limit.max_gpus - room
+    return (
+        f"The limit of {gpus(limit.max_gpus)} for {limit.name} is reached: "
+        f"{held} {'is' if held == 1 else 'are'} in use and it needs {job.min_gpus}."
+    )
+
+
+def shortage(job: Job, capacity: Capacity, ahead: int) -> str:
+    """Too few GPUs are free, or too few of them together."""
+    nodes = capacity.nodes_of(job)
+    free = {node.name: capacity.free[node.id] for node in nodes}
+    left = sum(free.values())
+    if left <= 0:
+        short = _none_free(job, capacity)
+    elif job.spread or left < job.min_gpus:
+        short = f"it needs {gpus(job.min_gpus)} at once and only {left} {'is' if left == 1 else 'are'} free"
+    else:
+        node = min(free, key=lambda name: (-free[name], name))
+        short = f"it needs {gpus(job.min_gpus)} at once; the largest group of free ones is {free[node]}, on node {node}"
+    return _sentence(f"{jobs(ahead)} ahead of it and {short}" if ahead else short)
+
+
+def _none_free(job: Job, capacity: Capacity) -> str:
+    nodes = capacity.nodes_of(job)
+    total = sum(node.total for node in nodes)
+    whole = "the only GPU" if total == 1 else f"all {total} GPUs"
+    where = "" if len(nodes) == len(capacity.nodes) else " of the nodes it can run on"
+    taken = "in use or kept for jobs ahead of it" if any(capacity.kept[node.id] for node in nodes) else "in use"
+    return f"{whole}{where} {'is' if total == 1 else 'are'} {taken}"
+
+
+def in_line(first: Job, ahead: int) -> str:
+    """GPUs may be free, but the first of the queue has a right to them."""
+    return f"{jobs(ahead)} ahead of it and jobs start strictly in order; the first waits for {gpus(first.min_gpus)}."
+
+
+def promised(count: int) -> str:
+    """Others were asked for these GPUs on its behalf, or give them back anyway."""
+    return f"{gpus(count)} {'is' if count == 1 else 'are'} being given back by other jobs; then it starts."
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

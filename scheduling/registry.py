@@ -1,0 +1,54 @@
+"""Every policy there is. Adding one takes a file in ``policies/`` and one line here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scheduling import params
+from scheduling.policies.elastic_fifo import ElasticFifo
+from scheduling.policies.fifo import Fifo
+from scheduling.policies.round_robin import RoundRobin
+from scheduling.types import Policy
+
+POLICIES: dict[str, type[Policy]] = {
+    "fifo": Fifo,
+    "round_robin": RoundRobin,
+    "elastic_fifo": ElasticFifo,
+}
+DEFAULT = "elastic_fifo"
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a form needs to offer a policy."""
+
+    key: str
+    title: str
+    explanation: str
+    params: tuple[params.Param, ...]
+
+
+def build(key: str, given: Mapping[str, Any]) -> Policy:
+    """The policy with its parameters; those not given have their defaults. Raises ValueError with plain sentences."""
+    return _policy(key)(**params.validate(_policy(key), given))
+
+
+def complete(key: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters with the defaults filled in, as they are kept. Raises ValueError like ``build``."""
+    return params.validate(_policy(key), given)
+
+
+def describe(key: str) -> Description:
+    policy = _policy(key)
+    return Description(key, policy.title, policy.explanation, params.describe(policy))
+
+
+def describe_all() -> tuple[Description, ...]:
+    return tuple(describe(key) for key in POLICIES)
+
+
+def _policy(key: str) -> type[Policy]:
+    try:
+        return POLICIES[key]
+    except KeyError:
+        raise ValueError(f"There is no policy {key!r}. Known are: {', '.join(POLICIES)}.") from None

@@ -1,0 +1,159 @@
+"""Laws that every policy's plans obey in any world."""
+
+import os
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduling import registry
+from scheduling.capacity import Capacity
+from scheduling.check import violations
+from scheduling.policies.round_robin import RoundRobin
+from scheduling.types import Policy, Snapshot
+from tests.scheduling.strategies import snapshots
+from tests.scheduling.worlds import World
+
+POLICIES = [
+    registry.build("fifo", {}),
+    registry.build("fifo", {"strict": False}),
+    registry.build("fifo", {"size": "least"}),
+    registry.build("round_robin", {}),
+    registry.build("round_robin", {"size": "least"}),
+    registry.build("elastic_fifo", {}),
+    registry.build("elastic_fifo", {"strict": True}),
+    registry.build("elastic_fifo", {"grow_after_seconds": 0}),
+]
+every_policy = pytest.mark.parametrize("policy", POLICIES, ids=str)
+EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "60"))
+many = settings(max_examples=EXAMPLES, deadline=None)
+
+
+@every_policy
+@many
+@given(snapshot=snapshots())
+def test_no_plan_violates_anything(policy: Policy, snapshot: Snapshot) -> None:
+    assert violations(snapshot, policy.plan(snapshot)) == []
+
+
+@every_policy
+@many
+@given(snapshot=snapshots())
+def test_every_job_that_gets_nothing_is_told_why_and_no_other(policy: Policy, snapshot: Snapshot) -> None:
+    plan = policy.plan(snapshot)
+    left_out = {job.id for job in snapshot.jobs if job.waiting and not plan.target.get(job.id)}
+    assert set(plan.reasons) == left_out
+    assert all(not reason[0].islower() and reason.endswith(".") for reason in plan.reasons.values())
+
+
+@every_policy
+@many
+@given(data=st.data(), snapshot=snapshots())
+def test_equal_worlds_get_equal_plans_however_their_rows_are_ordered(
+    policy: Policy, snapshot: Snapshot, data: st.DataObject
+) -> None:
+    shuffled = replace(
+        snapshot,
+        nodes=tuple(data.draw(st.permutations(snapshot.nodes))),
+        jobs=tuple(data.draw(st.permutations(snapshot.jobs))),
+    )
+    assert policy.plan(snapshot) == policy.plan(shuffled)
+
+
+@every_policy
+@settings(max_examples=EXAMPLES // 2, deadline=None)
+@given(snapshot=snapshots(), pace=st.sampled_from([None, 1, 2]))
+def test_an_unchanged_world_comes_to_rest(policy: Policy, snapshot: Snapshot, pace: int | None) -> None:
+    """Whatever nodes give back, all at once or one by one, changes end; and each job shrinks or grows, not both."""
+    world = World.of(snapshot)
+    quiet = 0
+    resized: dict[str, list[int]] = {}
+    for _ in range(150):
+        before = {id: job.gpus for id, job in world.jobs.items()}
+        changed = world.turn(policy)
+        for id, job in world.jobs.items():
+            if before[id] and job.gpus != before[id]:
+                resized.setdefault(id, []).append(job.gpus - before[id])
+        quiet = 0 if changed or world.going else quiet + 1
+        if quiet > 8:
+            break
+        world.let_go(pace)
+    assert quiet > 8
+    for id, steps in resized.items():
+        turns = sum((one < 0) != (two < 0) for one, two in zip(steps, steps[1:], strict=False))
+        assert turns <= 1, f"job {id} went to and fro: {steps}"
+
+
+@every_policy
+@many
+@given(snapshot=snapshots())
+def test_a_switch_of_policy_disturbs_no_job_that_is_not_elastic(policy: Policy, snapshot: Snapshot) -> None:
+    """What runs goes on with what it has, whoever placed it and whatever state the last policy left."""
+    plan = policy.plan(replace(snapshot, state={}))
+    for job in snapshot.jobs:
+        if job.running and not job.elastic:
+            assert dict(plan.target[job.id]) == dict(job.now_on)
+
+
+@every_policy
+@many
+@given(snapshot=snapshots())
+def test_a_job_ahead_of_its_equal_is_served_first(policy: Policy, snapshot: Snapshot) -> None:
+    """Of two jobs that ask for the same on the same terms, the one behind never starts without the one ahead."""
+    plan = policy.plan(snapshot)
+    queue = sorted((job for job in snapshot.jobs if job.waiting and not job.blocked), key=lambda job: job.turn)
+    limited = frozenset[str]().union(*(limit.jobs for limit in snapshot.limits))
+    for position, ahead in enumerate(queue):
+        for behind in queue[position + 1 :]:
+            same = replace(ahead, id=behind.id, submitted_at=behind.submitted_at, owner=behind.owner) == replace(
+                behind, priority=ahead.priority
+            )
+            if same and not {ahead.id, behind.id} & limited and plan.target.get(behind.id):
+                assert plan.target.get(ahead.id)
+
+
+@every_policy
+@many
+@given(snapshot=snapshots())
+def test_no_job_is_resized_unless_somebody_gains_by_it(policy: Policy, snapshot: Snapshot) -> None:
+    """Without a waiting job nobody is asked for a GPU."""
+    alone = replace(snapshot, jobs=tuple(job for job in snapshot.jobs if job.running))
+    plan = policy.plan(alone)
+    assert all(sum(plan.target[job.id].values()) >= job.gpus for job in alone.jobs)
+
+
+@pytest.mark.parametrize("policy", [POLICIES[1], POLICIES[3], *POLICIES[5:6], POLICIES[7]], ids=str)
+@many
+@given(snapshot=snapshots())
+def test_no_job_waits_that_would_fit_beside_the_plan(policy: Policy, snapshot: Snapshot) -> None:
+    """Work is conserved by the policies that may skip: what is left free is of no use to anybody who waits.
+
+    GPUs kept for a job ahead, while others are on their way to it, are not left.
+    """
+    plan = policy.plan(snapshot)
+    if any("given back" in reason for reason in plan.reasons.values()):
+        return
+    capacity = Capacity(snapshot)
+    for job in snapshot.jobs:
+        more = {node: n - job.now_on.get(node, 0) for node, n in plan.target.get(job.id, {}).items()}
+        capacity.give(job, {node: n for node, n in more.items() if n > 0})
+    for job in snapshot.jobs:
+        if job.waiting and not job.blocked and not plan.target.get(job.id):
+            largest = max((node.total for node in capacity.nodes_of(job)), default=0)
+            if isinstance(policy, RoundRobin) and job.min_gpus <= largest:
+                job = replace(job, spread=False)  # it waits for one node
+            assert capacity.best_fit(job, job.max_gpus) is None
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(snapshot=snapshots(calm=True))
+def test_at_rest_no_elastic_job_could_have_one_more(snapshot: Snapshot) -> None:
+    policy = registry.build("elastic_fifo", {})
+    world = World.of(snapshot)
+    for _ in range(60):
+        world.turn(policy)
+        world.let_go()
+    still = world.snapshot()
+    capacity = Capacity(still)
+    assert not any(job.elastic and job.running and job.gpus < job.max_gpus and capacity.grow(job) for job in still.jobs)

@@ -1,0 +1,119 @@
+"""Small clusters drawn as literals, and a world that carries plans out the way nodes do: giving back takes time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from scheduling.placement import plus
+from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Snapshot
+
+NOW = 1000.0
+
+
+def waiting(id: str, least: int = 1, most: int | None = None, **facts: Any) -> Job:
+    facts.setdefault("submitted_at", 0.0)
+    return Job(id=id, owner=facts.pop("owner", "alice"), min_gpus=least, max_gpus=most or least, **facts)
+
+
+def running(id: str, on: Placement, least: int | None = None, most: int | None = None, **facts: Any) -> Job:
+    """Its base is its least GPUs of the node where it has most, as a start would have made it."""
+    count = sum(on.values())
+    elastic = facts.setdefault("elastic", least is not None and (least, most) != (count, count))
+    least, most = least or count, most or count
+    home = min(on, key=lambda node: (-on[node], node))
+    base = {home: min(on[home], least)} if elastic else on
+    return waiting(id, least, most, now_on=on, base=facts.pop("base", base), **facts)
+
+
+def draw(
+    nodes: Mapping[str, int],
+    *jobs: Job,
+    leaving: Mapping[str, int] | None = None,
+    closed: tuple[str, ...] = (),
+    limits: tuple[Limit, ...] = (),
+    state: Mapping[str, Any] | None = None,
+    now: float = NOW,
+) -> Snapshot:
+    """``nodes`` maps names to GPUs. Jobs come in the order they are listed, unless they say otherwise."""
+    jobs = tuple(replace(job, submitted_at=job.submitted_at or position + 1.0) for position, job in enumerate(jobs))
+    views = []
+    for name, total in nodes.items():
+        on_their_way = (leaving or {}).get(name, 0)
+        held = sum(job.now_on.get(name, 0) for job in jobs)
+        views.append(Node(name, name, total, total - held - on_their_way, on_their_way, name not in closed))
+    return Snapshot(now, tuple(views), jobs, limits, state or {})
+
+
+@dataclass
+class World:
+    """Carries plans out. Shrunk GPUs leave first and are free after ``let_go``; jobs end when told."""
+
+    nodes: dict[NodeId, Node]
+    jobs: dict[JobId, Job]
+    limits: tuple[Limit, ...] = ()
+    now: float = NOW
+    state: Mapping[str, Any] = field(default_factory=dict)
+    going: list[tuple[JobId, NodeId]] = field(default_factory=list)
+    started: list[JobId] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> "World":
+        return cls(
+            {node.id: node for node in snapshot.nodes},
+            {job.id: job for job in snapshot.jobs},
+            snapshot.limits,
+            snapshot.now,
+            snapshot.state,
+            [("", node.id) for node in snapshot.nodes for _ in range(node.leaving)],
+        )
+
+    def snapshot(self) -> Snapshot:
+        nodes = []
+        for node in self.nodes.values():
+            leaving = sum(where == node.id for _, where in self.going)
+            held = sum(job.now_on.get(node.id, 0) for job in self.jobs.values())
+            nodes.append(replace(node, free=node.total - held - leaving, leaving=leaving))
+        limits = tuple(replace(limit, leaving=sum(job in limit.jobs for job, _ in self.going)) for limit in self.limits)
+        return Snapshot(self.now, tuple(nodes), tuple(self.jobs.values()), limits, self.state)
+
+    def carry_out(self, plan: Plan) -> bool:
+        """True when something changed."""
+        changed = False
+        for job in list(self.jobs.values()):
+            target = {node: gpus for node, gpus in plan.target.get(job.id, {}).items() if gpus}
+            if target == dict(job.now_on):
+                continue
+            changed = True
+            if not job.now_on:
+                home = min(target, key=lambda node: (-target[node], node))
+                base = {home: min(target[home], job.min_gpus)} if job.elastic else target
+                self.jobs[job.id] = replace(job, now_on=target, base=base, started_at=self.now)
+                self.started.append(job.id)
+                continue
+            for node, gpus in job.now_on.items():
+                self.going += [(job.id, node)] * max(0, gpus - target.get(node, 0))
+            self.jobs[job.id] = replace(job, now_on=target)
+        self.state = plan.state
+        return changed
+
+    def let_go(self, count: int | None = None) -> None:
+        del self.going[: len(self.going) if count is None else count]
+
+    def end(self, job: JobId) -> None:
+        del self.jobs[job]
+
+    def submit(self, job: Job) -> None:
+        self.jobs[job.id] = replace(job, submitted_at=job.submitted_at or self.now)
+
+    def turn(self, policy: Policy, seconds: float = 3.0) -> bool:
+        changed = self.carry_out(policy.plan(self.snapshot()))
+        self.now += seconds
+        return changed
+
+
+def sizes(plan: Plan) -> dict[JobId, int]:
+    """How many GPUs each job has, those with none left out."""
+    return {job: sum(where.values()) for job, where in plan.target.items() if sum(where.values())}
+
+
+__all__ = ["NOW", "World", "draw", "plus", "running", "sizes", "waiting"]
