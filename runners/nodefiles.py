@@ -1,0 +1,274 @@
+"""The folders of a node, and how to open what users' code may have written there.
+
+Layout: docs/architecture.md, "Files of a node". ``scribe/``, ``outputs/``, ``checkpoints/`` and ``workspace/`` are
+writable by users' code. Whatever is read there goes through ``open_beneath`` and its friends: they walk from a folder
+that is ours, one name at a time, follow no link, and open only regular files, never waiting for one (a FIFO).
+"""
+
+import contextlib
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from runners.runtime import Folders
+from runners.spec import RunSpec
+
+MOST_DEPTH = 64
+MOST_ENTRIES = 200_000
+"""Of one walk: more than an honest job has, and still a walk of seconds."""
+MOST_JSON_BYTES = 64 * 1024
+
+
+class UnsafeFileError(OSError):
+    """What lies there is not a regular file beneath its folder."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EINVAL, "not a regular file beneath its folder", path)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFiles:
+    """The folders beneath ``AGENT_HOME``."""
+
+    home: Path
+    datasets: Path | None = None
+    """Shown read-only to every container as /data."""
+
+    @property
+    def identity(self) -> Path:
+        return self.home / "node.json"
+
+    @property
+    def code(self) -> Path:
+        return self.home / "code"
+
+    @property
+    def containers(self) -> Path:
+        return self.home / "containers"
+
+    @property
+    def attempts(self) -> Path:
+        return self.home / "attempts"
+
+    @property
+    def jobs(self) -> Path:
+        return self.home / "jobs"
+
+    def container(self, name: str) -> Path:
+        return self.containers / safe_name(name)
+
+    def control(self, name: str) -> Path:
+        return self.container(name) / "control"
+
+    def scribe(self, name: str) -> Path:
+        return self.container(name) / "scribe"
+
+    def workspace(self, name: str) -> Path:
+        return self.container(name) / "workspace"
+
+    def note(self, name: str) -> Path:
+        """What the agent itself remembers of a container, across its restarts."""
+        return self.container(name) / "note.json"
+
+    def attempt(self, attempt: int) -> Path:
+        return self.attempts / str(int(attempt))
+
+    def outputs(self, attempt: int) -> Path:
+        return self.attempt(attempt) / "outputs"
+
+    def checkpoints(self, job: int) -> Path:
+        return self.jobs / str(int(job)) / "checkpoints"
+
+    def folders(self, spec: RunSpec) -> Folders:
+        return Folders(
+            workspace=self.workspace(spec.name),
+            control=self.control(spec.name),
+            scribe=self.scribe(spec.name),
+            outputs=self.outputs(spec.attempt),
+            checkpoints=self.checkpoints(spec.job),
+            data=self.datasets,
+        )
+
+    def make(self) -> None:
+        """The top folders. Only the agent's user may enter: a node's token lies here."""
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self.code, self.containers, self.attempts, self.jobs):
+            folder.mkdir(mode=0o711, exist_ok=True)
+
+    def make_container(self, spec: RunSpec) -> Folders:
+        """The folders of one container, all of them ours for now: the runtime gives rights away in ``create``."""
+        folders = self.folders(spec)
+        for folder in (folders.workspace, folders.control, folders.scribe, folders.outputs, folders.checkpoints):
+            folder.mkdir(parents=True, exist_ok=True)
+        return folders
+
+
+def safe_name(name: str) -> str:
+    """The name, when it can only be one name in a folder. Names come from the portal, but cost nothing to check."""
+    if not name or name in (".", "..") or "/" in name or "\0" in name or len(name) > 200:
+        raise ValueError(f"{name!r} cannot be the name of a container.")
+    return name
+
+
+def write_atomic(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Written beside and renamed, so that a reader sees the old file or the new one, whole."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(file.fileno(), mode)  # whatever the umask
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.rename(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, data: Any, mode: int = 0o644) -> None:
+    write_atomic(path, json.dumps(data, sort_keys=True).encode(), mode)
+
+
+def read_own_json(path: Path) -> Any:
+    """JSON of a file only the agent writes; None when there is none, or a crash of the machine cut it short."""
+    try:
+        return json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+@contextlib.contextmanager
+def opened_folder(folder: Path | int, relative: str = "") -> Iterator[int]:
+    """A descriptor of ``folder`` or of a folder beneath it, reached without following a link."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(folder, flags) if isinstance(folder, Path) else os.dup(folder)
+    try:
+        for part in _parts(relative) if relative else ():
+            beneath = os.open(part, flags, dir_fd=handle)
+            os.close(handle)
+            handle = beneath
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def open_beneath(folder: Path | int, relative: str) -> BinaryIO:
+    """The regular file at ``relative`` beneath ``folder``, for reading.
+
+    Raises UnsafeFileError for anything else that lies there, and other OSErrors as ``open`` does. A hard link to a file
+    of another owner counts as unsafe: it could be anybody's.
+    """
+    *parents, last = _parts(relative)
+    with opened_folder(folder) as top, opened_folder(top, "/".join(parents)) as parent:
+        try:
+            handle = os.open(
+                last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=parent
+            )
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+                raise UnsafeFileError(relative) from error
+            raise
+        file = os.fdopen(handle, "rb", buffering=0)
+        info = os.fstat(handle)
+        foreign = info.st_nlink > 1 and info.st_uid != os.fstat(top).st_uid
+        if not stat.S_ISREG(info.st_mode) or foreign:
+            file.close()
+            raise UnsafeFileError(relative)
+        return file
+
+
+def read_beneath(folder: Path | int, relative: str, limit: int = MOST_JSON_BYTES) -> bytes | None:
+    """Up to ``limit`` bytes of a small file; None when it is not there or not safe to open."""
+    try:
+        with open_beneath(folder, relative) as file:
+            return file.read(limit)
+    except OSError:
+        return None
+
+
+def read_json_beneath(folder: Path | int, relative: str) -> dict[str, Any]:
+    """The object in a JSON file that users' code may have written; empty when it is anything else."""
+    content = read_beneath(folder, relative)
+    try:
+        data = json.loads(content) if content else None
+    except (ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A regular file beneath a folder."""
+
+    path: str
+    """Relative, with slashes."""
+    size: int
+    modified_ns: int
+    disk_bytes: int
+
+
+@dataclass(slots=True)
+class Walk:
+    """One look at everything beneath a folder, bounded whatever lies there.
+
+    After it, ``complete`` tells whether all was seen, and ``disk_bytes`` how much room it takes (a page for each
+    name, so that a million empty files count for something).
+    """
+
+    folder: Path
+    most_entries: int = MOST_ENTRIES
+    entries: int = 0
+    disk_bytes: int = 0
+    complete: bool = True
+
+    def __iter__(self) -> Iterator[Found]:
+        try:
+            with opened_folder(self.folder) as top:
+                yield from self._beneath(top, "", 0)
+        except FileNotFoundError:
+            return
+
+    def _beneath(self, handle: int, prefix: str, depth: int) -> Iterator[Found]:
+        folders = []
+        with os.scandir(handle) as entries:
+            for entry in entries:
+                self.entries += 1
+                if self.entries > self.most_entries:
+                    self.complete = False
+                    return
+                try:
+                    info = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue  # gone meanwhile
+                self.disk_bytes += max(info.st_blocks * 512, 4096)
+                if stat.S_ISDIR(info.st_mode):
+                    folders.append(entry.name)
+                elif stat.S_ISREG(info.st_mode):
+                    yield Found(prefix + entry.name, info.st_size, info.st_mtime_ns, info.st_blocks * 512)
+        if folders and depth >= MOST_DEPTH:
+            self.complete = False
+            return
+        for name in folders:
+            with contextlib.suppress(OSError), opened_folder(handle, name) as beneath:
+                yield from self._beneath(beneath, f"{prefix}{name}/", depth + 1)
+
+
+def disk_usage(folder: Path) -> Walk:
+    """A finished walk: look at ``disk_bytes`` and ``complete``."""
+    walk = Walk(folder)
+    for _ in walk:
+        pass
+    return walk
+
+
+def _parts(relative: str) -> list[str]:
+    parts = relative.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise UnsafeFileError(relative)
+    return parts

@@ -1,0 +1,258 @@
+"""A portal in this process that speaks the agent protocol over real sockets, and fails on purpose.
+
+It keeps what it was sent (``logs``, ``outputs``, ``reports``) for the test to look at. Faults: ``down`` closes every
+connection unanswered, ``slow_seconds`` delays, ``fail_next`` answers some requests with 500, ``lose_next`` does the
+work and loses the answer (the client must repeat), ``faults`` decides for each request.
+"""
+
+import json
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+MOST_BATCH = 1 << 20
+
+
+@dataclass
+class Stream:
+    data: bytearray = field(default_factory=bytearray)
+    label: str = ""
+    closed: bool = False
+    marks: list[tuple[int, int]] = field(default_factory=list)
+
+
+class FakePortal:
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.join_tokens = {"slj_good"}
+        self.tokens: set[str] = {"sln_fake"}
+        self.desired: list[dict[str, Any]] = []
+        self.environments: list[str] = []
+        self.code: dict[str, bytes] = {}
+        self.logs: dict[tuple[str, str], Stream] = {}
+        self.outputs: dict[tuple[str, str], bytes] = {}
+        self.reports: list[dict[str, Any]] = []
+        self.requests: Counter[str] = Counter()
+        self.posts: list[tuple[float, str, str, int]] = []
+        """(monotonic time, container, stream, bytes) of each piece of log taken."""
+        self.largest_output = 1 << 30
+        self.version = 0
+        self.down = False
+        self.slow_seconds = 0.0
+        self.fail_next = 0
+        self.lose_next = 0
+        self.faults: Callable[[str], str] = lambda path: ""
+        """Given "METHOD /path": "" | "down" | "500" | "lose" """
+        self.on_report: Callable[[dict[str, Any]], None] = lambda report: None
+        self._changed = threading.Condition(self.lock)
+        portal = self
+
+        class Handler(_Handler):
+            pass
+
+        Handler.portal = portal
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.server.block_on_close = False
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self._thread = threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> "FakePortal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self._thread.join(5)
+        with self._changed:
+            self._changed.notify_all()
+
+    # what a test says
+
+    def want(self, *entries: dict[str, Any]) -> None:
+        """Replaces what is desired and rings the bell."""
+        with self._changed:
+            self.desired = list(entries)
+            self.version += 1
+            self._changed.notify_all()
+
+    def log(self, container: str, stream: str = "0") -> bytes:
+        with self.lock:
+            found = self.logs.get((container, stream))
+            return bytes(found.data) if found else b""
+
+    def container(self, name: str) -> dict[str, Any]:
+        """What was last reported of a container; empty when nothing was."""
+        with self.lock:
+            for report in reversed(self.reports):
+                for entry in report["containers"]:
+                    if entry["name"] == name:
+                        return entry
+                return {}
+            return {}
+
+    def states(self, name: str) -> list[str]:
+        """The states reported of a container, repeats folded."""
+        with self.lock:
+            states = [
+                entry["state"] for report in self.reports for entry in report["containers"] if entry["name"] == name
+            ]
+        return [state for index, state in enumerate(states) if index == 0 or states[index - 1] != state]
+
+    def until(self, met: Callable[[], object], seconds: float = 10.0, what: str = "") -> None:
+        """Waits until ``met`` is true, fails after a bound."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if met():
+                return
+            time.sleep(0.01)
+        last = self.reports[-1]["containers"] if self.reports else None
+        raise AssertionError(f"not within {seconds} s: {what or met}; last report {last}")
+
+    # what the agent asks
+
+    def sync(self, report: dict[str, Any]) -> dict[str, Any]:
+        with self.lock:
+            self.reports.append(report)
+            self.on_report(report)
+            return {
+                "approved": True,
+                "lease_seconds": 30,
+                "seen": str(self.version),
+                "containers": self.desired,
+                "environments": self.environments,
+            }
+
+    def wait(self, seen: str, seconds: float = 2.0) -> dict[str, Any]:
+        with self._changed:
+            self._changed.wait_for(lambda: str(self.version) != seen, seconds)
+            return {"seen": str(self.version)}
+
+    def append(
+        self, container: str, stream: str, query: dict[str, str], marks: str, body: bytes
+    ) -> tuple[int, dict[str, Any]]:
+        if len(body) > MOST_BATCH:
+            return 413, {"error": {"code": "too_large", "message": "At most 1 MiB at once."}}
+        with self.lock:
+            kept = self.logs.setdefault((container, stream), Stream())
+            offset = int(query["offset"])
+            if offset != len(kept.data):
+                return 409, {"size": len(kept.data)}
+            pairs = [tuple(map(int, mark.split(":"))) for mark in marks.split(",") if mark]
+            assert len(pairs) <= 200 and all(offset <= at < offset + len(body) for at, _ in pairs), pairs
+            kept.data += body
+            kept.marks += pairs  # type: ignore[arg-type]
+            kept.label = query.get("label", kept.label)
+            kept.closed = kept.closed or query.get("final") == "1"
+            self.posts.append((time.monotonic(), container, stream, len(body)))
+            return 200, {"size": len(kept.data)}
+
+    def put(self, container: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+        if len(body) > self.largest_output:
+            return 413, {"error": {"code": "too_large", "message": f"{path} is over the limit."}}
+        with self.lock:
+            self.outputs[container, path] = body
+        return 201, {}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    portal: FakePortal
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except (ConnectionError, TimeoutError):
+            self.close_connection = True
+
+    def do_GET(self) -> None:
+        self.answer()
+
+    def do_POST(self) -> None:
+        self.answer()
+
+    def do_PUT(self) -> None:
+        self.answer()
+
+    def answer(self) -> None:
+        portal = self.portal
+        parts = urlsplit(self.path)
+        path = unquote(parts.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        with portal.lock:
+            portal.requests[f"{self.command} {path}"] += 1
+            fault = "down" if portal.down else portal.faults(f"{self.command} {path}")
+            if not fault and path != "/agent/v1/wait":
+                if portal.fail_next:
+                    portal.fail_next -= 1
+                    fault = "500"
+                elif portal.lose_next:
+                    portal.lose_next -= 1
+                    fault = "lose"
+        if portal.slow_seconds:
+            time.sleep(portal.slow_seconds)
+        if fault == "down":
+            self.close_connection = True
+            return
+        if fault == "500":
+            self.reply(500, {"error": {"code": "error", "message": "Something went wrong here."}})
+            return
+        query = {key: values[0] for key, values in parse_qs(parts.query).items()}
+        status, answer = self.route(path, query, body)
+        if fault == "lose":
+            self.close_connection = True
+            return
+        if isinstance(answer, bytes):
+            self.send(status, answer, "application/x-tar")
+        else:
+            self.reply(status, answer)
+
+    def route(self, path: str, query: dict[str, str], body: bytes) -> tuple[int, Any]:
+        portal = self.portal
+        if path == "/agent/v1/join":
+            asked = json.loads(body)
+            if asked["join_token"] not in portal.join_tokens:
+                return 403, {"error": {"code": "join_token", "message": "This join token is unknown, used or expired."}}
+            portal.join_tokens.remove(asked["join_token"])
+            portal.tokens.add("sln_joined")
+            return 201, {"node": 3, "token": "sln_joined"}
+        if self.headers.get("Authorization", "").removeprefix("Bearer ") not in portal.tokens:
+            return 401, {"error": {"code": "token", "message": "This node is unknown here."}}
+        if path == "/agent/v1/sync":
+            return 200, portal.sync(json.loads(body))
+        if path == "/agent/v1/wait":
+            return 200, portal.wait(query.get("seen", ""))
+        if found := re.fullmatch(r"/agent/v1/code/(\w+)", path):
+            code = portal.code.get(found[1])
+            return (
+                (200, code) if code is not None else (404, {"error": {"code": "not_found", "message": "No such code."}})
+            )
+        if found := re.fullmatch(r"/agent/v1/containers/([^/]+)/logs/(\w+)", path):
+            return portal.append(found[1], found[2], query, self.headers.get("Marks", ""), body)
+        if found := re.fullmatch(r"/agent/v1/containers/([^/]+)/outputs/(.+)", path, re.DOTALL):
+            return portal.put(found[1], found[2], body)
+        return 404, {"error": {"code": "not_found", "message": "There is nothing here."}}
+
+    def reply(self, status: int, answer: dict[str, Any]) -> None:
+        self.send(status, json.dumps(answer).encode(), "application/json")
+
+    def send(self, status: int, content: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
