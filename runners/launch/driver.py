@@ -1,0 +1,197 @@
+"""The first process of a ring's driver container: gathers the supervisors and runs Horovod's part of the ring.
+
+``python -m runners.launch.driver``
+
+1. read control/job.json; 2. listen at ``ring.port`` for this attempt's supervisors and ranks; 3. when the hosts of
+control.json have come, run the ring, static or elastic; 4. tell every supervisor that it is over, write exit.json.
+It holds no GPU and has no more rights than the user's code, which it must not trust.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from runners.launch.discovery import Discovery
+from runners.launch.fence import Fence
+from runners.launch.files import Control, Places, write_json
+from runners.launch.hosts import Hosts, Run
+from runners.launch.network import bind_address
+from runners.launch.news import News
+from runners.launch.processes import Wakeup
+from runners.launch.rendezvous import Routes, serve
+from runners.launch.ringwork import FORM_SECONDS
+from runners.launch.scribe import Scribe
+from runners.launch.static import run_static
+from runners.launch.supervisor import SENTENCES, TURN_SECONDS, finish
+from runners.launch.work import Verdict
+from runners.spec import Ring, RunSpec
+
+SETTLE_SECONDS = 20.0
+"""An elastic ring that could start waits this long for the rest of its hosts: starting together saves a resize."""
+EARLY_SECONDS = 5.0
+"""Ranks end within this time of each other, or one has left the others behind."""
+
+
+class Driver:
+    def __init__(self, spec: RunSpec, places: Places, control: Control, scribe: Scribe) -> None:
+        if spec.ring is None:
+            raise ValueError("a driver needs a ring")
+        self.spec = spec
+        self.ring: Ring = spec.ring
+        self.places = places
+        self.control = control
+        self.scribe = scribe
+        self.wakeup = Wakeup()
+        self.fence = Fence.from_env(places.control / "lease", os.environ)
+        self.hosts = Hosts()
+        self.news = News()
+        self.routes = Routes(poll=self.hosts.poll, exited=self.hosts.exited, news=self.news.read)
+        self.outcome: Verdict | None = None
+        self._left: set[str] = set()
+        self._blacklisted: Callable[[str], bool] = lambda _host: False
+        self._told: set[int] = set()
+        self._early: set[int] = set()
+
+    def run(self) -> Verdict:
+        self.wakeup.on_signals(signal.SIGTERM, signal.SIGINT)
+        self.control.refresh()
+        address = bind_address(self.ring.driver_host)
+        try:
+            server = serve(self.ring.secret, self.routes, address, self.ring.port)
+        except OSError as error:
+            return Verdict(1, "launch_error", f"The driver cannot listen on port {self.ring.port}: {error.strerror}")
+        threading.Thread(target=self._form_and_run, name="ring", daemon=True).start()
+        verdict = None
+        while verdict is None:
+            arrived = self.wakeup.wait(TURN_SECONDS)
+            self.control.refresh()
+            self._watch()
+            verdict = self.outcome or self._stop(arrived)
+        if verdict.detail:
+            self.scribe.say(verdict.detail)
+        self._tell_status("stopping")
+        self.hosts.end(verdict.code, verdict.detail)
+        server.shutdown()
+        return verdict
+
+    def _stop(self, arrived: set[int]) -> Verdict | None:
+        if self.fence.expired():
+            return Verdict(1, "fenced", SENTENCES["fenced"])
+        if self.control.stop:
+            reason = self.control.stop.reason
+            return Verdict(1, "stopped", SENTENCES.get(reason, f"Told to stop ({reason})"))
+        if arrived & {signal.SIGTERM, signal.SIGINT}:
+            return Verdict(1, "stopped", "Told to stop")
+        return None
+
+    # The ring, in a thread of its own
+
+    def _form_and_run(self) -> None:
+        try:
+            outcome = self._wait_for_hosts() or self._run()
+        except Exception as error:  # whatever it was, the attempt must end and say so
+            outcome = Verdict(1, "launch_error", f"The ring could not be run: {type(error).__name__}: {error}")
+        self.outcome = outcome
+        self.wakeup.ring()
+
+    def _wait_for_hosts(self) -> Verdict | None:
+        """None when the ring can start."""
+        began = time.monotonic()
+        enough_since = None
+        told = ""
+        self._tell_status("waiting for hosts")
+        while True:
+            wanted, present = self.control.hosts, self.hosts.present()
+            here = [host for host in wanted if host.name in present]
+            missing = ", ".join(host.name for host in wanted if host.name not in present)
+            enough = sum(host.slots for host in here) >= self.ring.min_ranks
+            now = time.monotonic()
+            enough_since = (enough_since or now) if enough else None
+            if enough and not missing:
+                return None
+            if self.spec.elastic and enough_since and now - enough_since > SETTLE_SECONDS:
+                self.scribe.say(f"Starting without {missing}, which may join later")
+                return None
+            sentence = f"Waiting for {missing}" if missing else "Waiting for hosts"
+            if sentence != told:
+                told = sentence
+                self.scribe.say(sentence)
+            if now - began > FORM_SECONDS:
+                return Verdict(1, "launch_error", f"{sentence} took longer than {FORM_SECONDS:.0f} seconds")
+            self.hosts.wait(TURN_SECONDS)
+
+    def _run(self) -> Verdict:
+        if not self.spec.elastic:
+            plan = self.control.hosts
+            self._tell_ring(sum(host.slots for host in plan))
+            code, sentence = run_static(self.hosts, plan, self.scribe.say)
+            return Verdict(code, "exited", sentence)
+        from runners.launch.elastic import ElasticRing, run_elastic  # needs Horovod, which takes a moment
+
+        discovery = Discovery(lambda: self.control.hosts, self.hosts.present)
+        ring = ElasticRing(self.hosts, self.routes.store, self.news, discovery, self.ring, self._tell_ring)
+        self.routes.place = ring.place
+        self._blacklisted = ring.is_blacklisted
+        code, sentence = run_elastic(ring)
+        return Verdict(code, "exited", sentence)
+
+    # What the user should know
+
+    def _tell_ring(self, ranks: int) -> None:
+        self.scribe.say(f"The ring has {ranks} rank{'s' if ranks != 1 else ''}")
+        self._tell_status("running", ranks)
+
+    def _watch(self) -> None:
+        present = self.hosts.present()
+        wanted = {host.name for host in self.control.hosts}
+        for name in set(present) - self._left:
+            if wanted and (name not in wanted or self._blacklisted(name)):
+                self._left.add(name)
+                self.scribe.say(f"{name} leaves the ring")
+                self.hosts.leave(name)
+        runs = self.hosts.runs()
+        for run in runs:
+            if run.ended.is_set():
+                self._tell_exit(run, runs)
+
+    def _tell_exit(self, run: Run, runs: list[Run]) -> None:
+        """Once for each exit; and once more when a rank ended normally and left others behind."""
+        if run.number not in self._told:
+            self._told.add(run.number)
+            if self.spec.elastic:
+                expected = run.host in self._left or run.stopped_by_us
+                how = "has left the ring" if expected else f"ended with exit code {run.code}"
+                self.scribe.say(f"The rank in slot {run.slot} of {run.host} {how}")
+        others = [other for other in runs if not other.ended.is_set()]
+        late = time.monotonic() - run.ended_at > EARLY_SECONDS
+        if run.code == 0 and others and late and run.number not in self._early and run.host not in self._left:
+            self._early.add(run.number)
+            self.scribe.say(
+                f"The rank in slot {run.slot} of {run.host} ended normally while {len(others)} still run. "
+                "All ranks must take the same number of steps"
+            )
+
+    def _tell_status(self, phase: str, ranks: int = 0) -> None:
+        try:
+            write_json(self.places.scribe / "status.json", {"phase": phase, "ranks": ranks})
+        except OSError:
+            pass  # a full disk must not end the ring
+
+
+def main() -> int:
+    places = Places.from_env(dict(os.environ))
+    control = Control(places.control)
+    scribe = Scribe.from_env(places.scribe, os.environ)
+    try:
+        driver = Driver(control.spec(), places, control, scribe)
+    except (OSError, ValueError) as error:
+        scribe.say(f"This container could not be started: {error}")
+        return finish(places, scribe, Verdict(1, "launch_error", str(error)))
+    return finish(places, scribe, driver.run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

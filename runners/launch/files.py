@@ -1,0 +1,133 @@
+"""The files between the agent and us: ``control`` (we read) and ``scribe`` (we write).
+
+Control files are replaced by renaming, but we also survive finding junk there: the last good answer stays.
+"""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runners.spec import RunSpec
+
+READ_LIMIT_BYTES = 1024 * 1024
+"""No control file is longer; reading more would only be a mistake or malice."""
+MAX_GRACE_SECONDS = 3600.0
+MAX_SLOTS = 1024
+HOSTNAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The agent wants this container to end: why, and how long its ranks may take."""
+
+    reason: str
+    grace_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    name: str
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where everything is. The process runtime has no mounts, hence the variables."""
+
+    control: Path
+    scribe: Path
+    workspace: Path
+    data: Path
+    outputs: Path
+    checkpoints: Path
+
+    @classmethod
+    def from_env(cls, env: dict[str, str]) -> "Places":
+        def place(name: str, default: str) -> Path:
+            return Path(env.get(f"SCHEDULEARN_{name}") or default)
+
+        return cls(
+            control=place("CONTROL", "/run/schedulearn/control"),
+            scribe=place("SCRIBE", "/run/schedulearn/scribe"),
+            workspace=place("WORKSPACE", "/workspace"),
+            data=place("DATA", "/data"),
+            outputs=place("OUTPUTS", "/outputs"),
+            checkpoints=place("CHECKPOINTS", "/checkpoints"),
+        )
+
+
+def read_limited(path: Path) -> bytes | None:
+    """The file's content, None when it is absent or cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(READ_LIMIT_BYTES)
+    except OSError:
+        return None
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Readers see the old content or the new one, also after a power cut."""
+    beside = path.with_name(f".{path.name}.new")
+    with beside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomic(path, json.dumps(value).encode())
+
+
+class Control:
+    """What the agent tells us. ``refresh`` reads again; junk changes nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.stop: Stop | None = None
+        self.hosts: tuple[Host, ...] = ()
+
+    def spec(self) -> RunSpec:
+        """Raises OSError or ValueError with a sentence when job.json is absent or is not a RunSpec."""
+        data = (self.folder / "job.json").read_bytes()
+        try:
+            return RunSpec.from_json(json.loads(data))
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise ValueError(f"job.json is not a container's description: {error}") from error
+
+    def refresh(self) -> None:
+        data = read_limited(self.folder / "control.json")
+        try:
+            value = json.loads(data or b"{}")
+            stop, hosts = _stop(value.get("stop")), _hosts(value.get("hosts", []))
+        except (TypeError, KeyError, ValueError, AttributeError, RecursionError):
+            return
+        self.stop = stop or self.stop  # a stop is never taken back
+        self.hosts = hosts
+
+
+def _stop(value: Any) -> Stop | None:
+    if not value:
+        return None
+    grace = min(max(float(value.get("grace_seconds", 10)), 0.0), MAX_GRACE_SECONDS)
+    return Stop(str(value.get("reason", "")) or "stopped", grace)
+
+
+def _hosts(value: Any) -> tuple[Host, ...]:
+    hosts = []
+    for item in value:
+        name, slots = item["name"], item["slots"]
+        if not (isinstance(name, str) and HOSTNAME.match(name)):
+            raise ValueError("a host's name")
+        if not (isinstance(slots, int) and 0 < slots <= MAX_SLOTS):
+            raise ValueError("a host's slots")
+        hosts.append(Host(name, slots))
+    return tuple(hosts)

@@ -1,0 +1,165 @@
+"""The driver's view of its hosts: which supervisors have come, what they were told, how their ranks ended.
+
+Supervisors dial in and ask; each answer holds all commands they have not seen yet, so a lost answer costs only time.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from runners.launch.files import HOSTNAME, MAX_SLOTS
+from runners.launch.rendezvous import RefusedError
+
+POLL_SECONDS = 10.0
+SILENT_SECONDS = 30.0
+"""A supervisor asks at least every ten seconds; one silent for so long is gone, with its ranks."""
+LOST_CODE = 137
+"""What a rank on a host that fell silent counts as: killed."""
+
+
+@dataclass
+class Run:
+    """One process of one rank, from its start to its exit."""
+
+    number: int
+    host: str
+    slot: int
+    rank: int
+    ended: threading.Event = field(default_factory=threading.Event)
+    code: int = 0
+    ended_at: float = 0.0
+    stopped_by_us: bool = False
+
+
+@dataclass
+class _Host:
+    slots: int
+    boot: str
+    heard_at: float
+    commands: list[dict[str, Any]] = field(default_factory=list)
+    acknowledged: int = 0
+    asking: int = 0
+    """Requests of this host that are waiting for a command right now."""
+
+
+class Hosts:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._hosts: dict[str, _Host] = {}
+        self._runs: dict[int, Run] = {}
+        self._changed = threading.Condition()
+
+    # What supervisors ask. A message that is not what it should be is refused with 400.
+
+    def poll(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Registers the host, then waits for a command with a number above ``seen``."""
+        name, slots, boot, seen = (message.get(key) for key in ("host", "slots", "boot", "seen"))
+        if not (isinstance(name, str) and HOSTNAME.match(name) and isinstance(boot, str) and len(boot) <= 64):
+            raise RefusedError(400, "host and boot are needed")
+        if not (isinstance(slots, int) and 0 < slots <= MAX_SLOTS and isinstance(seen, int) and seen >= 0):
+            raise RefusedError(400, "slots and seen are needed")
+        until = self._clock() + POLL_SECONDS
+        with self._changed:
+            host = self._hosts.get(name)
+            if host is None or host.boot != boot:
+                self._lose(name)
+                host = self._hosts[name] = _Host(slots, boot, self._clock())
+            host.acknowledged = max(host.acknowledged, seen)
+            host.asking += 1
+            self._changed.notify_all()
+            try:
+                while not (new := host.commands[seen:]) and self._clock() < until:
+                    self._changed.wait(until - self._clock())
+            finally:
+                host.asking -= 1
+                host.heard_at = self._clock()
+        return {"commands": new}
+
+    def exited(self, message: dict[str, Any]) -> dict[str, Any]:
+        number, code = message.get("run"), message.get("code")
+        if not (isinstance(number, int) and isinstance(code, int)):
+            raise RefusedError(400, "run and code are needed")
+        with self._changed:
+            self._end(self._runs.get(number), code)
+        return {}
+
+    # What the driver asks and tells.
+
+    def present(self) -> dict[str, int]:
+        """Slots by name of the hosts whose supervisors are there. Runs on silent ones are given up."""
+        now = self._clock()
+        with self._changed:
+            silent = [name for name, host in self._hosts.items() if not self._is_here(host, now)]
+            for name in silent:
+                self._lose(name)
+                del self._hosts[name]
+            return {name: host.slots for name, host in self._hosts.items()}
+
+    def start(self, host: str, slot: int, rank: int, env: dict[str, str]) -> Run:
+        with self._changed:
+            run = Run(len(self._runs) + 1, host, slot, rank)
+            self._runs[run.number] = run
+            command = {"do": "start", "run": run.number, "slot": slot, "label": f"rank {rank}", "env": env}
+            if not self._tell(host, command):
+                self._end(run, LOST_CODE)
+            return run
+
+    def stop(self, run: Run) -> None:
+        """Its supervisor ends it: SIGTERM, then SIGKILL."""
+        with self._changed:
+            if not run.ended.is_set():
+                run.stopped_by_us = True
+                self._tell(run.host, {"do": "stop", "run": run.number})
+
+    def label(self, host: str, slot: int, rank: int) -> None:
+        with self._changed:
+            self._tell(host, {"do": "label", "slot": slot, "label": f"rank {rank}"})
+
+    def leave(self, host: str) -> None:
+        """The ring goes on without this host: its supervisor ends when its ranks have."""
+        with self._changed:
+            self._tell(host, {"do": "leave"})
+
+    def end(self, code: int, sentence: str, seconds: float = 5.0) -> None:
+        """Tells every supervisor that the ring is over, and waits until they have heard it, up to a limit."""
+        until = self._clock() + seconds
+        with self._changed:
+            for name in self._hosts:
+                self._tell(name, {"do": "end", "code": code, "sentence": sentence})
+            while self._clock() < until and not all(
+                host.acknowledged >= len(host.commands) for host in self._hosts.values()
+            ):
+                self._changed.wait(max(until - self._clock(), 0))
+
+    def runs(self) -> list[Run]:
+        with self._changed:
+            return list(self._runs.values())
+
+    def wait(self, seconds: float) -> None:
+        """Until something changed, or the time is up."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def _is_here(self, host: _Host, now: float) -> bool:
+        return host.asking > 0 or now - host.heard_at <= SILENT_SECONDS
+
+    def _tell(self, name: str, command: dict[str, Any]) -> bool:
+        host = self._hosts.get(name)
+        if host is None:
+            return False
+        host.commands.append({"number": len(host.commands) + 1, **command})
+        self._changed.notify_all()
+        return True
+
+    def _lose(self, name: str) -> None:
+        for run in self._runs.values():
+            if run.host == name:
+                self._end(run, LOST_CODE)
+
+    def _end(self, run: Run | None, code: int) -> None:
+        if run is not None and not run.ended.is_set():
+            run.code, run.ended_at = code, self._clock()
+            run.ended.set()
+            self._changed.notify_all()

@@ -1,0 +1,58 @@
+"""News about hosts, kept for the ranks that will ask. A rank that asks late still gets it."""
+
+import threading
+import time
+from typing import Any
+
+NEWS_SECONDS = 20.0
+
+
+class Mailbox:
+    """One rank's. Stands where Horovod's driver expects a client of the rank's notification service."""
+
+    def __init__(self, changed: threading.Condition) -> None:
+        self._changed = changed
+        self._number = 0
+        self._timestamp = 0
+        self._result = 0
+        self._forgotten = 0
+
+    def notify_hosts_updated(self, timestamp: int, result: int) -> None:
+        with self._changed:
+            self._number += 1
+            self._timestamp = timestamp
+            self._result = int(result)
+            self._changed.notify_all()
+
+    def forget(self) -> None:
+        """A new ring has been formed: older news is no news."""
+        self._forgotten = self._number
+
+    def read(self, seen: int) -> dict[str, Any]:
+        """Waits for news after number ``seen``; answers with the same number when there was none."""
+        until = time.monotonic() + NEWS_SECONDS
+        with self._changed:
+            while self._number <= max(seen, self._forgotten):
+                left = until - time.monotonic()
+                if left <= 0:
+                    return {"seen": seen, "timestamp": 0, "result": 0}
+                self._changed.wait(left)
+            return {"seen": self._number, "timestamp": self._timestamp, "result": self._result}
+
+
+class News:
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._boxes: dict[tuple[str, int], Mailbox] = {}
+
+    def box(self, host: str, slot: int) -> Mailbox:
+        with self._changed:
+            return self._boxes.setdefault((host, slot), Mailbox(self._changed))
+
+    def forget(self) -> None:
+        with self._changed:
+            for box in self._boxes.values():
+                box.forget()
+
+    def read(self, host: str, slot: int, seen: int) -> dict[str, Any]:
+        return self.box(host, slot).read(seen)

@@ -1,0 +1,87 @@
+"""What a rank is started with: its variables and its program."""
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from runners.launch.files import Places
+from runners.spec import RunSpec
+
+SHIM = Path(__file__).resolve().parent / "shim"
+OURS = ("SCHEDULEARN_CONTROL", "SCHEDULEARN_SCRIBE")
+NOTICE_FILE = "notice.json"
+
+
+def rank_env(spec: RunSpec, places: Places, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The container's variables, sensible defaults, what the user asked for, then what must be as it is."""
+    env = {name: value for name, value in inherited.items() if name not in OURS}
+    threads = max(1, int(spec.resources.cpus) // max(1, spec.slots if spec.launcher != "command" else 1))
+    env["PYTHONUNBUFFERED"] = "1"
+    env["OMP_NUM_THREADS"] = str(threads)
+    env.setdefault("HOME", "/tmp")  # noqa: S108 - inside the container, its own
+    for name in ("USER", "LOGNAME"):  # libraries ask for the user's name, and the container's user has none
+        env.setdefault(name, "schedulearn")
+    env.update(spec.env)
+    env.update(
+        SCHEDULEARN_JOB=str(spec.job),
+        SCHEDULEARN_ATTEMPT=str(spec.attempt),
+        SCHEDULEARN_OUTPUTS=str(places.outputs),
+        SCHEDULEARN_CHECKPOINTS=str(places.checkpoints),
+        SCHEDULEARN_WORKSPACE=str(places.workspace),
+        SCHEDULEARN_DATA=str(places.data),
+        SCHEDULEARN_NOTICE=str(places.scribe / NOTICE_FILE),
+        CUDA_VISIBLE_DEVICES=",".join(spec.gpus) if spec.gpu_kind == "cuda" else "",
+    )
+    return env
+
+
+def horovod_env(env: Mapping[str, str], interface: str, forwarder_port: int, elastic: bool) -> dict[str, str]:
+    """What Horovod's ``create_run_env_vars`` says, with our forwarder in the place of the rendezvous.
+
+    A new rank imports its libraries while the others wait for it, on a busy machine longer than Gloo's 30 seconds.
+    """
+    shim = str(SHIM)
+    return {
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "120",
+        **env,
+        "PYTHONPATH": f"{shim}:{env['PYTHONPATH']}" if env.get("PYTHONPATH") else shim,
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(forwarder_port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": interface,
+        "NCCL_SOCKET_IFNAME": interface,
+        **({"HOROVOD_ELASTIC": "1"} if elastic else {}),
+    }
+
+
+def torchrun_argv(spec: RunSpec, hosts: int, endpoint: str, own_address: str, streams: Path) -> tuple[str, ...]:
+    """torchrun over fixed hosts. Each rank opens the pipe of its own stream and becomes the user's program."""
+    open_stream = f'echo "$RANK" >"{streams}/rank.$LOCAL_RANK"; exec "$@" >"{streams}/$LOCAL_RANK" 2>&1'
+    return (
+        "python",
+        "-m",
+        "torch.distributed.run",
+        f"--nnodes={hosts}",
+        f"--nproc-per-node={spec.slots}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={endpoint}",
+        f"--rdzv-id=sl-{spec.job}-{spec.attempt}",
+        f"--rdzv-conf=is_host={'true' if spec.hostname == 'h0' else 'false'}",
+        f"--local-addr={own_address}",
+        "--max-restarts=0",
+        "--no-python",
+        "/bin/sh",
+        "-c",
+        open_stream,
+        "sh",
+        *with_python(spec.command),
+    )
+
+
+def with_python(command: Sequence[str]) -> tuple[str, ...]:
+    """``python`` is this Python where no other is in the path."""
+    if command and command[0] == "python" and shutil.which("python") is None:
+        return (sys.executable, *command[1:])
+    return tuple(command)

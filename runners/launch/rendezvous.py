@@ -1,0 +1,222 @@
+"""The driver's HTTP server: the store through which ranks find each other, and the channel to the supervisors.
+
+Horovod's own rendezvous takes pickles from anyone (CVE-2024-10190). This one speaks the same requests, but every one
+must carry the attempt's signature, only known scopes and keys exist, bodies are bounded, and values are opaque bytes
+or JSON. Nothing here can unpickle.
+
+    GET PUT DELETE  /global/<rank>  /local_<host>/<rank>  /cross_<n>/<rank>   Gloo's store
+    GET             /rank_and_size/<host>:<slot>              elastic: a rank's new place; waits for the others
+    GET             /hosts_updated/<host>:<slot>:<seen>       elastic: waits for news about hosts, JSON
+    POST            /ring/poll, /ring/exit                    supervisors, JSON
+
+401: no valid signature. 403: no such scope or key. 404: nothing there (yet). 413: too large.
+"""
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from runners.launch import signing
+
+BODY_LIMIT_BYTES = 1024 * 1024
+STORE_LIMIT_BYTES = 64 * 1024 * 1024
+SOCKET_SECONDS = 30.0
+"""A peer that sends nothing for so long is dropped."""
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}"
+STORE_SCOPE = re.compile(rf"(global|local_{_NAME}|cross_\d{{1,6}})(_process_set_hash_[0-9a-f]{{1,16}})?\Z")
+STORE_KEY = re.compile(r"(rank_)?\d{1,6}\Z")
+SLOT_KEY = re.compile(rf"({_NAME}):(\d{{1,6}})\Z")
+NEWS_KEY = re.compile(rf"({_NAME}):(\d{{1,6}}):(\d{{1,12}})\Z")
+RANK_AND_SIZE = "rank_and_size"
+HOSTS_UPDATED = "hosts_updated"
+
+
+def allowed_to_ranks(method: str, scope: str, key: str) -> bool:
+    """What a rank may ask; the forwarder passes nothing else on."""
+    if method == "GET" and scope == RANK_AND_SIZE:
+        return SLOT_KEY.match(key) is not None
+    if method == "GET" and scope == HOSTS_UPDATED:
+        return NEWS_KEY.match(key) is not None
+    in_store = STORE_SCOPE.match(scope) is not None and STORE_KEY.match(key) is not None
+    return in_store and method in {"GET", "PUT", "DELETE"}
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """``/scope/key``; two empty strings for anything else."""
+    parts = path.split("/")
+    return (parts[1], parts[2]) if len(parts) == 3 and parts[0] == "" else ("", "")
+
+
+class RefusedError(Exception):
+    """The answer to a request is this status."""
+
+    def __init__(self, status: int, sentence: str = "") -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class Store:
+    """Gloo's keys by scope, bounded in bytes."""
+
+    def __init__(self) -> None:
+        self._scopes: dict[str, dict[str, bytes]] = {}
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def get(self, scope: str, key: str) -> bytes | None:
+        with self._lock:
+            return self._scopes.get(scope, {}).get(key)
+
+    def put(self, scope: str, key: str, value: bytes) -> None:
+        with self._lock:
+            values = self._scopes.get(scope, {})
+            size = self._size - len(values.get(key, b"")) + len(value)
+            if size > STORE_LIMIT_BYTES:
+                raise RefusedError(413, "the store is full")
+            self._scopes.setdefault(scope, values)[key] = value
+            self._size = size
+
+    def delete(self, scope: str, key: str) -> None:
+        """A rank deletes its key when all have connected. Its ``rank_<key>`` goes with it."""
+        with self._lock:
+            values = self._scopes.get(scope, {})
+            for gone in (key, f"rank_{key}"):
+                self._size -= len(values.pop(gone, b""))
+            if not values:
+                self._scopes.pop(scope, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._scopes.clear()
+            self._size = 0
+
+
+def _no_places(_host: str, _slot: int) -> str:
+    raise RefusedError(404, "this ring does not change")
+
+
+def _no_news(_host: str, _slot: int, _seen: int) -> dict[str, Any]:
+    raise RefusedError(404, "this ring does not change")
+
+
+def _no_channel(_message: dict[str, Any]) -> dict[str, Any]:
+    raise RefusedError(404, "no supervisors are expected")
+
+
+@dataclass
+class Routes:
+    """Who answers what. All may be called from many threads at once, and may wait."""
+
+    store: Store = field(default_factory=Store)
+    place: Callable[[str, int], str] = _no_places
+    """(host, slot) -> "rank,size,local rank,local size,cross rank,cross size" """
+    news: Callable[[str, int, int], dict[str, Any]] = _no_news
+    poll: Callable[[dict[str, Any]], dict[str, Any]] = _no_channel
+    exited: Callable[[dict[str, Any]], dict[str, Any]] = _no_channel
+
+    def answer(self, method: str, path: str, body: bytes) -> bytes:
+        """Raises RefusedError."""
+        scope, key = split_path(path)
+        if method == "POST":
+            channel = {"/ring/poll": self.poll, "/ring/exit": self.exited}.get(path)
+            if channel is None:
+                raise RefusedError(403, "no such address")
+            return json.dumps(channel(_message(body))).encode()
+        if not allowed_to_ranks(method, scope, key):
+            raise RefusedError(403, "no such scope or key")
+        if scope == RANK_AND_SIZE:
+            host, slot = key.rsplit(":", 1)
+            return self.place(host, int(slot)).encode()
+        if scope == HOSTS_UPDATED:
+            host, slot, seen = key.rsplit(":", 2)
+            return json.dumps(self.news(host, int(slot), int(seen))).encode()
+        if method == "PUT":
+            self.store.put(scope, key, body)
+            return b""
+        if method == "DELETE":
+            self.store.delete(scope, key)
+            return b""
+        value = self.store.get(scope, key)
+        if value is None:
+            raise RefusedError(404, "nothing there yet")
+        return value
+
+
+def _message(body: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(400, "not JSON") from error
+    if not isinstance(message, dict):
+        raise RefusedError(400, "not an object")
+    return message
+
+
+class BoundedHandler(BaseHTTPRequestHandler):
+    """Reads a bounded body, gives ``reply`` the request, writes its answer. Subclasses say what ``reply`` does."""
+
+    timeout = SOCKET_SECONDS
+    server_version = "schedulearn"
+    sys_version = ""
+
+    def reply(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        raise NotImplementedError
+
+    def _serve(self) -> None:
+        try:
+            status, content = self.reply(self.command, self.path, self._body())
+        except RefusedError as refused:
+            status, content = refused.status, str(refused).encode()
+        except Exception:  # whatever went wrong with one request, the ring goes on
+            status, content = 500, b"the request could not be answered"
+        try:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+        except OSError:
+            pass  # the asker has gone
+
+    def _body(self) -> bytes:
+        text = self.headers.get("Content-Length") or "0"
+        if not (text.isascii() and text.isdecimal()):
+            raise RefusedError(400, "Content-Length must be a number")
+        if len(text) > 9 or int(text) > BODY_LIMIT_BYTES:
+            raise RefusedError(413, f"a body may have {BODY_LIMIT_BYTES} bytes")
+        body = self.rfile.read(int(text))
+        if len(body) != int(text):
+            raise RefusedError(400, "the body is cut short")
+        return body
+
+    do_GET = do_PUT = do_DELETE = do_POST = _serve  # noqa: N815 - the base class looks for these names
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are no news to the user."""
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    allow_reuse_address = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A peer that breaks off is none of the user's business."""
+
+
+def serve(secret: str, routes: Routes, address: str, port: int) -> Server:
+    """Starts answering in threads. Raises OSError when the port is taken."""
+
+    class Handler(BoundedHandler):
+        def reply(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+            if not signing.verify(secret, self.headers.get(signing.HEADER), method, path, body):
+                raise RefusedError(401, "the request is not signed by this attempt")
+            return 200, routes.answer(method, path, body)
+
+    server = Server((address, port), Handler)
+    threading.Thread(target=server.serve_forever, name="rendezvous", daemon=True).start()
+    return server

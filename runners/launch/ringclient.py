@@ -1,0 +1,72 @@
+"""A supervisor's line to the driver: asks for commands, reports exits, tries again until it is heard."""
+
+import http.client
+import json
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from runners.launch.forwarder import call
+from runners.launch.hosts import POLL_SECONDS
+from runners.spec import Ring
+
+RETRY_SECONDS = 0.5
+
+
+class RingClient:
+    """``commands`` fills up as they come, each once and in order; ``woken`` is called for each."""
+
+    def __init__(self, ring: Ring, host: str, slots: int, woken: Callable[[], None]) -> None:
+        self.commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.heard_at: float | None = None
+        """When the driver last answered, on the monotonic clock; None: never yet."""
+        self._ring = ring
+        self._message = {"host": host, "slots": slots, "boot": uuid.uuid4().hex}
+        self._woken = woken
+        self._exits: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+        self._ended = threading.Event()
+
+    def begin(self) -> None:
+        threading.Thread(target=self._ask, name="ask driver", daemon=True).start()
+        threading.Thread(target=self._tell, name="tell driver", daemon=True).start()
+
+    def exited(self, run: int, code: int) -> None:
+        self._exits.put((run, code))
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def _ask(self) -> None:
+        seen = 0
+        while not self._ended.is_set():
+            answer = self._call("/ring/poll", {**self._message, "seen": seen})
+            commands = answer.get("commands", []) if answer else []
+            for command in commands:
+                seen = max(seen, int(command["number"]))
+                self.commands.put(command)
+            if commands:
+                self._woken()
+            if answer is None:
+                self._ended.wait(RETRY_SECONDS)
+
+    def _tell(self) -> None:
+        while not self._ended.is_set():
+            run, code = self._exits.get()
+            while self._call("/ring/exit", {"run": run, "code": code}) is None and not self._ended.wait(RETRY_SECONDS):
+                pass
+
+    def _call(self, path: str, message: dict[str, Any]) -> dict[str, Any] | None:
+        ring = self._ring
+        try:
+            body = json.dumps(message).encode()
+            status, answer = call(ring.driver_host, ring.port, ring.secret, "POST", path, body, POLL_SECONDS + 10)
+            value = json.loads(answer) if status == 200 else None
+        except (OSError, http.client.HTTPException, ValueError):
+            return None
+        if not isinstance(value, dict):
+            return None
+        self.heard_at = time.monotonic()
+        return value

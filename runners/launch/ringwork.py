@@ -1,0 +1,148 @@
+"""A host of a Horovod ring: its supervisor starts and ends ranks as the driver says."""
+
+import queue
+import signal
+import time
+from typing import Any
+
+from runners.launch import network
+from runners.launch.forwarder import forward
+from runners.launch.processes import Exit, Wakeup
+from runners.launch.ranks import horovod_env
+from runners.launch.rendezvous import Server
+from runners.launch.ringclient import RingClient
+from runners.launch.work import Desk, Verdict
+from runners.spec import Ring
+
+FORM_SECONDS = 600.0
+"""Hosts of one attempt start within this time of each other, or something is wrong."""
+DRIVER_SILENT_SECONDS = 60.0
+KILL_SECONDS = 5.0
+"""From SIGTERM to SIGKILL when the driver ends one rank."""
+
+
+class RingWork:
+    phase = "waiting for the ring"
+
+    def __init__(self, desk: Desk, ring: Ring, wakeup: Wakeup) -> None:
+        self.desk = desk
+        self.ring = ring
+        self.client = RingClient(ring, desk.spec.hostname, desk.spec.slots, wakeup.ring)
+        self._forwarder: Server | None = None
+        self._interface = ""
+        self._runs: dict[str, int] = {}
+        self._kill_at: dict[str, float] = {}
+        self._leaving = False
+        self._over: Verdict | None = None
+        self._failed: Verdict | None = None
+        self._began_at = time.monotonic()
+
+    def begin(self) -> None:
+        self._forwarder = forward(self.ring.driver_host, self.ring.port, self.ring.secret)
+        self.desk.scribe.say("Waiting for the other hosts")
+        self.client.begin()
+
+    def turn(self) -> None:
+        while True:
+            try:
+                self._obey(self.client.commands.get_nowait())
+            except queue.Empty:
+                break
+        now = time.monotonic()
+        for key, at in list(self._kill_at.items()):
+            if now >= at:
+                self.desk.processes.signal(signal.SIGKILL, key)
+        self._watch_driver(now)
+
+    def exited(self, exit: Exit) -> None:
+        run = self._runs.pop(exit.key, None)
+        self._kill_at.pop(exit.key, None)
+        if run is None:
+            return
+        if self._leaving:
+            self.desk.scribe.say(f"The rank in slot {exit.key} has left the ring")
+        else:
+            self.desk.scribe.say(f"The rank in slot {exit.key} ended with exit code {exit.code}")
+        self.client.exited(run, exit.code)
+
+    def verdict(self) -> Verdict | None:
+        if self._failed:
+            return self._failed
+        if self.desk.processes.running():
+            return None
+        if self._over:
+            return self._over
+        return Verdict(0, "stopped", "left the ring") if self._leaving else None
+
+    def stopping_can_wait(self) -> bool:
+        """An elastic ring that goes on lets a removed host's ranks leave at their next commit."""
+        return self.desk.spec.elastic and self._over is None and bool(self._runs)
+
+    def close(self) -> None:
+        self.client.end()
+        if self._forwarder:
+            self._forwarder.shutdown()
+            self._forwarder.server_close()
+
+    def _watch_driver(self, now: float) -> None:
+        if self._over or self._failed:
+            return
+        heard_at = self.client.heard_at
+        if heard_at is None and now - self._began_at > FORM_SECONDS:
+            self._fail(f"The driver of this ring did not answer within {FORM_SECONDS:.0f} seconds")
+        elif heard_at is not None and now - heard_at > DRIVER_SILENT_SECONDS:
+            self._fail(f"The driver of this ring has not answered for {DRIVER_SILENT_SECONDS:.0f} seconds")
+
+    def _fail(self, sentence: str) -> None:
+        self.desk.scribe.say(sentence)
+        self._failed = Verdict(1, "launch_error", sentence)
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        match command.get("do"):
+            case "start":
+                self._start(command)
+            case "stop":
+                for key, run in self._runs.items():
+                    if run == command.get("run") and key not in self._kill_at:
+                        self.desk.processes.signal(signal.SIGTERM, key)
+                        self._kill_at[key] = time.monotonic() + KILL_SECONDS
+            case "label":
+                self.desk.scribe.label(str(command.get("slot")), str(command.get("label")))
+            case "leave":
+                self._leaving = True
+            case "end":
+                self._over = Verdict(int(command.get("code", 1)), "exited", str(command.get("sentence", "")))
+                for key in list(self._runs):
+                    self.desk.processes.signal(signal.SIGTERM, key)
+                    self._kill_at.setdefault(key, time.monotonic() + KILL_SECONDS)
+
+    def _start(self, command: dict[str, Any]) -> None:
+        spec, run, slot = self.desk.spec, int(command["run"]), int(command["slot"])
+        key = str(slot)
+        if not 0 <= slot < spec.slots or key in self._runs:
+            self.client.exited(run, 1)
+            return
+        if not self._find_interface():
+            self.client.exited(run, 1)
+            return
+        self.desk.scribe.label(key, str(command["label"]))
+        self.desk.scribe.say(f"Starting {command['label']} of {' '.join(spec.command)} with Horovod")
+        assert self._forwarder is not None  # noqa: S101 - begin() comes first
+        env = horovod_env(self.desk.env(), self._interface, self._forwarder.server_port, spec.elastic)
+        env.update({str(name): str(value) for name, value in command["env"].items()})
+        if failed := self.desk.start(key, key, spec.command, env):
+            self.client.exited(run, failed)
+            return
+        self._runs[key] = run
+        self.phase = "running"
+
+    def _find_interface(self) -> bool:
+        if not network.own_name_resolves():
+            self._fail("This host's own name has no address, which Gloo needs: add it to /etc/hosts on the node")
+            return False
+        try:
+            self._interface = network.interface_of(network.own_address_towards(self.ring.driver_host, self.ring.port))
+        except OSError as error:
+            self._fail(f"No network interface leads to the driver: {error}")
+            return False
+        return True

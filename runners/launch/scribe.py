@@ -1,0 +1,186 @@
+"""The scribe: what ranks print, kept as bytes with offsets in files that outlive the engine.
+
+Each stream is ``log/<stream>.log`` and ``log/<stream>.idx`` (16-byte records: offset and Unix milliseconds, both u64
+little endian; bytes from that offset on were written at that time). Bytes are never decoded. Memory is bounded: a
+rank that writes faster than the disk is slowed down by its full pipe.
+"""
+
+import json
+import os
+import struct
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from runners.launch.files import write_atomic
+
+MARK = struct.Struct("<QQ")
+MARK_EVERY_SECONDS = 0.1
+"""So an index grows by 160 bytes a second at most."""
+SYNC_EVERY_SECONDS = 1.0
+CHUNK_BYTES = 64 * 1024
+TAIL_BYTES = 64 * 1024
+"""Kept of what comes after the limit, because the reason of a failure is in the last lines."""
+LIMIT_MIB = 256
+
+
+class Stream:
+    """One log. Thread-safe: a rank's output and our own remarks may meet in it."""
+
+    def __init__(self, folder: Path, name: str, limit_bytes: int) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._log = os.open(folder / f"{name}.log", flags, 0o644)
+        self._idx = os.open(folder / f"{name}.idx", flags, 0o644)
+        self._size = os.fstat(self._log).st_size
+        self._limit = limit_bytes
+        self._lock = threading.Lock()
+        self._marked_at = -1.0
+        self._line_open = False
+        self._limit_words = f"the limit of {limit_bytes:,} bytes for one log"
+        self._dropped_by = ""
+        self._dropped = 0
+        self._tail = bytearray()
+        self._dirty = False
+        self._closed = False
+
+    def write(self, data: bytes) -> None:
+        with self._lock:
+            room = 0 if self._dropped_by else max(self._limit - self._size, 0)
+            kept = self._append(data[:room])
+            if kept < len(data):
+                self._drop(data[kept:], "the full disk" if kept < min(room, len(data)) else self._limit_words)
+
+    def sync(self) -> None:
+        """What was written before this call is on the disk after it."""
+        with self._lock:
+            if self._closed or not self._dirty:
+                return
+            self._dirty = False
+            log, idx = os.dup(self._log), os.dup(self._idx)
+        try:  # outside the lock: a slow disk must not stop the ranks
+            os.fdatasync(log)
+            os.fdatasync(idx)
+        except OSError:
+            self._dirty = True
+        finally:
+            os.close(log)
+            os.close(idx)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            if self._dropped_by:
+                if dropped := self._dropped - len(self._tail):
+                    self._remark(f"{dropped:,} bytes dropped by {self._dropped_by}")
+                self._append(bytes(self._tail))
+        self.sync()
+        with self._lock:
+            self._closed = True
+            os.close(self._log)
+            os.close(self._idx)
+
+    def _append(self, data: bytes) -> int:
+        """Bytes kept; fewer than given only when the disk refuses them."""
+        if not data:
+            return 0
+        now = time.monotonic()
+        if self._marked_at < 0 or now - self._marked_at >= MARK_EVERY_SECONDS:
+            self._marked_at = now
+            self._put(self._idx, MARK.pack(self._size, time.time_ns() // 1_000_000))
+        written = self._put(self._log, data)
+        if written:
+            self._size += written
+            self._line_open = data[written - 1] != ord("\n")
+            self._dirty = True
+        return written
+
+    def _drop(self, data: bytes, reason: str) -> None:
+        if not self._dropped_by:
+            self._dropped_by = reason
+            self._remark(f"From here on output is dropped by {reason}; its end will be kept")
+        self._dropped += len(data)
+        self._tail += data[-TAIL_BYTES:]
+        del self._tail[:-TAIL_BYTES]
+
+    def _remark(self, sentence: str) -> None:
+        self._append((b"\n" if self._line_open else b"") + f"[schedulearn] {sentence}\n".encode())
+
+    @staticmethod
+    def _put(handle: int, data: bytes) -> int:
+        written = 0
+        while written < len(data):
+            try:
+                written += os.write(handle, data[written:])
+            except OSError:
+                break
+        return written
+
+
+class Scribe:
+    """All streams of one container, and the small files beside them."""
+
+    def __init__(self, folder: Path, limit_bytes: int = LIMIT_MIB * 1024 * 1024) -> None:
+        self.folder = folder
+        self._logs = folder / "log"
+        self._logs.mkdir(parents=True, exist_ok=True)
+        self._limit = limit_bytes
+        self._streams: dict[str, Stream] = {}
+        self._labels: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._flusher = threading.Thread(target=self._flush, name="flush", daemon=True)
+        self._flusher.start()
+        self.label("setup", "set-up")
+
+    @classmethod
+    def from_env(cls, folder: Path, env: Mapping[str, str]) -> "Scribe":
+        """``SCHEDULEARN_LOG_LIMIT_MIB`` is the limit of one stream."""
+        text = env.get("SCHEDULEARN_LOG_LIMIT_MIB", "")
+        return cls(folder, (int(text) if text.isdecimal() and int(text) else LIMIT_MIB) * 1024 * 1024)
+
+    def stream(self, name: str) -> Stream:
+        with self._lock:
+            if name not in self._streams:
+                self._streams[name] = Stream(self._logs, name, self._limit)
+            return self._streams[name]
+
+    def label(self, name: str, label: str) -> None:
+        self.stream(name)
+        with self._lock:
+            if self._labels.get(name) == label:
+                return
+            self._labels[name] = label
+            content = {key: {"label": text} for key, text in self._labels.items()}
+            write_atomic(self._logs / "streams.json", json.dumps(content).encode())
+
+    def say(self, sentence: str) -> None:
+        """A sentence for the user, in the stream ``setup``."""
+        self.stream("setup").write(sentence.encode() + b"\n")
+
+    def pump(self, handle: int, name: str) -> threading.Thread:
+        """Copies a pipe into a stream until its last writer has closed it. Owns and closes the handle."""
+        stream = self.stream(name)
+
+        def copy() -> None:
+            with open(handle, "rb", buffering=0) as pipe:
+                while data := pipe.read(CHUNK_BYTES):
+                    stream.write(data)
+
+        thread = threading.Thread(target=copy, name=f"pump {name}", daemon=True)
+        thread.start()
+        return thread
+
+    def close(self) -> None:
+        self._ended.set()
+        self._flusher.join()
+        for stream in list(self._streams.values()):
+            stream.close()
+
+    def _flush(self) -> None:
+        while not self._ended.wait(SYNC_EVERY_SECONDS):
+            with self._lock:
+                streams = list(self._streams.values())
+            for stream in streams:
+                stream.sync()

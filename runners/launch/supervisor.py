@@ -1,0 +1,194 @@
+"""The first process of a host container: starts ranks, writes down what they print and how they end, and is the fence.
+
+``python -m runners.launch.supervisor``
+
+1. read control/job.json; 2. start the work (a command, torchrun, or the ranks the driver asks for); 3. until it has
+ended: bury the dead, look at control.json and the lease, and when told to stop or fenced: notice and SIGTERM, then
+SIGKILL after the grace; 4. write exit.json, the very last thing.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from threading import Thread
+
+from runners.launch.fence import Fence
+from runners.launch.files import Control, Places, Stop, write_json
+from runners.launch.processes import Processes, Wakeup, adopt_orphans
+from runners.launch.ranks import NOTICE_FILE
+from runners.launch.ringwork import RingWork
+from runners.launch.scribe import Scribe
+from runners.launch.work import CommandWork, Desk, TorchrunWork, Verdict, Work
+from runners.spec import RunSpec
+
+TURN_SECONDS = 0.5
+UNKILLABLE_SECONDS = 10.0
+"""A killed process still there after this hangs in the kernel; nobody can wait for it."""
+DRAIN_SECONDS = 5.0
+"""For output that is still in the pipes when all ranks have ended."""
+
+SENTENCES = {
+    "preempted": "The scheduler takes the GPUs back",
+    "cancelled": "The job was cancelled",
+    "timed_out": "The job has reached its time limit",
+    "drained": "The node is being emptied",
+    "peer_lost": "Another part of the job was lost",
+    "done": "The job's work is done",
+    "resized": "The job goes on without these GPUs",
+    "fenced": "The node has lost contact with the portal",
+}
+
+
+@dataclass(slots=True)
+class Stopping:
+    exit_reason: str
+    stop: Stop
+    term_at: float
+    kill_at: float
+    termed: bool = False
+
+
+class Supervisor:
+    def __init__(self, spec: RunSpec, places: Places, control: Control, scribe: Scribe) -> None:
+        self.spec = spec
+        self.places = places
+        self.control = control
+        self.scribe = scribe
+        self.processes = Processes()
+        self.wakeup = Wakeup()
+        self.fence = Fence.from_env(places.control / "lease", os.environ)
+        self.desk = Desk(spec, places, control, scribe, self.processes, dict(os.environ))
+        self.work = self._work()
+        self.stopping: Stopping | None = None
+        self.last_code = 0
+        self._status: dict[str, object] = {}
+
+    def _work(self) -> Work:
+        if self.spec.launcher == "command":
+            return CommandWork(self.desk)
+        if self.spec.launcher == "torchrun":
+            return TorchrunWork(self.desk)
+        if self.spec.ring is None:
+            raise ValueError("a Horovod host needs a ring")
+        return RingWork(self.desk, self.spec.ring, self.wakeup)
+
+    def run(self) -> Verdict:
+        self.wakeup.on_signals(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+        adopt_orphans()
+        self.control.refresh()
+        self.work.begin()
+        while True:
+            self._tell_status()
+            arrived = self.wakeup.wait(TURN_SECONDS)
+            for exit in self.processes.reap():
+                self.last_code = exit.code or self.last_code
+                self.work.exited(exit)
+            self.work.turn()
+            self._look(arrived)
+            if verdict := self._verdict():
+                self._clean_up()
+                return verdict
+
+    def _look(self, arrived: set[int]) -> None:
+        """At everything that may want us to stop."""
+        self.control.refresh()
+        now = time.monotonic()
+        if self.stopping is None:
+            if self.fence.expired():
+                self._begin_stop("fenced", Stop("fenced", self.spec.grace_seconds), now)
+            elif self.control.stop:
+                self._begin_stop("stopped", self.control.stop, now)
+            elif arrived & {signal.SIGTERM, signal.SIGINT}:
+                self._begin_stop("stopped", Stop("stopped", self.spec.grace_seconds), now)
+        elif self.stopping.exit_reason != "fenced" and self.fence.expired():
+            self._begin_stop("fenced", Stop("fenced", self.stopping.stop.grace_seconds), now)
+        if self.stopping:
+            self._push(self.stopping, now)
+
+    def _begin_stop(self, exit_reason: str, stop: Stop, now: float) -> None:
+        sentence = SENTENCES.get(stop.reason, f"Told to stop ({stop.reason})")
+        self.scribe.say(f"{sentence}: the ranks have {stop.grace_seconds:g} seconds to end")
+        notice = {"reason": stop.reason, "grace_seconds": stop.grace_seconds, "until": time.time() + stop.grace_seconds}
+        try:
+            write_json(self.places.scribe / NOTICE_FILE, notice)
+        except OSError:
+            pass  # a courtesy; SIGTERM says the same
+        # Ranks that may leave by themselves still get a few seconds between SIGTERM and SIGKILL.
+        patience = max(stop.grace_seconds / 2, stop.grace_seconds - 3) if self._can_wait(stop) else 0.0
+        kill_at = now + stop.grace_seconds
+        if self.stopping:
+            kill_at = min(kill_at, self.stopping.kill_at)
+        self.stopping = Stopping(exit_reason, stop, min(now + patience, kill_at), kill_at)
+
+    def _can_wait(self, stop: Stop) -> bool:
+        return stop.reason not in {"fenced", "cancelled", "done"} and self.work.stopping_can_wait()
+
+    def _push(self, stopping: Stopping, now: float) -> None:
+        if not stopping.termed and (now >= stopping.term_at or not self._can_wait(stopping.stop)):
+            stopping.termed = True
+            self.processes.signal(signal.SIGTERM)
+        if now >= stopping.kill_at:
+            self.processes.kill_everything()
+
+    def _verdict(self) -> Verdict | None:
+        verdict = self.work.verdict()
+        if self.stopping is None:
+            return verdict
+        if self.processes.running() and time.monotonic() < self.stopping.kill_at + UNKILLABLE_SECONDS:
+            return None
+        code = verdict.code if verdict else self.last_code
+        return Verdict(code, self.stopping.exit_reason, SENTENCES.get(self.stopping.stop.reason, ""))
+
+    def _clean_up(self) -> None:
+        """Nothing of the job runs on, and no byte of it stays in a pipe."""
+        until = time.monotonic() + UNKILLABLE_SECONDS
+        self.processes.kill_everything()
+        while self.processes.left() and time.monotonic() < until:
+            self.wakeup.wait(0.05)
+            self.processes.reap()
+            self.processes.kill_everything()
+        self.work.close()
+        until = time.monotonic() + DRAIN_SECONDS
+        for pump in self.desk.pumps:
+            if isinstance(pump, Thread):
+                pump.join(max(until - time.monotonic(), 0))
+
+    def _tell_status(self) -> None:
+        phase = "stopping" if self.stopping else self.work.phase
+        status: dict[str, object] = {"phase": phase, "ranks": len(self.processes.running())}
+        if status != self._status:
+            self._status = status
+            try:
+                write_json(self.places.scribe / "status.json", status)
+            except OSError:
+                pass  # a full disk must not end the training
+
+
+def finish(places: Places, scribe: Scribe, verdict: Verdict) -> int:
+    """The log first, then exit.json: who sees the exit has the whole log."""
+    scribe.close()
+    content = {"code": verdict.code, "reason": verdict.reason, "detail": verdict.detail}
+    try:
+        write_json(places.scribe / "exit.json", content)
+    except OSError as error:
+        sys.stderr.write(f"exit.json could not be written: {error}; it would say {json.dumps(content)}\n")
+    return verdict.code if 0 <= verdict.code <= 255 else 1
+
+
+def main() -> int:
+    places = Places.from_env(dict(os.environ))
+    control = Control(places.control)
+    scribe = Scribe.from_env(places.scribe, os.environ)
+    try:
+        supervisor = Supervisor(control.spec(), places, control, scribe)
+    except (OSError, ValueError) as error:
+        scribe.say(f"This container could not be started: {error}")
+        return finish(places, scribe, Verdict(1, "launch_error", str(error)))
+    return finish(places, scribe, supervisor.run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""What a host's supervisor supervises when there is no ring: a plain command, or torchrun."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from runners.launch import network
+from runners.launch.files import Control, Places
+from runners.launch.processes import Exit, Processes
+from runners.launch.ranks import rank_env, torchrun_argv, with_python
+from runners.launch.scribe import Scribe
+from runners.spec import RunSpec
+
+NOT_FOUND_CODE = 127
+NOT_EXECUTABLE_CODE = 126
+"""As a shell says them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a container ended; the content of exit.json."""
+
+    code: int
+    reason: str
+    detail: str = ""
+
+
+@dataclass
+class Desk:
+    """What every kind of work needs at hand."""
+
+    spec: RunSpec
+    places: Places
+    control: Control
+    scribe: Scribe
+    processes: Processes
+    inherited: Mapping[str, str]
+    pumps: list[object] = field(default_factory=list)
+
+    def env(self) -> dict[str, str]:
+        return rank_env(self.spec, self.places, self.inherited)
+
+    def start(self, key: str, stream: str, argv: tuple[str, ...], env: Mapping[str, str]) -> int:
+        """0, or the code that stands for a program that could not be started. Says so to the user."""
+        argv = with_python(argv)
+        try:
+            _, output = self.processes.start(key, argv, env, self.places.workspace)
+        except (OSError, ValueError, IndexError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            self.scribe.say(f"“{argv[0] if argv else ''}” could not be started: {why}. Check the job's command.")
+            return NOT_FOUND_CODE if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE_CODE
+        self.pumps.append(self.scribe.pump(output, stream))
+        return 0
+
+
+class Work(Protocol):
+    phase: str
+    """One phrase for status.json."""
+
+    def begin(self) -> None:
+        """Start what can be started at once."""
+
+    def turn(self) -> None:
+        """Called after every event and at least twice a second."""
+
+    def exited(self, exit: Exit) -> None:
+        """One of our processes ended."""
+
+    def verdict(self) -> Verdict | None:
+        """None while the work goes on."""
+
+    def stopping_can_wait(self) -> bool:
+        """True while ranks may leave by themselves, so that SIGTERM need not come at once."""
+
+    def close(self) -> None:
+        """Let go of whatever still holds a stream open."""
+
+
+class CommandWork:
+    """The command once, with all the container's GPUs."""
+
+    phase = "running"
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self._code: int | None = None
+
+    def begin(self) -> None:
+        desk = self.desk
+        desk.scribe.label("0", "rank 0")
+        desk.scribe.say(f"Starting {' '.join(desk.spec.command)}")
+        if failed := desk.start("0", "0", desk.spec.command, desk.env()):
+            self._code = failed
+
+    def turn(self) -> None: ...
+
+    def exited(self, exit: Exit) -> None:
+        self._code = exit.code
+        self.desk.scribe.say(f"The command ended with exit code {exit.code}")
+
+    def verdict(self) -> Verdict | None:
+        return None if self._code is None else Verdict(self._code, "exited")
+
+    def stopping_can_wait(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+
+
+class TorchrunWork:
+    """torchrun, which starts this host's ranks. Their output comes through one named pipe for each."""
+
+    phase = "running"
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self._code: int | None = None
+        self._folder = Path(tempfile.mkdtemp(prefix="streams-"))
+        self._held: list[int] = []
+        self._unlabelled = set(range(desk.spec.slots))
+
+    def begin(self) -> None:
+        desk, spec = self.desk, self.desk.spec
+        hosts = len(desk.control.hosts) or _hosts_by_counting(spec)
+        if not hosts:
+            self._code = NOT_EXECUTABLE_CODE
+            desk.scribe.say("The number of hosts is not known, so torchrun cannot start")
+            return
+        endpoint, address, interface = self._meeting_point()
+        for slot in range(spec.slots):
+            desk.scribe.label(str(slot), f"rank {slot}" if hosts == 1 else f"{spec.hostname}, local rank {slot}")
+            pipe = self._folder / str(slot)
+            os.mkfifo(pipe, 0o600)
+            reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._held.append(os.open(pipe, os.O_WRONLY | os.O_CLOEXEC))
+            os.set_blocking(reader, True)
+            desk.pumps.append(desk.scribe.pump(reader, str(slot)))
+        ranks = "1 rank" if spec.slots == 1 else f"{spec.slots} ranks"
+        desk.scribe.say(f"Starting {ranks} of {' '.join(spec.command)} with torchrun on {spec.hostname}")
+        if hosts > 1:
+            desk.scribe.say("Waiting for the other hosts")
+        env = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface, **desk.env()}
+        argv = torchrun_argv(spec, hosts, endpoint, address, self._folder)
+        if failed := desk.start("torchrun", "setup", argv, env):
+            self._code = failed
+
+    def _meeting_point(self) -> tuple[str, str, str]:
+        """Endpoint, our own address and its interface."""
+        ring = self.desk.spec.ring
+        if ring is None:
+            return "127.0.0.1:0", "127.0.0.1", "lo"
+        endpoint = f"{ring.driver_host}:{ring.port}"
+        try:
+            address = network.own_address_towards(ring.driver_host, ring.port)
+            return endpoint, address, network.interface_of(address)
+        except OSError:  # the first host's name is not known yet; torchrun waits for it
+            return endpoint, self.desk.spec.hostname, "eth0"
+
+    def turn(self) -> None:
+        for slot in list(self._unlabelled):
+            try:
+                rank = int((self._folder / f"rank.{slot}").read_bytes()[:12])
+            except (OSError, ValueError):
+                continue
+            self._unlabelled.discard(slot)
+            self.desk.scribe.label(str(slot), f"rank {rank}")
+
+    def exited(self, exit: Exit) -> None:
+        self._code = exit.code
+        self.turn()
+        self.desk.scribe.say(f"torchrun ended with exit code {exit.code}")
+
+    def verdict(self) -> Verdict | None:
+        return None if self._code is None else Verdict(self._code, "exited")
+
+    def stopping_can_wait(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        for handle in self._held:
+            os.close(handle)
+        self._held.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _hosts_by_counting(spec: RunSpec) -> int:
+    """How many equal hosts make up the ring; 0 when that cannot be told."""
+    if spec.ring is None:
+        return 1
+    hosts, rest = divmod(spec.ring.max_ranks, max(1, spec.slots))
+    return 0 if rest else hosts
