@@ -81,6 +81,25 @@ def usage_of(user_ids: Iterable[int]) -> dict[int, Usage]:
     return {id: Usage(gpus.get(id, 0), waiting.get(id, 0)) for id in ids}
 
 
+def usage_together(user_ids: Iterable[int]) -> Usage:
+    parts = usage_of(user_ids).values()
+    return Usage(sum(part.gpus for part in parts), sum(part.waiting for part in parts))
+
+
+def overview() -> list[tuple[Limit, Usage]]:
+    """Each limit with what its people hold together now, groups first."""
+    rows = list(Limit.objects.select_related("user", "group").prefetch_related("group__user_set"))
+    people = {
+        row.pk: [user.pk for user in row.group.user_set.all()] if row.group else [row.user_id or 0] for row in rows
+    }
+    used = usage_of({id for ids in people.values() for id in ids})
+    rows.sort(key=lambda row: (row.group is None, str(row.user or row.group).lower()))
+    return [
+        (row, Usage(sum(used[id].gpus for id in people[row.pk]), sum(used[id].waiting for id in people[row.pk])))
+        for row in rows
+    ]
+
+
 def set_limit(actor: User, owner: User | Group, *, max_gpus: int | None, max_queued: int | None) -> None:
     """Sets, changes or (both None) takes away the limit of a user or a group."""
     key = {"user": owner} if isinstance(owner, User) else {"group": owner}

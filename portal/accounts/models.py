@@ -69,6 +69,10 @@ class Invite(models.Model):
     class Meta:
         ordering = ["-created_at"]
 
+    @property
+    def is_open(self) -> bool:
+        return self.used_at is None and self.expires_at > timezone.now()
+
 
 class ApiToken(models.Model):
     """A named key for scripts. Only its digest is kept; it is shown once."""

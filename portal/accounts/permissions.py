@@ -46,3 +46,10 @@ class IsAdmin(BasePermission):
 
 def is_admin(user: object) -> bool:
     return isinstance(user, User) and user.is_admin
+
+
+def signed_in(request: HttpRequest) -> User:
+    """The user of a request that LoginRequiredMiddleware has let through."""
+    if not isinstance(request.user, User):
+        raise Http404
+    return request.user

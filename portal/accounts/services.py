@@ -17,14 +17,11 @@ from django.utils.http import urlsafe_base64_encode
 
 from portal.accounts.audit import audit
 from portal.accounts.models import ApiToken, Invite, User, digest, new_session_salt
+from portal.refused import Refused
 
 INVITE_LIFE = timedelta(days=7)
 MOST_TOKENS = 50
 """Per user and alive at once; more would be a script gone wrong."""
-
-
-class RefusedError(Exception):
-    """An act that the rules of accounts forbid, with a sentence for the person who asked."""
 
 
 # The way in
@@ -86,7 +83,7 @@ def accept_invite(token: str, *, username: str, password: str, email: str = "") 
     with transaction.atomic():
         invite = open_invites().select_for_update(of=("self",)).filter(token_digest=digest(token)).first()
         if invite is None:
-            raise RefusedError("This invitation was used already or has expired. Ask your admin for a new one.")
+            raise Refused("This invitation was used already or has expired. Ask your admin for a new one.", "conflict")
         user = User.objects.create_user(username, email, password, is_staff=invite.makes_admin)
         user.groups.set(invite.groups.all())
         Invite.objects.filter(pk=invite.pk).update(used_at=timezone.now(), used_by=user)
@@ -135,7 +132,7 @@ def _locked_unless_last_admin(user: User, *, losing: bool) -> User:
     rows = _lock_admins(user.pk)
     row = next(row for row in rows if row.pk == user.pk)
     if losing and row.is_admin and not any(other.is_admin for other in rows if other.pk != row.pk):
-        raise RefusedError(f"{row} is the last admin. Make somebody else an admin first.")
+        raise Refused(f"{row} is the last admin. Make somebody else an admin first.", "conflict")
     return row
 
 
@@ -198,7 +195,7 @@ def create_token(
     user: User, name: str, *, scope: str = ApiToken.Scope.WRITE, expires_at: datetime | None = None
 ) -> tuple[ApiToken, str]:
     if live_tokens(user).count() >= MOST_TOKENS:
-        raise RefusedError(f"You have {MOST_TOKENS} API tokens already. Revoke one you no longer use.")
+        raise Refused(f"You have {MOST_TOKENS} API tokens already. Revoke one you no longer use.", "limit")
     return ApiToken.issue(user, name, scope=scope, expires_at=expires_at)
 
 

@@ -1,4 +1,38 @@
-from django.urls import URLPattern, URLResolver
+from django.urls import path, re_path
+
+from portal.accounts import admin_views, views
 
 app_name = "accounts"
-urlpatterns: list[URLPattern | URLResolver] = []
+urlpatterns = [
+    path("accounts/sign-in/", views.SignIn.as_view(), name="sign-in"),
+    path("accounts/sign-out/", views.SignOut.as_view(), name="sign-out"),
+    path("accounts/sign-out-everywhere/", views.sign_out_everywhere, name="sign-out-everywhere"),
+    path("accounts/password/", views.ChangePassword.as_view(), name="password-change"),
+    path("accounts/password/reset/", views.ResetPassword.as_view(), name="password-reset"),
+    path("accounts/password/reset/sent/", views.ResetPasswordSent.as_view(), name="password-reset-sent"),
+    path(
+        "accounts/password/reset/<uidb64>/<token>/",
+        views.ResetPasswordConfirm.as_view(),
+        name="password-reset-confirm",
+    ),
+    path("accounts/invite/<str:token>/", views.invite, name="invite"),
+    path("accounts/profile/", views.Profile.as_view(), name="profile"),
+    path("accounts/tokens/", views.tokens, name="tokens"),
+    path("accounts/tokens/<int:pk>/revoke/", views.revoke_token, name="token-revoke"),
+    path("admin/users/", admin_views.Users.as_view(), name="users"),
+    re_path(
+        r"^admin/users/(?P<pk>[0-9]{1,18})/(?P<act>make-admin|make-member|activate|deactivate)/$",
+        admin_views.user_act,
+        name="user-act",
+    ),
+    path("admin/users/<int:pk>/reset-link/", admin_views.user_reset_link, name="user-reset-link"),
+    path("admin/groups/", admin_views.Groups.as_view(), name="groups"),
+    path("admin/groups/<int:pk>/", admin_views.group, name="group"),
+    path("admin/groups/<int:pk>/delete/", admin_views.delete_group, name="group-delete"),
+    path("admin/limits/", admin_views.limits, name="limits"),
+    path("admin/limits/users/<int:pk>/", admin_views.limit_user, name="limit-user"),
+    path("admin/limits/groups/<int:pk>/", admin_views.limit_group, name="limit-group"),
+    path("admin/invites/", admin_views.invites, name="invites"),
+    path("admin/invites/<int:pk>/revoke/", admin_views.revoke_invite, name="invite-revoke"),
+    path("admin/audit/", admin_views.Audit.as_view(), name="audit"),
+]

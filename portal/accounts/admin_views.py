@@ -1,0 +1,198 @@
+"""Admin pages about people: users, groups, limits, invitations, the audit log."""
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.models import Group
+from django.core.paginator import Paginator
+from django.db.models import Count, Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+from django.views.generic import ListView
+
+from portal.accounts import services
+from portal.accounts.forms import GroupForm, InviteForm, LimitForm, MembersForm
+from portal.accounts.limits import overview, set_limit, usage_together
+from portal.accounts.models import AuditEntry, Invite, Limit, User
+from portal.accounts.permissions import AdminOnly, admin_required, signed_in
+from portal.refused import Refused
+
+PAGE = 50
+
+
+class Users(AdminOnly, ListView):
+    template_name = "accounts/admin_users.html"
+    paginate_by = PAGE
+
+    def get_queryset(self) -> QuerySet[User]:
+        users = User.objects.order_by("username").prefetch_related("groups")
+        if words := self.request.GET.get("q", "").strip():
+            users = users.filter(
+                Q(username__icontains=words)
+                | Q(email__icontains=words)
+                | Q(first_name__icontains=words)
+                | Q(last_name__icontains=words)
+            )
+        shown = self.request.GET.get("show", "")
+        return users.filter(
+            **{"active": {"is_active": True}, "off": {"is_active": False}, "admins": {"is_staff": True}}.get(shown, {})
+        )
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        return super().get_context_data(
+            q=self.request.GET.get("q", ""), show=self.request.GET.get("show", ""), **context
+        )
+
+
+ROLE_ACTS = {
+    "make-admin": (services.set_admin, True, "{} is an admin now."),
+    "make-member": (services.set_admin, False, "{} is no longer an admin."),
+    "activate": (services.set_active, True, "{} may sign in again."),
+    "deactivate": (services.set_active, False, "{} is signed out everywhere and can no longer sign in."),
+}
+
+
+@admin_required
+@require_POST
+def user_act(request: HttpRequest, pk: int, act: str) -> HttpResponse:
+    user = get_object_or_404(User, pk=pk)
+    do, value, done = ROLE_ACTS[act]
+    try:
+        do(signed_in(request), user, value)
+        messages.success(request, done.format(user))
+    except Refused as refusal:
+        messages.error(request, str(refusal))
+    return redirect("accounts:users")
+
+
+@admin_required
+@require_POST
+@never_cache
+def user_reset_link(request: HttpRequest, pk: int) -> HttpResponse:
+    user = get_object_or_404(User, pk=pk, is_active=True)
+    link = services.reset_link(signed_in(request), user, settings.SITE_URL)
+    return render(request, "accounts/admin_reset_link.html", {"person": user, "link": link})
+
+
+class Groups(AdminOnly, ListView):
+    template_name = "accounts/admin_groups.html"
+    paginate_by = PAGE
+    queryset = Group.objects.annotate(members=Count("user")).order_by("name")
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        return super().get_context_data(**{"form": GroupForm(), **context})
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        form = GroupForm(request.POST)
+        if form.is_valid():
+            group = services.create_group(signed_in(request), form.cleaned_data["name"])
+            return redirect("accounts:group", group.pk)
+        self.object_list = self.get_queryset()
+        return self.render_to_response(self.get_context_data(form=form), status=400)
+
+
+@admin_required
+def group(request: HttpRequest, pk: int) -> HttpResponse:
+    row = get_object_or_404(Group, pk=pk)
+    names = " ".join(row.user_set.order_by("username").values_list("username", flat=True))
+    form = MembersForm(request.POST or None, initial={"names": names})
+    if request.method == "POST" and form.is_valid():
+        services.set_members(signed_in(request), row, form.cleaned_data["names"])
+        messages.success(request, f"The members of {row.name} are saved.")
+        return redirect("accounts:groups")
+    return render(
+        request, "accounts/admin_group.html", {"group": row, "form": form}, status=400 if form.errors else 200
+    )
+
+
+@admin_required
+@require_POST
+def delete_group(request: HttpRequest, pk: int) -> HttpResponse:
+    row = get_object_or_404(Group, pk=pk)
+    services.delete_group(signed_in(request), row)
+    messages.success(request, f"The group {row.name} is gone; its members keep their accounts.")
+    return redirect("accounts:groups")
+
+
+@admin_required
+def limits(request: HttpRequest) -> HttpResponse:
+    """All limits beside what is used of them; ``?who=`` leads to the form of a user or a group."""
+    if who := request.GET.get("who", "").strip():
+        if found := Group.objects.filter(name=who).first():
+            return redirect("accounts:limit-group", found.pk)
+        if person := User.objects.filter(username=who).first():
+            return redirect("accounts:limit-user", person.pk)
+        messages.error(request, f"No user and no group is called “{who}”.")
+        return redirect("accounts:limits")
+    return render(
+        request, "accounts/admin_limits.html", {"limits": overview(), "groups": Group.objects.order_by("name")}
+    )
+
+
+@admin_required
+def limit_user(request: HttpRequest, pk: int) -> HttpResponse:
+    person = get_object_or_404(User, pk=pk)
+    return _edit_limit(request, person, person.username, [person.pk])
+
+
+@admin_required
+def limit_group(request: HttpRequest, pk: int) -> HttpResponse:
+    group = get_object_or_404(Group, pk=pk)
+    return _edit_limit(request, group, f"the group {group.name}", list(group.user_set.values_list("pk", flat=True)))
+
+
+def _edit_limit(request: HttpRequest, owner: User | Group, name: str, user_ids: list[int]) -> HttpResponse:
+    now = Limit.objects.filter(**{"user" if isinstance(owner, User) else "group": owner}).first()
+    initial = {"max_gpus": now.max_gpus, "max_queued": now.max_queued} if now else {}
+    form = LimitForm(request.POST or None, initial=initial)
+    if request.method == "POST" and form.is_valid():
+        set_limit(signed_in(request), owner, **form.cleaned_data)
+        messages.success(
+            request, f"The limit of {name} is saved. It counts from now on; running jobs keep what they hold."
+        )
+        return redirect("accounts:limits")
+    context = {"form": form, "name": name, "usage": usage_together(user_ids), "people": len(user_ids), "limit": now}
+    return render(request, "accounts/admin_limit.html", context, status=400 if form.errors else 200)
+
+
+@admin_required
+@never_cache
+def invites(request: HttpRequest) -> HttpResponse:
+    """The link is shown in the answer to its creation only; the database keeps its digest."""
+    form, link = InviteForm(request.POST or None), ""
+    if request.method == "POST" and form.is_valid():
+        _, token = services.create_invite(signed_in(request), **form.cleaned_data)
+        link = settings.SITE_URL.rstrip("/") + reverse("accounts:invite", args=[token])
+        form = InviteForm()
+    rows = Paginator(Invite.objects.select_related("created_by", "used_by").prefetch_related("groups"), PAGE)
+    context = {"form": form, "link": link, "page_obj": rows.get_page(request.GET.get("page"))}
+    return render(request, "accounts/admin_invites.html", context, status=400 if form.errors else 200)
+
+
+@admin_required
+@require_POST
+def revoke_invite(request: HttpRequest, pk: int) -> HttpResponse:
+    services.revoke_invite(signed_in(request), get_object_or_404(Invite, pk=pk))
+    messages.success(request, "The invitation no longer works.")
+    return redirect("accounts:invites")
+
+
+class Audit(AdminOnly, ListView):
+    template_name = "accounts/admin_audit.html"
+    paginate_by = PAGE
+
+    def get_queryset(self) -> QuerySet[AuditEntry]:
+        rows = AuditEntry.objects.select_related("actor")
+        for name, lookup in (("action", "action"), ("actor", "actor__username"), ("target", "target__icontains")):
+            if value := self.request.GET.get(name, "").strip():
+                rows = rows.filter(**{lookup: value})
+        return rows
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        actions = AuditEntry.objects.order_by("action").values_list("action", flat=True).distinct()
+        chosen = {name: self.request.GET.get(name, "") for name in ("action", "actor", "target")}
+        return super().get_context_data(actions=actions, chosen=chosen, **context)

@@ -1,0 +1,130 @@
+"""Forms of accounts. They check; services act."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib.auth.forms import PasswordResetForm as DjangoPasswordResetForm
+from django.contrib.auth.forms import UsernameField
+from django.contrib.auth.models import Group
+from django.core.cache import cache
+from django.utils import timezone
+
+from portal.accounts.models import ApiToken, User
+from portal.accounts.services import check_password_rules
+from portal.accounts.tasks import send_reset_mail
+
+RESET_REST_SECONDS = 60
+"""At most one reset mail per account and minute, whoever asks."""
+
+
+class JoinForm(forms.ModelForm):
+    """Name and password of a new account. Validated as a User, so that taken names and addresses are found here."""
+
+    password = forms.CharField(
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+        help_text="At least 8 characters, not only digits, not a common password.",
+    )
+
+    class Meta:
+        model = User
+        fields = ("username", "email")
+        field_classes = {"username": UsernameField}
+        labels = {"username": "User name", "email": "E-mail address"}
+        help_texts = {"username": "Letters, digits and @ . + - _", "email": "For notices and to reset your password."}
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        user = User(username=cleaned.get("username", ""), email=cleaned.get("email", ""))
+        for problem in check_password_rules(cleaned.get("password", ""), user):
+            self.add_error("password", problem)
+        return cleaned
+
+
+class ProfileForm(forms.ModelForm):
+    class Meta:
+        model = User
+        fields = ("first_name", "last_name", "email")
+        labels = {"first_name": "First name", "last_name": "Last name", "email": "E-mail address"}
+
+
+class PasswordResetForm(DjangoPasswordResetForm):
+    """Mail goes out in the background: how long the answer takes does not tell who has an account."""
+
+    def get_users(self, email: str) -> list[User]:
+        return [user for user in super().get_users(email) if cache.add(f"reset:{user.pk}", 1, RESET_REST_SECONDS)]
+
+    def save(self, *args: Any, **options: Any) -> None:
+        """The link names SITE_URL, not the host that the request claims."""
+        site = settings.SITE_URL.partition("://")
+        super().save(*args, **{**options, "domain_override": site[2], "use_https": site[0] == "https"})
+
+    def send_mail(
+        self,
+        subject_template_name: str,
+        email_template_name: str,
+        context: dict[str, Any],
+        from_email: str | None,
+        to_email: str,
+        html_email_template_name: str | None = None,
+    ) -> None:
+        send_reset_mail(
+            user_name=context["user"].get_username(), to=to_email, token=context["token"], uid=context["uid"]
+        )
+
+
+class TokenForm(forms.Form):
+    LIVES = (("30", "30 days"), ("90", "90 days"), ("365", "one year"), ("", "no end"))
+
+    name = forms.CharField(max_length=80, help_text="What will use it, for example “laptop” or “nightly benchmark”.")
+    scope = forms.ChoiceField(choices=ApiToken.Scope.choices, initial=ApiToken.Scope.WRITE, label="It may")
+    days = forms.ChoiceField(choices=LIVES, initial="90", required=False, label="Works for")
+
+    def expires_at(self) -> datetime | None:
+        days = self.cleaned_data["days"]
+        return timezone.now() + timedelta(days=int(days)) if days else None
+
+
+class InviteForm(forms.Form):
+    email = forms.EmailField(
+        required=False, label="E-mail address", help_text="Only a note of whom it is for; it is filled in for them."
+    )
+    groups = forms.ModelMultipleChoiceField(
+        Group.objects.order_by("name"), required=False, widget=forms.CheckboxSelectMultiple
+    )
+    makes_admin = forms.BooleanField(required=False, label="Makes an admin")
+
+
+class GroupForm(forms.ModelForm):
+    class Meta:
+        model = Group
+        fields = ("name",)
+
+
+class MembersForm(forms.Form):
+    """User names, because a list of everybody does not scale; the page offers them while one types."""
+
+    names = forms.CharField(
+        required=False,
+        label="Members",
+        widget=forms.Textarea(attrs={"rows": 6, "spellcheck": "false"}),
+        help_text="User names, separated by spaces or lines.",
+    )
+
+    def clean_names(self) -> list[User]:
+        names = set(self.cleaned_data["names"].replace(",", " ").split())
+        found = list(User.objects.filter(username__in=names))
+        if unknown := names - {user.username for user in found}:
+            raise forms.ValidationError(f"Nobody is called {', '.join(sorted(unknown))}.")
+        return found
+
+
+class LimitForm(forms.Form):
+    max_gpus = forms.IntegerField(
+        min_value=0, max_value=100_000, required=False, label="GPUs at once", help_text="Empty: no limit."
+    )
+    max_queued = forms.IntegerField(
+        min_value=0, max_value=1_000_000, required=False, label="Waiting jobs", help_text="Empty: no limit."
+    )

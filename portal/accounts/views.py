@@ -1,0 +1,146 @@
+"""One's own account: the way in and out, password, profile, API tokens."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth import login, views
+from django.contrib.auth.decorators import login_not_required
+from django.contrib.auth.forms import PasswordChangeForm
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse, reverse_lazy
+from django.utils.decorators import method_decorator
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_POST
+from django.views.generic import UpdateView
+
+from portal.accounts import services
+from portal.accounts.forms import JoinForm, PasswordResetForm, ProfileForm, TokenForm
+from portal.accounts.limits import limits_for
+from portal.accounts.models import ApiToken, User
+from portal.accounts.permissions import signed_in
+from portal.refused import Refused
+
+BACKEND = "django.contrib.auth.backends.ModelBackend"
+
+
+class SignIn(views.LoginView):
+    template_name = "accounts/sign_in.html"
+    redirect_authenticated_user = True
+
+
+class SignOut(views.LogoutView):
+    """POST only, so that no link or image signs anybody out."""
+
+
+@method_decorator(never_cache, name="dispatch")
+class ChangePassword(views.PasswordChangeView):
+    """Keeps this session, ends all others: the hash of the password is part of what a session proves."""
+
+    template_name = "accounts/password_change.html"
+    form_class = PasswordChangeForm
+    success_url = reverse_lazy("accounts:profile")
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        messages.success(self.request, "Your password is changed. Everywhere else you are signed out.")
+        return super().form_valid(form)
+
+
+@method_decorator(login_not_required, name="dispatch")
+class ResetPassword(views.PasswordResetView):
+    """Answers the same whether the address is known or not."""
+
+    template_name = "accounts/password_reset.html"
+    form_class = PasswordResetForm
+    success_url = reverse_lazy("accounts:password-reset-sent")
+
+
+@method_decorator(login_not_required, name="dispatch")
+class ResetPasswordSent(views.PasswordResetDoneView):
+    template_name = "accounts/password_reset_sent.html"
+
+
+@method_decorator(login_not_required, name="dispatch")
+class ResetPasswordConfirm(views.PasswordResetConfirmView):
+    template_name = "accounts/password_reset_confirm.html"
+    success_url = reverse_lazy("accounts:sign-in")
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        messages.success(self.request, "Your new password is set. Sign in with it.")
+        return super().form_valid(form)
+
+
+@login_not_required
+@never_cache
+@sensitive_post_parameters("password")
+def invite(request: HttpRequest, token: str) -> HttpResponse:
+    """Where an invitation or the set-up link leads: choose a name and a password, be signed in."""
+    found = services.find_invite(token)
+    if found is None:
+        return render(request, "accounts/invite_invalid.html", status=404)
+    form = JoinForm(request.POST or None, initial={"email": found.email})
+    if request.method == "POST" and form.is_valid():
+        data = form.cleaned_data
+        try:
+            user = services.accept_invite(
+                token, username=data["username"], password=data["password"], email=data["email"]
+            )
+        except Refused:
+            return render(request, "accounts/invite_invalid.html", status=404)
+        login(request, user, backend=BACKEND)
+        messages.success(request, f"Welcome, {user}.")
+        return redirect("home")
+    return render(request, "accounts/invite.html", {"form": form, "first": found.created_by is None})
+
+
+class Profile(UpdateView):
+    form_class = ProfileForm
+    template_name = "accounts/profile.html"
+    success_url = reverse_lazy("accounts:profile")
+
+    def get_object(self, queryset: Any = None) -> User:
+        return User.objects.get(
+            pk=signed_in(self.request).pk
+        )  # a copy: what a form refuses must not show in the page's head
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        user = signed_in(self.request)
+        return super().get_context_data(groups=user.groups.order_by("name"), limits=limits_for(user), **context)
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        messages.success(self.request, "Saved.")
+        return super().form_valid(form)
+
+
+@require_POST
+def sign_out_everywhere(request: HttpRequest) -> HttpResponse:
+    """Ends all sessions but this one."""
+    user = signed_in(request)
+    services.end_sessions(user)
+    login(request, user, backend=BACKEND)
+    messages.success(request, "Everywhere else you are signed out.")
+    return redirect("accounts:profile")
+
+
+@never_cache
+def tokens(request: HttpRequest) -> HttpResponse:
+    """The new token is in the answer to its creation and nowhere else: neither in the session nor in the database."""
+    user, new = signed_in(request), None
+    form = TokenForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        data = form.cleaned_data
+        try:
+            _, new = services.create_token(user, data["name"], scope=data["scope"], expires_at=form.expires_at())
+            form = TokenForm()
+        except Refused as refusal:
+            form.add_error(None, str(refusal))
+    return render(request, "accounts/tokens.html", {"form": form, "new": new, "tokens": user.api_tokens.all()})
+
+
+@require_POST
+def revoke_token(request: HttpRequest, pk: int) -> HttpResponse:
+    token = get_object_or_404(ApiToken, pk=pk, user=signed_in(request))
+    services.revoke_token(token)
+    messages.success(request, f"“{token.name}” no longer works.")
+    return redirect(reverse("accounts:tokens"))

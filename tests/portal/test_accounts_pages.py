@@ -1,0 +1,339 @@
+"""The pages of accounts, as a browser uses them."""
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.core import mail
+from django.core.cache import cache
+from django.test import Client
+from django.urls import reverse
+
+from portal.accounts import services
+from portal.accounts.limits import limits_for, set_limit
+from portal.accounts.models import ApiToken, AuditEntry, Invite, User
+from tests.laws.people import PASSWORD, make_people
+
+pytestmark = pytest.mark.django_db
+NEW = "weathered-lighthouse-7"
+
+
+@pytest.fixture(autouse=True)
+def empty_cache() -> None:
+    cache.clear()
+
+
+@pytest.fixture
+def people() -> dict[str, User]:
+    return make_people()
+
+
+def browser(user: User | None = None, **kwargs: Any) -> Client:
+    client = Client(**kwargs)
+    if user is not None:
+        client.force_login(user)
+    return client
+
+
+def sign_in(client: Client, name: str, password: str, **extra: Any) -> Any:
+    return client.post(reverse("accounts:sign-in"), {"username": name, "password": password}, **extra)
+
+
+def link_in(text: str) -> str:
+    found = re.search(r"http://localhost:\d+(/[^\s<]+)", text)
+    assert found, text
+    return found[1]
+
+
+class TestSigningIn:
+    def test_the_right_password_opens_the_door(self, people: dict[str, User]) -> None:
+        client = browser()
+        assert sign_in(client, "alice", PASSWORD).status_code == 302
+        assert client.get(reverse("accounts:profile")).status_code == 200
+
+    def test_an_unknown_name_and_a_wrong_password_get_the_same_answer(self, people: dict[str, User]) -> None:
+        def said(name: str) -> str:
+            page = sign_in(browser(), name, "wrong").content.decode().replace(name, "")
+            return re.sub(r'(csrfmiddlewaretoken" value|nonce)="[^"]*"', "", page)
+
+        User.objects.filter(username="charlie").update(is_active=False)
+        assert said("alice") == said("nobody-of-that-name") == said("charlie")
+
+    def test_an_unknown_name_costs_a_password_hash_too(
+        self, people: dict[str, User], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Counted rather than timed: the hash is what takes the time."""
+        hashed: list[str] = []
+        monkeypatch.setattr(User, "set_password", lambda self, raw: hashed.append(raw))
+        sign_in(browser(), "nobody-of-that-name", "wrong")
+        assert hashed == ["wrong"]
+
+    def test_ten_wrong_passwords_close_the_door_and_a_forged_header_does_not_open_it(
+        self, people: dict[str, User]
+    ) -> None:
+        client = browser()
+        answers = [sign_in(client, "alice", "wrong", HTTP_X_FORWARDED_FOR=f"10.0.0.{n}").status_code for n in range(12)]
+        assert 429 in answers[9:] and 429 not in answers[:9]
+        assert sign_in(client, "alice", PASSWORD, HTTP_X_FORWARDED_FOR="10.9.9.9").status_code == 429
+        assert "quarter of an hour" in sign_in(client, "alice", PASSWORD).content.decode()
+
+    def test_the_lock_is_for_one_name_from_one_address(self, people: dict[str, User]) -> None:
+        for _ in range(11):
+            sign_in(browser(), "alice", "wrong")
+        assert sign_in(browser(), "bob", PASSWORD).status_code == 302
+        assert sign_in(browser(REMOTE_ADDR="10.0.0.7"), "alice", PASSWORD).status_code == 302
+
+    def test_behind_our_proxy_the_last_forwarded_address_counts(self, people: dict[str, User], settings: Any) -> None:
+        settings.BEHIND_PROXY = True
+        for n in range(11):
+            sign_in(browser(), "alice", "wrong", HTTP_X_FORWARDED_FOR=f"1.1.1.{n}, 10.0.0.7")
+        assert sign_in(browser(), "alice", PASSWORD, HTTP_X_FORWARDED_FOR="9.9.9.9, 10.0.0.7").status_code == 429
+        assert sign_in(browser(), "alice", PASSWORD, HTTP_X_FORWARDED_FOR="10.0.0.7, 10.0.0.8").status_code == 302
+
+    @pytest.mark.parametrize(
+        "to",
+        ["https://evil.example/", "//evil.example/", "/\\evil.example", "javascript:alert(1)", "https:evil.example"],
+    )
+    def test_next_does_not_lead_away(self, people: dict[str, User], to: str) -> None:
+        address = reverse("accounts:sign-in")
+        page = browser().post(f"{address}?next={to}", {"username": "alice", "password": PASSWORD, "next": to})
+        assert (page.status_code, page["Location"]) == (302, "/")
+
+    def test_next_leads_where_one_wanted_to_go(self, people: dict[str, User]) -> None:
+        client = browser()
+        asked = client.get(reverse("accounts:tokens"))
+        assert asked.status_code == 302
+        page = client.post(
+            asked["Location"], {"username": "alice", "password": PASSWORD, "next": reverse("accounts:tokens")}
+        )
+        assert page["Location"] == reverse("accounts:tokens")
+
+    def test_a_link_cannot_sign_out(self, people: dict[str, User]) -> None:
+        client = browser(people["alice"])
+        assert client.get(reverse("accounts:sign-out")).status_code == 405
+        assert client.post(reverse("accounts:sign-out")).status_code == 302
+        assert client.get(reverse("accounts:profile")).status_code == 302
+
+
+class TestSessions:
+    def test_a_changed_password_ends_the_other_sessions(self, people: dict[str, User]) -> None:
+        here, there = browser(people["alice"]), browser(people["alice"])
+        data = {"old_password": PASSWORD, "new_password1": NEW, "new_password2": NEW}
+        assert here.post(reverse("accounts:password-change"), data).status_code == 302
+        assert here.get(reverse("accounts:profile")).status_code == 200
+        assert there.get(reverse("accounts:profile")).status_code == 302
+
+    def test_sign_out_everywhere_keeps_this_one(self, people: dict[str, User]) -> None:
+        here, there = browser(people["alice"]), browser(people["alice"])
+        here.post(reverse("accounts:sign-out-everywhere"))
+        assert here.get(reverse("accounts:profile")).status_code == 200
+        assert there.get(reverse("accounts:profile")).status_code == 302
+
+    def test_a_deactivated_user_is_out_and_stays_out_when_activated_again(self, people: dict[str, User]) -> None:
+        client = browser(people["alice"])
+        services.set_active(people["ada"], people["alice"], False)
+        assert client.get(reverse("accounts:profile")).status_code == 302
+        services.set_active(people["ada"], people["alice"], True)
+        assert client.get(reverse("accounts:profile")).status_code == 302
+        assert sign_in(client, "alice", PASSWORD).status_code == 302
+
+    def test_the_database_does_not_know_what_the_browser_holds(self, people: dict[str, User]) -> None:
+        from django.contrib.sessions.models import Session
+
+        client = browser(people["alice"])
+        row = Session.objects.get()
+        assert client.cookies["sessionid"].value not in (row.session_key, row.session_data)
+        thief = browser()
+        thief.cookies["sessionid"] = row.session_key
+        assert thief.get(reverse("accounts:profile")).status_code == 302
+
+
+class TestReset:
+    def test_mail_leads_to_a_new_password_once(self, people: dict[str, User]) -> None:
+        client = browser()
+        assert client.post(reverse("accounts:password-reset"), {"email": "alice@example.org"}).status_code == 302
+        path = link_in(mail.outbox[0].body)
+        form = client.get(path)
+        assert form.status_code == 302  # the token moves from the address into the session
+        done = client.post(form["Location"], {"new_password1": NEW, "new_password2": NEW})
+        assert done["Location"] == reverse("accounts:sign-in")
+        assert sign_in(browser(), "alice", NEW).status_code == 302
+        assert "no longer works" in browser().get(path).content.decode()
+
+    def test_an_unknown_address_gets_the_same_answer_and_no_mail(self, people: dict[str, User]) -> None:
+        answers = {
+            (page.status_code, page["Location"])
+            for email in ("alice@example.org", "nobody@example.org")
+            for page in [browser().post(reverse("accounts:password-reset"), {"email": email})]
+        }
+        assert len(answers) == 1
+        assert [message.to for message in mail.outbox] == [["alice@example.org"]]
+
+    def test_the_link_names_our_site_whatever_host_was_asked(self, people: dict[str, User], settings: Any) -> None:
+        settings.ALLOWED_HOSTS = ["*"]
+        browser().post(reverse("accounts:password-reset"), {"email": "alice@example.org"}, HTTP_HOST="evil.example")
+        assert "evil" not in mail.outbox[0].body
+
+    def test_nobody_fills_a_mailbox(self, people: dict[str, User]) -> None:
+        for _ in range(5):
+            browser().post(reverse("accounts:password-reset"), {"email": "bob@example.org"})
+        assert len(mail.outbox) == 1
+
+    def test_an_admin_can_make_the_link(self, people: dict[str, User]) -> None:
+        page = browser(people["ada"]).post(reverse("accounts:user-reset-link", args=[people["bob"].pk]))
+        client = browser()
+        form = client.get(link_in(page.content.decode()))
+        client.post(form["Location"], {"new_password1": NEW, "new_password2": NEW})
+        assert sign_in(browser(), "bob", NEW).status_code == 302
+        assert AuditEntry.objects.get().action == "user.reset_link"
+
+
+class TestInvites:
+    def join(self, path: str, name: str = "newcomer", password: str = NEW, client: Client | None = None) -> Any:
+        return (client or browser()).post(path, {"username": name, "password": password, "email": ""})
+
+    def test_from_the_admins_page_to_the_new_account(self, people: dict[str, User]) -> None:
+        group = Group.objects.create(name="students")
+        page = browser(people["ada"]).post(
+            reverse("accounts:invites"), {"email": "new@example.org", "groups": [group.pk]}
+        )
+        assert page["Cache-Control"].find("no-store") >= 0
+        path = link_in(page.content.decode())
+        client = browser()
+        assert "new@example.org" in client.get(path).content.decode()
+        assert self.join(path, client=client).status_code == 302
+        assert client.get(reverse("accounts:profile")).status_code == 200
+        user = User.objects.get(username="newcomer")
+        assert list(user.groups.all()) == [group] and not user.is_admin
+        assert browser().get(path).status_code == 404
+        assert path.split("/")[-2] not in browser(people["ada"]).get(reverse("accounts:invites")).content.decode()
+
+    def test_weak_passwords_and_taken_names_are_refused_and_the_link_stays_good(self, people: dict[str, User]) -> None:
+        _, token = services.create_invite(people["ada"])
+        path = reverse("accounts:invite", args=[token])
+        for name, password, said in (
+            ("x", "password", "too common"),
+            ("x", "12345", "too short"),
+            ("Alice", NEW, "taken"),
+            ("bad name", NEW, "valid username"),
+        ):
+            page = self.join(path, name, password)
+            assert said in page.content.decode(), said
+        assert self.join(path).status_code == 302
+
+    def test_a_role_cannot_be_smuggled_in(self, people: dict[str, User]) -> None:
+        _, token = services.create_invite(people["ada"])
+        data = {
+            "username": "sly",
+            "password": NEW,
+            "email": "",
+            "is_staff": "on",
+            "makes_admin": "on",
+            "is_superuser": "on",
+        }
+        browser().post(reverse("accounts:invite", args=[token]), data)
+        user = User.objects.get(username="sly")
+        assert not user.is_staff and not user.is_superuser
+
+    def test_withdrawing_ends_it(self, people: dict[str, User]) -> None:
+        invite, token = services.create_invite(people["ada"])
+        browser(people["ada"]).post(reverse("accounts:invite-revoke", args=[invite.pk]))
+        assert self.join(reverse("accounts:invite", args=[token])).status_code == 404
+        assert not Invite.objects.exists()
+
+
+class TestTokens:
+    def test_shown_once_and_kept_as_a_digest(self, people: dict[str, User]) -> None:
+        client = browser(people["alice"])
+        page = client.post(reverse("accounts:tokens"), {"name": "laptop", "scope": "read", "days": "30"})
+        token = re.search(r"sl_[\w-]{43}", page.content.decode())
+        assert token and "no-store" in page["Cache-Control"]
+        assert token[0] not in client.get(reverse("accounts:tokens")).content.decode()
+        row = ApiToken.objects.get()
+        assert row.expires_at and (row.expires_at - row.created_at).days in (29, 30)
+
+    def test_nobody_revokes_anothers(self, people: dict[str, User]) -> None:
+        row, _ = ApiToken.issue(people["alice"], "laptop")
+        assert browser(people["bob"]).post(reverse("accounts:token-revoke", args=[row.pk])).status_code == 404
+        assert browser(people["alice"]).post(reverse("accounts:token-revoke", args=[row.pk])).status_code == 302
+        row.refresh_from_db()
+        assert not row.is_live
+
+
+class TestAdminPages:
+    def test_users_are_searched_and_paged(self, people: dict[str, User]) -> None:
+        User.objects.bulk_create(User(username=f"student{n:03}", email=f"s{n}@example.org") for n in range(120))
+        client = browser(people["ada"])
+        assert "student000" not in client.get(reverse("accounts:users") + "?q=alice").content.decode()
+        assert "of 125 users" in client.get(reverse("accounts:users") + "?page=2").content.decode()
+        assert client.get(reverse("accounts:users") + "?q=zzz").status_code == 200
+        assert client.get(reverse("accounts:users") + "?page=99").status_code == 404
+
+    def test_a_page_of_users_takes_few_queries(
+        self, people: dict[str, User], django_assert_max_num_queries: Any
+    ) -> None:
+        group = Group.objects.create(name="students")
+        for n in range(40):
+            User.objects.create(username=f"u{n}", email=f"u{n}@example.org").groups.add(group)
+        client = browser(people["ada"])
+        with django_assert_max_num_queries(9):
+            client.get(reverse("accounts:users"))
+
+    def test_acts_are_done_and_traced(self, people: dict[str, User]) -> None:
+        client = browser(people["ada"])
+        for act, action in (
+            ("make-admin", "user.role"),
+            ("make-member", "user.role"),
+            ("deactivate", "user.deactivate"),
+            ("activate", "user.activate"),
+        ):
+            client.post(reverse("accounts:user-act", args=[people["bob"].pk, act]))
+            entry = AuditEntry.objects.first()
+            assert entry and (entry.actor, entry.action, entry.target) == (people["ada"], action, "user bob")
+        assert AuditEntry.objects.count() == 4
+
+    def test_the_last_admin_is_told_why_not(self, people: dict[str, User]) -> None:
+        page = browser(people["ada"]).post(
+            reverse("accounts:user-act", args=[people["ada"].pk, "deactivate"]), follow=False
+        )
+        assert page.status_code == 302
+        assert User.objects.get(username="ada").is_active
+
+    def test_groups_members_and_limits(self, people: dict[str, User]) -> None:
+        client = browser(people["ada"])
+        client.post(reverse("accounts:groups"), {"name": "students"})
+        group = Group.objects.get()
+        assert (
+            "Nobody is called zorro"
+            in client.post(reverse("accounts:group", args=[group.pk]), {"names": "alice zorro"}).content.decode()
+        )
+        client.post(reverse("accounts:group", args=[group.pk]), {"names": "alice, bob"})
+        assert set(group.user_set.values_list("username", flat=True)) == {"alice", "bob"}
+        where = client.get(reverse("accounts:limits") + "?who=students")["Location"]
+        assert "2 people hold 0 GPUs" in client.get(where).content.decode()
+        client.post(where, {"max_gpus": "4", "max_queued": ""})
+        assert limits_for(people["bob"])[0].max_gpus == 4
+        assert "0 of 4" in client.get(reverse("accounts:limits")).content.decode()
+        client.post(reverse("accounts:group-delete", args=[group.pk]))
+        assert not Group.objects.exists()
+        assert [entry.action for entry in AuditEntry.objects.all()] == [
+            "group.delete",
+            "limit.set",
+            "group.members",
+            "group.create",
+        ]
+
+    def test_the_audit_log_is_filtered_and_paged(self, people: dict[str, User]) -> None:
+        for n in range(60):
+            set_limit(people["ada"], people["bob"], max_gpus=n, max_queued=None)
+        services.create_group(people["ada"], "<b>students</b>")
+        client = browser(people["ada"])
+        assert "of 61 entries" in client.get(reverse("accounts:audit")).content.decode()
+        only = client.get(reverse("accounts:audit") + "?action=group.create").content.decode()
+        assert "&lt;b&gt;students" in only and "<b>students" not in only and "limit.set</td>" not in only
+
+    def test_members_find_no_admin_pages(self, people: dict[str, User]) -> None:
+        for name in ("users", "groups", "limits", "invites", "audit"):
+            assert browser(people["alice"]).get(reverse(f"accounts:{name}")).status_code == 404
+            assert browser().get(reverse(f"accounts:{name}")).status_code == 302
