@@ -1,0 +1,192 @@
+"""Building images on a Docker Engine with its classic builder, from contexts that we pack ourselves."""
+
+import io
+import json
+import os
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from runners.docker_runtime import APIError, ImageNotFound, connect, engine_calls
+from runners.preparing import PrepareError
+from runners.wheels import Target, glibc_of
+
+BUILD_SECONDS = 900
+"""The longest silence between two lines of a build."""
+
+ASK = (
+    "import json, platform, sys; "
+    "print(json.dumps([list(sys.version_info[:2]), list(platform.libc_ver()), platform.machine()]))"
+)
+
+
+class DockerImages:
+    """What environments need of an engine. Every call is bounded by its own silence."""
+
+    def __init__(self, base_url: str | None = None) -> None:
+        self.client = connect(base_url, BUILD_SECONDS)
+
+    def id_of(self, image: str) -> str | None:
+        """The content's digest, None when the image is not here."""
+        with engine_calls():
+            try:
+                return str(self.client.api.inspect_image(image)["Id"])
+            except ImageNotFound:
+                return None
+
+    def pull(self, image: str, tell: Callable[[str], None]) -> None:
+        """Raises PrepareError when no registry gives it."""
+        repository, _, tag = image.partition(":")
+        with engine_calls():
+            try:
+                for event in self.client.api.pull(repository, tag or "latest", stream=True, decode=True):
+                    if "error" in event:
+                        raise no_image(image, str(event["error"]))
+                    tell(str(event.get("status", "")))
+            except APIError as error:
+                raise no_image(image, str(error.explanation)) from error
+
+    def target(self, image: str, cuda: bool) -> Target:
+        """Which interpreter the image has: asked by running it, without a network or rights."""
+        try:
+            python, libc, machine = json.loads(self.output(image, ["python", "-c", ASK]))
+        except (APIError, ValueError) as error:
+            raise PrepareError(
+                f"The base image {image} has no working python: {error}",
+                "Use an image with Python 3.11 or newer called “python”, or run deploy/base-image.sh.",
+            ) from error
+        return Target(".".join(str(part) for part in python), glibc_of((libc[0], libc[1])), machine, cuda)
+
+    def output(self, image: str, command: list[str]) -> str:
+        with engine_calls():
+            said: bytes = self.client.containers.run(
+                image, command, entrypoint=[], network_mode="none", remove=True, cap_drop=["ALL"], read_only=True
+            )
+        return said.decode()
+
+    def run_mounted(
+        self, image: str, script: str, mounts: Mapping[Path, tuple[str, bool]], variables: Mapping[str, str]
+    ) -> Iterator[str]:
+        """Run a shell script of ours over some folders, without a network; yields its output. Raises APIError or
+        PrepareError with the end of the output."""
+        volumes = {str(path): {"bind": to, "mode": "rw" if write else "ro"} for path, (to, write) in mounts.items()}
+        with engine_calls():
+            container = self.client.containers.create(
+                image,
+                ["sh", "-ec", script],
+                entrypoint=[],
+                network_mode="none",
+                volumes=volumes,
+                environment=dict(variables),
+                user=f"{os.geteuid()}:{os.getegid()}",
+                cap_drop=["ALL"],
+                security_opt=["no-new-privileges:true"],
+            )
+            try:
+                container.start()
+                last = ""
+                for chunk in container.logs(stream=True, follow=True):
+                    last = (last + chunk.decode(errors="replace"))[-4000:]
+                    yield last
+                if container.wait(timeout=60)["StatusCode"] != 0:
+                    raise PrepareError(
+                        f"Compiling in {image} failed: {last.strip()[-300:]}", "See the engine and that image."
+                    )
+            finally:
+                container.remove(force=True, v=True)
+
+    def build(
+        self,
+        files: Mapping[str, Path | bytes],
+        dockerfile: str,
+        tag: str,
+        args: Mapping[str, str],
+        tell: Callable[[int, int, str], None],
+    ) -> None:
+        """Build from exactly these files (folders by their content) and tag the result.
+
+        ``tell`` hears (step, steps, line). Raises PrepareError with the failing step's last words.
+        """
+        said: list[str] = []
+        step, steps = 0, 1
+        with packed(files) as context, engine_calls():
+            events = self.client.api.build(
+                fileobj=context,
+                custom_context=True,
+                dockerfile=dockerfile,
+                tag=tag,
+                buildargs=dict(args),
+                rm=True,
+                forcerm=True,
+                pull=False,
+                network_mode="none",
+                labels={"schedulearn": "image"},
+                decode=True,
+            )
+            for event in events:
+                if "error" in event:
+                    raise build_failed(tag, str(event["error"]), said)
+                line = str(event.get("stream", "")).strip()
+                if not line:
+                    continue
+                said = [*said[-20:], line]
+                if line.startswith("Step ") and "/" in line:
+                    counted = line.split()[1].split("/")
+                    step, steps = int(counted[0]), int(counted[1])
+                tell(step, steps, line)
+
+    def drop_left_overs(self) -> None:
+        """The build stages' layers, which hold every wheel once more. The classic builder leaves them behind."""
+        with engine_calls():
+            self.client.api.prune_images(filters={"dangling": True, "label": ["schedulearn.stage=build"]})
+
+
+@contextmanager
+def packed(files: Mapping[str, Path | bytes]) -> Iterator[Any]:
+    """A tar of the context on disk: wheels are too big for memory. Owners and times say nothing, so that equal
+    content is equal to the builder's cache."""
+    with tempfile.TemporaryFile(prefix="schedulearn-context-") as file:
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            for name, content in sorted(files.items()):
+                if isinstance(content, Path):
+                    tar.add(content, name, filter=plain)
+                else:
+                    add_bytes(tar, name, content)
+        file.seek(0)
+        yield file
+
+
+def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    if "__pycache__" in member.name or not (member.isdir() or member.isreg()):
+        return None
+    member.uid = member.gid = 0
+    member.uname = member.gname = "root"
+    member.mtime = 0
+    member.mode = 0o755 if member.isdir() else 0o644
+    return member
+
+
+def add_bytes(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    member.mode = 0o644
+    tar.addfile(member, io.BytesIO(content))
+
+
+def no_image(image: str, why: str) -> PrepareError:
+    return PrepareError(
+        f"The base image {image} cannot be pulled: {why}",
+        "Set SCHEDULEARN_BASE_IMAGE to an image this engine has, or make one with deploy/base-image.sh.",
+    )
+
+
+def build_failed(tag: str, why: str, said: list[str]) -> PrepareError:
+    if "no space left" in (why + " ".join(said)).lower():
+        return PrepareError(
+            "Building the image failed: the engine's disk is full.", "Make room (docker system prune), then try again."
+        )
+    last = next((line for line in reversed(said) if "error" in line.lower()), said[-1] if said else "")
+    return PrepareError(f"Building {tag} failed: {last or why}"[:500], "The build's account is in the agent's log.")

@@ -1,0 +1,323 @@
+"""Making a curated environment ready on this node: as an image for Docker, as a virtual environment for processes.
+
+Preparing is slow once and may be repeated at any time: what is unchanged is found again by its content.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from runners import horovod_wheel, images
+from runners.docker_images import DockerImages
+from runners.images import Entry
+from runners.preparing import (
+    PrepareError,
+    ProgramError,
+    Progress,
+    alone,
+    cache_home,
+    clock,
+    content_key,
+    explain,
+    need_space,
+    run,
+)
+from runners.runtime import EngineError
+from runners.wheels import Target, this_machine, wheelhouse
+
+PUBLIC_BASE = "python:3.11-slim-bookworm"
+LOCAL_BASE = "schedulearn-base:bookworm"
+"""What deploy/base-image.sh makes."""
+PUBLIC_BUILDER = "python:3.11-bookworm"
+"""Has a compiler; used when the host has none that suits."""
+
+LAUNCH = ("__init__.py", "spec.py", "launch")
+"""The part of ``runners`` that goes into the images."""
+
+RUNNERS = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One line of the agent's report about environments."""
+
+    key: str
+    digest: str = ""
+    state: Literal["waiting", "preparing", "ready", "failed"] = "waiting"
+    progress_percent: int = 0
+    detail: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """``reference`` is what runs the environment: an image's tag, or the path of a python."""
+
+    digest: str
+    reference: str
+
+
+class Environments(Protocol):
+    def prepare(self, key: str, progress: Progress | None = None) -> Report:
+        """Slow (minutes) the first time, a second or two after. Returns READY or FAILED, never raises for what can go
+        wrong on a machine. One at a time; call it in a thread of its own."""
+        ...
+
+    def reports(self) -> list[Report]:
+        """What is known of each environment asked for so far. Quick, from any thread."""
+        ...
+
+    def reference_of(self, key: str) -> str | None:
+        """What ``create`` needs; None while it is not ready, or is no longer there."""
+        ...
+
+
+class Preparing:
+    """What both kinds share: keeping book of each environment."""
+
+    def __init__(self) -> None:
+        self._reports: dict[str, Report] = {}
+        self._prepared: dict[str, Prepared] = {}
+        self._books = threading.Lock()
+        self._one_at_a_time = threading.Lock()
+
+    def prepare(self, key: str, progress: Progress | None = None) -> Report:
+        with self._one_at_a_time:
+            entry = images.find(key)
+            if entry is None:
+                return self._note(
+                    Report(key, state="failed", detail=f"There is no environment “{key}” in this release.")
+                )
+
+            def tell(percent: int, words: str) -> None:
+                self._note(Report(key, state="preparing", progress_percent=min(99, percent), detail=words))
+                if progress is not None:
+                    progress(percent, words)
+
+            tell(0, "starting")
+            try:
+                prepared = self._make(entry, tell)
+            except PrepareError as error:
+                return self._note(Report(key, state="failed", detail=f"{error.text} {error.mend}"))
+            except EngineError as error:
+                return self._note(Report(key, state="failed", detail=f"{error} Start the engine; it is tried again."))
+            except OSError as error:
+                return self._note(Report(key, state="failed", detail=f"The system refused: {error}."))
+            with self._books:
+                self._prepared[key] = prepared
+            return self._note(Report(key, prepared.digest, "ready", 100, ""))
+
+    def reports(self) -> list[Report]:
+        with self._books:
+            return [self._reports[key] for key in sorted(self._reports)]
+
+    def reference_of(self, key: str) -> str | None:
+        with self._books:
+            prepared = self._prepared.get(key)
+        if prepared is None:
+            return None
+        if self._is_there(prepared):
+            return prepared.reference
+        with self._books:
+            self._prepared.pop(key, None)
+            self._reports[key] = replace(self._reports[key], state="waiting", progress_percent=0, detail="it is gone")
+        return None
+
+    def _note(self, report: Report) -> Report:
+        with self._books:
+            self._reports[report.key] = report
+        return report
+
+    def _make(self, entry: Entry, tell: Progress) -> Prepared:
+        raise NotImplementedError
+
+    def _is_there(self, prepared: Prepared) -> bool:
+        raise NotImplementedError
+
+
+class ProcessEnvironments(Preparing):
+    """A virtual environment per recipe under the cache folder, shared by all installations of this user."""
+
+    def __init__(self, cuda: bool = False) -> None:
+        super().__init__()
+        self.target = this_machine(cuda)
+
+    def _make(self, entry: Entry, tell: Progress) -> Prepared:
+        house = wheelhouse(entry, self.target, tell, (0, 30))
+        wheel = horovod_wheel.ensure(entry, self.target, house, tell, horovod_wheel.build_here, (30, 85))
+        digest = content_key(
+            "venv 1",
+            entry.requirements.read_bytes(),
+            entry.check,
+            self.target.words,
+            house.name,
+            name_of(wheel),
+            sys.prefix,
+        )
+        folder = cache_home() / "envs" / f"{entry.key}-{digest[:12]}"
+        python, done = folder / "bin" / "python", folder / ".complete"
+        with alone(cache_home() / "locks" / f"env-{folder.name}", tell, 85):
+            if not done.exists():
+                need_space(cache_home(), entry.disk_mib)
+                shutil.rmtree(folder, ignore_errors=True)
+                self._install(entry, folder, house, wheel, tell)
+                done.touch()
+        return Prepared(digest, str(python))
+
+    def _install(self, entry: Entry, folder: Path, house: Path, wheel: Path | None, tell: Progress) -> None:
+        log = cache_home() / "logs" / f"install-{entry.key}.log"
+        python = folder / "bin" / "python"
+        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-index"]
+
+        def installing(seconds: float, said: str) -> None:
+            tell(min(97, 87 + int(seconds) // 8), f"installing packages for {clock(seconds)}")
+
+        try:
+            tell(86, "making the virtual environment")
+            run([sys.executable, "-m", "venv", folder], log)
+            run([*pip, "--find-links", house, "-r", entry.requirements], log, installing)
+            if wheel is not None:
+                run([*pip, "--no-deps", wheel], log, installing)
+            tell(98, "checking that it works")
+            run([python, "-c", entry.check or "pass"], log, seconds=300, cwd=folder)
+        except ProgramError as error:
+            raise explain(error, "Making the virtual environment", log) from error
+
+    def _is_there(self, prepared: Prepared) -> bool:
+        return Path(prepared.reference).exists()
+
+
+class DockerEnvironments(Preparing):
+    """Two images per recipe: its packages, and on top of them what runs first. A change of ours rebuilds the second."""
+
+    def __init__(
+        self,
+        engine: DockerImages | None = None,
+        base_image: str | None = None,
+        build_image: str | None = None,
+        cuda: bool = False,
+        host_can_build: Callable[[Target], bool] = horovod_wheel.host_can_build,
+    ) -> None:
+        super().__init__()
+        self._engine = engine
+        self.base_image = base_image or os.environ.get("SCHEDULEARN_BASE_IMAGE")
+        self.build_image = build_image or os.environ.get("SCHEDULEARN_BUILD_IMAGE") or PUBLIC_BUILDER
+        self.cuda = cuda
+        self.host_can_build = host_can_build
+
+    @property
+    def engine(self) -> DockerImages:
+        """Connected when first needed: an agent may start before its engine."""
+        if self._engine is None:
+            self._engine = DockerImages()
+        return self._engine
+
+    def _make(self, entry: Entry, tell: Progress) -> Prepared:
+        base = self._base(tell)
+        target = self.engine.target(base, self.cuda)
+        house = wheelhouse(entry, target, tell, (3, 25))
+        wheel = horovod_wheel.ensure(entry, target, house, tell, self._builder(target, tell), (25, 70))
+        packages = self._packages(entry, base, house, wheel, tell)
+        launch = {f"schedulearn/runners/{name}": RUNNERS / name for name in LAUNCH}
+        recipe = (images.FOLDER / "job.Dockerfile").read_bytes()
+        digest = content_key("job 1", packages, self.engine.id_of(packages) or "", recipe, tree(launch), entry.check)
+        tag = f"schedulearn-job:{entry.key}-{digest[:12]}"
+        if self.engine.id_of(tag) is None:
+            tell(94, "adding what runs first, and checking")
+            self.engine.build(
+                {**launch, "Dockerfile": recipe},
+                "Dockerfile",
+                tag,
+                {"PACKAGES_IMAGE": packages, "CHECK": entry.check or "pass"},
+                lambda step, steps, line: tell(94 + 5 * step // steps, "adding what runs first, and checking"),
+            )
+        return Prepared(self.engine.id_of(tag) or digest, tag)
+
+    def _base(self, tell: Progress) -> str:
+        """The image named by the settings; else the public one, or what deploy/base-image.sh made."""
+        wanted = [self.base_image] if self.base_image else [PUBLIC_BASE, LOCAL_BASE]
+        for image in wanted:
+            if self.engine.id_of(image):
+                return image
+        self.engine.pull(wanted[0], lambda status: tell(1, f"fetching the base image {wanted[0]}: {status}"))
+        return wanted[0]
+
+    def _packages(self, entry: Entry, base: str, house: Path, wheel: Path | None, tell: Progress) -> str:
+        recipe = (images.FOLDER / "packages.Dockerfile").read_bytes()
+        requirements = entry.requirements.read_bytes()
+        base_id = self.engine.id_of(base) or ""
+        digest = content_key("packages 1", recipe, requirements, base_id, house.name, name_of(wheel))
+        tag = f"schedulearn-packages:{entry.key}-{digest[:12]}"
+        if self.engine.id_of(tag) is None:
+            with tempfile.TemporaryDirectory(prefix="schedulearn-own-") as own:
+                if wheel is not None:
+                    shutil.copy(wheel, own)
+                tell(71, "sending packages to the engine")
+                self.engine.build(
+                    {"Dockerfile": recipe, "requirements.txt": requirements, "wheels": house, "own": Path(own)},
+                    "Dockerfile",
+                    tag,
+                    {"BASE_IMAGE": base},
+                    lambda step, steps, line: tell(72 + 20 * step // steps, "installing packages into the image"),
+                )
+            self.engine.drop_left_overs()
+        return tag
+
+    def _builder(self, target: Target, tell: Progress) -> horovod_wheel.Build:
+        """This machine's compiler when its product runs in the image, else a container that has one."""
+        return horovod_wheel.build_here if self.host_can_build(target) else self._build_in_container
+
+    def _build_in_container(
+        self, source: Path, house: Path, out: Path, variables: dict[str, str], progress: Progress
+    ) -> None:
+        image = self.build_image
+        if self.engine.id_of(image) is None:
+            lacking = horovod_wheel.missing_tools(this_machine(self.cuda))
+            try:
+                self.engine.pull(image, lambda status: progress(1, f"fetching the compiler's image {image}: {status}"))
+            except PrepareError as error:
+                raise lacking or PrepareError(
+                    f"Horovod must be compiled once, and the image with the compiler ({image}) cannot be pulled.",
+                    "Set SCHEDULEARN_BUILD_IMAGE to an image with the same Python, g++ and make.",
+                ) from error
+        target = self.engine.target(image, self.cuda)
+        with tempfile.TemporaryDirectory(prefix="schedulearn-tools-") as folder:
+            tools = horovod_wheel.tools_house(target, Path(folder), progress)
+            mounts = {
+                source: ("/source", True),
+                house: ("/house", False),
+                tools: ("/tools", False),
+                out: ("/out", True),
+            }
+            began = time.monotonic()
+            script = horovod_wheel.container_script(house)
+            for said in self.engine.run_mounted(image, script, mounts, variables):
+                progress(*horovod_wheel.compiling(time.monotonic() - began, said))
+
+    def _is_there(self, prepared: Prepared) -> bool:
+        return self.engine.id_of(prepared.reference) is not None
+
+
+def name_of(wheel: Path | None) -> str:
+    """The folder is named by all that went into the wheel."""
+    return f"{wheel.parent.name}/{wheel.name}" if wheel else ""
+
+
+def tree(paths: dict[str, Path]) -> str:
+    """The content of files and folders, without what Python leaves beside them."""
+    parts: list[str | bytes] = []
+    for name, path in sorted(paths.items()):
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        for file in files:
+            if file.is_file() and "__pycache__" not in file.parts:
+                parts += [f"{name}/{file.relative_to(path)}", file.read_bytes()]
+    return content_key(*parts)

@@ -1,0 +1,251 @@
+"""Horovod's newest release does not compile against today's torch. Mended, it does: once, then the wheel is kept.
+
+The wheel is found again by everything that went into it: version, torch, Python, C library, GPU support, mending.
+"""
+
+import hashlib
+import os
+import shutil
+import sys
+import sysconfig
+import tarfile
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from runners.images import Entry, Horovod
+from runners.preparing import (
+    PrepareError,
+    ProgramError,
+    Progress,
+    alone,
+    cache_home,
+    clock,
+    content_key,
+    explain,
+    need_space,
+    run,
+)
+from runners.wheels import PIP, Target, cross, make, this_machine, torch_version
+
+TOOLS = ("setuptools<80", "wheel", "cmake<4", "packaging", "cffi", "cloudpickle", "psutil", "PyYAML")
+"""setuptools 80 dropped what Horovod's setup.py uses; cmake 4 refuses the minimum versions of its third parties."""
+
+BUILD_MIB = 3000
+EXPECTED_SECONDS = 240
+"""On two cores; only for a bar that moves before the compiler's own percentage is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    path: str
+    before: str
+    after: str
+
+
+MENDS = (
+    # torch's headers need C++17 since 2.1
+    Mend("CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 17)"),
+    Mend("horovod/torch/CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 17)"),
+    Mend("third_party/gloo/CMakeLists.txt", "-std=c++11 -fPIC", "-std=c++17 -fPIC"),
+)
+
+Build = Callable[[Path, Path, Path, dict[str, str], Progress], None]
+"""(mended source, folder of wheels, where the wheel shall go, variables, progress): compiles."""
+
+
+def settings(target: Target) -> dict[str, str]:
+    """Horovod's build switches. Gloo on processors; with GPUs NCCL does the reductions, Gloo the rest."""
+    common = {
+        "HOROVOD_WITH_PYTORCH": "1",
+        "HOROVOD_WITHOUT_TENSORFLOW": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_WITH_GLOO": "1",
+        "HOROVOD_WITHOUT_MPI": "1",
+        "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+        "MAKEFLAGS": f"-j{os.cpu_count() or 1}",
+    }
+    if not target.cuda:
+        return common
+    return {**common, "HOROVOD_GPU": "CUDA", "HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_WITHOUT_NVTX": "1"}
+
+
+def wheel_key(horovod: Horovod, torch: str, target: Target) -> str:
+    switches = sorted((name, value) for name, value in settings(target).items() if name != "MAKEFLAGS")
+    return content_key("horovod 1", horovod.version, horovod.sha256, torch, target.words, repr(MENDS), repr(switches))
+
+
+def find(entry: Entry, target: Target, house: Path) -> Path | None:
+    """The wheel, if it was made before."""
+    if entry.horovod is None:
+        return None
+    folder = cache_home() / "wheels" / wheel_key(entry.horovod, torch_version(house), target)
+    return next(iter(sorted(folder.glob("horovod-*.whl"))), None)
+
+
+def ensure(
+    entry: Entry, target: Target, house: Path, progress: Progress, build: Build, percent: tuple[int, int] = (30, 80)
+) -> Path | None:
+    """The wheel for this target; compiled by ``build`` if it is not there yet. None if the recipe wants none."""
+    if entry.horovod is None:
+        return None
+    low, high = percent
+    key = wheel_key(entry.horovod, torch_version(house), target)
+    folder = cache_home() / "wheels" / key
+    with alone(cache_home() / "locks" / f"horovod-{key}", progress, low):
+        if found := find(entry, target, house):
+            return found
+        need_space(cache_home(), BUILD_MIB)
+        with tempfile.TemporaryDirectory(prefix=".horovod-", dir=make(cache_home() / "wheels")) as work:
+            source = mended_source(entry.horovod, Path(work), progress, low)
+            out = make(Path(work) / "out")
+
+            def scaled(done: int, words: str) -> None:
+                progress(low + (high - low) * done // 100, words)
+
+            build(source, house, out, settings(target), scaled)
+            if not list(out.glob("horovod-*.whl")):
+                raise PrepareError("Compiling Horovod left no wheel.", "Look at the log in the cache folder.")
+            shutil.rmtree(folder, ignore_errors=True)
+            out.rename(folder)
+    return find(entry, target, house)
+
+
+def mended_source(horovod: Horovod, work: Path, progress: Progress, percent: int) -> Path:
+    """The release as published, checked by its hash, with the mends in."""
+    progress(percent, "fetching Horovod's source")
+    log = cache_home() / "logs" / "fetch-horovod.log"
+    tools = work / "sdist-tools"
+    try:
+        # To learn its name pip runs the setup.py of a source: with setuptools that still suit it.
+        run([*PIP, "install", "-q", "--target", tools, "setuptools<80", "wheel", "packaging"], log, seconds=600)
+        fetch = ["download", "--no-deps", "--no-build-isolation", "--no-binary", "horovod", "-d", str(work)]
+        run([*PIP, *fetch, f"horovod=={horovod.version}"], log, env={"PYTHONPATH": str(tools)}, seconds=600)
+    except ProgramError as error:
+        raise explain(error, "Fetching Horovod's source", log) from error
+    archive = next(iter(work.glob("horovod-*.tar.gz")))
+    if hashlib.sha256(archive.read_bytes()).hexdigest() != horovod.sha256:
+        raise PrepareError(
+            f"The source of Horovod {horovod.version} is not the one this recipe was written for.",
+            "Check where this machine's pip fetches from; the expected hash is in environment.toml.",
+        )
+    with tarfile.open(archive) as tar:
+        tar.extractall(work, filter="data")
+    source = work / f"horovod-{horovod.version}"
+    mend(source)
+    return source
+
+
+def mend(source: Path) -> None:
+    for one in MENDS:
+        path = source / one.path
+        text = path.read_text()
+        if one.before not in text:
+            raise PrepareError(f"Horovod's {one.path} is not as expected.", "Adapt runners/horovod_wheel.py to it.")
+        path.write_text(text.replace(one.before, one.after))
+
+
+def missing_tools(target: Target) -> PrepareError | None:
+    """What this machine lacks for compiling, with the packages that bring it."""
+    programs = {"c++": shutil.which("c++") or shutil.which("g++"), "make": shutil.which("make")}
+    missing = [name for name, found in programs.items() if not found]
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
+        missing.append("Python.h")
+    if target.cuda and nvcc() is None:
+        missing.append("nvcc")
+    if not missing:
+        return None
+    cuda = " and NVIDIA's CUDA toolkit (nvcc)" if "nvcc" in missing else ""
+    return PrepareError(
+        f"Horovod must be compiled once, and this machine lacks {', '.join(missing)}.",
+        f"Debian or Ubuntu: apt-get install g++ make python3-dev{cuda}. "
+        f"Fedora: dnf install gcc-c++ make python3-devel{cuda}.",
+    )
+
+
+def nvcc() -> str | None:
+    usual = Path("/usr/local/cuda/bin/nvcc")
+    return shutil.which("nvcc") or (str(usual) if usual.exists() else None)
+
+
+def host_can_build(target: Target) -> bool:
+    """A wheel made here runs there: same Python and processor, no newer C library."""
+    here = this_machine(target.cuda)
+    same = (here.python, here.machine) == (target.python, target.machine)
+    return same and here.glibc <= target.glibc and missing_tools(target) is None
+
+
+def build_here(source: Path, house: Path, out: Path, variables: dict[str, str], progress: Progress) -> None:
+    """Compile with this machine's compiler, in a virtual environment of its own that is thrown away."""
+    lacking = missing_tools(this_machine("HOROVOD_GPU" in variables))
+    if lacking:
+        raise lacking
+    log = cache_home() / "logs" / "build-horovod.log"
+    log.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="schedulearn-build-", dir=cache_home()) as folder:
+        python = Path(folder) / "bin" / "python"
+        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input"]
+        try:
+            progress(2, "making a place to compile Horovod")
+            run([sys.executable, "-m", "venv", folder], log)
+            run([*pip, "install", "-q", "--find-links", house, f"torch=={torch_version(house)}", "numpy", *TOOLS], log)
+            run(
+                [*pip, "wheel", "-v", "--no-deps", "--no-build-isolation", "-w", out, source],
+                log,
+                lambda seconds, said: progress(*compiling(seconds, said)),
+                env={**variables, **cuda_variables(python), "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"},
+            )
+        except ProgramError as error:
+            raise explain(error, "Compiling Horovod", log) from error
+
+
+def cuda_variables(python: Path) -> dict[str, str]:
+    """Where NCCL is: torch brings it as a package, headers and all. Empty when there is none."""
+    found = sorted(python.parent.parent.glob("lib/python*/site-packages/nvidia/nccl"))
+    if not found:
+        return {}
+    library = next(iter(sorted((found[0] / "lib").glob("libnccl.so*"))), None)
+    plain = found[0] / "lib" / "libnccl.so"
+    if library is not None and not plain.exists():
+        plain.symlink_to(library.name)  # the linker asks for the name without a number
+    return {"HOROVOD_NCCL_HOME": str(found[0]), "HOROVOD_NCCL_LINK": "SHARED"}
+
+
+def compiling(seconds: float, said: str) -> tuple[int, str]:
+    """Make's own "[ 45%]" if there is one, else a guess by time."""
+    marks = [part.rpartition("[")[2].strip() for part in said.split("%]")[:-1]]
+    numbers = [int(mark) for mark in marks if mark.isdecimal()]
+    percent = numbers[-1] if numbers else min(10, int(10 * seconds / EXPECTED_SECONDS))
+    return max(2, min(99, percent)), f"compiling Horovod: {clock(seconds)}"
+
+
+def container_script(house: Path) -> str:
+    """The same as ``build_here``, inside an image with a compiler and without a network."""
+    return f"""
+export HOME=/tmp
+python -m venv /tmp/build
+. /tmp/build/bin/activate
+pip install -q --no-index --find-links /house --find-links /tools 'torch=={torch_version(house)}' numpy {tools_line()}
+nccl=$(echo /tmp/build/lib/python*/site-packages/nvidia/nccl)
+if [ -d "$nccl" ]; then
+    [ -e "$nccl/lib/libnccl.so" ] || ln -s libnccl.so.2 "$nccl/lib/libnccl.so"
+    export HOROVOD_NCCL_HOME="$nccl" HOROVOD_NCCL_LINK=SHARED
+fi
+pip wheel -v --no-index --no-deps --no-build-isolation -w /out /source
+"""
+
+
+def tools_line() -> str:
+    return " ".join(f"'{tool}'" for tool in TOOLS)
+
+
+def tools_house(target: Target, work: Path, progress: Progress) -> Path:
+    """The build tools as wheels, for compiling inside a container without a network."""
+    progress(0, "fetching build tools")
+    log = cache_home() / "logs" / "fetch-tools.log"
+    try:
+        run([*PIP, "download", "--only-binary=:all:", "-d", work, *cross(target), *TOOLS], log, seconds=900)
+    except ProgramError as error:
+        raise explain(error, "Fetching build tools", log) from error
+    return work

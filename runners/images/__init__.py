@@ -1,0 +1,66 @@
+"""The curated environments: one folder each, with a recipe (environment.toml) and a pinned requirements.txt.
+
+The same recipe makes the Docker image and, for the process runtime, a virtual environment.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, slots=True)
+class Horovod:
+    """A source distribution to compile once, known by its hash."""
+
+    version: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One environment of the catalogue."""
+
+    key: str
+    title: str
+    description: str
+    packages: tuple[str, ...]
+    """Import names it offers."""
+    position: int
+    folder: Path
+    torch: str | None = None
+    torch_cpu_index: str | None = None
+    """Where the build without CUDA is, for machines whose plain index offers only the big one."""
+    horovod: Horovod | None = None
+    check: str = ""
+    """A line of Python that must run before the environment counts as ready."""
+    disk_mib: int = 2000
+    """Free space to ask for before preparing it."""
+
+    @property
+    def requirements(self) -> Path:
+        return self.folder / "requirements.txt"
+
+
+def read(folder: Path) -> Entry:
+    recipe = tomllib.loads((folder / "environment.toml").read_text())
+    horovod = recipe.pop("horovod", None)
+    return Entry(
+        **{**recipe, "packages": tuple(recipe["packages"])},
+        key=folder.name,
+        folder=folder,
+        horovod=Horovod(**horovod) if horovod else None,
+    )
+
+
+@cache
+def catalogue() -> tuple[Entry, ...]:
+    """Every environment, in the order people should see them."""
+    found = [read(path.parent) for path in FOLDER.glob("*/environment.toml")]
+    return tuple(sorted(found, key=lambda entry: (entry.position, entry.key)))
+
+
+def find(key: str) -> Entry | None:
+    return next((entry for entry in catalogue() if entry.key == key), None)
