@@ -1,8 +1,26 @@
 """Spaces that members share, and the code they upload into them."""
 
+from typing import Self
+
 from django.conf import settings
+from django.contrib.auth.models import AnonymousUser
 from django.db import models
 from django.utils import timezone
+
+from portal.accounts.models import User
+
+Viewer = User | AnonymousUser
+"""Whoever asks: pages and sockets pass ``request.user`` as it is."""
+
+
+class ProjectQuerySet(models.QuerySet["Project"]):
+    def visible_to(self, user: Viewer) -> Self:
+        """The one rule about who sees what: members see their projects, admins all, nobody else any."""
+        if not user.is_authenticated or not user.is_active:
+            return self.none()
+        if user.is_admin:
+            return self
+        return self.filter(pk__in=Membership.objects.filter(user=user).values("project_id"))
 
 
 class Project(models.Model):
@@ -12,12 +30,17 @@ class Project(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
     archived_at = models.DateTimeField(null=True, blank=True)
 
+    objects = ProjectQuerySet.as_manager()
+
     class Meta:
         ordering = ["-created_at", "-id"]
 
+    def __str__(self) -> str:
+        return self.name
+
 
 class Membership(models.Model):
-    """What a user may do in a project: viewers look, members upload and submit, owners also share and delete."""
+    """What a user may do in a project: viewers look, members upload and submit, owners also share and archive."""
 
     class Role(models.TextChoices):
         VIEWER = "viewer", "viewer"
@@ -33,6 +56,18 @@ class Membership(models.Model):
         ordering = ["since", "id"]
         constraints = [models.UniqueConstraint(fields=["project", "user"], name="one_role_per_project_member")]
 
+    def __str__(self) -> str:
+        return f"{self.user_id} is {self.role} of {self.project_id}"
+
+
+class CodeVersionQuerySet(models.QuerySet["CodeVersion"]):
+    def visible_to(self, user: Viewer) -> Self:
+        return self.filter(project__in=Project.objects.visible_to(user))
+
+    def light(self) -> Self:
+        """Without the file list, which may be long: for lists of versions."""
+        return self.defer("files", "guess")
+
 
 class CodeVersion(models.Model):
     """One immutable upload. Its bytes are kept once, by hash, as a tar of validated regular files."""
@@ -44,14 +79,20 @@ class CodeVersion(models.Model):
     size = models.PositiveBigIntegerField()
     """Bytes of all files together."""
     files = models.JSONField(default=list)
-    """[{"path", "size", "sha256"}], sorted by path."""
+    """[{"path", "size", "sha256", "offset"}], sorted by path; ``offset`` is where its bytes begin in the tar."""
     guess = models.JSONField(default=dict)
-    """What inspection found: {"entry", "launcher", "elastic", "warnings": [...]}."""
+    """What inspection found, see ``inspection.Guess``: {"entry", "launcher", "elastic", "imports", "requirements",
+    "warnings": [{"code", "path", "line", "text"}], "notes": [what the unpacking did]}."""
     upload_name = models.CharField(max_length=200)
     note = models.CharField(max_length=200, blank=True)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
     created_at = models.DateTimeField(default=timezone.now)
 
+    objects = CodeVersionQuerySet.as_manager()
+
     class Meta:
         ordering = ["-number"]
         constraints = [models.UniqueConstraint(fields=["project", "number"], name="code_version_number_once")]
+
+    def __str__(self) -> str:
+        return f"version {self.number}"

@@ -1,0 +1,10 @@
+"""Begins well and then imports a module that no environment has: a job that fails on purpose."""
+
+import time
+
+for step in range(1, 6):
+    print(f"step {step}: all is well")
+    time.sleep(0.2)
+
+print("Now importing a module that was never installed")
+import a_module_that_does_not_exist  # noqa: E402, F401

@@ -1,0 +1,74 @@
+"""Learn to read handwritten digits with DistributedDataParallel.
+
+Outside Schedulearn: `torchrun --nproc-per-node 2 train.py`.
+"""
+
+import argparse
+import csv
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=20)
+parser.add_argument("--batch-size", type=int, default=32)
+options = parser.parse_args()
+
+# torchrun tells each rank in its environment who it is and where the others are.
+on_gpu = torch.cuda.is_available()
+dist.init_process_group("nccl" if on_gpu else "gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+torch.manual_seed(0)
+print(f"I am rank {rank} of {size}, on {device}")
+
+outputs = Path(os.environ.get("SCHEDULEARN_OUTPUTS", "outputs"))
+outputs.mkdir(exist_ok=True)
+
+pictures, digits = load_digits(return_X_y=True)
+pictures = torch.tensor(pictures / 16, dtype=torch.float32)
+digits = torch.tensor(digits)
+x_train, x_test, y_train, y_test = train_test_split(pictures, digits, test_size=0.25, random_state=0, stratify=digits)
+
+# Each rank sees its own share of the pictures.
+dataset = TensorDataset(x_train, y_train)
+sampler = DistributedSampler(dataset)
+loader = DataLoader(dataset, batch_size=options.batch_size, sampler=sampler)
+
+model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
+together = DistributedDataParallel(model, device_ids=[device.index] if on_gpu else None)
+optimizer = torch.optim.Adam(together.parameters(), lr=2e-3)
+
+
+def accuracy():
+    model.eval()
+    with torch.no_grad():
+        guesses = model(x_test.to(device)).argmax(dim=1).cpu()
+    return (guesses == y_test).float().mean().item()
+
+
+for epoch in range(options.epochs):
+    together.train()
+    sampler.set_epoch(epoch)  # another order in each epoch
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(together(x.to(device)), y.to(device))
+        optimizer.zero_grad()
+        loss.backward()  # averages the gradients over all ranks
+        optimizer.step()
+    if rank == 0:
+        print(f"epoch {epoch + 1}/{options.epochs}  loss {loss.item():.4f}  accuracy {accuracy():.4f}")
+        with open(outputs / "metrics.csv", "a", newline="") as file:
+            csv.writer(file).writerow([epoch + 1, loss.item(), accuracy()])
+
+if rank == 0:
+    torch.save(model.state_dict(), outputs / "model.pt")
+    print(f"accuracy: {accuracy():.4f}")
+dist.destroy_process_group()

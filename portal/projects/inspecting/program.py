@@ -1,0 +1,165 @@
+"""The program: pick the Python files out of the tar, guess how they are started, list what looks wrong."""
+
+import json
+import re
+import sys
+import tarfile
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+from typing import IO, Any
+
+from .rules import RULES, Code
+from .source import Source, is_standard, read
+
+MAX_FILES = 500
+MAX_FILE_BYTES = 512 * 1024
+MAX_WARNINGS = 40
+MAX_WARNINGS_PER_RULE = 5
+MAX_CANDIDATES = 50
+USUAL_NAMES = {"train": 40, "main": 30, "run": 20, "run_training": 20, "trainer": 10, "experiment": 10}
+NOT_STARTED = re.compile(r"(test_.*|.*_test|conftest|setup|__init__|noxfile|utils?|models?|config|dataset)$")
+
+
+def python_files(tar: IO[bytes]) -> tuple[dict[str, bytes], list[str], str]:
+    """Python files by path, all paths, and what requirements.txt says."""
+    files: dict[str, bytes] = {}
+    paths = []
+    requirements = ""
+    with tarfile.open(fileobj=tar, mode="r|") as archive:  # ours, but a stream needs no trust in offsets
+        for member in archive:
+            if not member.isreg():
+                continue
+            paths.append(member.name)
+            wanted = member.name.endswith(".py") and len(files) < MAX_FILES
+            if (wanted or member.name == "requirements.txt") and member.size <= MAX_FILE_BYTES:
+                file = archive.extractfile(member)
+                content = file.read() if file else b""
+                if wanted:
+                    files[member.name] = content
+                else:
+                    requirements = content.decode(errors="replace")
+    return files, paths, requirements
+
+
+def module_paths(module: str, importer: str) -> Iterable[str]:
+    """The files an import may mean: beside the importing file, or from the top of the upload."""
+    dots = len(module) - len(module.lstrip("."))
+    inner = module[dots:].replace(".", "/")
+    folder = PurePosixPath(importer).parent
+    for _ in range(dots - 1):
+        folder = folder.parent
+    for base in [folder] if dots else [folder, PurePosixPath()]:
+        target = base / inner
+        yield f"{target}.py"
+        yield str(target / "__init__.py")
+
+
+def reachable(entry: str, sources: dict[str, Source]) -> list[str]:
+    """The entry file and every file of the upload that it imports, directly or not."""
+    found = [entry]
+    for path in found:
+        for module in sorted(sources[path].all_imports):
+            parts = module.split(".")
+            # importing a.b.c runs a/__init__.py, a/b/__init__.py and a/b/c.py
+            for end in range(1, len(parts) + 1):
+                for target in module_paths(".".join(parts[:end]) or ".", path):
+                    if target in sources and target not in found:
+                        found.append(target)
+    return found
+
+
+def score(source: Source, imported: set[str]) -> int:
+    path = PurePosixPath(source.path)
+    points = USUAL_NAMES.get(path.stem, 0) - 10 * (len(path.parts) - 1)
+    points += 10 if path.stem.startswith(("train", "main", "run")) else 0
+    points += 15 if source.has_main else 0
+    points += 15 if source.root_imports & {"horovod", "torch", "tensorflow", "keras", "jax", "sklearn"} else 0
+    points += 10 if "horovod" in source.root_imports else 0
+    points -= 25 if source.path in imported else 0
+    points -= 60 if NOT_STARTED.match(path.stem) or {"tests", "test", "docs"} & set(path.parts[:-1]) else 0
+    return points
+
+
+def candidates(sources: dict[str, Source]) -> list[str]:
+    imported: set[str] = set()
+    for source in sources.values():
+        for module in source.all_imports:
+            imported.update(path for path in module_paths(module, source.path) if path != source.path)
+    return sorted(sources, key=lambda path: (-score(sources[path], imported), path))
+
+
+def launcher_of(running: list[Source]) -> tuple[str, bool]:
+    """How it wants to be started, and whether its GPUs may change while it runs."""
+    modules = {name for source in running for name in source.all_imports}
+    dotted = {name for source in running for name in source.dotted}
+    if any(name == "horovod" or name.startswith("horovod.") for name in modules):
+        elastic = any(re.fullmatch(r"horovod\.(.+\.)?elastic\.run", name) for name in dotted)
+        return "horovod", elastic
+    torch_distributed = re.compile(
+        r"torch\.distributed(\..*)?|torch\.nn\.parallel\.(distributed\.)?DistributedDataParallel"
+    )
+    if any(torch_distributed.fullmatch(name) for name in modules | dotted):
+        return "torchrun", False
+    return "command", False
+
+
+def outside_modules(running: list[Source], sources: dict[str, Source]) -> dict[str, list[Any]]:
+    """Import names that an environment has to offer: {"torch": ["train.py", 3]}."""
+    found: dict[str, list[Any]] = {}
+    for source in running:
+        for module, line in source.imports.items():
+            top = module.split(".")[0]
+            if module.startswith(".") or is_standard(module) or top in found:
+                continue
+            ours = any(path in sources for path in module_paths(top, source.path))
+            folder = any(
+                path.startswith((f"{top}/", f"{PurePosixPath(source.path).parent}/{top}/")) for path in sources
+            )
+            if not ours and not folder:
+                found[top] = [source.path, line]
+    return found
+
+
+def required(requirements: str) -> list[str]:
+    names = (re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", line.strip()) for line in requirements.splitlines())
+    return sorted({match[0].lower().replace("_", "-") for match in names if match})[:200]
+
+
+def warnings_of(code: Code) -> list[dict[str, Any]]:
+    found = []
+    for name, rule in RULES.items():
+        seen: set[tuple[str, int]] = set()
+        for source, line, text in rule(code):
+            if (source.path, line) not in seen and len(seen) < MAX_WARNINGS_PER_RULE:
+                seen.add((source.path, line))
+                found.append({"code": name, "path": source.path, "line": line, "text": text})
+    return found[:MAX_WARNINGS]
+
+
+def inspect(tar: IO[bytes]) -> dict[str, Any]:
+    files, paths, requirements = python_files(tar)
+    sources = {path: read(path, content) for path, content in files.items()}
+    guess: dict[str, Any] = {
+        "entry": "", "candidates": [], "launcher": "command", "elastic": False, "imports": {},
+        "requirements": required(requirements), "warnings": [],
+    }  # fmt: skip
+    if not sources:
+        text = "There is no Python file in it, so there is nothing to run."
+        if notebooks := [path for path in paths if path.endswith(".ipynb")]:
+            text += f" Upload the notebook “{notebooks[0][:80]}” by itself: it is turned into a script then."
+        return guess | {"warnings": [{"code": "nothing-to-run", "path": "", "line": 0, "text": text}]}
+    order = candidates(sources)
+    running = [sources[path] for path in reachable(order[0], sources)]
+    launcher, elastic = launcher_of(running)
+    return guess | {
+        "entry": order[0],
+        "candidates": order[:MAX_CANDIDATES],
+        "launcher": launcher,
+        "elastic": elastic,
+        "imports": outside_modules(running, sources),
+        "warnings": warnings_of(Code(running, launcher, elastic)),
+    }
+
+
+if __name__ == "__main__":
+    json.dump(inspect(sys.stdin.buffer), sys.stdout)

@@ -1,0 +1,363 @@
+"""The mistakes beginners make, each caught by one small function before the job waits for a GPU.
+
+A rule sees the files that the entry file can reach and yields (file, line, sentence). A false alarm costs more than a
+miss: when the code might well be right, a rule keeps quiet.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from .source import Call, Source
+
+Found = Iterator[tuple[Source, int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What is judged: the files that run, the way they are started."""
+
+    sources: list[Source]
+    launcher: str
+    elastic: bool
+
+    @property
+    def distributed(self) -> bool:
+        return self.launcher != "command"
+
+    def calls(self, *last: str) -> Iterator[tuple[Source, Call]]:
+        for source in self.sources:
+            for call in source.calls:
+                if call.last in last:
+                    yield source, call
+
+    def calls_of(self, package: str, *last: str) -> Iterator[tuple[Source, Call]]:
+        """Calls of a function of this name from anywhere within the package."""
+        for source, call in self.calls(*last):
+            if call.name.startswith(package + "."):
+                yield source, call
+
+    def mentions(self, *names: str) -> bool:
+        return any(name in source.names for source in self.sources for name in names)
+
+    def says(self, text: str) -> bool:
+        return any(text in string for source in self.sources for string, _ in source.strings)
+
+    def first_import(self, package: str) -> tuple[Source, int] | None:
+        for source in self.sources:
+            lines = [
+                line
+                for name, line in (source.optional | source.imports).items()
+                if name == package or name.startswith(package + ".")
+            ]
+            if lines:
+                return source, min(lines)
+        return None
+
+
+def syntax_error(code: Code) -> Found:
+    for source in code.sources:
+        if source.error:
+            yield (
+                source,
+                source.error[1],
+                f"Python cannot read this file: {source.error[0]}. The job would end at once.",
+            )
+
+
+def no_init(code: Code) -> Found:
+    place = code.first_import("horovod")
+    if place and code.launcher == "horovod" and not any(code.calls_of("horovod", "init")):
+        yield *place, "Horovod is imported, but hvd.init() is never called. Call it before anything else of Horovod."
+
+
+def no_process_group(code: Code) -> Found:
+    if code.launcher == "torchrun" and not code.mentions("init_process_group", "init_device_mesh", "Accelerator"):
+        for source, call in code.calls("DistributedDataParallel", "DDP"):
+            yield source, call.line, "DistributedDataParallel needs torch.distributed.init_process_group() before it."
+            return
+
+
+def elastic_not_run(code: Code) -> Found:
+    if code.launcher == "horovod" and not code.elastic:
+        for source, call in code.calls("TorchState", "TensorFlowKerasState", "ObjectState"):
+            yield (
+                source,
+                call.line,
+                "There is an elastic state, but no function is decorated with @hvd.elastic.run. Add it.",
+            )
+            return
+
+
+def elastic_without_commit(code: Code) -> Found:
+    place = code.first_import("horovod")
+    if place and code.elastic and not any(code.calls("commit", "check_host_updates")):
+        yield (
+            *place,
+            "An elastic job takes new GPUs only at state.commit(), which is never called. Call it every few batches.",
+        )
+
+
+def elastic_without_checkpoint(code: Code) -> Found:
+    place = code.first_import("horovod")
+    saves = any(code.calls("save", "save_checkpoint", "save_weights", "save_pretrained"))
+    if place and code.elastic and not saves:
+        yield (
+            *place,
+            (
+                "Nothing is saved while it trains. If all its GPUs are taken back, it begins anew: save a checkpoint "
+                "under SCHEDULEARN_CHECKPOINTS and load it at the start."
+            ),
+        )
+
+
+def optimizer_alone(code: Code) -> Found:
+    if code.launcher != "horovod" or code.mentions("DistributedOptimizer", "DistributedGradientTape"):
+        return
+    if any(code.calls("allreduce", "allreduce_", "grouped_allreduce", "grouped_allreduce_", "allreduce_async_")):
+        return
+    for source, call in code.calls_of("torch.optim", *OPTIMIZERS):
+        yield (
+            source,
+            call.line,
+            ("The optimizer is not wrapped in hvd.DistributedOptimizer, so each rank would train a model of its own."),
+        )
+        return
+
+
+OPTIMIZERS = ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Adamax", "NAdam", "RAdam", "Adadelta", "LBFGS")
+
+
+def different_beginnings(code: Code) -> Found:
+    agreed = (
+        "broadcast_parameters",
+        "broadcast_object",
+        "broadcast_optimizer_state",
+        "broadcast_variables",
+        "broadcast",
+    )
+    if (
+        code.launcher != "horovod"
+        or code.elastic
+        or code.mentions(*agreed, "manual_seed", "BroadcastGlobalVariablesCallback")
+    ):
+        return
+    for source, call in code.calls("DistributedOptimizer"):
+        yield (
+            source,
+            call.line,
+            ("The ranks begin with different weights: call hvd.broadcast_parameters(model.state_dict(), root_rank=0)."),
+        )
+        return
+
+
+def everyone_reads_everything(code: Code) -> Found:
+    if not code.distributed or code.mentions("DistributedSampler", "ElasticSampler", "random_split", "Subset", "shard"):
+        return
+    for source, call in code.calls("DataLoader"):
+        if call.literal(-1, "shuffle") is True and not call.has("sampler") and not call.has("batch_sampler"):
+            yield (
+                source,
+                call.line,
+                (
+                    "Each rank would go through all the data: give this DataLoader a DistributedSampler (ElasticSampler when "
+                    "elastic) in place of shuffle=True."
+                ),
+            )
+
+
+def fixed_device(code: Code) -> Found:
+    if not code.distributed:
+        return
+    text = "All ranks of a node would use the same GPU: take {} instead."
+    better = "hvd.local_rank()" if code.launcher == "horovod" else 'int(os.environ["LOCAL_RANK"])'
+    for source in code.sources:
+        for string, line in source.strings:
+            if re.fullmatch(r"(cuda|gpu|/gpu):\d+", string):
+                yield source, line, text.format(better)
+        for call in source.calls:
+            if call.last in ("cuda", "set_device") and isinstance(call.literal(0, "device"), int):
+                yield source, call.line, text.format(better)
+
+
+def no_device_of_its_own(code: Code) -> Found:
+    if code.launcher != "horovod" or code.mentions("local_rank", "set_device", "set_visible_devices"):
+        return
+    for source in code.sources:
+        lines = [line for string, line in source.strings if string == "cuda"]
+        lines += [call.line for call in source.calls if call.last == "cuda" and not call.node.args]
+        if lines:
+            yield (
+                source,
+                min(lines),
+                (
+                    "All ranks of a node would use its first GPU: call torch.cuda.set_device(hvd.local_rank()) after hvd.init()."
+                ),
+            )
+            return
+
+
+def own_places(code: Code) -> Found:
+    ours = re.compile(
+        r"CUDA_VISIBLE_DEVICES|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|HOROVOD_(RANK|SIZE|LOCAL_RANK)"
+    )
+    for source in code.sources:
+        for name, value, line in source.set_variables:
+            if value and ours.fullmatch(name) and (code.distributed or name == "CUDA_VISIBLE_DEVICES"):
+                yield source, line, f"{name} is set by Schedulearn for each rank. Take this line out."
+
+
+def spawns_ranks(code: Code) -> Found:
+    if code.distributed:
+        for source, call in code.calls("spawn"):
+            if call.name.startswith(("torch.multiprocessing.", "multiprocessing.")):
+                yield (
+                    source,
+                    call.line,
+                    "Schedulearn starts one process for each GPU. Call your function directly, without spawn.",
+                )
+
+
+def data_parallel(code: Code) -> Found:
+    if code.distributed:
+        for source, call in code.calls("DataParallel"):
+            if call.name.startswith("torch."):
+                yield (
+                    source,
+                    call.line,
+                    "DataParallel spreads one process over all GPUs; here each rank has its own. Take it out.",
+                )
+
+
+def foreign_paths(code: Code) -> Found:
+    homes = re.compile(r"(/home/|/Users/|/root/|/mnt/|/media/|/scratch/|/content/|/kaggle/|~/|[A-Za-z]:[\\/])(?=.)")
+    for source in code.sources:
+        for string, line in source.strings:
+            if homes.match(string) and "\n" not in string and "://" not in string and len(string) < 300:
+                yield (
+                    source,
+                    line,
+                    (
+                        "This path is not there where the job runs. Read data under SCHEDULEARN_DATA (/data), or a path "
+                        "relative to your code."
+                    ),
+                )
+
+
+def lost_files(code: Code) -> Found:
+    """Where the path stands in the calls that write a file."""
+    writes = {
+        "save": 1,
+        "savefig": 0,
+        "to_csv": 0,
+        "to_parquet": 0,
+        "to_json": 0,
+        "dump": 1,
+        "savetxt": 0,
+        "savez": 0,
+        "open": 0,
+    }
+    for source, call in code.calls(*writes):
+        position = 0 if call.name in ("numpy.save", "open") or call.name.startswith("()") else writes[call.last]
+        path = call.literal(position)
+        if call.last == "open" and (
+            call.name != "open" or not str(call.literal(1, "mode") or "r").startswith(("w", "a", "x"))
+        ):
+            continue
+        if (
+            isinstance(path, str)
+            and path
+            and not path.startswith("/")
+            and not code.mentions("chdir", "copy", "copytree", "move")
+        ):
+            yield (
+                source,
+                call.line,
+                (
+                    f"“{path[:60]}” is written beside the code and is gone when the job ends. Save it under SCHEDULEARN_OUTPUTS."
+                ),
+            )
+
+
+def needs_internet(code: Code) -> Found:
+    text = "Jobs have no Internet access. Put the data on the nodes, under /data, or into your upload."
+    fetches = (
+        "urllib.request.urlopen",
+        "urllib.request.urlretrieve",
+        "requests.get",
+        "torch.hub.load",
+        "wget.download",
+    )
+    for source in code.sources:
+        for call in source.calls:
+            downloads = call.literal(-1, "download") is True
+            if downloads or call.name in (*fetches, "torch.hub.load_state_dict_from_url", "gdown.download"):
+                yield source, call.line, text
+
+
+def installs_packages(code: Code) -> Found:
+    for source in code.sources:
+        for call in source.calls:
+            if call.name in (
+                "os.system",
+                "subprocess.run",
+                "subprocess.call",
+                "subprocess.check_call",
+                "subprocess.Popen",
+            ):
+                first = call.node.args[0] if call.node.args else None
+                words = [
+                    word
+                    for node in (getattr(first, "elts", None) or [first])
+                    for word in str(getattr(node, "value", "")).split()
+                ]
+                if "install" in words and any(word.startswith("pip") or word == "conda" for word in words):
+                    yield (
+                        source,
+                        call.line,
+                        (
+                            "Packages cannot be installed while a job runs. Choose an environment that has them, or ask an admin."
+                        ),
+                    )
+
+
+def asks_a_person(code: Code) -> Found:
+    for source, call in code.calls("input"):
+        if call.name == "input":
+            yield source, call.line, "Nobody can answer input() in a job. Take an argument or an environment variable."
+
+
+def shows_a_window(code: Code) -> Found:
+    for source, call in code.calls("show", "imshow"):
+        if call.name in ("matplotlib.pyplot.show", "cv2.imshow"):
+            yield source, call.line, "A job has no screen. Save the figure under SCHEDULEARN_OUTPUTS instead."
+
+
+def needs_jupyter(code: Code) -> Found:
+    for source, call in code.calls("get_ipython"):
+        yield source, call.line, "get_ipython() exists only in Jupyter. Take this line out."
+
+
+RULES: dict[str, Callable[[Code], Found]] = {
+    "syntax": syntax_error,
+    "no-init": no_init,
+    "no-process-group": no_process_group,
+    "elastic-not-run": elastic_not_run,
+    "optimizer-alone": optimizer_alone,
+    "different-beginnings": different_beginnings,
+    "all-data-on-each-rank": everyone_reads_everything,
+    "fixed-device": fixed_device,
+    "no-device": no_device_of_its_own,
+    "own-places": own_places,
+    "spawns-ranks": spawns_ranks,
+    "data-parallel": data_parallel,
+    "elastic-no-commit": elastic_without_commit,
+    "elastic-no-checkpoint": elastic_without_checkpoint,
+    "foreign-path": foreign_paths,
+    "lost-file": lost_files,
+    "internet": needs_internet,
+    "installs": installs_packages,
+    "input": asks_a_person,
+    "window": shows_a_window,
+    "jupyter": needs_jupyter,
+}

@@ -1,0 +1,176 @@
+"""One Python file as questions can be put to it: what it imports, calls and mentions, by full dotted name."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """``name`` is dotted and full where the file's imports tell: ``hvd.init()`` is ``horovod.torch.init``."""
+
+    name: str
+    node: ast.Call
+
+    @property
+    def line(self) -> int:
+        return self.node.lineno
+
+    @property
+    def last(self) -> str:
+        return self.name.rpartition(".")[2]
+
+    def literal(self, position: int, keyword: str = "") -> object:
+        """The constant given for a parameter; None when there is none or it is computed."""
+        node = next((k.value for k in self.node.keywords if keyword and k.arg == keyword), None)
+        if node is None and len(self.node.args) > position >= 0:
+            node = self.node.args[position]
+        return node.value if isinstance(node, ast.Constant) else None
+
+    def has(self, keyword: str) -> bool:
+        return any(k.arg in (keyword, None) for k in self.node.keywords)  # **options may hold anything
+
+
+@dataclass(slots=True)
+class Source:
+    path: str
+    imports: dict[str, int] = field(default_factory=dict)
+    """Full module names, with the first line; not those that the file can do without."""
+    optional: dict[str, int] = field(default_factory=dict)
+    """Imported where a failure is caught, or for type checkers only."""
+    calls: list[Call] = field(default_factory=list)
+    strings: list[tuple[str, int]] = field(default_factory=list)
+    """Constants, without docstrings."""
+    names: set[str] = field(default_factory=set)
+    """Every name and attribute that occurs."""
+    dotted: set[str] = field(default_factory=set)
+    """The full dotted names among them."""
+    set_variables: list[tuple[str, str, int]] = field(default_factory=list)
+    """Environment variables set to a constant: name, value, line."""
+    has_main: bool = False
+    error: tuple[str, int] | None = None
+
+    @property
+    def all_imports(self) -> set[str]:
+        return self.imports.keys() | self.optional.keys()
+
+    @property
+    def root_imports(self) -> set[str]:
+        return {name.split(".")[0] for name in self.all_imports}
+
+
+def read(path: str, content: bytes) -> Source:
+    source = Source(path)
+    try:
+        tree = ast.parse(content)
+    except SyntaxError as error:
+        source.error = (error.msg or "it is not Python", error.lineno or 1)
+        return source
+    except (ValueError, RecursionError, MemoryError):
+        source.error = ("it cannot be read as Python", 1)
+        return source
+    _Walk(source).run(tree)
+    return source
+
+
+class _Walk:
+    """One pass over the tree with a stack of its own: hostile code nests deeper than Python recurses."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.aliases: dict[str, str] = {}
+
+    def run(self, tree: ast.Module) -> None:
+        nodes = list(_nodes(tree))
+        for node, optional in nodes:  # imports first: names are resolved by them
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                self._import(node, optional)
+        docstrings = {id(node.value) for node, _ in nodes if isinstance(node, ast.Expr)}
+        for node, _ in nodes:
+            if isinstance(node, ast.Call):
+                self.source.calls.append(Call(self._dotted(node.func), node))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+                self.source.strings.append((node.value, node.lineno))
+            elif isinstance(node, ast.Name):
+                self.source.names.add(node.id)
+                self.source.dotted.add(self.aliases.get(node.id, node.id))
+            elif isinstance(node, ast.Attribute):
+                self.source.names.add(node.attr)
+                self.source.dotted.add(self._dotted(node))
+            elif isinstance(node, ast.Assign):
+                self._variable(node)
+            elif isinstance(node, ast.If):
+                self.source.has_main |= _is_main_guard(node.test)
+
+    def _import(self, node: ast.Import | ast.ImportFrom, optional: bool) -> None:
+        found = self.source.optional if optional else self.source.imports
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                found.setdefault(alias.name, node.lineno)
+                full = alias.name if alias.asname else alias.name.split(".")[0]
+                self.aliases[alias.asname or full] = full
+            return
+        module = "." * node.level + (node.module or "")
+        found.setdefault(module, node.lineno)
+        for alias in node.names:
+            full = f"{module}.{alias.name}" if node.module else module + alias.name
+            self.aliases[alias.asname or alias.name] = full
+            # ``from horovod import torch`` or ``from . import model``: what is imported may be a module itself
+            self.source.optional.setdefault(full, node.lineno)
+
+    def _dotted(self, node: ast.expr) -> str:
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if isinstance(node, ast.Name):
+            parts.append(self.aliases.get(node.id, node.id))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            parts.append("()")
+        return ".".join(reversed(parts))
+
+    def _variable(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            if (
+                isinstance(target, ast.Subscript)
+                and self._dotted(target.value) == "os.environ"
+                and isinstance(target.slice, ast.Constant)
+                and isinstance(node.value, ast.Constant)
+            ):
+                self.source.set_variables.append((str(target.slice.value), str(node.value.value), node.lineno))
+
+
+def _nodes(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
+    """All nodes in source order, each with whether an import there may fail without harm."""
+    stack: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while stack:
+        node, optional = stack.pop()
+        yield node, optional
+        if isinstance(node, ast.Try):
+            caught = any(_catches_imports(handler) for handler in node.handlers)
+            inner = [(child, True) for child in node.body] if caught else [(child, optional) for child in node.body]
+            rest = [(child, optional or caught) for child in (*node.handlers, *node.orelse, *node.finalbody)]
+            stack.extend(reversed([*inner, *rest]))
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)[:200]:
+            stack.extend((child, True) for child in reversed([node.test, *node.body, *node.orelse]))
+        else:
+            stack.extend((child, optional) for child in reversed(list(ast.iter_child_nodes(node))))
+
+
+def _catches_imports(handler: ast.ExceptHandler) -> bool:
+    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(
+        one is None or (isinstance(one, ast.Name) and one.id in ("ImportError", "ModuleNotFoundError", "Exception"))
+        for one in caught
+    )
+
+
+def _is_main_guard(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and any(
+        isinstance(side, ast.Name) and side.id == "__name__" for side in (test.left, *test.comparators)
+    )
+
+
+def is_standard(module: str) -> bool:
+    return module.split(".")[0] in sys.stdlib_module_names or module == "__future__"

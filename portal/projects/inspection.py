@@ -1,0 +1,46 @@
+"""What can be told of a code version before it runs: how to start it, and what looks wrong."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from portal.projects import sandbox, store
+
+UNREADABLE = {
+    "code": "unreadable",
+    "path": "",
+    "line": 0,
+    "text": "This code could not be looked through within the time for it. Choose the entry file yourself.",
+}
+
+
+def inspect(sha256: str) -> dict[str, Any]:
+    """The guess as stored with a code version (see ``CodeVersion.guess``). Never refuses: it is only a guess."""
+    with store.path_of(sha256).open("rb") as tar:
+        try:
+            guess: dict[str, Any] = sandbox.run("inspecting.program", [], tar)
+        except sandbox.NoAnswerError:
+            return {
+                "entry": "",
+                "candidates": [],
+                "launcher": "command",
+                "elastic": False,
+                "imports": {},
+                "requirements": [],
+                "warnings": [UNREADABLE],
+            }
+    return guess
+
+
+def missing_modules(guess: dict[str, Any], packages: Iterable[str]) -> list[dict[str, Any]]:
+    """Warnings for imports that an environment with these import names does not offer."""
+    offered = {name.split(".")[0].lower() for name in packages}
+    return [
+        {
+            "code": "missing-module",
+            "path": path,
+            "line": line,
+            "text": f"“{module}” is not in this environment. Choose another, or ask an admin to add it.",
+        }
+        for module, (path, line) in sorted(guess.get("imports", {}).items())
+        if module.lower() not in offered
+    ]

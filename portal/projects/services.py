@@ -1,0 +1,220 @@
+"""What people do with projects: create, share, archive, upload code, start from an example.
+
+Each act checks what its user may do and answers with rows, or raises Refused with a sentence. Views, API and the jobs
+app call these; who *sees* what is ``Project.objects.visible_to``.
+"""
+
+from collections.abc import Sequence
+
+from django.db import transaction
+from django.db.models import Max
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.projects import archive, inspection
+from portal.projects.errors import Refused
+from portal.projects.models import CodeVersion, Membership, Project, Viewer
+
+Role = Membership.Role
+_RANK = {Role.VIEWER: 0, Role.MEMBER: 1, Role.OWNER: 2}
+
+MOST_MEMBERS = 500
+
+
+def role_of(user: Viewer, project: Project) -> Role | None:
+    """What the user may do there; None for a stranger. Admins count as owners of every project."""
+    if not user.is_authenticated or not user.is_active:
+        return None
+    if user.is_admin:
+        return Role.OWNER
+    role = Membership.objects.filter(project=project, user=user).values_list("role", flat=True).first()
+    return Role(role) if role else None
+
+
+def may_submit(role: Role | None) -> bool:
+    """Upload code, submit jobs and act on them."""
+    return role is not None and _RANK[role] >= _RANK[Role.MEMBER]
+
+
+def may_manage(role: Role | None) -> bool:
+    """Share, rename, archive."""
+    return role is not None and _RANK[role] >= _RANK[Role.OWNER]
+
+
+def require_member(user: Viewer, project: Project) -> None:
+    if not may_submit(role_of(user, project)):
+        raise Refused(f"Only members of “{project.name}” may do that. Ask one of its owners.", "forbidden")
+    if project.archived_at is not None:
+        raise Refused(f"“{project.name}” is archived. Take it out of the archive first.", "conflict")
+
+
+def require_owner(user: Viewer, project: Project) -> None:
+    if not may_manage(role_of(user, project)):
+        raise Refused(f"Only owners of “{project.name}” may do that. Ask one of them.", "forbidden")
+
+
+# Projects
+
+
+def create_project(user: User, name: str, description: str = "") -> Project:
+    """The user becomes its owner."""
+    with transaction.atomic():
+        project = Project.objects.create(name=_name(name), description=_text(description), created_by=user)
+        Membership.objects.create(project=project, user=user, role=Role.OWNER)
+    return project
+
+
+def edit_project(user: User, project: Project, *, name: str, description: str) -> Project:
+    require_owner(user, project)
+    project.name, project.description = _name(name), _text(description)
+    project.save(update_fields=["name", "description"])
+    return project
+
+
+def archive_project(user: User, project: Project) -> None:
+    """Nothing new may be uploaded or submitted there; what is there stays. Jobs that wait or run go on."""
+    require_owner(user, project)
+    Project.objects.filter(pk=project.pk, archived_at=None).update(archived_at=timezone.now())
+    project.refresh_from_db(fields=["archived_at"])
+
+
+def unarchive_project(user: User, project: Project) -> None:
+    require_owner(user, project)
+    Project.objects.filter(pk=project.pk).update(archived_at=None)
+    project.refresh_from_db(fields=["archived_at"])
+
+
+def _name(name: str) -> str:
+    name = " ".join(name.split())
+    if not name or len(name) > 80 or "\0" in name:
+        raise Refused("Give the project a name of at most 80 characters.", field="name")
+    return name
+
+
+def _text(text: str) -> str:
+    if len(text) > 10_000 or "\0" in text:
+        raise Refused("A description has at most 10,000 characters.", field="description")
+    return text.strip()
+
+
+# Members
+
+
+def share(user: User, project: Project, username: str, role: str) -> Membership:
+    """Adds a person by user name or e-mail address, or changes the role of one who is in already."""
+    require_owner(user, project)
+    role = _role(role)
+    person = _person(username)
+    with transaction.atomic():
+        _lock(project)
+        membership = Membership.objects.filter(project=project, user=person).first()
+        if membership is not None:
+            return _set_role(membership, role)
+        if project.memberships.count() >= MOST_MEMBERS:
+            raise Refused(f"A project has at most {MOST_MEMBERS} members.", "conflict")
+        return Membership.objects.create(project=project, user=person, role=role)
+
+
+def change_role(user: User, membership: Membership, role: str) -> Membership:
+    require_owner(user, membership.project)
+    role = _role(role)
+    with transaction.atomic():
+        _lock(membership.project)
+        current = Membership.objects.filter(pk=membership.pk).first()
+        if current is None:
+            raise Refused("This person is no longer a member.", "conflict")
+        return _set_role(current, role)
+
+
+def unshare(user: User, membership: Membership) -> None:
+    """Owners may remove anyone, everybody may leave; the last owner stays."""
+    if membership.user_id != user.pk:
+        require_owner(user, membership.project)
+    with transaction.atomic():
+        _lock(membership.project)
+        current = Membership.objects.filter(pk=membership.pk).first()
+        if current is None:
+            return
+        _keep_an_owner(current)
+        current.delete()
+
+
+def _set_role(membership: Membership, role: Role) -> Membership:
+    if role != Role.OWNER:
+        _keep_an_owner(membership)
+    membership.role = role
+    membership.save(update_fields=["role"])
+    return membership
+
+
+def _keep_an_owner(membership: Membership) -> None:
+    """Call with the project locked: two owners may leave at the same moment."""
+    others = Membership.objects.filter(project=membership.project_id, role=Role.OWNER).exclude(pk=membership.pk)
+    if membership.role == Role.OWNER and not others.exists():
+        raise Refused("This is the project's last owner. Make somebody else an owner first.", "conflict")
+
+
+def _role(role: str) -> Role:
+    if role not in Role.values:
+        raise Refused(f"A role is one of {', '.join(Role.values)}.", field="role")
+    return Role(role)
+
+
+def _person(name: str) -> User:
+    name = name.strip()
+    people = User.objects.filter(is_active=True)
+    person = people.filter(username=name).first() or (
+        people.filter(email__iexact=name).first() if "@" in name else None
+    )
+    if person is None:
+        raise Refused(
+            "Nobody here has this user name or e-mail address. Ask an admin to invite them.", field="username"
+        )
+    return person
+
+
+def _lock(project: Project) -> None:
+    Project.objects.select_for_update().get(pk=project.pk)
+
+
+# Code
+
+
+def store_code(
+    user: User, project: Project, uploads: Sequence[archive.Upload], note: str = "", upload_name: str = ""
+) -> CodeVersion:
+    """A new immutable version from one archive, script or notebook, or from the files of a folder.
+
+    ``uploads`` is ``[(name, open file)]``; a folder's names are its relative paths. The slow part, unpacking in a
+    process of its own, comes before the transaction that gives the version its number. Raises BadArchive or Refused.
+    """
+    require_member(user, project)
+    taken = archive.take(uploads)
+    guess = inspection.inspect(taken.sha256)
+    with transaction.atomic():
+        _lock(project)
+        project.refresh_from_db(fields=["archived_at"])
+        require_member(user, project)
+        last = CodeVersion.objects.filter(project=project).aggregate(last=Max("number"))["last"] or 0
+        return CodeVersion.objects.create(
+            project=project,
+            number=last + 1,
+            sha256=taken.sha256,
+            size=taken.size,
+            files=taken.files,
+            guess=guess | {"notes": taken.notes},
+            upload_name=_one_line(upload_name or _name_of(uploads)),
+            note=_one_line(note),
+            created_by=user,
+        )
+
+
+def _name_of(uploads: Sequence[archive.Upload]) -> str:
+    first = uploads[0][0]
+    if len(uploads) == 1:
+        return first.rpartition("/")[2]
+    return f"{first.partition('/')[0]}/" if "/" in first else f"{len(uploads)} files"
+
+
+def _one_line(text: str) -> str:
+    return "".join(c for c in " ".join(text.split()) if c.isprintable())[:200]

@@ -1,0 +1,187 @@
+"""The program: tell what the upload is, read it, judge it, write the tar."""
+
+import hashlib
+import json
+import os
+import struct
+import sys
+import tarfile
+import zipfile
+import zlib
+from functools import partial
+from pathlib import PurePosixPath
+from typing import IO, Any
+
+from .common import MAX_ENTRIES, MAX_TOTAL, Bad, Budget, Entry, length_of, plain, shown, too_large, too_many_entries
+from .names import check_tree, clean_path, tidy
+from .tars import gunzipped, read_tar
+from .zips import read_zip
+
+DAMAGE = (
+    zipfile.BadZipFile, tarfile.TarError, zlib.error, struct.error, NotImplementedError, ValueError, OverflowError, EOFError
+)  # fmt: skip
+"""What Python's readers raise for bytes that are no archive."""
+
+
+def read_folder(file: IO[bytes], listing: list[tuple[str, int]]) -> list[Entry]:
+    """Files one after the other, as the browser sent them; ``listing`` has their names and sizes."""
+    entries = []
+    offset = 0
+    for name, size in listing:
+        path = clean_path(name)
+        if not path or name.endswith("/"):
+            raise Bad(f"{shown(name)} is not the name of a file. Rename it and send it again.")
+        entries.append(Entry(path, False, size, partial(plain, file, offset, size)))
+        offset += size
+    return entries
+
+
+def read_script(file: IO[bytes], name: str) -> list[Entry]:
+    path = clean_path(PurePosixPath(name).name)
+    size = length_of(file)
+    if any(b"\0" in piece for piece in plain(file, 0, size)):
+        raise Bad(f"{shown(name)} is not a Python file: it has binary data in it.")
+    return [Entry(path, False, size, lambda: plain(file, 0, size))]
+
+
+def read_notebook(file: IO[bytes], name: str) -> list[Entry]:
+    """The notebook as a script: text cells become comments, and so do magics and shell lines, which only Jupyter runs."""
+    import jupytext
+
+    path = clean_path(PurePosixPath(name).stem + ".py")
+    file.seek(0)
+    try:
+        notebook = jupytext.reads(file.read().decode("utf-8-sig"), fmt="ipynb")
+        language = notebook.metadata.get("kernelspec", {}).get("language") or notebook.metadata.get(
+            "language_info", {}
+        ).get("name")
+        if language and language.lower() not in ("python", "python3", "ipython"):
+            raise Bad(f"{shown(name)} is written in {shown(str(language))}. Only Python notebooks can be run.")
+        notebook.metadata = {"jupytext": {"notebook_metadata_filter": "-all", "cell_metadata_filter": "-all"}}
+        text = jupytext.writes(notebook, fmt={"extension": ".py", "format_name": "percent", "comment_magics": True})
+    except (Bad, MemoryError):
+        raise
+    except Exception as error:
+        raise Bad(
+            f"{shown(name)} is not a notebook that can be read. Open it in Jupyter, save it and send it again."
+        ) from error
+    content = text.encode()
+    return [Entry(path, False, len(content), lambda: [content])]
+
+
+def kind_of(head: bytes, name: str) -> str:
+    """What the bytes are; the name may not say otherwise."""
+    found = (
+        "zip" if head[:4] in (b"PK\x03\x04", b"PK\x05\x06")
+        else "gzip" if head[:2] == b"\x1f\x8b"
+        else "tar" if head[257:262] == b"ustar"
+        else ""
+    )  # fmt: skip
+    lower = name.lower()
+    endings = {".zip": "zip", ".tar.gz": "gzip", ".tgz": "gzip", ".tar": "tar", ".py": "script", ".ipynb": "notebook"}
+    said = next((kind for ending, kind in endings.items() if lower.endswith(ending)), "")
+    if said == "tar" and not found:
+        return "tar"  # old tars have no mark; tarfile judges their checksum
+    if said in ("script", "notebook") and not found:
+        return said
+    if not said and not found:
+        raise Bad(
+            f"{shown(name)} is none of .zip, .tar.gz, .tar, .py and .ipynb. Pack the folder as .zip and send that."
+        )
+    if said and said != found:
+        raise Bad(f"{shown(name)} is not what its name says. Pack it again as .zip or .tar.gz.")
+    return found
+
+
+def read_upload(file: IO[bytes], name: str) -> list[Entry]:
+    file.seek(0)
+    match kind_of(file.read(512), name):
+        case "zip":
+            return read_zip(file)
+        case "gzip":
+            return read_tar(gunzipped(file))
+        case "tar":
+            return read_tar(file)
+        case "script":
+            return read_script(file, name)
+        case _:
+            return read_notebook(file, name)
+
+
+def write_tar(entries: list[Entry], out: IO[bytes], packed: int) -> dict[str, Any]:
+    """Headers by tarfile, contents straight through: ``offset`` is where a file's bytes begin."""
+    contents = {entry.path: entry for entry in entries if not entry.is_dir}
+    folders = {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents} - {"."}
+    folders |= {entry.path for entry in entries if entry.is_dir}
+    budget = Budget(packed)
+    whole = hashlib.sha256()
+    written = 0
+    files = []
+
+    def write(data: bytes) -> None:
+        nonlocal written
+        whole.update(data)
+        written += out.write(data)
+
+    for path in sorted(folders | contents.keys()):
+        info = tarfile.TarInfo(path)
+        if path in folders:
+            info.type, info.mode = tarfile.DIRTYPE, 0o755
+        else:
+            info.mode, info.size = 0o644, contents[path].size
+        write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))
+        if path in folders:
+            continue
+        offset, digest = written, hashlib.sha256()
+        for piece in contents[path].pieces():
+            budget.spend(len(piece))
+            digest.update(piece)
+            write(piece)
+        if written - offset != info.size:
+            raise Bad(f"{shown(path)} is not as long as it should be. Pack it again.")
+        write(b"\0" * (-info.size % tarfile.BLOCKSIZE))
+        files.append({"path": path, "size": info.size, "sha256": digest.hexdigest(), "offset": offset})
+    write(b"\0" * 2 * tarfile.BLOCKSIZE)
+    return {"sha256": whole.hexdigest(), "size": sum(entry.size for entry in contents.values()), "files": files}
+
+
+def unpack(
+    upload: IO[bytes], out: IO[bytes], name: str, listing: list[tuple[str, int]] | None = None
+) -> dict[str, Any]:
+    """Writes the canonical tar of the upload to ``out`` and tells what is in it, or raises Bad.
+
+    With a ``listing`` the upload is the files of a folder, one after the other, otherwise an archive, script or notebook.
+    """
+    packed = length_of(upload)
+    entries = read_upload(upload, name) if listing is None else read_folder(upload, listing)
+    if len(entries) > MAX_ENTRIES:
+        raise Bad(too_many_entries())
+    check_tree(entries)
+    kept, notes = tidy(entries)
+    if sum(entry.size for entry in kept) > MAX_TOTAL:
+        raise Bad(too_large())
+    return write_tar(kept, out, packed) | {"notes": notes}
+
+
+def main() -> None:
+    """argv: the descriptor to write to, the upload's name, and for a folder the descriptor of its listing."""
+    try:
+        with os.fdopen(int(sys.argv[1]), "wb") as out:
+            listing = None
+            if len(sys.argv) > 3:
+                with os.fdopen(int(sys.argv[3])) as file:
+                    listing = json.load(file)
+            answer = unpack(sys.stdin.buffer, out, sys.argv[2], listing)
+    except Bad as bad:
+        answer = {"refused": str(bad)}
+    except MemoryError:
+        answer = {
+            "refused": "It needs more memory to unpack than any code should. Leave large data out and pack it again."
+        }
+    except DAMAGE:
+        answer = {"refused": "It is damaged, or not what its name says. Pack it again, or send it again."}
+    json.dump(answer, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

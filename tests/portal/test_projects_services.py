@@ -1,0 +1,222 @@
+"""Projects, their members and their code: what each may do, and what the numbers and bytes are."""
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser
+
+from portal.accounts.models import User
+from portal.projects import services, store
+from portal.projects.errors import BadArchive, Refused
+from portal.projects.models import CodeVersion, Membership, Project
+from portal.projects.services import Role
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def own_home(settings: Any, tmp_path: Path) -> None:
+    settings.HOME = tmp_path
+
+
+@pytest.fixture
+def alice() -> User:
+    return User.objects.create_user("alice", "alice@lab.example")
+
+
+@pytest.fixture
+def bob() -> User:
+    return User.objects.create_user("bob", "bob@lab.example")
+
+
+@pytest.fixture
+def charlie() -> User:
+    return User.objects.create_user("charlie")
+
+
+@pytest.fixture
+def admin() -> User:
+    return User.objects.create_user("admin", is_staff=True)
+
+
+@pytest.fixture
+def project(alice: User, bob: User) -> Project:
+    project = services.create_project(alice, "Vision")
+    services.share(alice, project, "bob", Role.MEMBER)
+    return project
+
+
+def script(text: str = "print(1)\n", name: str = "train.py") -> list[tuple[str, io.BytesIO]]:
+    return [(name, io.BytesIO(text.encode()))]
+
+
+# Who sees and may what
+
+
+def test_members_and_admins_see_a_project_and_nobody_else(project, alice, bob, charlie, admin) -> None:
+    seen = {str(u): Project.objects.visible_to(u).count() for u in (alice, bob, charlie, admin, AnonymousUser())}
+    assert seen == {"alice": 1, "bob": 1, "charlie": 0, "admin": 1, "AnonymousUser": 0}
+
+
+def test_a_dismissed_admin_sees_nothing(project, admin) -> None:
+    admin.is_active = False
+    admin.save()
+    assert not Project.objects.visible_to(admin).exists()
+    assert services.role_of(admin, project) is None
+
+
+def test_roles_go_from_viewer_to_owner(project, alice, bob, charlie, admin) -> None:
+    roles = [services.role_of(u, project) for u in (alice, bob, charlie, admin)]
+    assert roles == [Role.OWNER, Role.MEMBER, None, Role.OWNER]
+    assert [services.may_submit(r) for r in (None, Role.VIEWER, Role.MEMBER, Role.OWNER)] == [False, False, True, True]
+    assert [services.may_manage(r) for r in (None, Role.VIEWER, Role.MEMBER, Role.OWNER)] == [False, False, False, True]
+
+
+def test_only_owners_share(project, bob, charlie) -> None:
+    with pytest.raises(Refused, match="Only owners"):
+        services.share(bob, project, "charlie", Role.VIEWER)
+    assert services.role_of(charlie, project) is None
+
+
+def test_sharing_again_changes_the_role(project, alice, bob) -> None:
+    services.share(alice, project, "bob@LAB.example", Role.VIEWER)
+    assert services.role_of(bob, project) == Role.VIEWER
+    assert project.memberships.count() == 2
+
+
+@pytest.mark.parametrize("act", ["leave", "demote", "share"])
+def test_the_last_owner_stays(project, alice, act) -> None:
+    own = Membership.objects.get(project=project, user=alice)
+    with pytest.raises(Refused, match="last owner"):
+        if act == "leave":
+            services.unshare(alice, own)
+        elif act == "demote":
+            services.change_role(alice, own, Role.MEMBER)
+        else:
+            services.share(alice, project, "alice", Role.VIEWER)
+    assert services.role_of(alice, project) == Role.OWNER
+
+
+def test_an_owner_may_leave_once_there_is_another(project, alice, bob) -> None:
+    services.share(alice, project, "bob", Role.OWNER)
+    services.unshare(alice, Membership.objects.get(project=project, user=alice))
+    assert services.role_of(alice, project) is None
+
+
+def test_a_member_may_leave_but_not_send_others_away(project, alice, bob) -> None:
+    with pytest.raises(Refused):
+        services.unshare(bob, Membership.objects.get(project=project, user=alice))
+    services.unshare(bob, Membership.objects.get(project=project, user=bob))
+    assert services.role_of(bob, project) is None
+
+
+@pytest.mark.parametrize("name", ["", "   ", "x" * 81, "a\0b"])
+def test_a_project_needs_a_name(alice, name) -> None:
+    with pytest.raises(Refused):
+        services.create_project(alice, name)
+    assert not Project.objects.exists()
+
+
+# Code
+
+
+def test_versions_are_numbered_and_named_by_their_content(project, alice, bob) -> None:
+    first = services.store_code(alice, project, script(), note="first")
+    second = services.store_code(bob, project, script("print(2)\n"))
+    again = services.store_code(bob, project, script())
+    assert [v.number for v in (first, second, again)] == [1, 2, 3]
+    assert first.sha256 == again.sha256 != second.sha256
+    assert len(list(store.folder().iterdir())) == 2
+    assert first.files[0]["path"] == "train.py"
+    assert (first.upload_name, first.note, first.created_by) == ("train.py", "first", alice)
+
+
+def test_one_set_of_files_has_one_hash_whatever_it_came_in(project, alice) -> None:
+    files = {"lib/data.py": b"x = 1\n", "train.py": b"import lib.data\n"}
+    zipped, tarred = io.BytesIO(), io.BytesIO()
+    with zipfile.ZipFile(zipped, "w") as archive:
+        for name, content in files.items():
+            archive.writestr("top/" + name, content)
+    with tarfile.open(fileobj=tarred, mode="w:gz") as archive:
+        for name, content in reversed(files.items()):
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime, info.uid = len(content), 12345, 1000
+            archive.addfile(info, io.BytesIO(content))
+    uploads = [
+        [("code.zip", io.BytesIO(zipped.getvalue()))],
+        [("code.tgz", io.BytesIO(tarred.getvalue()))],
+        [("my folder/" + name, io.BytesIO(content)) for name, content in files.items()],
+    ]
+    versions = [services.store_code(alice, project, upload) for upload in uploads]
+    assert len({v.sha256 for v in versions}) == 1
+    assert [v.upload_name for v in versions] == ["code.zip", "code.tgz", "my folder/"]
+    with tarfile.open(store.path_of(versions[0].sha256)) as archive:
+        members = {m.name: (m.type, m.mode, m.uid, m.mtime) for m in archive}
+    assert members == {
+        "lib": (tarfile.DIRTYPE, 0o755, 0, 0),
+        "lib/data.py": (tarfile.REGTYPE, 0o644, 0, 0),
+        "train.py": (tarfile.REGTYPE, 0o644, 0, 0),
+    }
+
+
+def test_files_are_read_straight_from_the_tar(project, alice) -> None:
+    uploads = [("p/a.py", io.BytesIO(b"a" * 1000)), ("p/ü/" + "b" * 120 + ".bin", io.BytesIO(bytes(range(256)) * 9))]
+    version = services.store_code(alice, project, uploads)
+    assert store.read_file(version, "a.py", 10) == b"a" * 10
+    assert b"".join(store.open_file(version, "ü/" + "b" * 120 + ".bin")) == bytes(range(256)) * 9
+    for path in ("missing.py", "../a.py", "ü", ""):
+        with pytest.raises(store.MissingError):
+            store.read_file(version, path, 10)
+
+
+@pytest.mark.parametrize("role", [None, Role.VIEWER])
+def test_strangers_and_viewers_store_no_code(project, alice, charlie, role) -> None:
+    if role:
+        services.share(alice, project, "charlie", role)
+    with pytest.raises(Refused, match="Only members"):
+        services.store_code(charlie, project, script())
+    assert not CodeVersion.objects.exists() and not (list(store.folder().iterdir()))
+
+
+def test_an_archived_project_takes_no_code_until_it_is_taken_out_again(project, alice) -> None:
+    services.archive_project(alice, project)
+    with pytest.raises(Refused, match="archived"):
+        services.store_code(alice, project, script())
+    services.unarchive_project(alice, project)
+    assert services.store_code(alice, project, script()).number == 1
+
+
+def test_archiving_while_an_upload_is_unpacked_wins(project, alice, monkeypatch) -> None:
+    def meanwhile(sha256: str) -> dict[str, object]:
+        services.archive_project(alice, Project.objects.get(pk=project.pk))
+        return {}
+
+    monkeypatch.setattr(services.inspection, "inspect", meanwhile)
+    with pytest.raises(Refused, match="archived"):
+        services.store_code(alice, project, script())
+    assert not CodeVersion.objects.exists()
+
+
+def test_an_upload_over_the_limit_is_refused_before_it_is_unpacked(project, alice, settings) -> None:
+    settings.MAX_UPLOAD_MIB = 1
+    with pytest.raises(BadArchive, match="larger than 1 MiB"):
+        services.store_code(alice, project, script("#" * (1024 * 1024 + 1)))
+
+
+def test_nothing_chosen_is_said_so(project, alice) -> None:
+    with pytest.raises(BadArchive, match="Choose"):
+        services.store_code(alice, project, [])
+
+
+def test_a_notebook_becomes_a_script(project, alice) -> None:
+    cells = '{"cell_type": "code", "execution_count": null, "metadata": {}, "outputs": [], "source": "%s"}'
+    cells = ", ".join(cells % source for source in ["!pip install x\\nprint(1)", "%%bash\\nls"])
+    notebook = '{"cells": [%s], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}' % cells
+    version = services.store_code(alice, project, script(notebook, "my first.ipynb"))
+    text = store.read_file(version, "my first.py", 10_000).decode()
+    assert text == '# %%\n# !pip install x\nprint(1)\n\n# %% language="bash"\n# ls\n'
+    assert version.guess["entry"] == "my first.py"
