@@ -50,6 +50,7 @@ class Node(models.Model):
     ready = models.BooleanField(default=False)
     """True after the agent's first full pass since its start: what it reports is complete."""
     facts = models.JSONField(default=dict)
+    """What the agent says about its machine: {"cpus", "memory_mib", ...}."""
     problems = models.JSONField(default=list)
     """[{"text": what is unfit, "mend": what to do}]"""
 

@@ -1,4 +1,16 @@
-from django.urls import URLPattern, URLResolver
+from django.urls import URLPattern, URLResolver, path
+
+from portal.control import agents
 
 app_name = "control"
-urlpatterns: list[URLPattern | URLResolver] = []
+
+agent_routes: list[URLPattern | URLResolver] = [
+    path("agent/v1/join", agents.join, name="agent-join"),
+    path("agent/v1/sync", agents.sync, name="agent-sync"),
+    path("agent/v1/wait", agents.wait, name="agent-wait"),
+    path("agent/v1/code/<str:sha256>", agents.code, name="agent-code"),
+    path("agent/v1/containers/<str:name>/logs/<str:stream>", agents.append_log, name="agent-log"),
+    path("agent/v1/containers/<str:name>/outputs/<path:path>", agents.put_output, name="agent-output"),
+]
+
+urlpatterns: list[URLPattern | URLResolver] = [*agent_routes]

@@ -252,13 +252,18 @@ def _copy_state(source: Job, target: Job) -> None:
         target.state, target.started_at, target.finished_at = source.state, source.started_at, source.finished_at
 
 
-def explain_again(attempt: Attempt) -> None:
-    """Looks for the cause once more when the last of its logs has come in."""
+def note_collected(container: Container) -> None:
+    """Its log and outputs are complete: the last lines may tell the cause better than what was there before."""
+    now = timezone.now()
+    if not Container.objects.filter(pk=container.pk, collected_at__isnull=True).update(collected_at=now):
+        return
+    container.collected_at = now
+    attempt = Attempt.objects.select_related("job").get(pk=container.attempt_id)
     if attempt.ended_at is not None and attempt.outcome != Outcome.SUCCEEDED:
         cause = causes.explain(attempt.job, attempt, list(attempt.containers.all()))
         if cause != attempt.cause:
             Attempt.objects.filter(pk=attempt.pk).update(cause=cause)
-            wake_job_viewers(attempt.job_id)
+    wake_job_viewers(attempt.job_id)
 
 
 # --- time --------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from portal.cluster.models import Environment, Gpu
 from portal.jobs import lifecycle, rules
 from portal.jobs.models import FINISHED_STATES, Attempt, IdempotencyKey, Job, JobState, StopReason
 from portal.projects.models import CodeVersion, Membership, Project
+from portal.refused import Refused
 from portal.wake import wake_scheduler
 
 MIN_TIME_LIMIT_SECONDS = 10
@@ -42,17 +43,6 @@ RESERVED_ENV = re.compile(
     re.IGNORECASE,
 )
 """These decide which devices and libraries a rank sees and how it finds the others: set by us alone."""
-
-
-class Refused(Exception):  # noqa: N818
-    """What a person asked for cannot be done; the message tells them why and what would help.
-
-    ``code`` is ``invalid``, ``forbidden``, ``limit`` or ``conflict``; ``field`` names the input it is about, if one.
-    """
-
-    def __init__(self, message: str, code: str = "invalid", field: str = "") -> None:
-        super().__init__(message)
-        self.message, self.code, self.field = message, code, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +166,28 @@ def _check_limits(user: User, asked: Submission) -> None:
                     "Cancel one, or wait until one has started.",
                     "limit",
                 )
+
+
+def submit_example(user: User, code: CodeVersion) -> Job:
+    """The portal's own first job: the example as its inspection reads it, on one GPU or two."""
+    guess = code.guess
+    environment = Environment.objects.filter(retired=False).order_by("position", "key").first()
+    if environment is None:
+        raise Refused("No environment is offered yet.", "conflict")
+    elastic = bool(guess.get("elastic"))
+    asked = Submission(
+        code=code,
+        environment=environment,
+        launcher=str(guess.get("launcher") or Job.Launcher.COMMAND),
+        entry=str(guess.get("entry", "")),
+        name=f"{code.project.name}"[:80],
+        max_gpus=2 if elastic and lab_gpus() != 1 else 1,
+        elastic=elastic,
+        time_limit_seconds=3600,
+    )
+    check(code.project, asked)
+    with transaction.atomic():
+        return _insert(user, code.project, asked, None)
 
 
 # --- checks ------------------------------------------------------------------------------------------------------

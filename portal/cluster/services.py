@@ -1,0 +1,208 @@
+"""How machines join, and what admins do with them. Each act of an admin leaves its trace in the same transaction."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Prefetch
+from django.utils import timezone
+
+from portal.accounts.audit import audit
+from portal.accounts.models import User, digest
+from portal.cluster.models import LIVE_NODE, Gpu, JoinToken, Node, NodeEnvironment, new_token
+from portal.refused import Refused
+from portal.wake import wake_node, wake_scheduler
+
+JOIN_TOKEN_LIFETIME = timedelta(hours=1)
+LIVE_ALLOCATIONS = "live_allocations"
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    node: Node
+    token: str
+    """Shown to the machine once; only its digest is kept."""
+
+
+# --- joining -----------------------------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def issue_join_token(actor: User | None, *, approves: bool = False, lifetime: timedelta = JOIN_TOKEN_LIFETIME) -> str:
+    """A one-time token for one new machine. No actor: the portal itself, for the machine it runs on."""
+    token = new_token()
+    JoinToken.objects.create(
+        token_digest=digest(token), created_by=actor, expires_at=timezone.now() + lifetime, approves=approves
+    )
+    audit(actor, "node.join_token", "a new node", after={"approves": approves})
+    return token
+
+
+@transaction.atomic
+def join(join_token: str, name: str, runtime: str, facts: dict[str, Any]) -> Joined:
+    """Enrols the machine that holds a join token.
+
+    When the answer was lost, the same machine may ask again until it has been heard of: it gets a new token.
+    """
+    row = JoinToken.objects.select_for_update().filter(token_digest=digest(join_token)).first()
+    if row is None or row.expires_at <= timezone.now():
+        raise Refused(
+            "This join token is unknown or has expired. Ask an admin for a new one (Nodes, Add a node).", "forbidden"
+        )
+    check_runtime(runtime)
+    name = clean_name(name)
+    token = new_token()
+    if row.node is not None:
+        if (
+            row.node.last_seen_at is not None
+            or row.node.removed_at is not None
+            or row.node.facts.get("asked_name") != name
+        ):
+            raise Refused(
+                "This join token was used already. Ask an admin for a new one (Nodes, Add a node).", "forbidden"
+            )
+        Node.objects.filter(pk=row.node.pk).update(token_digest=digest(token))
+        return Joined(row.node, token)
+    now = timezone.now()
+    node = Node.objects.create(
+        name=_free_name(name),
+        runtime=runtime,
+        token_digest=digest(token),
+        approved_at=now if row.approves else None,
+        facts={**facts, "asked_name": name},
+    )
+    row.used_at, row.node = now, node
+    row.save(update_fields=["used_at", "node"])
+    audit(row.created_by, "node.joined", node.name, after={"runtime": runtime, "approved": row.approves})
+    return Joined(node, token)
+
+
+def check_runtime(runtime: str) -> None:
+    if runtime not in Node.Runtime.values:
+        raise Refused(f"The runtime must be one of: {', '.join(Node.Runtime.values)}.")
+    if runtime == Node.Runtime.PROCESS and settings.LAB:
+        raise Refused(
+            "The process runtime keeps jobs apart from nothing, so only a portal on SQLite takes it. Install a Docker Engine.",
+            "forbidden",
+        )
+
+
+def clean_name(name: str) -> str:
+    """A machine's name for pages and sentences."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:64] or "node"
+
+
+def _free_name(name: str) -> str:
+    taken = set(Node.objects.filter(name__startswith=name).values_list("name", flat=True))
+    numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
+    return name if name not in taken else next(other for other in numbered if other not in taken)
+
+
+def node_for(token: str) -> Node | None:
+    """The registered machine that holds this token."""
+    return Node.objects.filter(LIVE_NODE, token_digest=digest(token)).first()
+
+
+# --- what admins do ----------------------------------------------------------------------------------------------
+
+
+def approve(actor: User | None, node: Node) -> Node:
+    """Lets a machine that joined take work."""
+    return _change(
+        actor, node, "node.approved", approved_at=timezone.now() if node.approved_at is None else node.approved_at
+    )
+
+
+def cordon(actor: User | None, node: Node) -> Node:
+    """No new work; what runs goes on."""
+    return _change(actor, node, "node.cordoned", cordoned=True)
+
+
+def drain(actor: User | None, node: Node) -> Node:
+    """No new work, and what runs is stopped and placed elsewhere."""
+    return _change(actor, node, "node.drained", draining=True)
+
+
+def resume(actor: User | None, node: Node) -> Node:
+    """Takes work again."""
+    return _change(actor, node, "node.resumed", cordoned=False, draining=False)
+
+
+@transaction.atomic
+def rotate_token(actor: User | None, node: Node) -> str:
+    """A new token for a machine; the old one stops working at once."""
+    token = new_token()
+    _change(actor, node, "node.token_rotated", hide=("token_digest",), token_digest=digest(token))
+    return token
+
+
+@transaction.atomic
+def remove(actor: User | None, node: Node) -> Node:
+    """Takes an empty machine out of the lab; its history stays. Its token stops working.
+
+    The name becomes free for the next machine.
+    """
+    locked = Node.objects.select_for_update().get(pk=node.pk)
+    busy = locked.containers.filter(exited_at__isnull=True).count()
+    if busy:
+        raise Refused(
+            f"{locked.name} still runs {busy} container{'s' * (busy > 1)}. Drain it first, and remove it when it is empty.",
+            "conflict",
+        )
+    name = f"{locked.name[:64]} (removed {locked.pk})"
+    return _change(actor, node, "node.removed", removed_at=timezone.now(), name=name)
+
+
+@transaction.atomic
+def _change(actor: User | None, node: Node, action: str, *, hide: Sequence[str] = (), **values: Any) -> Node:
+    row = Node.objects.select_for_update().get(pk=node.pk)
+    if row.removed_at is not None:
+        raise Refused(f"{row.name} is no longer part of the lab.", "conflict")
+    shown = [name for name in values if name not in hide]
+    before = {name: _plain(getattr(row, name)) for name in shown}
+    target = row.name
+    for name, value in values.items():
+        setattr(row, name, value)
+        setattr(node, name, value)
+    row.save(update_fields=list(values))
+    audit(actor, action, target, before=before, after={name: _plain(values[name]) for name in shown})
+    wake_node(row.pk)
+    wake_scheduler()
+    return row
+
+
+def _plain(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+# --- looking -----------------------------------------------------------------------------------------------------
+
+
+def nodes_with_gpus() -> list[Node]:
+    """Registered machines, with GPUs, who holds these (``holder``), and environments: four queries whatever the size."""
+    allocations = apps.get_model("jobs", "Allocation").objects.filter(released_at__isnull=True)
+    live = allocations.select_related("attempt__job__submitted_by", "attempt__job__project")
+    gpus = Gpu.objects.filter(present=True).prefetch_related(Prefetch("allocations", live, to_attr=LIVE_ALLOCATIONS))
+    environments = NodeEnvironment.objects.select_related("environment").order_by("environment__position")
+    return list(
+        Node.objects.filter(LIVE_NODE).prefetch_related(Prefetch("gpus", gpus), Prefetch("environments", environments))
+    )
+
+
+def holder(gpu: Gpu) -> Any:
+    """The job that holds a GPU of ``nodes_with_gpus``, or None."""
+    live = getattr(gpu, LIVE_ALLOCATIONS)
+    return live[0].attempt.job if live else None
+
+
+def is_online(node: Node, now: datetime | None = None) -> bool:
+    """Heard of within the last seconds."""
+    now = now or timezone.now()
+    return node.last_seen_at is not None and now - node.last_seen_at <= timedelta(
+        seconds=settings.NODE_LOST_AFTER_SECONDS
+    )

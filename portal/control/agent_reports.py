@@ -1,0 +1,231 @@
+"""What an agent says, read with distrust: a node runs other people's code, and may be an older or a newer program.
+
+``read_*`` turn JSON into frozen values or raise BadReport with a sentence. Numbers are brought into bounds, texts
+are cut, unknown keys are passed over, so that no report can break a row.
+"""
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from portal.cluster.models import Gpu, NodeEnvironment
+from portal.jobs.models import ContainerState
+
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
+EXIT_REASONS = frozenset({"exited", "stopped", "fenced", "launch_error", "oom", "disk", "create_error", "lost"})
+MAX_GPUS = 256
+MAX_CONTAINERS = 2000
+MAX_ENVIRONMENTS = 200
+MAX_PROBLEMS = 50
+MAX_FACTS_BYTES = 64 * 1024
+MAX_MARKS = 200
+SMALL = 32_767
+LARGE = 2_147_483_647
+
+
+class BadReport(Exception):  # noqa: N818
+    """Not what the protocol says."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReport:
+    uuid: str
+    index: int
+    kind: str
+    model: str
+    memory_mib: int
+    healthy: bool
+    problem: str
+    utilisation_percent: int | None
+    memory_used_mib: int | None
+    temperature_celsius: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentReport:
+    key: str
+    digest: str
+    state: str
+    progress_percent: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerReport:
+    name: str
+    epoch: int
+    state: str
+    detail: str
+    running_at: datetime | None
+    exit_code: int | None
+    exit_reason: str
+    collected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    boot: str
+    full_pass: bool
+    runtime: str
+    facts: dict[str, Any]
+    problems: tuple[dict[str, str], ...]
+    gpus: tuple[GpuReport, ...]
+    environments: tuple[EnvironmentReport, ...]
+    containers: tuple[ContainerReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    join_token: str
+    name: str
+    runtime: str
+    facts: dict[str, Any]
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """A JSON object whose texts can be stored."""
+    try:
+        data = json.loads(body, parse_constant=_refuse_constant)
+        if not isinstance(data, dict):
+            raise BadReport("The body must be a JSON object.")
+        return _storable(data)
+    except (ValueError, RecursionError) as error:
+        raise BadReport("The body is not JSON.") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def _storable(value: Any) -> Any:
+    """Without what PostgreSQL cannot keep: NUL, halves of surrogate pairs, and numbers without end."""
+    if isinstance(value, str):
+        return value.replace("\0", "").encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {_storable(key): _storable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_storable(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadReport("A number is too large.")
+    return value
+
+
+def read_join(data: dict[str, Any]) -> JoinRequest:
+    return JoinRequest(
+        _text(data, "join_token", 200), _text(data, "name", 200), _text(data, "runtime", 10), _facts(data)
+    )
+
+
+def read_report(data: dict[str, Any]) -> Report:
+    gpus = [_gpu(item) for item in _items(data, "gpus", MAX_GPUS)]
+    environments = [_environment(item) for item in _items(data, "environments", MAX_ENVIRONMENTS)]
+    containers = [_container(item) for item in _items(data, "containers", MAX_CONTAINERS)]
+    return Report(
+        boot=_text(data, "boot", 36),
+        full_pass=data.get("full_pass") is True,
+        runtime=_text(data, "runtime", 10),
+        facts=_facts(data),
+        problems=tuple(
+            {"text": _text(item, "text", 500), "mend": _text(item, "mend", 500)}
+            for item in _items(data, "problems", MAX_PROBLEMS)
+        ),
+        gpus=tuple({gpu.uuid: gpu for gpu in gpus if gpu.uuid}.values()),
+        environments=tuple({item.key: item for item in environments}.values()),
+        containers=tuple({item.name: item for item in containers if item is not None}.values()),
+    )
+
+
+def _gpu(item: dict[str, Any]) -> GpuReport:
+    return GpuReport(
+        uuid=_text(item, "uuid", 80),
+        index=_number(item, "index", 0, SMALL) or 0,
+        kind=Gpu.Kind.CUDA if item.get("kind") == Gpu.Kind.CUDA else Gpu.Kind.CPU,
+        model=_text(item, "model", 80),
+        memory_mib=_number(item, "memory_mib", 0, LARGE) or 0,
+        healthy=item.get("healthy") is not False,
+        problem=_text(item, "problem", 200),
+        utilisation_percent=_number(item, "utilisation_percent", 0, 100),
+        memory_used_mib=_number(item, "memory_used_mib", 0, LARGE),
+        temperature_celsius=_number(item, "temperature_celsius", -SMALL, SMALL),
+    )
+
+
+def _environment(item: dict[str, Any]) -> EnvironmentReport:
+    state = item.get("state")
+    return EnvironmentReport(
+        key=_text(item, "key", 50),
+        digest=_text(item, "digest", 80),
+        state=str(state) if state in NodeEnvironment.State.values else NodeEnvironment.State.WAITING,
+        progress_percent=_number(item, "progress_percent", 0, 100) or 0,
+        detail=_text(item, "detail", 2000),
+    )
+
+
+def _container(item: dict[str, Any]) -> ContainerReport | None:
+    """None when it is about nothing the portal could have asked for."""
+    name, state = item.get("name"), item.get("state")
+    epoch = _number(item, "epoch", 0, LARGE)
+    if not isinstance(name, str) or not NAME.fullmatch(name) or state not in ContainerState.values or epoch is None:
+        return None
+    reason = _text(item, "exit_reason", 20)
+    return ContainerReport(
+        name=name,
+        epoch=epoch,
+        state=str(state),
+        detail=_text(item, "detail", 2000),
+        running_at=_moment(item.get("running_at")),
+        exit_code=_number(item, "exit_code", -LARGE, LARGE),
+        # A reason this portal does not know comes from another version of us, not from anybody's code.
+        exit_reason=reason if reason in EXIT_REASONS else "create_error" if reason else "exited",
+        collected=item.get("collected") is True,
+    )
+
+
+def read_marks(header: str) -> list[tuple[int, int]]:
+    """``off:ms,off:ms``: what cannot be read is left out, since a mark is only a convenience."""
+    marks = []
+    for text in header.split(",")[:MAX_MARKS]:
+        offset, _, ms = text.strip().partition(":")
+        if offset.isascii() and ms.isascii() and offset.isdecimal() and ms.isdecimal() and len(offset) < 19 > len(ms):
+            marks.append((int(offset), int(ms)))
+    return marks
+
+
+def _facts(data: dict[str, Any]) -> dict[str, Any]:
+    facts = data.get("facts", {})
+    if not isinstance(facts, dict) or len(json.dumps(facts)) > MAX_FACTS_BYTES:
+        raise BadReport(f"facts must be an object of at most {MAX_FACTS_BYTES >> 10} KiB.")
+    return facts
+
+
+def _items(data: dict[str, Any], key: str, most: int) -> list[dict[str, Any]]:
+    items = data.get(key, [])
+    if not isinstance(items, list) or len(items) > most or not all(isinstance(item, dict) for item in items):
+        raise BadReport(f"{key} must be a list of at most {most} objects.")
+    return items
+
+
+def _text(data: dict[str, Any], key: str, most: int) -> str:
+    value = data.get(key)
+    return value[:most] if isinstance(value, str) else ""
+
+
+def _number(data: dict[str, Any], key: str, least: int, most: int) -> int | None:
+    value = data.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return min(max(int(value), least), most)
+
+
+def _moment(value: object) -> datetime | None:
+    """Seconds since the epoch, or ISO 8601 with its zone."""
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value, UTC)
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
+        return moment.astimezone(UTC) if moment and moment.tzinfo else None
+    except (ValueError, OverflowError, OSError):
+        return None

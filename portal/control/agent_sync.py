@@ -1,0 +1,192 @@
+"""One turn of an agent's report: facts into rows, then what is desired of its node.
+
+The order matters: first the node is seen, then what it reports is written, then what is desired is read. A container
+that was declared lost meanwhile is therefore never in the answer, and its lease is not renewed.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Min, Q
+from django.utils import timezone
+
+from portal.cluster.models import Environment, Gpu, Node, NodeEnvironment
+from portal.control.agent_reports import ContainerReport, EnvironmentReport, GpuReport, Report
+from portal.jobs import lifecycle
+from portal.jobs.models import Container, ContainerState, Job, JobState
+from portal.jobs.rules import STOP_SECONDS
+from portal.wake import wake_scheduler
+
+COLLECT_DAYS = 7
+"""A node that could not hand over a container's log in this time no longer has it."""
+GPU_FIELDS = (
+    "index",
+    "kind",
+    "model",
+    "memory_mib",
+    "healthy",
+    "problem",
+    "utilisation_percent",
+    "memory_used_mib",
+    "temperature_celsius",
+)
+ENVIRONMENT_FIELDS = ("digest", "state", "progress_percent", "detail")
+
+
+def take_in(node: Node, report: Report) -> None:
+    """Writes what a report says, column by column where it differs."""
+    _see(node, report)
+    _take_gpus(node, report.gpus)
+    _take_environments(node, report.environments)
+    _take_containers(node, report.containers)
+
+
+def _see(node: Node, report: Report) -> None:
+    now = timezone.now()
+    said = {
+        "last_seen_at": now,
+        "boot": report.boot,
+        "ready": report.full_pass,
+        "runtime": report.runtime,
+        "facts": report.facts,
+        "problems": list(report.problems),
+    }
+    away = timedelta(seconds=settings.NODE_LOST_AFTER_SECONDS)
+    was_away = node.last_seen_at is None or now - node.last_seen_at > away
+    changed = {name: value for name, value in said.items() if getattr(node, name) != value}
+    Node.objects.filter(pk=node.pk).update(**changed)
+    if "ready" in changed or "boot" in changed or was_away:
+        wake_scheduler()
+    for name, value in changed.items():
+        setattr(node, name, value)
+
+
+@transaction.atomic
+def _take_gpus(node: Node, reports: tuple[GpuReport, ...]) -> None:
+    known = {gpu.uuid: gpu for gpu in Gpu.objects.filter(node=node)}
+    changed, news = [], False
+    for report in reports:
+        gpu = known.pop(report.uuid, None)
+        if gpu is None:
+            fields = {name: getattr(report, name) for name in GPU_FIELDS}
+            Gpu.objects.get_or_create(node=node, uuid=report.uuid, defaults=fields)
+            news = True
+        elif not gpu.present or any(getattr(gpu, name) != getattr(report, name) for name in GPU_FIELDS):
+            news = news or not gpu.present or gpu.healthy != report.healthy
+            gpu.present = True
+            for name in GPU_FIELDS:
+                setattr(gpu, name, getattr(report, name))
+            changed.append(gpu)
+    for gpu in known.values():
+        if gpu.present:
+            gpu.present, news = False, True
+            changed.append(gpu)
+    # In one order, so that two reports of a node cannot wait for each other.
+    changed.sort(key=lambda gpu: gpu.pk)
+    if changed:
+        Gpu.objects.bulk_update(changed, [*GPU_FIELDS, "present"])
+    if news:
+        wake_scheduler()
+
+
+@transaction.atomic
+def _take_environments(node: Node, reports: tuple[EnvironmentReport, ...]) -> None:
+    known = {
+        row.environment.key: row for row in NodeEnvironment.objects.filter(node=node).select_related("environment")
+    }
+    new = {report.key for report in reports if report.key not in known}
+    offered = {row.key: row for row in Environment.objects.filter(key__in=new)} if new else {}
+    news = False
+    for report in reports:
+        row = known.get(report.key)
+        fields: dict[str, Any] = {name: getattr(report, name) for name in ENVIRONMENT_FIELDS}
+        if row is None:
+            if environment := offered.get(report.key):
+                NodeEnvironment.objects.get_or_create(node=node, environment=environment, defaults=fields)
+                news = True
+        elif any(getattr(row, name) != value for name, value in fields.items()):
+            news = news or row.state != report.state
+            NodeEnvironment.objects.filter(pk=row.pk).update(**fields, updated_at=timezone.now())
+    if news:
+        wake_scheduler()
+
+
+def _take_containers(node: Node, reports: tuple[ContainerReport, ...]) -> None:
+    by_name = {report.name: report for report in reports}
+    if not by_name:
+        return
+    rows = Container.objects.filter(node=node, name__in=by_name).select_related("attempt", "node").defer("spec")
+    for row in rows.order_by("attempt__job_id", "id"):
+        report = by_name[row.name]
+        if report.epoch != row.attempt.number:
+            continue  # of another try: nothing it says counts
+        if report.state != row.state or report.detail != row.detail:
+            lifecycle.advance(
+                row,
+                report.state,
+                at=report.running_at,
+                exit_code=report.exit_code,
+                exit_reason=report.exit_reason,
+                detail=report.detail,
+            )
+        if report.collected and row.collected_at is None and row.state == ContainerState.EXITED:
+            lifecycle.note_collected(row)
+
+
+# --- what is desired ---------------------------------------------------------------------------------------------
+
+
+def desired(node: Node, now: datetime | None = None) -> dict[str, Any]:
+    """What the node shall do, and ``seen``: a digest of it."""
+    now = now or timezone.now()
+    approved = node.approved_at is not None and node.removed_at is None
+    answer: dict[str, Any] = {
+        "approved": approved,
+        "containers": _containers(node, now) if approved else [],
+        "environments": _environments() if approved else [],
+    }
+    seen = hashlib.sha256(json.dumps(answer, sort_keys=True).encode()).hexdigest()[:32]
+    return {**answer, "lease_seconds": settings.FENCE_SECONDS, "seen": seen}
+
+
+def _containers(node: Node, now: datetime) -> list[dict[str, Any]]:
+    live = ~Q(state=ContainerState.EXITED)
+    # One that will not stop is no longer listed: its lease runs out, and the sweep ends it after that.
+    stoppable = Q(stop_requested_at__isnull=True) | Q(stop_requested_at__gt=now - timedelta(seconds=STOP_SECONDS))
+    to_collect = Q(collected_at__isnull=True, exited_at__gt=now - timedelta(days=COLLECT_DAYS))
+    rows = list(Container.objects.filter(node=node).filter((live & stoppable) | to_collect).order_by("id"))
+    hosts = _hosts([row.attempt_id for row in rows if row.role == Container.Role.DRIVER])
+    return [
+        {
+            "spec": row.spec,
+            "wanted": "collect" if row.state == ContainerState.EXITED else row.wanted,
+            "stop": {"reason": row.stop_reason, "grace_seconds": row.spec.get("grace_seconds", 10)}
+            if row.wanted == Container.Wanted.STOP
+            else None,
+            "hosts": hosts[row.attempt_id] if row.role == Container.Role.DRIVER else [],
+        }
+        for row in rows
+    ]
+
+
+def _hosts(attempt_ids: list[int]) -> dict[int, list[dict[str, Any]]]:
+    """Whom each attempt's driver may use: hosts that shall run and have not ended."""
+    hosts: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    if attempt_ids:
+        rows = Container.objects.filter(attempt__in=attempt_ids, role=Container.Role.HOST, wanted=Container.Wanted.RUN)
+        for row in rows.exclude(state=ContainerState.EXITED).order_by("index"):
+            hosts[row.attempt_id].append({"name": row.spec["hostname"], "slots": row.spec["slots"]})
+    return hosts
+
+
+def _environments() -> list[str]:
+    """Those to prepare: what jobs wait for first, in the order they came, then the rest."""
+    active = Job.objects.filter(state__in=(JobState.QUEUED, JobState.RUNNING)).order_by()
+    first = dict(active.values_list("environment").annotate(first=Min("id")))
+    offered = Environment.objects.filter(retired=False).order_by("position", "key")
+    return [row.key for row in sorted(offered, key=lambda row: first.get(row.pk, float("inf")))]

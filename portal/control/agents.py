@@ -1,0 +1,239 @@
+"""The API that agents speak, ``/agent/v1/`` (docs/architecture.md, "The agent's protocol").
+
+A node knows nothing but its token, and sees nothing but its own containers. Everything may be repeated.
+"""
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.contrib.auth.decorators import login_not_required
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHttpResponse
+from django.http.request import UnreadablePostError
+from django.views.decorators.csrf import csrf_exempt
+
+from portal.cluster import services as cluster
+from portal.cluster.models import Node
+from portal.control import agent_sync
+from portal.control.agent_reports import NAME, BadReport, parse, read_join, read_marks, read_report
+from portal.jobs import logs, outputs
+from portal.jobs.models import Container, ContainerState
+from portal.projects import store
+from portal.refused import Refused
+from portal.wake import Bell, node_bell
+
+logger = logging.getLogger(__name__)
+
+MAX_JOIN_BYTES = 128 * 1024
+MAX_SYNC_BYTES = 2 * 1024 * 1024
+MAX_LOG_BYTES = 1024 * 1024
+MAX_OFFSET = 1 << 50
+WAIT_SECONDS = 25.0
+LOOK_AGAIN_SECONDS = 5.0
+"""A bell that was not heard costs at most this."""
+PIECE = 256 * 1024
+
+View = Callable[..., HttpResponseBase]
+
+
+class AgentError(Exception):
+    """Becomes ``{"error": {"code", "message"}}``."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+    def response(self) -> JsonResponse:
+        response = JsonResponse({"error": {"code": self.code, "message": str(self)}}, status=self.status)
+        if self.status == 401:
+            response["WWW-Authenticate"] = "Bearer"
+        return response
+
+
+NOT_FOUND = AgentError(404, "not_found", "This node has no such thing.")
+
+
+def agent_view(method: str) -> Callable[[View], View]:
+    """A door for agents: one method, no cookies, errors as JSON."""
+
+    def decorate(view: View) -> View:
+        @csrf_exempt
+        @login_not_required
+        @functools.wraps(view)
+        def door(request: HttpRequest, **named: Any) -> HttpResponseBase:
+            try:
+                if request.method != method:
+                    raise AgentError(405, "method", f"Use {method}.")
+                return view(request, **named)
+            except AgentError as error:
+                return error.response()
+            except (BadReport, UnreadablePostError) as error:
+                return AgentError(400, "invalid", str(error) or "The body could not be read.").response()
+            except Refused as error:
+                return AgentError(403, "refused", str(error)).response()
+
+        return door
+
+    return decorate
+
+
+def authenticated(request: HttpRequest) -> Node:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    node = cluster.node_for(token.strip()) if scheme.lower() == "bearer" else None
+    if node is None:
+        raise AgentError(401, "token", "This node's token is unknown or was revoked. Join again with a new join token.")
+    return node
+
+
+def body_of(request: HttpRequest, most: int) -> bytes:
+    too_much = AgentError(413, "too_large", f"At most {most >> 10} KiB at once.")
+    if (announced(request) or 0) > most:
+        raise too_much
+    try:
+        body = request.body
+    except RequestDataTooBig as error:
+        raise too_much from error
+    if len(body) > most:
+        raise too_much
+    return body
+
+
+def announced(request: HttpRequest) -> int | None:
+    length = request.headers.get("Content-Length", "")
+    return int(length) if length.isascii() and length.isdecimal() and len(length) < 19 else None
+
+
+def own_container(node: Node, name: str) -> Container:
+    rows = Container.objects.filter(node=node, name=name) if NAME.fullmatch(name) else Container.objects.none()
+    container = rows.select_related("attempt").defer("spec").first()
+    if container is None:
+        raise NOT_FOUND
+    return container
+
+
+# --- joining and reporting ---------------------------------------------------------------------------------------
+
+
+@agent_view("POST")
+def join(request: HttpRequest) -> HttpResponseBase:
+    asked = read_join(parse(body_of(request, MAX_JOIN_BYTES)))
+    joined = cluster.join(asked.join_token, asked.name, asked.runtime, asked.facts)
+    return JsonResponse({"node": joined.node.pk, "token": joined.token}, status=201)
+
+
+@agent_view("POST")
+def sync(request: HttpRequest) -> HttpResponseBase:
+    node = authenticated(request)
+    report = read_report(parse(body_of(request, MAX_SYNC_BYTES)))
+    cluster.check_runtime(report.runtime)
+    agent_sync.take_in(node, report)
+    return JsonResponse(agent_sync.desired(node))
+
+
+@csrf_exempt
+@login_not_required
+async def wait(request: HttpRequest) -> HttpResponseBase:
+    """Answers when what is desired differs from ``seen``, or after 25 s."""
+    if request.method != "GET":
+        return AgentError(405, "method", "Use GET.").response()
+    try:
+        node = await sync_to_async(authenticated)(request)
+    except AgentError as error:
+        return error.response()
+    seen = request.GET.get("seen", "")
+    until = time.monotonic() + WAIT_SECONDS
+    bell = await sync_to_async(Bell)(node_bell(node.pk))
+    try:
+        while True:
+            now_seen = await sync_to_async(_seen)(node.pk)
+            left = until - time.monotonic()
+            if now_seen != seen or left <= 0:
+                return JsonResponse({"seen": now_seen})
+            await bell.wait_async(min(left, LOOK_AGAIN_SECONDS))
+    finally:
+        bell.close()
+
+
+def _seen(node_id: int) -> str:
+    node = Node.objects.get(pk=node_id)
+    return str(agent_sync.desired(node)["seen"])
+
+
+# --- code, logs, outputs -----------------------------------------------------------------------------------------
+
+
+@csrf_exempt
+@login_not_required
+async def code(request: HttpRequest, sha256: str) -> HttpResponseBase:
+    """The tar of a code version, for a node that runs it."""
+    if request.method != "GET":
+        return AgentError(405, "method", "Use GET.").response()
+    try:
+        path, size = await sync_to_async(_code_path)(request, sha256)
+    except AgentError as error:
+        return error.response()
+    response = StreamingHttpResponse(_pieces_of(path), content_type="application/x-tar")
+    response["Content-Length"] = str(size)
+    return response
+
+
+def _code_path(request: HttpRequest, sha256: str) -> tuple[Path, int]:
+    node = authenticated(request)
+    live = Container.objects.filter(node=node, node__approved_at__isnull=False).exclude(state=ContainerState.EXITED)
+    if len(sha256) > 64 or not live.filter(attempt__job__code__sha256=sha256).exists():
+        raise NOT_FOUND
+    path = store.path_of(sha256)
+    try:
+        return path, path.stat().st_size
+    except FileNotFoundError as error:
+        logger.error("the code %s is in the database but not in %s", sha256, path.parent)
+        raise AgentError(404, "code_lost", "The portal no longer has this code. Upload it again.") from error
+
+
+async def _pieces_of(path: Path) -> AsyncIterator[bytes]:
+    with await asyncio.to_thread(path.open, "rb") as file:
+        while piece := await asyncio.to_thread(file.read, PIECE):
+            yield piece
+
+
+@agent_view("POST")
+def append_log(request: HttpRequest, name: str, stream: str) -> HttpResponseBase:
+    container = own_container(authenticated(request), name)
+    offset = request.GET.get("offset", "")
+    if not (offset.isascii() and offset.isdecimal() and len(offset) < 19 and int(offset) <= MAX_OFFSET):
+        raise AgentError(400, "invalid", "offset must be a whole number of bytes.")
+    label = request.GET.get("label", "").replace("\0", "").encode(errors="replace").decode()
+    data = body_of(request, MAX_LOG_BYTES)
+    try:
+        row = logs.open_stream(container, stream, label)
+        size = logs.append(
+            row, int(offset), data, read_marks(request.headers.get("Marks", "")), final=request.GET.get("final") == "1"
+        )
+    except logs.OffsetMismatch as error:
+        return JsonResponse({"size": error.size}, status=409)
+    except ValueError as error:
+        raise AgentError(400, "invalid", str(error)) from error
+    return JsonResponse({"size": size})
+
+
+@agent_view("PUT")
+def put_output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
+    container = own_container(authenticated(request), name)
+    try:
+        outputs.store(container.attempt, path, _body_pieces(request), announced(request))
+    except outputs.BadPath as error:
+        raise AgentError(400, "invalid", str(error)) from error
+    except outputs.TooMuch as error:
+        raise AgentError(413, "too_large", str(error)) from error
+    return JsonResponse({}, status=201)
+
+
+def _body_pieces(request: HttpRequest) -> Iterator[bytes]:
+    while piece := request.read(PIECE):
+        yield piece

@@ -1,0 +1,121 @@
+"""The files a job leaves behind: rows with the path it chose, bytes under the hash of their content.
+
+``HOME/outputs/<job>/<sha256>``. No name from a job ever becomes a name on the portal's disk, so no path can lead
+anywhere; the same path written again is another file, and readers of the old one are not disturbed.
+"""
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Sum
+from django.utils import timezone
+
+from portal.jobs import lifecycle
+from portal.jobs.models import Attempt, Output
+from portal.wake import wake_job_viewers
+
+MAX_FILES = 10_000
+MAX_PATH = 500
+UNWANTED = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
+
+
+class BadPath(ValueError):  # noqa: N818
+    """Not a path beneath /outputs."""
+
+
+class TooMuch(Exception):  # noqa: N818
+    """The job's outputs would take more than the portal keeps."""
+
+
+def clean_path(path: str) -> str:
+    """The path itself when it is plain and relative; raises BadPath otherwise."""
+    parts = path.split("/")
+    if not path or len(path) > MAX_PATH or UNWANTED.search(path) or any(part in ("", ".", "..") for part in parts):
+        raise BadPath(
+            f"An output's path is relative and has at most {MAX_PATH} characters, without '..' or control characters."
+        )
+    return path
+
+
+def folder_of(job_id: int) -> Path:
+    return Path(settings.HOME) / "outputs" / str(job_id)
+
+
+def open_output(output: Output) -> BinaryIO:
+    """Its bytes; raises FileNotFoundError when they are gone."""
+    handle = os.open(folder_of(output.job_id) / output.sha256, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    return os.fdopen(handle, "rb")
+
+
+def room_for(job_id: int, path: str) -> int:
+    """Bytes that this file may take, the one it replaces not counted."""
+    others = Output.objects.filter(job=job_id).exclude(path=path)
+    if others.count() >= MAX_FILES:
+        raise TooMuch(f"A job keeps at most {MAX_FILES} output files. Put them into one archive.")
+    taken = others.aggregate(taken=Sum("size"))["taken"] or 0
+    return max(0, settings.MAX_OUTPUTS_MIB * 1024 * 1024 - taken)
+
+
+def store(attempt: Attempt, path: str, chunks: Iterable[bytes], announced: int | None = None) -> Output | None:
+    """Keeps one file; None when a later attempt of the job has already left one of this name."""
+    path = clean_path(path)
+    folder = folder_of(attempt.job_id)
+    room = room_for(attempt.job_id, path)
+    if announced is not None and announced > room:
+        raise _too_much()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".incoming-", delete=False) as file:
+        try:
+            digest, size = hashlib.sha256(), 0
+            for chunk in chunks:
+                size += len(chunk)
+                if size > room:
+                    raise _too_much()
+                digest.update(chunk)
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+            return _keep(attempt, path, Path(file.name), digest.hexdigest(), size)
+        finally:
+            Path(file.name).unlink(missing_ok=True)
+
+
+@transaction.atomic
+def _keep(attempt: Attempt, path: str, file: Path, sha256: str, size: int) -> Output | None:
+    lifecycle.locked(attempt.job_id)  # two files at once must not take the same last room
+    if size > room_for(attempt.job_id, path):
+        raise _too_much()
+    old = Output.objects.filter(job=attempt.job_id, path=path).select_related("attempt").first()
+    if old is not None and old.attempt.number > attempt.number:
+        return None
+    file.replace(folder_of(attempt.job_id) / sha256)
+    output, _ = Output.objects.update_or_create(
+        job_id=attempt.job_id,
+        path=path,
+        defaults={"attempt": attempt, "size": size, "sha256": sha256, "stored_at": timezone.now()},
+    )
+    if old is not None and old.sha256 != sha256:
+        transaction.on_commit(lambda: _drop(attempt.job_id, old.sha256))
+    wake_job_viewers(attempt.job_id)
+    return output
+
+
+@transaction.atomic
+def _drop(job_id: int, sha256: str) -> None:
+    """Removes content that no row names any more."""
+    lifecycle.locked(job_id)
+    if not Output.objects.filter(job=job_id, sha256=sha256).exists():
+        (folder_of(job_id) / sha256).unlink(missing_ok=True)
+
+
+def _too_much() -> TooMuch:
+    return TooMuch(
+        f"The job's outputs would take more than {settings.MAX_OUTPUTS_MIB} MiB together. Write less, or ask an admin for more."
+    )
