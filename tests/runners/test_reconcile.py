@@ -1,0 +1,236 @@
+"""Laws of reconciling: it comes to rest, starts nothing twice, and touches nothing it was not shown."""
+
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runners.reconcile import (
+    Action,
+    Collect,
+    Desired,
+    Exit,
+    Finish,
+    Forget,
+    Halt,
+    Note,
+    Prepare,
+    Remove,
+    Start,
+    Tell,
+    Told,
+    reconcile,
+    renewed,
+    state_of,
+    to_tell,
+)
+from runners.runtime import Observed
+from runners.spec import RunSpec
+
+NAMES = ["sl-1-a1-0", "sl-1-a1-1", "sl-2-a1-0", "sl-3-a2-0"]
+ORDER = ["ASSIGNED", "PREPARING", "RUNNING", "STOPPING", "EXITED"]
+
+
+def spec(name: str = "sl-1-a1-0") -> RunSpec:
+    return RunSpec(
+        name=name,
+        job=1,
+        attempt=1,
+        number=1,
+        role="host",
+        hostname="h0",
+        environment="plain",
+        code_sha256="0" * 64,
+        launcher="command",
+        command=("true",),
+        slots=1,
+    )
+
+
+def seen(name: str, state: str) -> Observed:
+    return Observed(name, job=1, attempt=1, epoch=1, state=state)  # type: ignore[arg-type]
+
+
+NOTHING_TOLD = Told()
+
+
+def wish(name: str = "sl-1-a1-0", wanted: str = "run", told: Told = NOTHING_TOLD) -> Desired:
+    return Desired(spec(name), wanted, told)  # type: ignore[arg-type]
+
+
+@dataclass
+class World:
+    """A runtime and the notes, and how each action changes them."""
+
+    observed: dict[str, Observed]
+    notes: dict[str, Note]
+    starts: list[str] = field(default_factory=list)
+
+    def apply(self, action: Action, wish: Desired | None) -> None:
+        name = action.name
+        note = self.notes.get(name, Note(job=1, attempt=1, epoch=1))
+        match action:
+            case Prepare():
+                self.observed.setdefault(name, seen(name, "created"))
+                self.notes[name] = replace(note, created=True)
+            case Start():
+                self.notes[name] = replace(note, started=True, running_at=1.0)
+                if self.observed[name].state == "created":
+                    self.starts.append(name)
+                    self.observed[name] = seen(name, "running")
+            case Tell():
+                self.notes[name] = replace(note, told=action.told)
+                if action.told.stop_reason:
+                    self.observed[name] = seen(name, "exited")
+            case Halt():
+                self.observed[name] = seen(name, "exited")
+            case Finish():
+                self.notes[name] = replace(note, exit=Exit(0, "exited"))
+            case Collect():
+                self.notes[name] = replace(note, collected=True)
+            case Remove():
+                self.observed.pop(name, None)
+            case Forget():
+                self.notes.pop(name, None)
+            case _:
+                raise AssertionError(action)
+
+
+tolds = st.sampled_from([Told(), Told(hosts=(("h0", 1),)), Told("cancelled", 5)])
+wishes = st.dictionaries(st.sampled_from(NAMES), st.tuples(st.sampled_from(["run", "stop", "collect"]), tolds))
+observations = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(["created", "running", "exited"]))
+notes_ = st.dictionaries(
+    st.sampled_from(NAMES),
+    st.builds(
+        Note,
+        job=st.just(1),
+        attempt=st.just(1),
+        epoch=st.just(1),
+        created=st.booleans(),
+        started=st.booleans(),
+        running_at=st.sampled_from([None, 1.0]),
+        told=st.one_of(st.none(), tolds),
+        halted=st.sampled_from(["", "disk"]),
+        exit=st.sampled_from([None, Exit(0, "exited")]),
+        collected=st.booleans(),
+    ),
+)
+
+
+def desired_of(drawn: dict[str, tuple[str, Told]]) -> dict[str, Desired]:
+    """As ``Desired.from_json`` makes them: a reason to stop goes with the wish to stop, and only with it."""
+    return {
+        name: wish(name, wanted, Told(hosts=told.hosts) if wanted == "run" else replace(told, stop_reason="cancelled"))
+        for name, (wanted, told) in drawn.items()
+    }
+
+
+@given(wishes, observations, notes_, st.sets(st.sampled_from(NAMES)), st.randoms())
+@settings(max_examples=500, deadline=None)
+def test_from_any_state_it_comes_to_rest_and_stays(drawn, states, notes, overdue, chance) -> None:  # noqa: ANN001
+    desired = desired_of(drawn)
+    world = World({name: seen(name, state) for name, state in states.items()}, dict(notes))
+    ran_already = {name for name, state in states.items() if state != "created"}
+    for _ in range(8):
+        actions = reconcile(desired, world.observed, world.notes, overdue)
+        assert len({action.name for action in actions}) == len(actions), "two actions for one container"
+        if not actions:
+            break
+        chance.shuffle(actions)
+        for action in actions[: chance.randint(1, len(actions))]:  # the others come in a later pass
+            world.apply(action, desired.get(action.name))
+            if chance.random() < 0.3:
+                world.apply(action, desired.get(action.name))  # repeated
+    for _ in range(40):
+        overdue = {name for name, note in world.notes.items() if note.told and note.told.stop_reason}
+        for action in reconcile(desired, world.observed, world.notes, overdue):
+            world.apply(action, desired.get(action.name))
+    assert reconcile(desired, world.observed, world.notes) == []
+    assert len(set(world.starts)) == len(world.starts), "started twice"
+    assert not set(world.starts) & ran_already, "started what had run before"
+    assert set(world.observed) <= set(desired) and set(world.notes) <= set(desired)
+    for name, entry in desired.items():
+        if entry.wanted == "run" and world.notes[name].exit is None:
+            assert world.observed[name].state == "running"
+        else:
+            assert world.notes[name].collected and name not in world.observed
+
+
+@given(wishes, observations, notes_)
+def test_the_reported_state_never_goes_back(drawn, states, notes) -> None:  # noqa: ANN001
+    desired = desired_of(drawn)
+    world = World({name: seen(name, state) for name, state in states.items()}, dict(notes))
+    reported = dict.fromkeys(desired, 0)
+    for _ in range(10):
+        actions = reconcile(desired, world.observed, world.notes)
+        busy = {action.name for action in actions}
+        for name, entry in desired.items():
+            state = ORDER.index(state_of(entry, world.observed.get(name), world.notes.get(name), busy=name in busy))
+            assert state >= reported[name]
+            reported[name] = state
+        for action in actions:
+            world.apply(action, desired.get(action.name))
+
+
+@given(observations, notes_)
+def test_it_names_only_containers_it_was_shown(states, notes) -> None:  # noqa: ANN001
+    observed = {name: seen(name, state) for name, state in states.items()}
+    for action in reconcile({}, observed, notes):
+        assert action.name in observed or action.name in notes
+        assert isinstance(action, Halt | Remove | Forget)
+
+
+def test_a_started_container_that_is_gone_is_finished_and_never_made_anew() -> None:
+    note = Note(1, 1, 1, created=True, started=True)
+    assert reconcile({"sl-1-a1-0": wish()}, {}, {"sl-1-a1-0": note}) == [Finish("sl-1-a1-0")]
+
+
+def test_a_container_told_to_stop_before_its_start_never_starts() -> None:
+    assert reconcile({"sl-1-a1-0": wish(wanted="stop")}, {}, {}) == [Finish("sl-1-a1-0")]
+    created = {"sl-1-a1-0": seen("sl-1-a1-0", "created")}
+    note = {"sl-1-a1-0": Note(1, 1, 1, created=True)}
+    assert reconcile({"sl-1-a1-0": wish(wanted="stop")}, created, note) == [Finish("sl-1-a1-0")]
+
+
+def test_a_half_prepared_container_is_prepared_again_before_its_start() -> None:
+    created = {"sl-1-a1-0": seen("sl-1-a1-0", "created")}
+    assert reconcile({"sl-1-a1-0": wish()}, created, {}) == [Prepare("sl-1-a1-0")]
+
+
+def test_what_the_portal_gave_up_is_halted_at_once() -> None:
+    running = {"sl-1-a1-0": seen("sl-1-a1-0", "running")}
+    note = {"sl-1-a1-0": Note(1, 1, 1, created=True, started=True, told=Told())}
+    assert reconcile({"sl-1-a1-0": wish(wanted="collect")}, running, note) == [Halt("sl-1-a1-0", 10)]
+
+
+def test_new_hosts_are_told_once() -> None:
+    running = {"sl-1-a1-0": seen("sl-1-a1-0", "running")}
+    hosts = Told(hosts=(("h0", 1), ("h1", 1)))
+    entry = wish(told=hosts)
+    note = Note(1, 1, 1, created=True, started=True, told=Told(hosts=(("h0", 1),)))
+    assert reconcile({entry.spec.name: entry}, running, {entry.spec.name: note}) == [Tell("sl-1-a1-0", hosts)]
+    assert reconcile({entry.spec.name: entry}, running, {entry.spec.name: replace(note, told=hosts)}) == []
+
+
+def test_the_portals_reason_to_stop_outranks_the_agents() -> None:
+    note = Note(1, 1, 1, halted="disk")
+    assert to_tell(wish(), note).stop_reason == "disk"
+    assert to_tell(wish(wanted="stop", told=Told("cancelled", 3)), note).stop_reason == "cancelled"
+
+
+def test_a_reply_renews_what_may_still_train() -> None:
+    desired = {name: wish(name, wanted) for name, wanted in zip(NAMES, ["run", "stop", "collect", "run"], strict=True)}
+    notes = {name: Note(1, 1, 1, created=True) for name in NAMES}
+    notes[NAMES[3]] = Note(1, 1, 1, exit=Exit(0, "exited"))
+    assert renewed(desired, notes) == NAMES[:2]
+
+
+def test_an_entry_of_the_protocol_is_read() -> None:
+    data = {
+        "spec": spec().to_json(),
+        "wanted": "stop",
+        "stop": {"reason": "preempted", "grace_seconds": 30},
+        "hosts": [{"name": "h0", "slots": 2}],
+    }
+    assert Desired.from_json(data) == wish(wanted="stop", told=Told("preempted", 30, (("h0", 2),)))
+    assert Desired.from_json({"spec": spec().to_json(), "wanted": "run", "stop": None}).told == Told()
