@@ -5,6 +5,8 @@ app call these; who *sees* what is ``Project.objects.visible_to``.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
 
 from django.db import transaction
 from django.db.models import Max
@@ -13,12 +15,15 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.projects import archive, inspection
 from portal.projects.errors import Refused
+from portal.projects.examples import Example
 from portal.projects.models import CodeVersion, Membership, Project, Viewer
 
 Role = Membership.Role
 _RANK = {Role.VIEWER: 0, Role.MEMBER: 1, Role.OWNER: 2}
 
 MOST_MEMBERS = 500
+EXAMPLES = "Examples"
+"""Name of the project that each person's gallery examples go to."""
 
 
 def role_of(user: Viewer, project: Project) -> Role | None:
@@ -195,18 +200,25 @@ def store_code(
         _lock(project)
         project.refresh_from_db(fields=["archived_at"])
         require_member(user, project)
-        last = CodeVersion.objects.filter(project=project).aggregate(last=Max("number"))["last"] or 0
-        return CodeVersion.objects.create(
-            project=project,
-            number=last + 1,
-            sha256=taken.sha256,
-            size=taken.size,
-            files=taken.files,
-            guess=guess | {"notes": taken.notes},
-            upload_name=_one_line(upload_name or _name_of(uploads)),
-            note=_one_line(note),
-            created_by=user,
-        )
+        return _new_version(user, project, taken, guess, upload_name or _name_of(uploads), note)
+
+
+def _new_version(
+    user: User, project: Project, taken: archive.Unpacked, guess: dict[str, Any], upload_name: str, note: str
+) -> CodeVersion:
+    """Call with the project locked: numbers follow one another."""
+    last = CodeVersion.objects.filter(project=project).aggregate(last=Max("number"))["last"] or 0
+    return CodeVersion.objects.create(
+        project=project,
+        number=last + 1,
+        sha256=taken.sha256,
+        size=taken.size,
+        files=taken.files,
+        guess=guess | {"notes": taken.notes},
+        upload_name=_one_line(upload_name),
+        note=_one_line(note),
+        created_by=user,
+    )
 
 
 def _name_of(uploads: Sequence[archive.Upload]) -> str:
@@ -218,3 +230,31 @@ def _name_of(uploads: Sequence[archive.Upload]) -> str:
 
 def _one_line(text: str) -> str:
     return "".join(c for c in " ".join(text.split()) if c.isprintable())[:200]
+
+
+# The gallery
+
+
+def use_example(user: User, example: Example, project: Project | None = None) -> CodeVersion:
+    """The example's code in the project, or in the user's own project for examples. Using it again adds nothing."""
+    if project is not None:
+        require_member(user, project)
+    with ExitStack() as stack:
+        taken = archive.take(
+            [(f"{example.key}/{name}", stack.enter_context(path.open("rb"))) for name, path in example.files()]
+        )
+    guess = inspection.inspect(taken.sha256)
+    with transaction.atomic():
+        if project is None:
+            project = _examples_project(user)
+        _lock(project)
+        require_member(user, project)
+        same = CodeVersion.objects.filter(project=project, sha256=taken.sha256).first()
+        return same or _new_version(user, project, taken, guess, example.title, f"From the gallery: {example.title}")
+
+
+def _examples_project(user: User) -> Project:
+    User.objects.select_for_update().get(pk=user.pk)  # two clicks at once make one project
+    own = Project.objects.filter(created_by=user, name=EXAMPLES, archived_at=None)
+    found = own.filter(memberships__user=user, memberships__role=Role.OWNER).first()
+    return found or create_project(user, EXAMPLES, "Examples of the gallery, to run and to change.")

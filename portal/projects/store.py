@@ -57,7 +57,7 @@ def keep(file: IO[bytes], sha256: str) -> None:
 def entry_of(version: CodeVersion, path: str) -> dict[str, Any]:
     """The line of the version's file list, or MissingError."""
     for entry in version.files:
-        if entry["path"] == path:
+        if entry["path"] == path and "offset" in entry:
             return dict(entry)
     raise MissingError(f"{version} has no file {path!r}.")
 
