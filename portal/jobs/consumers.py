@@ -15,14 +15,16 @@ import json
 import logging
 import time
 from collections import Counter
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from channels.auth import get_user
 from channels.db import database_sync_to_async
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
-from django.contrib.sessions.backends.base import SessionBase
+from django.conf import settings
+from django.db.models import Count
 from django.utils import timezone
 
 from portal.accounts.models import User
@@ -58,6 +60,7 @@ class _Close(Exception):  # noqa: N818
 class LogConsumer(AsyncWebsocketConsumer):
     counted_for: int | None = None
     pump: asyncio.Task[None] | None = None
+    told_idle = False
 
     async def connect(self) -> None:
         self.job_id = int(self.scope["url_route"]["kwargs"]["job_id"])
@@ -143,7 +146,7 @@ class LogConsumer(AsyncWebsocketConsumer):
         if self.feed.look(rows) or not self.shown:
             self.reading = False
             await self._tell({"type": "streams", "streams": self.feed.describe()})
-        about = {"type": "job", "state": job.state, "changed": await self._edition()}
+        about = {"type": "job", "state": job.state, "changed": job.edition}
         if about != self.shown:
             self.shown = about
             await self._tell(about)
@@ -163,8 +166,6 @@ class LogConsumer(AsyncWebsocketConsumer):
             await self._tell({"type": "idle", "finished": finished})
         late = job.finished_at is not None and timezone.now() - job.finished_at > LATE
         return finished and self.feed.caught_up and (self.feed.closed or late)
-
-    told_idle = False
 
     async def _until_read(self) -> None:
         """The viewer answers a list of streams with its cursors."""
@@ -203,23 +204,25 @@ class LogConsumer(AsyncWebsocketConsumer):
 
     async def _refusal(self) -> int | None:
         """Why this session may not see this job, read afresh; None when it may."""
-        session: SessionBase = self.scope["session"]
-        user = await get_user({"session": type(session)(session.session_key)})
+        store = import_module(settings.SESSION_ENGINE).SessionStore
+        user = await get_user({"session": store(self.scope["session"].session_key)})
         if not isinstance(user, User) or not user.is_active:
             return SIGNED_OUT
         visible = await database_sync_to_async(Job.objects.visible_to(user).filter(pk=self.job_id).exists)()
         return None if visible else FORBIDDEN
 
     @database_sync_to_async
-    def _rows(self) -> tuple[Job, list[LogStream]]:
-        job = Job.objects.only("state", "finished_at").get(pk=self.job_id)
+    def _rows(self) -> tuple["_Row", list[LogStream]]:
+        job = Job.objects.filter(pk=self.job_id).values_list("state", "finished_at", Count("events")).get()
         streams = LogStream.objects.filter(container__attempt__job=self.job_id)
-        return job, list(streams.select_related("container__attempt").defer("container__spec"))
+        return _Row(*job), list(streams.select_related("container__attempt").defer("container__spec"))
 
-    @database_sync_to_async
-    def _edition(self) -> int:
-        """Grows with each line of the job's history."""
-        return Job.objects.get(pk=self.job_id).events.count()
+
+class _Row(NamedTuple):
+    state: str
+    finished_at: datetime | None
+    edition: int
+    """Lines of the job's history so far."""
 
 
 class Nowhere(AsyncWebsocketConsumer):

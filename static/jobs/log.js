@@ -1,0 +1,224 @@
+// The live log of a job: the whole history first, then each line as it comes.
+//
+// The server sends pieces of bytes with their offsets and waits for acknowledgements; after a break the same cursors
+// go on where they were, so nothing is missing and nothing comes twice.
+
+import { List } from "./list.js";
+import { Lines } from "./merge.js";
+import { Search } from "./search.js";
+import { Stream } from "./stream.js";
+
+const FIRST_PAUSE = 500;
+const LONGEST_PAUSE = 15_000;
+const HISTORY_LIMIT = 48 * 1024 * 1024; // of one stream; of longer ones the end is shown, the whole can be downloaded
+const REFUSED = { 4403: "You may not see this log any more.", 4404: "This job is not there any more.", 4401: "You are signed out. Sign in and reload the page." };
+const header = new TextDecoder();
+
+class LogView {
+  constructor(element) {
+    this.element = element;
+    this.streams = new Map();
+    this.lines = new Lines();
+    this.search = new Search();
+    this.pause = FIRST_PAUSE;
+    this.received = 0;
+    this.ended = false;
+    const find = (name) => element.querySelector(`[data-log="${name}"]`);
+    this.ui = Object.fromEntries(
+      ["scroller", "status", "empty", "filter", "query", "count", "previous", "next", "follow", "wrap", "times", "end", "lines", "cut"].map((name) => [name, find(name)]),
+    );
+    this.list = new List(this.ui.scroller, { onFollow: (follow) => this.#showFollow(follow) });
+    this.list.lines = this.lines.shown;
+    this.#listen();
+    this.connect();
+  }
+
+  connect() {
+    this.received = 0;
+    const url = new URL(this.element.dataset.url, location.href);
+    url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+    this.socket = new WebSocket(url);
+    this.socket.binaryType = "arraybuffer";
+    this.socket.onmessage = ({ data }) => (typeof data === "string" ? this.#told(JSON.parse(data)) : this.#bytes(data));
+    this.socket.onclose = ({ code }) => this.#closed(code);
+  }
+
+  #closed(code) {
+    if (this.ended) return;
+    if (REFUSED[code]) {
+      this.#status(REFUSED[code], "alert");
+      return;
+    }
+    const wait = code === 4429 ? LONGEST_PAUSE : this.pause * (0.75 + Math.random() / 2);
+    this.pause = Math.min(LONGEST_PAUSE, this.pause * 2);
+    this.#status(code === 4429 ? "Too many logs are open. Close some tabs; trying again…" : "Connection lost. Reconnecting…", "wait");
+    setTimeout(() => this.connect(), wait);
+  }
+
+  #told(message) {
+    if (message.type === "streams") this.#know(message.streams);
+    if (message.type === "job") document.dispatchEvent(new CustomEvent("job-changed", { detail: message }));
+    if (message.type === "idle") this.#showEmpty(message.finished);
+    if (message.type === "end") {
+      this.ended = true;
+      this.#status("Complete", "done");
+      this.#showEmpty(true);
+      this.socket.close(1000);
+    }
+  }
+
+  /** Which streams there are. Known ones go on at their cursors, new ones begin, very long ones near their end. */
+  #know(streams) {
+    this.pause = FIRST_PAUSE;
+    this.#status("Live", "live");
+    const cursors = {};
+    for (const { id, label, attempt, size } of streams) {
+      let stream = this.streams.get(id);
+      if (!stream) {
+        const start = Math.max(0, size - HISTORY_LIMIT);
+        stream = Object.assign(new Stream(id, label, start), { attempt, tone: this.streams.size % 6 });
+        this.streams.set(id, stream);
+        this.ui.cut.hidden &&= start === 0;
+      }
+      cursors[id] = stream.cursor;
+    }
+    this.#showFilter();
+    this.socket.send(JSON.stringify({ type: "read", cursors }));
+  }
+
+  #bytes(data) {
+    const view = new DataView(data);
+    const length = view.getUint32(0);
+    const { s: id, o: offset, m: marks } = JSON.parse(header.decode(new Uint8Array(data, 4, length)));
+    const bytes = new Uint8Array(data, 4 + length);
+    const stream = this.streams.get(id);
+    this.received += bytes.length;
+    this.socket.send(JSON.stringify({ type: "ack", bytes: this.received }));
+    if (!stream) return;
+    stream.addMarks(marks);
+    const begun = stream.push(bytes, offset);
+    if (begun === false) {
+      this.socket.close(4000); // bytes are missing: ask again from the cursor
+      return;
+    }
+    this.#add(begun);
+  }
+
+  #add(begun) {
+    const before = this.lines.dropped;
+    const whole = this.lines.add(begun);
+    if (this.lines.dropped > before) {
+      this.list.shift(this.lines.dropped - before);
+      this.ui.cut.hidden = false;
+    }
+    this.list.lines = this.lines.shown;
+    if (whole) this.search.extend(this.lines.shown);
+    else this.search.restart(this.lines.shown);
+    this.#changed();
+  }
+
+  #changed() {
+    this.ui.empty.hidden = this.lines.shown.length > 0;
+    this.ui.lines.textContent = `${this.lines.shown.length.toLocaleString("en")} ${this.lines.shown.length === 1 ? "line" : "lines"}`;
+    if (this.search.query) {
+      const { hits, current } = this.search;
+      this.ui.count.textContent = hits.length ? `${current < 0 ? "" : `${current + 1} of `}${hits.length.toLocaleString("en")}` : "none";
+    } else {
+      this.ui.count.textContent = "";
+    }
+    this.ui.previous.disabled = this.ui.next.disabled = !this.search.hits.length;
+    this.list.update();
+  }
+
+  #status(text, kind) {
+    if (this.ui.status.textContent !== text) this.ui.status.textContent = text;
+    this.ui.status.dataset.kind = kind;
+  }
+
+  #showEmpty(finished) {
+    this.ui.empty.textContent = finished ? "This job wrote nothing." : "Nothing written yet. Lines appear here as they come.";
+    this.#changed();
+  }
+
+  #showFollow(follow) {
+    this.ui.follow.setAttribute("aria-pressed", String(follow));
+    this.ui.end.hidden = follow;
+  }
+
+  #showFilter() {
+    const several = new Set([...this.streams.values()].map((stream) => stream.attempt)).size > 1;
+    this.element.classList.toggle("one-stream", this.streams.size < 2);
+    this.ui.filter.hidden = this.streams.size < 2;
+    if (this.ui.filter.options.length === this.streams.size + (several ? 1 : 0) + 1) return;
+    const chosen = this.ui.filter.value;
+    const option = (value, text) => new Option(text, value, false, value === chosen);
+    const latest = Math.max(...[...this.streams.values()].map((stream) => stream.attempt));
+    const options = [option("", "Everything")];
+    if (several) options.push(option(`attempt ${latest}`, `Attempt ${latest} only`));
+    for (const stream of this.streams.values()) {
+      options.push(option(String(stream.id), several ? `Attempt ${stream.attempt}: ${stream.label}` : stream.label));
+    }
+    this.ui.filter.replaceChildren(...options);
+  }
+
+  #filter(value) {
+    const attempt = value.startsWith("attempt ") ? Number(value.slice(8)) : 0;
+    if (attempt) this.lines.keep((line) => line.stream.attempt === attempt);
+    else this.lines.keep(value ? (line) => String(line.stream.id) === value : null);
+    this.list.lines = this.lines.shown;
+    this.search.restart(this.lines.shown);
+    this.#changed();
+  }
+
+  #find(step) {
+    const hit = this.search.go(step, this.list.follow ? this.lines.shown.length : this.list.middle, this.lines.shown);
+    if (hit < 0) return;
+    this.list.current = this.search.line;
+    this.list.show(hit);
+    this.#changed();
+  }
+
+  #listen() {
+    const { ui } = this;
+    let typing = 0;
+    ui.query.addEventListener("input", () => {
+      clearTimeout(typing);
+      typing = setTimeout(() => {
+        this.search.start(ui.query.value, this.lines.shown);
+        this.list.query = this.search.query;
+        this.list.current = null;
+        this.#changed();
+      }, 120);
+    });
+    ui.query.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") {
+        event.preventDefault();
+        this.#find(event.shiftKey ? -1 : 1);
+      }
+      if (event.key === "Escape") {
+        ui.query.value = "";
+        ui.query.dispatchEvent(new Event("input"));
+        ui.scroller.focus();
+      }
+    });
+    ui.previous.addEventListener("click", () => this.#find(-1));
+    ui.next.addEventListener("click", () => this.#find(1));
+    ui.filter.addEventListener("change", () => this.#filter(ui.filter.value));
+    ui.follow.addEventListener("click", () => this.list.setFollow(!this.list.follow));
+    ui.end.addEventListener("click", () => this.list.setFollow(true));
+    for (const [button, name] of [[ui.wrap, "wrapped"], [ui.times, "timed"]]) {
+      button.addEventListener("click", () => {
+        button.setAttribute("aria-pressed", String(this.element.classList.toggle(name)));
+        this.list.update();
+      });
+    }
+    ui.scroller.addEventListener("keydown", (event) => {
+      const act = { "/": () => ui.query.focus(), End: () => this.list.setFollow(true), n: () => this.#find(1), N: () => this.#find(-1), w: () => ui.wrap.click(), t: () => ui.times.click(), f: () => ui.follow.click() }[event.key];
+      if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      act();
+    });
+  }
+}
+
+for (const element of document.querySelectorAll("[data-log-view]")) new LogView(element);
