@@ -15,7 +15,7 @@ import docker
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
-from runners import docker_checks, firewall
+from runners import docker_checks, firewall, gpus
 from runners.hostconfig import Host, Identity, Owner, container_config, network_config, owner_for
 from runners.runtime import CreateError, EngineError, Folders, Interpreter, Observed, Problem
 from runners.spec import RunSpec
@@ -75,6 +75,8 @@ class DockerRuntime:
         except (EngineError, APIError) as error:
             return [docker_checks.no_engine(str(error))]
         found = docker_checks.problems(info, version)
+        if problem := docker_checks.gpu_problem(info, len(gpus.cuda_devices())):
+            found.append(problem)
         if self.close_firewall and (problem := firewall.close_host_to_jobs()):
             found.append(problem)
         return found
@@ -105,9 +107,11 @@ class DockerRuntime:
                 return
             if spec.network:
                 self._ensure_network(spec.network)
-            config = container_config(spec, folders, image, owner, self.identity, self.host())
             try:
+                config = container_config(spec, folders, image, owner, self.identity, self.host())
                 self.client.api.create_container_from_config(config, self.identity.engine_name(spec.name))
+            except ValueError as error:
+                raise CreateError(str(error)) from error
             except ImageNotFound as error:
                 raise CreateError(f"The image of “{spec.environment}” ({image}) is gone from this node.") from error
             except APIError as error:

@@ -6,6 +6,7 @@ in ``job.json`` and are given to the ranks by the supervisor, never to the engin
 """
 
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ JOB_UID_BASE, JOB_UID_SPAN = 2_000_000_000, 100_000_000
 """Each job has a user id of its own, outside every range that people, services, subuid or systemd use."""
 
 LEAST_UID = 10_000
+
+GPU_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +108,11 @@ def mounts(folders: Folders) -> list[dict[str, Any]]:
 
 
 def device_requests(spec: RunSpec) -> list[dict[str, Any]]:
-    """Exactly the allocated devices by UUID, never a count or "all"."""
+    """Exactly the allocated devices by UUID, never a count or an index: to the hook the id "all" means all."""
     if spec.gpu_kind != "cuda" or not spec.gpus:
         return []
+    if strange := [uuid for uuid in spec.gpus if not GPU_UUID.fullmatch(uuid)]:
+        raise ValueError(f"{strange[0]!r} is not the UUID of a GPU.")
     return [
         {
             "Driver": "nvidia",
@@ -140,7 +145,7 @@ def environment(spec: RunSpec) -> list[str]:
 def container_config(
     spec: RunSpec, folders: Folders, image: str, owner: Owner, identity: Identity, host: Host
 ) -> dict[str, Any]:
-    """The whole policy. Anything not named here keeps the engine's default: its seccomp profile, masked paths,
+    """The whole policy. Raises ValueError for what is no UUID among the GPUs. Anything not named here keeps the engine's default: its seccomp profile, masked paths,
     read-only /proc/sys, AppArmor where there is one, and no device, host namespace or port."""
     resources = spec.resources
     memory = max(LEAST_MEMORY_MIB, resources.memory_mib) * 2**20

@@ -1,0 +1,74 @@
+"""What tests of the runners share: specs, folders, an engine, prepared environments."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runners.runtime import Folders
+from runners.spec import Resources, Ring, RunSpec
+from tests import engine as engines
+
+RING = Ring(driver_host="driver", port=4000, secret="s" * 43, min_ranks=1, max_ranks=2)
+
+
+def make_spec(name: str = "sl-42-a1-0", **changes: Any) -> RunSpec:
+    """A plain command on one CPU slot."""
+    given: dict[str, Any] = {
+        "job": 42,
+        "attempt": 7,
+        "number": 1,
+        "role": "host",
+        "hostname": "h0",
+        "environment": "python",
+        "code_sha256": "0" * 64,
+        "launcher": "command",
+        "command": ("python", "main.py"),
+        "slots": 1,
+        "gpus": ("cpu-0",),
+        "resources": Resources(cpus=1, memory_mib=256, shm_mib=64, tmp_mib=16, pids=64, disk_mib=256),
+    }
+    return RunSpec(name=name, **{**given, **changes})
+
+
+def make_folders(top: Path) -> Folders:
+    names = ("workspace", "control", "scribe", "outputs", "checkpoints")
+    for name in names:
+        (top / name).mkdir(parents=True, exist_ok=True)
+    return Folders(**{name: top / name for name in names})
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    return make_folders(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[None]:
+    """A Docker Engine that answers; the test is skipped, saying why, on a machine that cannot have one."""
+    try:
+        with engines.docker_engine():
+            yield
+    except engines.NoEngineError as problem:
+        pytest.skip(str(problem))
+
+
+@pytest.fixture(scope="session")
+def job_image(engine: None) -> str:
+    return engines.job_environment_image()
+
+
+@pytest.fixture(scope="session")
+def pretender(engine: None) -> str:
+    return engines.pretender_image()
+
+
+@pytest.fixture(scope="session")
+def job_python() -> str:
+    return engines.job_environment_python()
+
+
+@pytest.fixture
+def progress() -> Callable[[int, str], None]:
+    return lambda percent, words: None
