@@ -20,7 +20,8 @@ from portal.accounts.models import User
 from portal.cluster.models import Environment, Gpu
 from portal.jobs import lifecycle, rules
 from portal.jobs.models import FINISHED_STATES, Attempt, IdempotencyKey, Job, JobState, StopReason
-from portal.projects.models import CodeVersion, Membership, Project
+from portal.projects.models import CodeVersion, Project
+from portal.projects.services import may_manage, may_submit, require_member, role_of
 from portal.refused import Refused
 from portal.wake import wake_scheduler
 
@@ -195,8 +196,6 @@ def submit_example(user: User, code: CodeVersion) -> Job:
 
 def check(project: Project, asked: Submission) -> None:
     """Refuses what could not run, or may not, with a sentence."""
-    if project.archived_at is not None:
-        raise Refused("This project is archived. Restore it to submit jobs.", "conflict")
     if asked.code.project_id != project.pk:
         raise Refused("This code version is not one of this project.", field="code")
     if asked.environment.retired:
@@ -296,23 +295,10 @@ def _check_env(env_vars: Mapping[str, str]) -> None:
 # --- who may -----------------------------------------------------------------------------------------------------
 
 
-def role_in(user: User, project: Project) -> str | None:
-    return Membership.objects.filter(user=user, project=project).values_list("role", flat=True).first()
-
-
-def require_member(user: User, project: Project) -> None:
-    if not user.is_admin and role_in(user, project) not in (Membership.Role.MEMBER, Membership.Role.OWNER):
-        raise Refused(
-            "You may look at this project but not submit jobs. Ask an owner to make you a member.", "forbidden"
-        )
-
-
 def may_act_on(user: User, job: Job) -> bool:
     """Its submitter while still a member, the project's owners, and admins."""
-    if user.is_admin:
-        return True
-    role = role_in(user, job.project)
-    return role == Membership.Role.OWNER or (role == Membership.Role.MEMBER and job.submitted_by_id == user.pk)
+    role = role_of(user, job.project)
+    return may_manage(role) or (may_submit(role) and job.submitted_by_id == user.pk)
 
 
 def _require_act(user: User, job: Job) -> None:
