@@ -51,6 +51,7 @@ class Driver:
         self.routes = Routes(poll=self.hosts.poll, exited=self.hosts.exited, news=self.news.read)
         self.outcome: Verdict | None = None
         self._left: set[str] = set()
+        self._removed: set[str] = set()
         self._blacklisted: Callable[[str], bool] = lambda _host: False
         self._told: set[int] = set()
         self._early: set[int] = set()
@@ -150,6 +151,8 @@ class Driver:
         for name in set(present) - self._left:
             if wanted and (name not in wanted or self._blacklisted(name)):
                 self._left.add(name)
+                if name not in wanted:
+                    self._removed.add(name)
                 self.scribe.say(f"{name} leaves the ring")
                 self.hosts.leave(name)
         runs = self.hosts.runs()
@@ -162,7 +165,7 @@ class Driver:
         if run.number not in self._told:
             self._told.add(run.number)
             if self.spec.elastic:
-                expected = run.host in self._left or run.stopped_by_us
+                expected = run.host in self._removed or run.stopped_by_us
                 how = "has left the ring" if expected else f"ended with exit code {run.code}"
                 self.scribe.say(f"The rank in slot {run.slot} of {run.host} {how}")
         others = [other for other in runs if not other.ended.is_set()]

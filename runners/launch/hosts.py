@@ -39,9 +39,11 @@ class _Host:
     boot: str
     heard_at: float
     commands: list[dict[str, Any]] = field(default_factory=list)
-    acknowledged: int = 0
+    delivered: int = 0
+    """Commands up to this number have been given in an answer at least once."""
     asking: int = 0
     """Requests of this host that are waiting for a command right now."""
+    leaving: bool = False
 
 
 class Hosts:
@@ -66,7 +68,6 @@ class Hosts:
             if host is None or host.boot != boot:
                 self._lose(name)
                 host = self._hosts[name] = _Host(slots, boot, self._clock())
-            host.acknowledged = max(host.acknowledged, seen)
             host.asking += 1
             self._changed.notify_all()
             try:
@@ -75,6 +76,8 @@ class Hosts:
             finally:
                 host.asking -= 1
                 host.heard_at = self._clock()
+                host.delivered = max(host.delivered, seen + len(host.commands[seen:]))
+                self._changed.notify_all()
         return {"commands": new}
 
     def exited(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +123,9 @@ class Hosts:
     def leave(self, host: str) -> None:
         """The ring goes on without this host: its supervisor ends when its ranks have."""
         with self._changed:
-            self._tell(host, {"do": "leave"})
+            if host in self._hosts:
+                self._hosts[host].leaving = True
+                self._tell(host, {"do": "leave"})
 
     def end(self, code: int, sentence: str, seconds: float = 5.0) -> None:
         """Tells every supervisor that the ring is over, and waits until they have heard it, up to a limit."""
@@ -128,9 +133,7 @@ class Hosts:
         with self._changed:
             for name in self._hosts:
                 self._tell(name, {"do": "end", "code": code, "sentence": sentence})
-            while self._clock() < until and not all(
-                host.acknowledged >= len(host.commands) for host in self._hosts.values()
-            ):
+            while self._clock() < until and any(self._must_hear(name) for name in self._hosts):
                 self._changed.wait(max(until - self._clock(), 0))
 
     def runs(self) -> list[Run]:
@@ -141,6 +144,12 @@ class Hosts:
         """Until something changed, or the time is up."""
         with self._changed:
             self._changed.wait(seconds)
+
+    def _must_hear(self, name: str) -> bool:
+        """A supervisor whose ranks have left the ring has gone home."""
+        host = self._hosts[name]
+        busy = any(run.host == name and not run.ended.is_set() for run in self._runs.values())
+        return host.delivered < len(host.commands) and (busy or not host.leaving)
 
     def _is_here(self, host: _Host, now: float) -> bool:
         return host.asking > 0 or now - host.heard_at <= SILENT_SECONDS

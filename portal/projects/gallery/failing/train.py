@@ -2,9 +2,19 @@
 
 import time
 
-for step in range(1, 6):
-    print(f"step {step}: all is well")
-    time.sleep(0.2)
 
+def prepare():
+    for step in range(1, 6):
+        print(f"step {step}: all is well")
+        time.sleep(0.2)
+
+
+def train():
+    from a_module_that_does_not_exist import Model
+
+    Model().fit()
+
+
+prepare()
 print("Now importing a module that was never installed")
-import a_module_that_does_not_exist  # noqa: E402, F401
+train()
