@@ -85,7 +85,7 @@ class Limit:
     """At most ``max_gpus`` at once for these jobs together (a user's, or a group's)."""
 
     name: str
-    """Whose limit, as a reason names it: ``alice`` or ``the group vision``."""
+    """Whose limit, as a reason names it: ``alice`` or ``group vision``."""
     max_gpus: int
     jobs: frozenset[JobId]
     leaving: int = 0

@@ -1,5 +1,24 @@
+from typing import Any
+
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class ControlConfig(AppConfig):
     name = "portal.control"
+
+    def ready(self) -> None:
+        post_migrate.connect(offer_environments, sender=self)
+
+
+def offer_environments(using: str = "default", **kwargs: Any) -> None:
+    """Rows for the curated environments: new ones appear, changed ones follow their recipe, dropped ones retire."""
+    from portal.cluster.models import Environment
+    from runners.images import catalogue
+
+    entries = catalogue()
+    rows = Environment.objects.using(using)
+    for entry in entries:
+        facts = {"title": entry.title, "description": entry.description, "packages": list(entry.packages)}
+        rows.update_or_create(key=entry.key, defaults={**facts, "position": entry.position, "retired": False})
+    rows.exclude(key__in=[entry.key for entry in entries]).update(retired=True)

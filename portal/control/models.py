@@ -24,11 +24,19 @@ class Leader(models.Model):
     epoch = models.PositiveBigIntegerField(default=0)
     holder = models.CharField(max_length=120, blank=True)
     since = models.DateTimeField(default=timezone.now)
-    policy_state = models.JSONField(default=dict)
-    """The policy's own JSON between cycles: {"config": id, "state": {...}}; dropped on a switch."""
 
     class Meta:
         constraints = [models.CheckConstraint(condition=models.Q(id=1), name="one_leader_row")]
+
+
+class PolicyState(models.Model):
+    """A policy's own JSON between cycles. It belongs to one configuration: a switch starts afresh.
+
+    Not a column of ``Leader``: each cycle holds that row shared, and two that then wrote it would wait for each other.
+    """
+
+    config = models.OneToOneField(SchedulerConfig, primary_key=True, on_delete=models.CASCADE, related_name="state")
+    state = models.JSONField(default=dict)
 
 
 class Cycle(models.Model):

@@ -1,0 +1,224 @@
+"""Plan to rows, re-checking every line: what the policy saw may be gone by now.
+
+Locks are taken in one order, jobs before GPUs, each by id. A line is done whole or, with a sentence saying why,
+not at all; the next turn decides afresh.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from portal.cluster.models import Gpu, Node
+from portal.control import runspec
+from portal.control.runspec import Part
+from portal.control.snapshot import USABLE_GPU, is_open
+from portal.jobs import lifecycle
+from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, StopReason
+from portal.wake import wake_node
+from runners.spec import RunSpec
+from scheduling.types import Placement, Plan, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One job's part of a plan, as a difference to what the policy saw."""
+
+    job: int
+    kind: Literal["stop", "start", "resize"]
+    before: Placement
+    add: Mapping[int, int]
+    drop: Mapping[int, int]
+
+
+@dataclass
+class Applied:
+    started: list[int] = field(default_factory=list)
+    resized: list[int] = field(default_factory=list)
+    stopped: list[int] = field(default_factory=list)
+    dropped: dict[int, str] = field(default_factory=dict)
+    """By job, the sentence that says what was gone."""
+
+
+class Gone(Exception):  # noqa: N818
+    """The premise of a line is gone; the message is a clause that says which."""
+
+
+def differences(snapshot: Snapshot, plan: Plan) -> list[Line]:
+    """What the plan changes, in the order it is carried out: stops, then shrinking, starts, growing."""
+    lines = []
+    for job in snapshot.jobs:
+        target = {node: gpus for node, gpus in plan.target.get(job.id, {}).items() if gpus}
+        add, drop = _minus(target, job.now_on), _minus(job.now_on, target)
+        if job.stopping or not (add or drop):
+            continue
+        kind: Literal["stop", "start", "resize"] = "stop" if not target else "resize" if job.now_on else "start"
+        lines.append(Line(int(job.id), kind, job.now_on, add, drop))
+    # The order of a stable sort is that of the queue's ids; check.violations has made sure that all can be done.
+    turn = {job.id: job.turn for job in snapshot.jobs}
+    return sorted(lines, key=lambda line: (_rank(line), turn[str(line.job)]))
+
+
+def _rank(line: Line) -> int:
+    return {"stop": 0, "start": 2}.get(line.kind, 1 if line.drop else 3)
+
+
+def _minus(one: Placement, other: Placement) -> dict[int, int]:
+    more = {int(node): gpus - other.get(node, 0) for node, gpus in one.items()}
+    return {node: gpus for node, gpus in more.items() if gpus > 0}
+
+
+def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = None) -> Applied:
+    """Carries the plan out, inside the caller's transaction. ``policy`` names it, e.g. ``elastic_fifo v3``."""
+    lines = differences(snapshot, plan)
+    done = Applied()
+    if not lines:
+        return done
+    world = _World(lines, policy, now or timezone.now())
+    for line in lines:
+        try:
+            with transaction.atomic():
+                world.carry_out(line)
+        except (Gone, lifecycle.Stale) as gone:
+            done.dropped[line.job] = f"{str(gone)[:1].upper()}{str(gone)[1:]}."
+        except IntegrityError:
+            # The last guard has spoken: somebody without the lock holds one of these GPUs, or has started this job.
+            done.dropped[line.job] = "Another scheduler was quicker."
+        else:
+            {"start": done.started, "resize": done.resized, "stop": done.stopped}[line.kind].append(line.job)
+            continue
+        world.look_again()
+    return done
+
+
+class _World:
+    """The rows that a plan is about, locked, and what is free of them while its lines are carried out."""
+
+    def __init__(self, lines: list[Line], policy: str, now: datetime) -> None:
+        self.policy = policy
+        self.now = now
+        wanted = sorted({line.job for line in lines})
+        jobs = Job.objects.select_for_update(no_key=True, of=("self",)).select_related("environment", "code")
+        self.jobs = {job.pk: job for job in jobs.filter(pk__in=wanted).order_by("pk")}
+        self.node_ids = sorted({node for line in lines for node in (*line.add, *line.drop, *map(int, line.before))})
+        gpus = Gpu.objects.select_for_update(no_key=True).filter(USABLE_GPU, node__in=self.node_ids)
+        self.gpus = list(gpus.order_by("pk"))
+        self.nodes = {node.pk: node for node in Node.objects.filter(pk__in=self.node_ids)}
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Reads who holds what, with our locks held."""
+        ours = [gpu.pk for gpu in self.gpus]
+        taken = set(Allocation.objects.filter(gpu__in=ours, released_at__isnull=True).values_list("gpu", flat=True))
+        self.free: dict[int, list[Gpu]] = defaultdict(list)
+        for gpu in sorted(self.gpus, key=lambda gpu: gpu.index):
+            if gpu.pk not in taken:
+                self.free[gpu.node_id].append(gpu)
+
+    def carry_out(self, line: Line) -> None:
+        job = self.jobs.get(line.job)
+        if job is None:
+            raise Gone("the job is gone")
+        if line.kind == "start":
+            self._start(job, line)
+            return
+        attempt = self._running_as_seen(job, line)
+        if line.kind == "stop":
+            lifecycle.stop_attempt(attempt, StopReason.PREEMPTED)
+            return
+        for node, count in line.drop.items():
+            self._ask_back(attempt, node, count)
+        if line.add:
+            self._grow(attempt, line)
+        size = sum(line.before.values())
+        size_after = size + sum(line.add.values()) - sum(line.drop.values())
+        lifecycle.record(job, "resized", f"{size} -> {size_after} GPUs", before=size, after=size_after)
+
+    # Starting
+
+    def _start(self, job: Job, line: Line) -> None:
+        chosen = list(self._pick(line.add))
+        attempt = lifecycle.start_attempt(job, self.policy)
+        attempt.job = job  # the one with its environment and code
+        hosts = runspec.parts_of(job, job.elastic, chosen)
+        home, ranks = hosts[0].node, sum(len(part.gpus) for part in hosts)
+        first = 0
+        if runspec.has_driver(job):
+            self._add(attempt, 0, Container.Role.DRIVER, Part(home, ()), runspec.driver_spec(attempt, home, ranks))
+            first = 1
+        for index, part in enumerate(hosts, start=first):
+            spec = runspec.host_spec(attempt, index, part, home, ranks, self._gpus_of(part.node), len(hosts))
+            self._add(attempt, index, Container.Role.HOST, part, spec)
+
+    def _grow(self, attempt: Attempt, line: Line) -> None:
+        """One container for each further GPU."""
+        containers = list(attempt.containers.select_related("node").order_by("index"))
+        home = containers[0].node
+        index = containers[-1].index
+        ranks = sum(line.before.values()) + sum(line.add.values())
+        for part in self._pick(line.add):
+            for gpu in part.gpus:
+                index += 1
+                single = Part(part.node, (gpu,))
+                spec = runspec.host_spec(attempt, index, single, home, ranks, self._gpus_of(part.node), ranks)
+                self._add(attempt, index, Container.Role.HOST, single, spec)
+        wake_node(home.pk)  # its driver has a new host
+
+    def _pick(self, where: Mapping[int, int]) -> Iterator[Part]:
+        """The GPUs with the lowest indexes of each node, all of them or none."""
+        for node_id, count in sorted(where.items()):
+            node = self.nodes.get(node_id)
+            if node is None or not is_open(node, self.now):
+                raise Gone(f"node {node.name if node else node_id} no longer takes new work")
+            if len(self.free[node_id]) < count:
+                raise Gone(f"node {node.name} no longer has {count} free")
+            yield Part(node, tuple(self.free[node_id][:count]))
+
+    def _add(self, attempt: Attempt, index: int, role: Container.Role, part: Part, spec: RunSpec) -> None:
+        container = Container.objects.create(
+            attempt=attempt,
+            node=part.node,
+            index=index,
+            role=role,
+            name=spec.name,
+            spec=spec.to_json(),
+            assigned_at=self.now,
+            state_since=self.now,
+        )
+        Allocation.objects.bulk_create(
+            Allocation(gpu=gpu, attempt=attempt, container=container, allocated_at=self.now) for gpu in part.gpus
+        )
+        self.free[part.node.pk] = [gpu for gpu in self.free[part.node.pk] if gpu not in part.gpus]
+        wake_node(part.node.pk)
+
+    def _gpus_of(self, node: Node) -> int:
+        return sum(gpu.node_id == node.pk for gpu in self.gpus)
+
+    # Changing what runs
+
+    def _running_as_seen(self, job: Job, line: Line) -> Attempt:
+        attempt = job.attempts.filter(ended_at__isnull=True, wanted=Attempt.Wanted.RUN).first()
+        if attempt is None or job.intent != Job.Intent.RUN:
+            raise Gone("the job no longer runs")
+        attempt.job = job
+        held = attempt.allocations.filter(released_at__isnull=True, requested_back_at__isnull=True)
+        if Counter(map(str, held.values_list("gpu__node", flat=True))) != Counter(line.before):
+            raise Gone("the job's GPUs have changed meanwhile")
+        return attempt
+
+    def _ask_back(self, attempt: Attempt, node: int, count: int) -> None:
+        """Whole single-GPU containers of that node, the youngest first."""
+        hosts = list(attempt.containers.filter(role=Container.Role.HOST).order_by("index"))
+        spare = [
+            part
+            for part in hosts[1:]
+            if part.node_id == node and part.wanted == Container.Wanted.RUN and part.state != ContainerState.EXITED
+        ]
+        if len(spare) < count:
+            raise Gone("the job has nothing left to give back there")
+        for part in spare[-count:]:
+            lifecycle.stop_container(part, StopReason.PREEMPTED)

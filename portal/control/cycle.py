@@ -1,0 +1,225 @@
+"""One turn of the scheduler's loop.
+
+1. In a transaction, take the lock (busy means: somebody else turns) and check that we still lead.
+2. Do what time alone demands (``lifecycle.sweep``), whatever the policy does afterwards.
+3. In a second transaction, lock and check again, and take the snapshot.
+4. Ask the policy, within a time limit. An exception or a timeout keeps everything as it is.
+5. Check the plan. One violation, and none of it is applied.
+6. Apply it, line by line; tell each waiting job why it waits.
+7. Record the turn if it did, found or said anything new. On commit, nodes and browsers are woken.
+
+The lock is for quiet, the re-check in ``apply`` for correctness, the unique indexes for bugs.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.db import Error as DatabaseTrouble
+from django.db import connection, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from portal.control import snapshot as snapshots
+from portal.control.apply import Applied, apply
+from portal.control.models import Cycle, Leader, PolicyState, SchedulerConfig
+from portal.control.services import config_in_force, policy_name
+from portal.jobs import lifecycle
+from portal.jobs.models import Job, JobState
+from portal.wake import wake_job_viewers
+from scheduling import registry, types
+from scheduling.capacity import in_turn
+from scheduling.check import violations
+from scheduling.types import Plan, Policy, Snapshot
+
+logger = logging.getLogger(__name__)
+
+LOCK = 0x5C4ED_1EA4
+"""PostgreSQL's advisory lock of a turn; any number that nobody else uses."""
+POLICY_SECONDS = 5.0
+"""Policies decide in milliseconds; one that thinks longer holds up everybody."""
+CYCLES_KEPT = 10_000
+MOST_VIEWERS_WOKEN = 100
+"""Open pages look again by themselves; a thousand shifted places in the queue are no reason to ring them all."""
+CANNOT_DECIDE = "The scheduler cannot decide at the moment. Admins see why on the policy page."
+
+
+class Deposed(Exception):  # noqa: N818
+    """Another scheduler leads now: nothing was written."""
+
+
+class Undecided(Exception):  # noqa: N818
+    """The policy gave no plan that may be applied; the message says why."""
+
+
+@dataclass
+class Turn:
+    """What a turn did."""
+
+    busy: bool = False
+    applied: Applied = field(default_factory=Applied)
+    waiting: int = 0
+    error: str = ""
+    seen: Snapshot | None = None
+    plan_ms: float = 0.0
+
+
+def run(epoch: int, now: datetime | None = None) -> Turn:
+    """Turns once as the leader of ``epoch``. Raises Deposed when that is not the leader any more."""
+    began = time.monotonic()
+    with transaction.atomic():
+        if not take_lock():
+            return Turn(busy=True)
+        lead(epoch)
+        lifecycle.sweep(now)
+    try:
+        with transaction.atomic():
+            if not take_lock():
+                return Turn(busy=True)
+            lead(epoch)
+            return _decide_and_do(epoch, now or timezone.now(), began)
+    except (DatabaseTrouble, Deposed):
+        raise
+    except Exception as error:
+        # Nothing of the turn is kept but the trace that it failed.
+        logger.exception("the turn failed")
+        turn = Turn(error=f"The turn failed: {type(error).__name__}: {error}")
+        with transaction.atomic():
+            lead(epoch)
+            _record(turn, config_in_force(), epoch, began, said=False)
+        return turn
+
+
+def take_lock() -> bool:
+    """Held until the transaction ends. SQLite lets only one transaction write anyway."""
+    if connection.vendor != "postgresql":
+        return True
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [LOCK])
+        return bool(cursor.fetchone()[0])
+
+
+def lead(epoch: int) -> None:
+    """Keeps the epoch from changing until the transaction ends; raises Deposed when it has changed."""
+    share = " FOR SHARE" if connection.vendor == "postgresql" else ""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT epoch FROM {Leader._meta.db_table} WHERE id = 1{share}")  # noqa: S608
+        row = cursor.fetchone()
+    if row is None or row[0] != epoch:
+        raise Deposed(f"epoch {epoch} is over; the leader's is {row[0] if row else 'unknown'}")
+
+
+def _decide_and_do(epoch: int, now: datetime, began: float) -> Turn:
+    turn = Turn()
+    config = config_in_force()
+    kept = PolicyState.objects.filter(config=config.pk).first()
+    turn.seen = snapshots.take(now, kept.state if kept else {})
+    try:
+        policy = registry.build(config.policy, config.params)
+        asked = time.monotonic()
+        plan = plan_within(policy, turn.seen, POLICY_SECONDS)
+        turn.plan_ms = (time.monotonic() - asked) * 1000
+        if wrong := violations(turn.seen, plan):
+            raise Undecided(f"The plan was refused: {' '.join(wrong[:10])}")
+    except (ValueError, Undecided) as error:
+        turn.error = str(error)
+        reasons = {int(job.id): CANNOT_DECIDE for job in turn.seen.jobs if job.waiting}
+    else:
+        turn.applied = apply(turn.seen, plan, policy_name(config), now)
+        if plan.state != turn.seen.state:
+            PolicyState.objects.update_or_create(config=config, defaults={"state": dict(plan.state)})
+        reasons = {int(job): reason for job, reason in plan.reasons.items()}
+        for job, why in turn.applied.dropped.items():
+            reasons.setdefault(job, f"It was about to start, but then: {why} The scheduler tries again.")
+    said = _tell(turn.seen, reasons)
+    turn.waiting = len(reasons)
+    _record(turn, config, epoch, began, said)
+    return turn
+
+
+def plan_within(policy: Policy, snapshot: Snapshot, seconds: float) -> Plan:
+    """The policy's plan. Raises Undecided when it fails or takes longer; a thread cannot be ended, but left behind."""
+    if any(thread.is_alive() for thread in _left_behind):
+        raise Undecided("The policy still thinks about an earlier turn. Switch to another, then restart the scheduler.")
+    answer: list[Plan] = []
+    trouble: list[Exception] = []
+
+    def think() -> None:
+        try:
+            answer.append(policy.plan(snapshot))
+        except Exception as error:
+            logger.exception("the policy failed")
+            trouble.append(error)
+
+    thread = threading.Thread(target=think, name="policy", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if trouble:
+        raise Undecided(f"The policy failed: {type(trouble[0]).__name__}: {trouble[0]}")
+    if not answer:
+        _left_behind.append(thread)
+        raise Undecided(f"The policy did not decide within {seconds:g} seconds.")
+    return answer[0]
+
+
+_left_behind: list[threading.Thread] = []
+"""Planners that ran out of time: while one still thinks, no other is started."""
+
+
+def _tell(seen: Snapshot, reasons: Mapping[int, str]) -> bool:
+    """Keeps each waiting job's reason and place in the queue; True when any reason changed."""
+    place = {int(job.id): number for number, job in enumerate(_queue(seen, reasons), start=1)}
+    rows = Job.objects.filter(Q(pk__in=[int(job.id) for job in seen.jobs]) | QUEUE_LEFT).only(
+        "state", "intent", "waiting_reason", "queue_position"
+    )
+    changed, said = [], False
+    for row in rows:
+        waits = row.state == JobState.QUEUED and row.intent == Job.Intent.RUN and row.pk in place
+        reason, position = (reasons.get(row.pk, ""), place[row.pk]) if waits else ("", None)
+        if (row.waiting_reason, row.queue_position) != (reason, position):
+            said = said or row.waiting_reason != reason
+            row.waiting_reason, row.queue_position = reason, position
+            changed.append(row)
+    Job.objects.bulk_update(changed, ["waiting_reason", "queue_position"], batch_size=500)
+    for row in changed[:MOST_VIEWERS_WOKEN]:
+        wake_job_viewers(row.pk)
+    return said
+
+
+QUEUE_LEFT = Q(
+    state__in=(JobState.HELD, JobState.CANCELLED, JobState.RUNNING, JobState.FAILED), queue_position__isnull=False
+)
+"""Jobs that have left the queue and still carry their place in it."""
+
+
+def _queue(seen: Snapshot, reasons: Mapping[int, str]) -> list[types.Job]:
+    return in_turn(job for job in seen.jobs if int(job.id) in reasons)
+
+
+def _record(turn: Turn, config: SchedulerConfig, epoch: int, began: float, said: bool) -> None:
+    """A row for a turn worth looking at: one every few seconds would bury those."""
+    done = turn.applied
+    last = Cycle.objects.order_by("-id").values("error", "config").first() or {"error": "", "config": None}
+    news = turn.error and (turn.error, config.pk) != (last["error"], last["config"])
+    recovered = last["error"] and not turn.error and last["config"] == config.pk
+    if not (done.started or done.resized or done.stopped or done.dropped or said or news or recovered):
+        return
+    row = Cycle.objects.create(
+        config=config,
+        epoch=epoch,
+        snapshot_sha256=snapshots.sha256_of(turn.seen) if turn.seen else "",
+        duration_ms=(time.monotonic() - began) * 1000,
+        plan_ms=turn.plan_ms,
+        jobs_seen=len(turn.seen.jobs) if turn.seen else 0,
+        started=len(done.started),
+        resized=len(done.resized),
+        stopped=len(done.stopped),
+        waiting=turn.waiting,
+        dropped=[{"job": job, "why": why} for job, why in done.dropped.items()],
+        error=turn.error,
+    )
+    if row.pk % 100 == 0:
+        Cycle.objects.filter(pk__lte=row.pk - CYCLES_KEPT).delete()

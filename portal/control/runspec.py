@@ -1,0 +1,130 @@
+"""Rows to ``RunSpec``: what each container of an attempt shall be.
+
+An attempt of a ring that can change has a driver (index 0) and hosts from 1; any other has hosts from 0. The first
+host of an elastic one is its *base*; each further one has a single GPU, so that any size is reached by adding and
+removing containers.
+"""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from portal.cluster.models import Gpu, Node
+from portal.jobs.models import Attempt, Container, Job
+from runners.spec import Launcher, Resources, Ring, RunSpec
+
+FIRST_PORT, PORTS = 21_000, 8_000
+"""Attempts that share a machine's network (the process runtime) get different ports."""
+
+DRIVER = Resources(cpus=1.0, memory_mib=1024, shm_mib=64, tmp_mib=256, pids=512, disk_mib=1024)
+SYSTEM_MEMORY_MIB = 1024
+"""What a node keeps for itself: engine, agent, kernel."""
+LEAST_MEMORY_MIB = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One container to be made: on which node, with which GPUs."""
+
+    node: Node
+    gpus: tuple[Gpu, ...]
+
+
+def parts_of(job: Job, elastic: bool, chosen: Sequence[Part]) -> list[Part]:
+    """The hosts of a new attempt, the base first, from the GPUs chosen on each node."""
+    most_first = sorted(chosen, key=lambda part: (-len(part.gpus), part.node.pk))
+    if not elastic:
+        return most_first
+    home, *others = most_first
+    size = min(job.min_gpus, len(home.gpus))
+    singles = [Part(part.node, (gpu,)) for part in (Part(home.node, home.gpus[size:]), *others) for gpu in part.gpus]
+    return [Part(home.node, home.gpus[:size]), *singles]
+
+
+def has_driver(job: Job) -> bool:
+    return job.launcher == Job.Launcher.HOROVOD
+
+
+def name_of(attempt: Attempt, index: int) -> str:
+    return f"sl-{attempt.job_id}-a{attempt.number}-{index}"
+
+
+def driver_spec(attempt: Attempt, node: Node, ranks: int) -> RunSpec:
+    return _spec(attempt, Container.Role.DRIVER, 0, _ring(attempt, node, node, ranks), Part(node, ()), DRIVER)
+
+
+def host_spec(attempt: Attempt, index: int, part: Part, home: Node, ranks: int, node_gpus: int, hosts: int) -> RunSpec:
+    """``home`` is the node of the driver or first host, ``ranks`` how many start together, ``hosts`` in how many
+    containers. ``node_gpus`` is how many GPUs share the node's processors and memory."""
+    alone = hosts == 1 and not has_driver(attempt.job)
+    ring = None if alone else _ring(attempt, part.node, home, ranks)
+    return _spec(attempt, Container.Role.HOST, index, ring, part, share_of(part.node, len(part.gpus), node_gpus))
+
+
+def share_of(node: Node, gpus: int, node_gpus: int) -> Resources:
+    """A container's part of its node's processors and memory is its part of the node's GPUs."""
+    share = gpus / max(gpus, node_gpus, 1)
+    cpus, memory = node.facts.get("cpus") or 0, node.facts.get("memory_mib") or 0
+    if not (isinstance(cpus, int | float) and isinstance(memory, int) and cpus > 0 and memory > 0):
+        plain = Resources()
+        cpus, memory = plain.cpus * gpus, plain.memory_mib * gpus
+    else:
+        cpus, memory = cpus * share, int(max(memory - SYSTEM_MEMORY_MIB, memory // 2) * share)
+    memory = max(LEAST_MEMORY_MIB, memory)
+    return Resources(
+        cpus=round(max(0.1, cpus), 2), memory_mib=memory, shm_mib=max(64, memory // 4), pids=1024 + 256 * gpus
+    )
+
+
+def command_of(job: Job) -> tuple[str, ...]:
+    if job.launcher == Job.Launcher.COMMAND:
+        return (*shlex.split(job.entry), *job.arguments)
+    return ("python", job.entry, *job.arguments)
+
+
+def _ring(attempt: Attempt, node: Node, home: Node, ranks: int) -> Ring:
+    job = attempt.job
+    return Ring(
+        driver_host=_host_of_ring(job, node, home),
+        port=FIRST_PORT + attempt.pk % PORTS,
+        secret=attempt.secret,
+        min_ranks=job.min_gpus if job.elastic else ranks,
+        max_ranks=job.max_gpus if job.elastic else ranks,
+    )
+
+
+def _host_of_ring(job: Job, node: Node, home: Node) -> str:
+    """The address under which a container on ``node`` finds the driver, or torchrun's first host, on ``home``."""
+    if node.pk != home.pk:
+        return str(home.facts["ring_address"])
+    if home.runtime == Node.Runtime.PROCESS:
+        return "127.0.0.1"
+    return "driver" if has_driver(job) else "h0"
+
+
+def _spec(
+    attempt: Attempt, role: Container.Role, index: int, ring: Ring | None, part: Part, resources: Resources
+) -> RunSpec:
+    job = attempt.job
+    launcher: Launcher = job.launcher  # type: ignore[assignment]  # the same words, by the model's choices
+    driver = role == Container.Role.DRIVER
+    ranks = len(part.gpus) if launcher != "command" else 1
+    return RunSpec(
+        name=name_of(attempt, index),
+        job=job.pk,
+        attempt=attempt.pk,
+        number=attempt.number,
+        role="driver" if driver else "host",
+        hostname="driver" if driver else f"h{index}",
+        environment=job.environment.key,
+        code_sha256=job.code.sha256,
+        launcher=launcher,
+        command=command_of(job),
+        slots=0 if driver else ranks,
+        gpus=tuple(gpu.uuid for gpu in part.gpus),
+        gpu_kind="cuda" if any(gpu.kind == Gpu.Kind.CUDA for gpu in part.gpus) else "cpu",
+        elastic=job.elastic,
+        env=tuple(sorted((str(key), str(value)) for key, value in job.env_vars.items())),
+        ring=ring,
+        resources=resources,
+    )
