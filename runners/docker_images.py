@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -11,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from runners.docker_runtime import APIError, ImageNotFound, connect, engine_calls
-from runners.preparing import PrepareError
+from runners.preparing import PrepareError, last_error, tail
 from runners.wheels import Target, glibc_of
 
 BUILD_SECONDS = 900
 """The longest silence between two lines of a build."""
+
+STEP = re.compile(r"Step (\d+)/(\d+)")
 
 ASK = (
     "import json, platform, sys; "
@@ -104,15 +107,15 @@ class DockerImages:
         dockerfile: str,
         tag: str,
         args: Mapping[str, str],
-        tell: Callable[[int, int, str], None],
+        log: Path,
+        tell: Callable[[int, int], None],
     ) -> None:
         """Build from exactly these files (folders by their content) and tag the result.
 
-        ``tell`` hears (step, steps, line). Raises PrepareError with the failing step's last words.
+        ``tell`` hears (step, steps), ``log`` keeps what was said. Raises PrepareError with the failing step's words.
         """
-        said: list[str] = []
-        step, steps = 0, 1
-        with packed(files) as context, engine_calls():
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with packed(files) as context, log.open("w") as account, engine_calls():
             events = self.client.api.build(
                 fileobj=context,
                 custom_context=True,
@@ -127,16 +130,13 @@ class DockerImages:
                 decode=True,
             )
             for event in events:
+                line = str(event.get("stream") or event.get("error") or "")
+                account.write(line)
+                account.flush()
                 if "error" in event:
-                    raise build_failed(tag, str(event["error"]), said)
-                line = str(event.get("stream", "")).strip()
-                if not line:
-                    continue
-                said = [*said[-20:], line]
-                if line.startswith("Step ") and "/" in line:
-                    counted = line.split()[1].split("/")
-                    step, steps = int(counted[0]), int(counted[1])
-                tell(step, steps, line)
+                    raise build_failed(tag, tail(log), log)
+                if counted := STEP.match(line):
+                    tell(int(counted[1]), int(counted[2]))
 
     def drop_left_overs(self) -> None:
         """The build stages' layers, which hold every wheel once more. The classic builder leaves them behind."""
@@ -183,10 +183,9 @@ def no_image(image: str, why: str) -> PrepareError:
     )
 
 
-def build_failed(tag: str, why: str, said: list[str]) -> PrepareError:
-    if "no space left" in (why + " ".join(said)).lower():
+def build_failed(tag: str, said: str, log: Path) -> PrepareError:
+    if "no space left" in said.lower():
         return PrepareError(
             "Building the image failed: the engine's disk is full.", "Make room (docker system prune), then try again."
         )
-    last = next((line for line in reversed(said) if "error" in line.lower()), said[-1] if said else "")
-    return PrepareError(f"Building {tag} failed: {last or why}"[:500], "The build's account is in the agent's log.")
+    return PrepareError(f"Building {tag} failed: {last_error(said)}", f"The whole account is in {log}.")

@@ -238,7 +238,8 @@ class DockerEnvironments(Preparing):
                 "Dockerfile",
                 tag,
                 {"PACKAGES_IMAGE": packages, "CHECK": entry.check or "pass"},
-                lambda step, steps, line: tell(94 + 5 * step // steps, "adding what runs first, and checking"),
+                cache_home() / "logs" / f"image-{entry.key}.log",
+                lambda step, steps: tell(94 + 5 * step // steps, "adding what runs first, and checking"),
             )
         return Prepared(self.engine.id_of(tag) or digest, tag)
 
@@ -267,7 +268,8 @@ class DockerEnvironments(Preparing):
                     "Dockerfile",
                     tag,
                     {"BASE_IMAGE": base},
-                    lambda step, steps, line: tell(72 + 20 * step // steps, "installing packages into the image"),
+                    cache_home() / "logs" / f"packages-{entry.key}.log",
+                    lambda step, steps: tell(72 + 20 * step // steps, "installing packages into the image"),
                 )
             self.engine.drop_left_overs()
         return tag

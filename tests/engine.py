@@ -165,7 +165,7 @@ def pretender_image() -> str:
     images = DockerImages()
     tag = f"schedulearn-pretender:{content_key(PRETENDER, files['Dockerfile'], images.id_of(base) or '')[:12]}"  # type: ignore[arg-type]
     if images.id_of(tag) is None:
-        images.build(files, "Dockerfile", tag, {}, lambda step, steps, line: None)
+        images.build(files, "Dockerfile", tag, {}, cache_home() / "logs" / "pretender.log", lambda step, steps: None)
     return tag
 
 
