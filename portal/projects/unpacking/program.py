@@ -18,7 +18,7 @@ from .tars import gunzipped, read_tar
 from .zips import read_zip
 
 DAMAGE = (
-    zipfile.BadZipFile, tarfile.TarError, zlib.error, struct.error, NotImplementedError, ValueError, OverflowError, EOFError
+    zipfile.BadZipFile, tarfile.TarError, zlib.error, struct.error, NotImplementedError, ValueError, OverflowError, EOFError, RecursionError,
 )  # fmt: skip
 """What Python's readers raise for bytes that are no archive."""
 

@@ -1,0 +1,162 @@
+"""Uploads are hostile: the corpus of bad ones leaves no trace, the corpus of good ones arrives to the byte."""
+
+import io
+import os
+import resource
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from portal.projects import archive, sandbox, store
+from portal.projects.errors import BadArchive
+from portal.projects.unpacking.common import Bad
+from portal.projects.unpacking.names import clean_path, same_place
+from tests import corpus
+
+HOSTILE = list(corpus.hostile())
+HONEST = list(corpus.honest())
+MOST_SECONDS = 10
+MOST_GROWTH_KIB = 64 * 1024
+
+
+@pytest.fixture(autouse=True)
+def own_home(settings: Any, tmp_path: Path) -> Path:
+    settings.HOME = tmp_path / "home"
+    settings.HOME.mkdir()
+    store.folder()
+    (settings.HOME / "incoming").mkdir()
+    (tmp_path / "witness.py").write_text("print('untouched')\n")
+    return tmp_path
+
+
+def everything(top: Path) -> dict[str, tuple[int, bytes]]:
+    found = {}
+    for path in sorted(top.rglob("*")):
+        state = path.lstat()
+        found[str(path)] = (state.st_mode, path.read_bytes() if path.is_file() else b"")
+    return found
+
+
+def own_kib() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def test_the_corpus_is_as_large_as_promised() -> None:
+    assert len({case.id for case in HOSTILE}) == len(HOSTILE) >= 200
+    assert len({case.id for case in HONEST}) == len(HONEST) >= 80
+
+
+@pytest.mark.parametrize("case", HOSTILE, ids=lambda case: case.id)
+def test_a_hostile_upload_is_refused_and_leaves_no_trace(case: corpus.Case, own_home: Path) -> None:
+    data = case.make()
+    before, memory, started = everything(own_home), own_kib(), time.monotonic()
+    with pytest.raises(BadArchive) as refused:
+        archive.take([(case.name, io.BytesIO(data))])
+    assert time.monotonic() - started < MOST_SECONDS
+    assert everything(own_home) == before
+    assert own_kib() - memory < MOST_GROWTH_KIB
+    message = refused.value.message
+    assert message.endswith((".", "?", ")")) and message.isprintable() and 20 < len(message) < 400
+
+
+@pytest.mark.parametrize("case", HONEST, ids=lambda case: case.id)
+def test_an_honest_upload_arrives_to_the_byte(case: corpus.Case) -> None:
+    taken = archive.take([(case.name, io.BytesIO(case.make()))])
+    with tarfile.open(store.path_of(taken.sha256)) as tar:
+        assert {m.name: tar.extractfile(m).read() for m in tar if m.isreg()} == case.files  # type: ignore[union-attr]
+        assert all(m.isreg() or m.isdir() for m in tar)
+    assert [entry["path"] for entry in taken.files] == sorted(case.files)
+    assert taken.size == sum(map(len, case.files.values()))
+    with store.path_of(taken.sha256).open("rb") as tar_file:
+        for entry in taken.files:
+            tar_file.seek(entry["offset"])
+            assert tar_file.read(entry["size"]) == case.files[entry["path"]]
+
+
+@pytest.mark.parametrize("case", [c for c in HOSTILE if "bomb" in c.id or "million" in c.id], ids=lambda case: case.id)
+def test_a_bomb_is_recognised_within_little_memory(case: corpus.Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what it is, not by running into the limit: an eighth of the memory is enough for that."""
+    monkeypatch.setattr(sandbox, "MEMORY_BYTES", sandbox.MEMORY_BYTES // 8)
+    with pytest.raises(BadArchive) as refused:
+        archive.take([(case.name, io.BytesIO(case.make()))])
+    assert "memory" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "names", [["../a.py", "b.py"], ["/a.py", "b.py"], ["p/a.py", "p/A.py"], ["p/", "b"], ["p", "p/b"]]
+)
+def test_a_folder_from_the_browser_is_judged_like_an_archive(names: list[str], own_home: Path) -> None:
+    before = everything(own_home)
+    with pytest.raises(BadArchive):
+        archive.take([(name, io.BytesIO(b"x")) for name in names])
+    assert everything(own_home) == before
+
+
+def test_a_folder_from_the_browser_arrives_to_the_byte() -> None:
+    files = {f"top/d{n % 3}/f{n}.py": b"%d\n" % n * n for n in range(50)} | {"top/.git/HEAD": b"x"}
+    taken = archive.take([(name, io.BytesIO(data)) for name, data in files.items()])
+    assert len(taken.files) == 50
+    assert any("top" in note for note in taken.notes) and any(".git" in note for note in taken.notes)
+
+
+def test_a_program_that_never_ends_is_stopped_and_leaves_nothing(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "WALL_SECONDS", 0.01)
+    before = everything(own_home)
+    with pytest.raises(BadArchive, match="limits"):
+        archive.take([("a.py", io.BytesIO(b"x"))])
+    assert everything(own_home) == before
+
+
+@pytest.mark.parametrize("limit", ["MEMORY_BYTES", "FILE_BYTES"])
+def test_a_program_that_meets_a_limit_is_refused(own_home: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(sandbox, limit, {"MEMORY_BYTES": 16 * 1024 * 1024, "FILE_BYTES": 100_000}[limit])
+    before = everything(own_home)
+    with pytest.raises(BadArchive):
+        archive.take([("a.zip", io.BytesIO(corpus.zip_tree({"a.bin": os.urandom(2 * corpus.MIB)})))])
+    assert everything(own_home) == before
+
+
+def test_nothing_of_the_portal_reaches_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_KEY", "canary")
+    monkeypatch.setattr(sandbox, "_START", "import json, os; print(json.dumps(dict(os.environ)))")
+    seen = sandbox.run("unpacking.program", [], -3)
+    assert "canary" not in seen.values() and set(seen) <= {"TMPDIR", "LANG", "LC_CTYPE"}
+
+
+@given(st.text(max_size=60))
+def test_a_name_that_is_taken_stays_below_its_folder_and_means_itself(raw: str) -> None:
+    try:
+        path = clean_path(raw)
+    except Bad as bad:
+        assert str(bad).isprintable()
+        return
+    if path:
+        inside = os.path.normpath(os.path.join("/top", path))
+        assert inside == f"/top/{path}"
+        assert "\0" not in path and "\\" not in path
+    assert clean_path(path) == path
+    assert same_place(path) == same_place(same_place(path))
+
+
+@given(st.lists(st.sampled_from(["..", ".", "a", "B", "", "con", "x y", "é"]), min_size=1, max_size=6))
+def test_paths_that_climb_are_never_taken(parts: list[str]) -> None:
+    raw = "/".join(parts)
+    if ".." in parts:
+        with pytest.raises(Bad):
+            clean_path(raw)
+
+
+@given(st.binary(max_size=400), st.sampled_from(["a.zip", "a.tar", "a.tgz"]))
+def test_bytes_that_are_no_archive_are_refused_in_words(data: bytes, name: str) -> None:
+    from portal.projects.unpacking.program import DAMAGE, unpack
+
+    head = {"a.zip": b"PK\3\4", "a.tar": b"", "a.tgz": b"\x1f\x8b\x08"}[name]
+    with pytest.raises((Bad, *DAMAGE)):
+        unpack(io.BytesIO(head + data), io.BytesIO(), name)
