@@ -27,11 +27,24 @@ LOG_LINES = 200
 
 
 def connect(base_url: str | None = None, timeout_seconds: int = CALL_SECONDS) -> docker.DockerClient:
-    """A client of the engine at ``base_url`` (default: the local socket, or DOCKER_HOST)."""
+    """A client of the engine at ``base_url`` (default: DOCKER_HOST, or the local socket), speaking its version.
+
+    Raises EngineError when it does not answer. Already the first question is asked without the environment's proxies
+    and certificates; the SDK's own constructor would ask with them.
+    """
     url = base_url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-    client = docker.DockerClient(base_url=url, timeout=timeout_seconds)
-    client.api.trust_env = False
-    return client
+
+    def client(version: str) -> docker.DockerClient:
+        made = docker.DockerClient(base_url=url, timeout=timeout_seconds, version=version)
+        made.api.trust_env = False
+        return made
+
+    with engine_calls():
+        asking = client(docker.constants.MINIMUM_DOCKER_API_VERSION)
+        try:
+            return client(str(asking.api.version(api_version=False)["ApiVersion"]))
+        finally:
+            asking.close()
 
 
 @contextmanager
@@ -43,7 +56,7 @@ def engine_calls() -> Iterator[None]:
         if error.is_server_error() and not isinstance(error, NotFound):
             raise EngineError(f"The Docker Engine failed: {error.explanation or error}") from error
         raise
-    except (requests.exceptions.RequestException, DockerException, OSError) as error:
+    except (requests.exceptions.RequestException, DockerException, OSError, KeyError) as error:
         raise EngineError(f"The Docker Engine does not answer: {error}") from error
 
 
@@ -57,14 +70,29 @@ class DockerRuntime:
         installation: str,
         node: str,
         image_of: Interpreter,
-        client: docker.DockerClient | None = None,
+        base_url: str | None = None,
         close_firewall: bool = True,
     ) -> None:
         self.identity = Identity(installation, node)
         self.image_of = image_of
-        self.client = client or connect()
+        self.base_url = base_url
+        self._client: docker.DockerClient | None = None
         self.close_firewall = close_firewall
         self._host: Host | None = None
+
+    @property
+    def client(self) -> docker.DockerClient:
+        """Connected when first needed: connecting asks the engine, and an agent may start before its engine."""
+        if self._client is None:
+            self._client = connect()
+        return self._client
+
+    @property
+    def client(self) -> docker.DockerClient:
+        """Connected when first needed, and tried again while there is no engine."""
+        if self._client is None:
+            self._client = connect(self.base_url)
+        return self._client
 
     # What the machine is like
 

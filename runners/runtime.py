@@ -85,7 +85,8 @@ class ContainerRuntime(Protocol):
     All raise EngineError when the runtime did not answer in time. The outcome is then unknown: list and ask again.
     """
 
-    kind: Literal["docker", "process", "fake"]
+    @property
+    def kind(self) -> Literal["docker", "process", "fake"]: ...
 
     def check(self) -> list[Problem]:
         """What is unfit here, with what would mend it. Repairs by itself what it may (the firewall rule)."""
