@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runners.docker_runtime import APIError, ImageNotFound, connect, engine_calls
+from runners.docker_runtime import APIError, ContainerError, ImageNotFound, connect, engine_calls
 from runners.preparing import PrepareError, last_error, tail
 from runners.wheels import Target, glibc_of
 
@@ -30,6 +30,7 @@ class DockerImages:
     """What environments need of an engine. Every call is bounded by its own silence."""
 
     def __init__(self, base_url: str | None = None) -> None:
+        """Raises EngineError when no engine answers."""
         self.client = connect(base_url, BUILD_SECONDS)
 
     def id_of(self, image: str) -> str | None:
@@ -56,7 +57,7 @@ class DockerImages:
         """Which interpreter the image has: asked by running it, without a network or rights."""
         try:
             python, libc, machine = json.loads(self.output(image, ["python", "-c", ASK]))
-        except (APIError, ValueError) as error:
+        except ValueError as error:
             raise PrepareError(
                 f"The base image {image} has no working python: {error}",
                 "Use an image with Python 3.11 or newer called “python”, or run deploy/base-image.sh.",
@@ -64,10 +65,14 @@ class DockerImages:
         return Target(".".join(str(part) for part in python), glibc_of((libc[0], libc[1])), machine, cuda)
 
     def output(self, image: str, command: list[str]) -> str:
+        """What a short command prints. Raises ValueError when it fails."""
         with engine_calls():
-            said: bytes = self.client.containers.run(
-                image, command, entrypoint=[], network_mode="none", remove=True, cap_drop=["ALL"], read_only=True
-            )
+            try:
+                said: bytes = self.client.containers.run(
+                    image, command, entrypoint=[], network_mode="none", remove=True, cap_drop=["ALL"], read_only=True
+                )
+            except (ContainerError, APIError) as error:
+                raise ValueError(str(error)) from error
         return said.decode()
 
     def run_mounted(

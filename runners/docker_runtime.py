@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import docker
 import requests
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.constants import MINIMUM_DOCKER_API_VERSION
+from docker.errors import APIError, ContainerError, DockerException, ImageNotFound, NotFound
 
 from runners import docker_checks, firewall, gpus
 from runners.hostconfig import Host, Identity, Owner, container_config, network_config, owner_for
@@ -24,6 +25,8 @@ CALL_SECONDS = 20
 """An engine that takes longer to answer one question is treated as away; the agent asks again."""
 
 LOG_LINES = 200
+
+__all__ = ["APIError", "ContainerError", "DockerRuntime", "ImageNotFound", "connect", "engine_calls"]
 
 
 def connect(base_url: str | None = None, timeout_seconds: int = CALL_SECONDS) -> docker.DockerClient:
@@ -40,7 +43,7 @@ def connect(base_url: str | None = None, timeout_seconds: int = CALL_SECONDS) ->
         return made
 
     with engine_calls():
-        asking = client(docker.constants.MINIMUM_DOCKER_API_VERSION)
+        asking = client(MINIMUM_DOCKER_API_VERSION)
         try:
             return client(str(asking.api.version(api_version=False)["ApiVersion"]))
         finally:
@@ -49,13 +52,11 @@ def connect(base_url: str | None = None, timeout_seconds: int = CALL_SECONDS) ->
 
 @contextmanager
 def engine_calls() -> Iterator[None]:
-    """Whatever way the engine has of not answering becomes EngineError; its refusals pass as they are."""
+    """Whatever way the engine has of not answering becomes EngineError, and so does a refusal nobody expected."""
     try:
         yield
     except APIError as error:
-        if error.is_server_error() and not isinstance(error, NotFound):
-            raise EngineError(f"The Docker Engine failed: {error.explanation or error}") from error
-        raise
+        raise EngineError(f"The Docker Engine failed: {error.explanation or error}") from error
     except (requests.exceptions.RequestException, DockerException, OSError, KeyError) as error:
         raise EngineError(f"The Docker Engine does not answer: {error}") from error
 
@@ -84,13 +85,6 @@ class DockerRuntime:
     def client(self) -> docker.DockerClient:
         """Connected when first needed: connecting asks the engine, and an agent may start before its engine."""
         if self._client is None:
-            self._client = connect()
-        return self._client
-
-    @property
-    def client(self) -> docker.DockerClient:
-        """Connected when first needed, and tried again while there is no engine."""
-        if self._client is None:
             self._client = connect(self.base_url)
         return self._client
 
@@ -100,7 +94,7 @@ class DockerRuntime:
         try:
             with engine_calls():
                 info, version = self.client.info(), self.client.version()
-        except (EngineError, APIError) as error:
+        except EngineError as error:
             return [docker_checks.no_engine(str(error))]
         found = docker_checks.problems(info, version)
         if problem := docker_checks.gpu_problem(info, len(gpus.cuda_devices())):

@@ -27,6 +27,7 @@ from runners.docker_images import DockerImages
 from runners.docker_runtime import connect
 from runners.environments import LOCAL_BASE, PUBLIC_BASE, DockerEnvironments, ProcessEnvironments
 from runners.preparing import cache_home, content_key
+from runners.runtime import EngineError
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 60
@@ -38,13 +39,11 @@ class NoEngineError(Exception):
 
 
 def answers() -> bool:
-    client = connect(timeout_seconds=10)
     try:
-        return bool(client.ping())
-    except Exception:  # whatever is wrong with it, it does not answer
+        connect(timeout_seconds=10).close()
+    except EngineError:
         return False
-    finally:
-        client.close()
+    return True
 
 
 @contextmanager
