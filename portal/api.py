@@ -1,16 +1,106 @@
-"""Mounts each app's viewsets under /api/v1/; paging and the one shape of errors."""
+"""The REST API's map: each line is an address below /api/v1/ and who answers each method there."""
 
 from typing import Any
 
-from rest_framework.pagination import PageNumberPagination
+from django.http import Http404, HttpRequest, HttpResponse
+from django.middleware.csrf import get_token
+from django.shortcuts import render
+from django.urls import URLPattern, include, path, re_path
+from drf_spectacular.utils import extend_schema
+from drf_spectacular.views import SpectacularJSONAPIView
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import exception_handler as drf_exception_handler
+from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSetMixin
+
+from portal.accounts.api import Me, Tokens
+from portal.cluster.api import Environments, Nodes
+from portal.control.api import Policies, Policy
+from portal.jobs.api import Attempts, Events, Jobs
+from portal.jobs.log_api import Log, Outputs, Streams
+from portal.projects.api import Code, Gallery, Members, Projects
 
 
-class Pages(PageNumberPagination):
-    page_size_query_param = "page_size"
-    max_page_size = 200
+def at(address: str, viewset: type[ViewSetMixin], *, pages: bool = True, **methods: str) -> URLPattern:
+    """``at("jobs/", Jobs, get="list")``. Without ``pages`` the answer is whole: no paging, no filters."""
+    actions: dict[str, Any] = dict(methods)
+    options: dict[str, Any] = {} if pages else {"pagination_class": None, "filter_backends": []}
+    name = f"{viewset.__name__.lower()}-{'-'.join(dict.fromkeys(methods.values()))}"
+    return path(address, viewset.as_view(actions, **options), name=name)
 
 
-def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
-    return drf_exception_handler(error, context)
+def docs(request: HttpRequest) -> HttpResponse:
+    """The reference to read and try, from files that ship with the portal. The CSRF cookie lets it try writes."""
+    get_token(request)
+    return render(request, "accounts/api_docs.html")
+
+
+@extend_schema(exclude=True)
+class Nothing(APIView):
+    """Unknown addresses answer in the one shape of errors, too."""
+
+    permission_classes = [AllowAny]
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        raise Http404
+
+    def get(self, request: Request, rest: str) -> Response:
+        raise Http404
+
+
+PROJECT = "projects/<int:project_pk>/"
+CODE = f"{PROJECT}code/<int:number>/"
+JOB = "jobs/<int:job_pk>/"
+
+v1 = [
+    path("me/", Me.as_view(), name="me"),
+    at("tokens/", Tokens, get="list", post="create"),
+    at("tokens/<int:pk>/", Tokens, get="retrieve", delete="destroy"),
+    at("projects/", Projects, get="list", post="create"),
+    at("projects/<int:pk>/", Projects, get="retrieve", patch="partial_update", delete="destroy"),
+    at("projects/<int:pk>/restore/", Projects, post="restore"),
+    at(f"{PROJECT}members/", Members, get="list", post="create"),
+    at(f"{PROJECT}members/<str:username>/", Members, patch="partial_update", delete="destroy"),
+    at(f"{PROJECT}code/", Code, get="list", post="create"),
+    at(CODE, Code, get="retrieve"),
+    at(f"{CODE}files/", Code, pages=False, get="files"),
+    at(f"{CODE}files/<path:path>", Code, pages=False, get="file"),
+    at(f"{CODE}diff/", Code, pages=False, get="diff"),
+    at(f"{CODE}download/", Code, pages=False, get="download"),
+    at("gallery/", Gallery, get="list"),
+    at("gallery/<slug:key>/use/", Gallery, post="use"),
+    at("jobs/", Jobs, get="list", post="create"),
+    at("jobs/<int:pk>/", Jobs, get="retrieve"),
+    at("jobs/<int:pk>/cancel/", Jobs, post="cancel"),
+    at("jobs/<int:pk>/hold/", Jobs, post="hold"),
+    at("jobs/<int:pk>/release/", Jobs, post="release"),
+    at("jobs/<int:pk>/retry/", Jobs, post="retry"),
+    at(f"{JOB}events/", Events, get="list"),
+    at(f"{JOB}attempts/", Attempts, get="list"),
+    at(f"{JOB}attempts/<int:number>/", Attempts, get="retrieve"),
+    at(f"{JOB}streams/", Streams, get="list"),
+    at(f"{JOB}log/", Log, pages=False, get="text"),
+    at(f"{JOB}log/follow/", Log, pages=False, get="follow"),
+    at(f"{JOB}outputs/", Outputs, get="list"),
+    at(f"{JOB}outputs/<path:path>", Outputs, pages=False, get="file"),
+    at("environments/", Environments, get="list"),
+    at("environments/<slug:key>/", Environments, get="retrieve"),
+    at("nodes/", Nodes, get="list"),
+    at("nodes/join-token/", Nodes, post="join_token"),
+    at("nodes/<int:pk>/", Nodes, get="retrieve", delete="destroy"),
+    at("nodes/<int:pk>/approve/", Nodes, post="approve"),
+    at("nodes/<int:pk>/cordon/", Nodes, post="cordon"),
+    at("nodes/<int:pk>/drain/", Nodes, post="drain"),
+    at("nodes/<int:pk>/resume/", Nodes, post="resume"),
+    path("policy/", Policy.as_view(), name="policy"),
+    path("policies/", Policies.as_view(), name="policies"),
+]
+
+app_name = "api"
+urlpatterns = [
+    path("v1/", include(v1)),
+    path("schema/", SpectacularJSONAPIView.as_view(), name="schema"),
+    path("docs/", docs, name="docs"),
+    re_path(r"^(?P<rest>.*)$", Nothing.as_view(), name="nothing"),
+]

@@ -1,13 +1,20 @@
 """The URL map. A new route needs a row in the stranger's tour (tests/laws)."""
 
 from django.urls import include, path
-from django.views.generic import RedirectView
+
+from portal.jobs.views import home
 
 urlpatterns = [
-    path("", RedirectView.as_view(pattern_name="accounts:profile"), name="home"),
+    path("", home, name="home"),
     path("", include("portal.accounts.urls")),
+    path("api/", include("portal.api")),
     path("projects/", include("portal.projects.urls")),
     path("", include("portal.jobs.urls")),
     path("", include("portal.cluster.urls")),
     path("", include("portal.control.urls")),
 ]
+
+handler400 = "portal.errors.bad_request"
+handler403 = "portal.errors.forbidden"
+handler404 = "portal.errors.not_found"
+handler500 = "portal.errors.server_error"

@@ -1,0 +1,62 @@
+"""What the API says and hears about accounts. Fields are named one by one: nothing new leaks or can be set by itself."""
+
+from typing import Any
+
+from rest_framework import serializers
+
+from portal.accounts.limits import LimitInForce
+from portal.accounts.models import ApiToken, User
+
+
+class LimitSerializer(serializers.Serializer[LimitInForce]):
+    name = serializers.CharField()
+    max_gpus = serializers.IntegerField(allow_null=True)
+    max_queued = serializers.IntegerField(allow_null=True)
+
+
+class MeSerializer(serializers.ModelSerializer[User]):
+    admin = serializers.BooleanField(source="is_admin", read_only=True)
+    groups = serializers.SlugRelatedField[Any](many=True, read_only=True, slug_field="name")
+    limits = LimitSerializer(many=True, read_only=True)
+
+    class Meta:
+        model = User
+        fields = ("id", "username", "email", "first_name", "last_name", "admin", "groups", "limits")
+        read_only_fields = fields
+
+
+class TokenSerializer(serializers.ModelSerializer[ApiToken]):
+    live = serializers.BooleanField(source="is_live", read_only=True)
+
+    class Meta:
+        model = ApiToken
+        fields: tuple[str, ...] = (
+            "id",
+            "name",
+            "prefix",
+            "scope",
+            "live",
+            "created_at",
+            "expires_at",
+            "last_used_at",
+            "revoked_at",
+        )
+        read_only_fields = fields
+
+
+class NewTokenSerializer(serializers.ModelSerializer[ApiToken]):
+    days = serializers.IntegerField(
+        min_value=1, max_value=3650, allow_null=True, default=90, write_only=True, help_text="null: no end"
+    )
+
+    class Meta:
+        model = ApiToken
+        fields = ("name", "scope", "days")
+
+
+class IssuedTokenSerializer(TokenSerializer):
+    token = serializers.CharField(read_only=True, help_text="Shown in this answer only.")
+
+    class Meta(TokenSerializer.Meta):
+        fields = (*TokenSerializer.Meta.fields, "token")
+        read_only_fields = fields

@@ -1,0 +1,87 @@
+"""What the API says about machines and environments. Whose job holds a GPU is told to those who may see the job."""
+
+from typing import Any
+
+from rest_framework import serializers
+
+from portal.cluster.models import Environment, Gpu, Node
+from portal.cluster.services import holder, is_online
+
+
+class GpuSerializer(serializers.ModelSerializer[Gpu]):
+    busy = serializers.SerializerMethodField()
+    job = serializers.SerializerMethodField(help_text="The job that holds it, if you may see it.")
+
+    class Meta:
+        model = Gpu
+        fields = (
+            "index",
+            "uuid",
+            "kind",
+            "model",
+            "memory_mib",
+            "healthy",
+            "problem",
+            "utilisation_percent",
+            "memory_used_mib",
+            "temperature_celsius",
+            "busy",
+            "job",
+        )
+        read_only_fields = fields
+
+    def get_busy(self, gpu: Gpu) -> bool:
+        return holder(gpu) is not None
+
+    def get_job(self, gpu: Gpu) -> int | None:
+        job = holder(gpu)
+        return job.pk if job is not None and job.project_id in self.context["projects"] else None
+
+
+class NodeEnvironmentSerializer(serializers.Serializer[Any]):
+    key = serializers.CharField(source="environment.key")
+    state = serializers.CharField()
+    progress_percent = serializers.IntegerField()
+    detail = serializers.CharField()
+
+
+class NodeSerializer(serializers.ModelSerializer[Node]):
+    online = serializers.SerializerMethodField(help_text="Heard of within the last seconds.")
+    approved = serializers.SerializerMethodField()
+    gpus = GpuSerializer(many=True, read_only=True)
+    environments = NodeEnvironmentSerializer(many=True, read_only=True)
+
+    class Meta:
+        model = Node
+        fields = (
+            "id",
+            "name",
+            "runtime",
+            "online",
+            "last_seen_at",
+            "approved",
+            "cordoned",
+            "draining",
+            "problems",
+            "gpus",
+            "environments",
+        )
+        read_only_fields = fields
+
+    def get_online(self, node: Node) -> bool:
+        return is_online(node)
+
+    def get_approved(self, node: Node) -> bool:
+        return node.approved_at is not None
+
+
+class EnvironmentSerializer(serializers.ModelSerializer[Environment]):
+    ready_on = serializers.SerializerMethodField(help_text="Names of the nodes where jobs can use it at once.")
+
+    class Meta:
+        model = Environment
+        fields = ("key", "title", "description", "packages", "ready_on")
+        read_only_fields = fields
+
+    def get_ready_on(self, environment: Environment) -> list[str]:
+        return sorted(row.node.name for row in environment.on_nodes.all())

@@ -1,0 +1,206 @@
+"""Jobs over REST: submit, list, act. Their logs and outputs are in ``log_api``."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import django_filters
+from django.db.models import Prefetch, QuerySet
+from django.shortcuts import get_object_or_404
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import mixins, status
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import BaseSerializer
+from rest_framework.viewsets import GenericViewSet
+
+from portal.accounts.models import User
+from portal.accounts.permissions import signed_in
+from portal.cluster.models import Environment
+from portal.jobs import services
+from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent, JobState
+from portal.jobs.serializers import (
+    AttemptSerializer,
+    EventSerializer,
+    JobDetailSerializer,
+    JobSerializer,
+    SubmitSerializer,
+)
+from portal.projects.models import CodeVersion, Project
+from portal.projects.services import may_submit, role_of
+from portal.refused import Refused
+from portal.rest import refusals
+
+Act = Callable[[User, Job], Job]
+KEY = OpenApiParameter(
+    "Idempotency-Key",
+    str,
+    OpenApiParameter.HEADER,
+    description="Any text of your own. Sent again with the same body, it answers with the job it made the first time.",
+)
+
+
+class JobFilter(django_filters.FilterSet):
+    state = django_filters.MultipleChoiceFilter(choices=JobState.choices)
+    project = django_filters.NumberFilter(field_name="project_id", max_value=2**62, min_value=1)
+    launcher = django_filters.ChoiceFilter(choices=Job.Launcher.choices)
+    environment = django_filters.CharFilter(field_name="environment__key")
+    submitted_by = django_filters.CharFilter(field_name="submitted_by__username")
+    q = django_filters.CharFilter(field_name="name", lookup_expr="icontains", label="Part of its name")
+    submitted_after = django_filters.IsoDateTimeFilter(field_name="submitted_at", lookup_expr="gte")
+
+    class Meta:
+        model = Job
+        fields: list[str] = []
+
+
+class Jobs(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]):
+    queryset = Job.objects.none()
+    filterset_class = JobFilter
+
+    def get_queryset(self) -> QuerySet[Job]:
+        rows = Job.objects.visible_to(signed_in(self.request))
+        return rows.select_related("project", "code", "environment", "submitted_by").defer("code__files", "code__guess")
+
+    def get_serializer_class(self) -> type[BaseSerializer[Job]]:
+        return JobSerializer if self.action == "list" else JobDetailSerializer
+
+    def _detail(self, job: Job, code: int = status.HTTP_200_OK) -> Response:
+        user = signed_in(self.request)
+        row = self.get_queryset().get(pk=job.pk)
+        sees = may_submit(role_of(user, row.project))
+        context = {"sees_values": sees, "may_act": services.may_act_on(user, row)}
+        return Response(JobDetailSerializer(row, context=context).data, code)
+
+    @extend_schema(responses={200: JobDetailSerializer, **refusals(404)})
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return self._detail(self.get_object())
+
+    @extend_schema(
+        parameters=[KEY],
+        request=SubmitSerializer,
+        responses={201: JobDetailSerializer, 200: JobDetailSerializer, **refusals(400, 403, 404, 409, 429)},
+    )
+    def create(self, request: Request) -> Response:
+        """Submits a job. 200 instead of 201 when the same Idempotency-Key had made it before."""
+        asked = SubmitSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        user, data = signed_in(request), asked.validated_data
+        project = get_object_or_404(Project.objects.visible_to(user), pk=data["project"])
+        services.require_member(user, project)
+        key = request.headers.get("Idempotency-Key", "")
+        if key and (job := self._answered_before(user, key, request.data)):
+            return self._detail(job)
+        job = services.submit(user, project, _submission(project, data), idempotency_key=key, body=_body(request.data))
+        return self._detail(job, status.HTTP_201_CREATED)
+
+    def _answered_before(self, user: User, key: str, data: Any) -> Job | None:
+        """The guesses may come out otherwise after another upload; the answer to a repeated request must not."""
+        row = services.IdempotencyKey.objects.filter(user=user, key=key).select_related("job").first()
+        if row is None or row.body_sha256 != hashlib.sha256(_body(data)).hexdigest():
+            return None  # submit() tells a key used for something else
+        return row.job
+
+    def _act(self, act: Act) -> Response:
+        return self._detail(act(signed_in(self.request), self.get_object()))
+
+    @extend_schema(request=None, responses={200: JobDetailSerializer, **refusals(403, 404, 409)})
+    def cancel(self, request: Request, pk: int) -> Response:
+        """Ends it; one that runs is told to stop first."""
+        return self._act(services.cancel)
+
+    @extend_schema(request=None, responses={200: JobDetailSerializer, **refusals(403, 404, 409)})
+    def hold(self, request: Request, pk: int) -> Response:
+        """Keeps it from running until it is released."""
+        return self._act(services.hold)
+
+    @extend_schema(request=None, responses={200: JobDetailSerializer, **refusals(403, 404, 409)})
+    def release(self, request: Request, pk: int) -> Response:
+        return self._act(services.release)
+
+    @extend_schema(parameters=[KEY], request=None, responses={201: JobDetailSerializer, **refusals(403, 404, 409, 429)})
+    def retry(self, request: Request, pk: int) -> Response:
+        """Submits a copy of a finished job. The answer is the new job."""
+        key = request.headers.get("Idempotency-Key", "")
+        job = services.retry(signed_in(request), self.get_object(), idempotency_key=key)
+        return self._detail(job, status.HTTP_201_CREATED)
+
+
+def _body(data: Any) -> bytes:
+    """The same request said in another order or spacing is the same request."""
+    return json.dumps(data, sort_keys=True, default=str).encode()
+
+
+def _submission(project: Project, data: dict[str, Any]) -> services.Submission:
+    code = _code(project, data.get("code"))
+    guess = code.guess
+    launcher = data.get("launcher") or guess.get("launcher") or Job.Launcher.COMMAND
+    entry = data.get("entry") or guess.get("entry") or ""
+    if not entry:
+        raise ValidationError({"entry": ["Say what to run: nothing could be guessed from the code."]})
+    if not data.get("entry") and launcher == Job.Launcher.COMMAND:
+        entry = f"python {entry}"
+    asked: dict[str, Any] = {
+        "code": code,
+        "environment": _environment(data.get("environment")),
+        "launcher": launcher,
+        "entry": entry,
+        "elastic": data.get("elastic", launcher == Job.Launcher.HOROVOD and bool(guess.get("elastic"))),
+        "arguments": tuple(data.get("arguments", ())),
+        "max_gpus": data.get("max_gpus", data.get("min_gpus", 1)),
+    }
+    plain = ("name", "description", "env_vars", "min_gpus", "time_limit_seconds", "retries", "priority")
+    return services.Submission(**asked, **{name: data[name] for name in plain if name in data})
+
+
+def _code(project: Project, number: int | None) -> CodeVersion:
+    rows = CodeVersion.objects.filter(project=project)
+    found = rows.filter(number=number).first() if number else rows.first()
+    if found is None:
+        said = f"There is no code version {number} in this project." if number else "Upload code to this project first."
+        raise Refused(said, field="code")
+    return found
+
+
+def _environment(key: str | None) -> Environment:
+    offered = Environment.objects.filter(retired=False)
+    found = offered.filter(key=key).first() if key else offered.first()
+    if found is None:
+        known = ", ".join(offered.values_list("key", flat=True)) or "none yet"
+        raise Refused(f"There is no such environment. Offered are: {known}.", field="environment")
+    return found
+
+
+class OfJob(GenericViewSet[Any]):
+    """For what lies below /jobs/{job}/: a job that one may not see is not there."""
+
+    @property
+    def job(self) -> Job:
+        rows = Job.objects.visible_to(signed_in(self.request)).select_related("project")
+        return get_object_or_404(rows, pk=self.kwargs["job_pk"])
+
+
+class Events(mixins.ListModelMixin, OfJob):
+    """A job's history, oldest first."""
+
+    queryset = JobEvent.objects.none()
+    serializer_class = EventSerializer
+
+    def get_queryset(self) -> QuerySet[JobEvent]:
+        return self.job.events.select_related("actor").order_by("seq")
+
+
+class Attempts(mixins.ListModelMixin, mixins.RetrieveModelMixin, OfJob):
+    queryset = Attempt.objects.none()
+    serializer_class = AttemptSerializer
+    lookup_field = "number"
+
+    def get_queryset(self) -> QuerySet[Attempt]:
+        containers = (
+            Container.objects.defer("spec")
+            .select_related("node")
+            .prefetch_related(Prefetch("allocations", Allocation.objects.select_related("gpu")))
+        )
+        return self.job.attempts.prefetch_related(Prefetch("containers", containers)).order_by("number")

@@ -1,0 +1,267 @@
+"""Projects, members, code versions and the gallery over REST. Who may do what is decided in services."""
+
+from typing import Any
+
+from django.db.models import CharField, OuterRef, QuerySet, Subquery, Value
+from django.http import Http404, StreamingHttpResponse
+from django.shortcuts import get_object_or_404
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import mixins, status
+from rest_framework.exceptions import ValidationError
+from rest_framework.parsers import BaseParser, MultiPartParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import BaseSerializer
+from rest_framework.viewsets import GenericViewSet, ViewSet
+
+from portal.accounts.permissions import signed_in
+from portal.downloads import download
+from portal.projects import comparison, examples, services, store
+from portal.projects.models import CodeVersion, Membership, Project
+from portal.projects.serializers import (
+    ChangeSerializer,
+    CodeVersionDetailSerializer,
+    CodeVersionSerializer,
+    ExampleSerializer,
+    FileSerializer,
+    MemberSerializer,
+    NewMemberSerializer,
+    ProjectSerializer,
+    RoleSerializer,
+    UploadSerializer,
+    UsedExampleSerializer,
+    UseExampleSerializer,
+)
+from portal.refused import Refused
+from portal.rest import Json, refusals
+
+MOST_FILES = 10_000
+
+
+class RawFile(BaseParser):
+    """The file itself as the body: ``curl --data-binary @code.zip``. The view reads it, piece by piece."""
+
+    media_type = "application/octet-stream"
+
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        return stream
+
+
+def with_role(projects: QuerySet[Project], request: Request) -> QuerySet[Project]:
+    """Adds ``role``, the caller's. Admins count as owners."""
+    user = signed_in(request)
+    if user.is_admin:
+        return projects.annotate(role=Value(Membership.Role.OWNER.value, output_field=CharField()))
+    mine = Membership.objects.filter(project=OuterRef("pk"), user=user).values("role")
+    return projects.annotate(role=Subquery(mine[:1]))
+
+
+class Projects(mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.CreateModelMixin, GenericViewSet[Project]):
+    queryset = Project.objects.none()
+    serializer_class = ProjectSerializer
+    filterset_fields = {"name": ["exact", "icontains"]}
+
+    def get_queryset(self) -> QuerySet[Project]:
+        rows = with_role(Project.objects.visible_to(signed_in(self.request)), self.request)
+        return rows.select_related("created_by")
+
+    @extend_schema(responses={201: ProjectSerializer, **refusals(400, 403)})
+    def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        asked = ProjectSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        project = services.create_project(signed_in(request), **asked.validated_data)
+        return Response(self.get_serializer(self.get_queryset().get(pk=project.pk)).data, status.HTTP_201_CREATED)
+
+    @extend_schema(responses={200: ProjectSerializer, **refusals(400, 403, 404)})
+    def partial_update(self, request: Request, pk: int) -> Response:
+        """Changes name or description."""
+        project = self.get_object()
+        asked = ProjectSerializer(project, data=request.data, partial=True)
+        asked.is_valid(raise_exception=True)
+        values = {"name": project.name, "description": project.description} | asked.validated_data
+        services.edit_project(signed_in(request), project, **values)
+        return Response(self.get_serializer(project).data)
+
+    @extend_schema(responses={204: None, **refusals(403, 404)})
+    def destroy(self, request: Request, pk: int) -> Response:
+        """Archives the project: what is in it stays, nothing new can be added. ``restore`` undoes it."""
+        services.archive_project(signed_in(request), self.get_object())
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    @extend_schema(request=None, responses={200: ProjectSerializer, **refusals(403, 404)})
+    def restore(self, request: Request, pk: int) -> Response:
+        project = self.get_object()
+        services.unarchive_project(signed_in(request), project)
+        return Response(self.get_serializer(project).data)
+
+
+class InProject(GenericViewSet[Any]):
+    """For what lies below /projects/{project}/: a project that one may not see is not there."""
+
+    @property
+    def project(self) -> Project:
+        visible = Project.objects.visible_to(signed_in(self.request))
+        return get_object_or_404(visible, pk=self.kwargs["project_pk"])
+
+
+class Members(mixins.ListModelMixin, InProject):
+    queryset = Membership.objects.none()
+    serializer_class = MemberSerializer
+    lookup_field = "username"
+
+    def get_queryset(self) -> QuerySet[Membership]:
+        return self.project.memberships.select_related("user").order_by("user__username")
+
+    def _membership(self, username: str) -> Membership:
+        return get_object_or_404(self.get_queryset().select_related("project"), user__username=username)
+
+    @extend_schema(request=NewMemberSerializer, responses={201: MemberSerializer, **refusals(400, 403, 404, 409)})
+    def create(self, request: Request, project_pk: int) -> Response:
+        """Adds somebody, or changes the role of who is in already."""
+        project = self.project
+        asked = NewMemberSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        data = asked.validated_data
+        membership = services.share(signed_in(request), project, data["username"], data["role"])
+        return Response(MemberSerializer(membership).data, status.HTTP_201_CREATED)
+
+    @extend_schema(request=RoleSerializer, responses={200: MemberSerializer, **refusals(400, 403, 404, 409)})
+    def partial_update(self, request: Request, project_pk: int, username: str) -> Response:
+        membership = self._membership(username)
+        asked = RoleSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        changed = services.change_role(signed_in(request), membership, asked.validated_data["role"])
+        return Response(MemberSerializer(changed).data)
+
+    @extend_schema(responses={204: None, **refusals(403, 404, 409)})
+    def destroy(self, request: Request, project_pk: int, username: str) -> Response:
+        """Removes somebody; everybody may remove themselves. The last owner stays."""
+        services.unshare(signed_in(request), self._membership(username))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+NAME = OpenApiParameter("name", str, description="File name of a raw body, for example code.zip.")
+NOTE = OpenApiParameter("note", str, description="A note of a raw body.")
+
+
+class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
+    """Immutable versions of a project's code, numbered from 1."""
+
+    queryset = CodeVersion.objects.none()
+    serializer_class = CodeVersionDetailSerializer
+    lookup_field = "number"
+    parser_classes = [MultiPartParser, RawFile, Json]
+
+    def get_queryset(self) -> QuerySet[CodeVersion]:
+        rows = CodeVersion.objects.filter(project=self.project).select_related("created_by")
+        return rows.light() if self.action == "list" else rows
+
+    def get_serializer_class(self) -> type[BaseSerializer[CodeVersion]]:
+        return CodeVersionSerializer if self.action == "list" else CodeVersionDetailSerializer
+
+    @extend_schema(
+        parameters=[NAME, NOTE],
+        request={"multipart/form-data": UploadSerializer, "application/octet-stream": OpenApiTypes.BINARY},
+        responses={201: CodeVersionDetailSerializer, **refusals(400, 403, 404, 409, 415)},
+    )
+    def create(self, request: Request, project_pk: int) -> Response:
+        """Uploads .zip, .tar.gz, a .py, an .ipynb (multipart or as the raw body), or the files of a folder."""
+        project = self.project
+        services.require_member(signed_in(request), project)  # before a large body is read
+        uploads, note = self._raw(request) if _is_raw(request) else self._multipart(request)
+        version = services.store_code(signed_in(request), project, uploads, note)
+        return Response(CodeVersionDetailSerializer(version).data, status.HTTP_201_CREATED)
+
+    def _raw(self, request: Request) -> tuple[list[Any], str]:
+        name = request.query_params.get("name", "").strip()
+        if not name:
+            raise ValidationError({"name": ["Say what the file is called: ?name=code.zip"]})
+        return [(name.rpartition("/")[2], request.data)], request.query_params.get("note", "")
+
+    def _multipart(self, request: Request) -> tuple[list[Any], str]:
+        if not request.content_type.startswith("multipart/"):
+            raise Refused("Send the code as multipart/form-data or as application/octet-stream.", field="file")
+        fields = request.POST
+        files, paths = request.FILES.getlist("file"), fields.getlist("paths")
+        if not files:
+            raise Refused("Choose a file or a folder first.", field="file")
+        if len(files) > MOST_FILES or (paths and len(paths) != len(files)):
+            raise Refused("Each file needs its path, and there may be at most 10,000.", field="paths")
+        names = paths or [file.name for file in files]
+        return list(zip(names, files, strict=True)), fields.get("note", "")
+
+    @extend_schema(operation_id="code_file_list", responses={200: FileSerializer(many=True), **refusals(404)})
+    def files(self, request: Request, project_pk: int, number: int) -> Response:
+        return Response(FileSerializer(self.get_object().files, many=True).data)
+
+    @extend_schema(
+        operation_id="code_file_read",
+        responses={(200, "application/octet-stream"): OpenApiTypes.BINARY, **refusals(404)},
+    )
+    def file(self, request: Request, project_pk: int, number: int, path: str) -> StreamingHttpResponse:
+        version = self.get_object()
+        try:
+            size = store.entry_of(version, path)["size"]
+            return download(request._request, path, store.open_file(version, path), size)
+        except store.MissingError as error:
+            raise Http404 from error
+
+    @extend_schema(
+        operation_id="code_download", responses={(200, "application/x-tar"): OpenApiTypes.BINARY, **refusals(404)}
+    )
+    def download(self, request: Request, project_pk: int, number: int) -> StreamingHttpResponse:
+        """All files of the version as a tar."""
+        version = self.get_object()
+        try:
+            tar = store.path_of(version.sha256).open("rb")
+        except FileNotFoundError as error:
+            raise Http404 from error
+        name = f"project-{version.project_id}-code-{version.number}.tar"
+        pieces = iter(lambda: tar.read(256 * 1024), b"")
+        return download(request._request, name, pieces, content_type="application/x-tar")
+
+    @extend_schema(
+        parameters=[OpenApiParameter("to", int, description="Number of the other version; the one before by default.")],
+        responses={200: ChangeSerializer(many=True), **refusals(400, 404)},
+    )
+    def diff(self, request: Request, project_pk: int, number: int) -> Response:
+        """What changed from another version to this one."""
+        version = self.get_object()
+        to = request.query_params.get("to", "")
+        if to and not (to.isascii() and to.isdecimal() and len(to) < 10):
+            raise ValidationError({"to": ["The number of a code version, for example 1."]})
+        rows = CodeVersion.objects.filter(project=version.project_id)
+        other = get_object_or_404(rows, number=int(to)) if to else rows.filter(number__lt=version.number).first()
+        if other is None:
+            return Response([])
+        try:
+            return Response(ChangeSerializer(comparison.compare(other, version), many=True).data)
+        except store.MissingError as error:
+            raise Http404 from error
+
+
+def _is_raw(request: Request) -> bool:
+    return request.content_type.partition(";")[0].strip() == RawFile.media_type
+
+
+class Gallery(ViewSet):
+    """Ready examples."""
+
+    @extend_schema(operation_id="gallery_list", responses={200: ExampleSerializer(many=True), **refusals()})
+    def list(self, request: Request) -> Response:
+        return Response(ExampleSerializer(list(examples.all_examples()), many=True).data)
+
+    @extend_schema(request=UseExampleSerializer, responses={201: UsedExampleSerializer, **refusals(400, 403, 404, 409)})
+    def use(self, request: Request, key: str) -> Response:
+        """Puts the example's code into a project, by default your own for examples. Using it again adds nothing."""
+        example = examples.find(key)
+        if example is None:
+            raise Http404
+        asked = UseExampleSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        project = None
+        if pk := asked.validated_data.get("project"):
+            project = get_object_or_404(Project.objects.visible_to(signed_in(request)), pk=pk)
+        version = services.use_example(signed_in(request), example, project)
+        return Response(UsedExampleSerializer(version).data, status.HTTP_201_CREATED)

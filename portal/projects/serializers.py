@@ -1,0 +1,121 @@
+"""What the API says and hears about projects, their members and their code."""
+
+from typing import Any
+
+from rest_framework import serializers
+
+from portal.projects.models import CodeVersion, Membership, Project
+
+
+class ProjectSerializer(serializers.ModelSerializer[Project]):
+    created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
+    role = serializers.CharField(read_only=True, help_text="What you may do here: viewer, member or owner.")
+    archived = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Project
+        fields = ("id", "name", "description", "role", "created_by", "created_at", "archived")
+        read_only_fields = ("id", "role", "created_by", "created_at", "archived")
+        extra_kwargs = {"description": {"max_length": 10_000}}
+
+    def get_archived(self, project: Project) -> bool:
+        return project.archived_at is not None
+
+
+class MemberSerializer(serializers.ModelSerializer[Membership]):
+    username = serializers.CharField(source="user.username", read_only=True)
+
+    class Meta:
+        model = Membership
+        fields = ("username", "role", "since")
+        read_only_fields = ("username", "since")
+
+
+class NewMemberSerializer(serializers.Serializer[Any]):
+    username = serializers.CharField(max_length=254, help_text="User name or e-mail address.")
+    role = serializers.ChoiceField(Membership.Role.choices, default=Membership.Role.MEMBER)
+
+
+class RoleSerializer(serializers.Serializer[Any]):
+    role = serializers.ChoiceField(Membership.Role.choices)
+
+
+class FileSerializer(serializers.Serializer[Any]):
+    path = serializers.CharField()
+    size = serializers.IntegerField()
+    sha256 = serializers.CharField()
+
+
+class CodeVersionSerializer(serializers.ModelSerializer[CodeVersion]):
+    created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
+
+    class Meta:
+        model = CodeVersion
+        fields: tuple[str, ...] = ("id", "number", "sha256", "size", "upload_name", "note", "created_by", "created_at")
+        read_only_fields = fields
+
+
+class CodeVersionDetailSerializer(CodeVersionSerializer):
+    guess = serializers.JSONField(
+        read_only=True, help_text="What inspection found: entry, launcher, elastic, warnings."
+    )
+    files = FileSerializer(many=True, read_only=True)
+
+    class Meta(CodeVersionSerializer.Meta):
+        fields = (*CodeVersionSerializer.Meta.fields, "guess", "files")
+        read_only_fields = fields
+
+
+class UploadSerializer(serializers.Serializer[Any]):
+    """For the schema: files are read from the request as they come."""
+
+    file = serializers.ListField(
+        child=serializers.FileField(), help_text="One archive, script or notebook; or the files of a folder."
+    )
+    paths = serializers.ListField(
+        child=serializers.CharField(), required=False, help_text="Their paths in the folder, in the same order."
+    )
+    note = serializers.CharField(max_length=200, required=False, allow_blank=True)
+
+
+class LineSerializer(serializers.Serializer[Any]):
+    kind = serializers.CharField(help_text="added, removed, same or place")
+    text = serializers.CharField()
+
+
+class ChangeSerializer(serializers.Serializer[Any]):
+    path = serializers.CharField()
+    kind = serializers.CharField(help_text="added, removed or changed")
+    remark = serializers.CharField()
+    added = serializers.IntegerField()
+    removed = serializers.IntegerField()
+    lines = LineSerializer(many=True)
+
+
+class ExampleSerializer(serializers.Serializer[Any]):
+    key = serializers.CharField()
+    title = serializers.CharField()
+    description = serializers.CharField()
+    teaches = serializers.ListField(child=serializers.CharField())
+    launcher = serializers.CharField()
+    entry = serializers.CharField()
+    arguments = serializers.ListField(child=serializers.CharField())
+    environment = serializers.CharField()
+    elastic = serializers.BooleanField()
+    min_gpus = serializers.IntegerField()
+    max_gpus = serializers.IntegerField()
+    time_limit_seconds = serializers.IntegerField()
+
+
+class UseExampleSerializer(serializers.Serializer[Any]):
+    project = serializers.IntegerField(
+        min_value=1, required=False, allow_null=True, help_text="Empty: your own project for examples."
+    )
+
+
+class UsedExampleSerializer(CodeVersionSerializer):
+    project = serializers.IntegerField(source="project_id", read_only=True)
+
+    class Meta(CodeVersionSerializer.Meta):
+        fields = (*CodeVersionSerializer.Meta.fields, "project")
+        read_only_fields = fields

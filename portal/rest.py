@@ -1,0 +1,170 @@
+"""What all endpoints under /api/v1/ share: paging, bodies, and the one shape of errors.
+
+``{"error": {"code": "...", "message": "a sentence", "fields": {"name": ["..."]}}}``; ``fields`` only where it helps.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
+
+from django.core.exceptions import PermissionDenied as DjangoPermissionDenied
+from django.core.exceptions import RequestDataTooBig
+from django.http import Http404, HttpRequest, JsonResponse
+from drf_spectacular.utils import OpenApiResponse, inline_serializer
+from rest_framework import exceptions, serializers, status
+from rest_framework.pagination import PageNumberPagination
+from rest_framework.parsers import JSONParser
+from rest_framework.response import Response
+from rest_framework.views import set_rollback
+
+from portal.refused import Refused
+
+log = logging.getLogger(__name__)
+
+MAX_JSON_BYTES = 1024 * 1024
+STATUS_OF = {"invalid": 400, "forbidden": 403, "limit": 429, "conflict": 409}
+CODES = {
+    400: "invalid",
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    409: "conflict",
+    413: "too_large",
+    415: "unsupported_media_type",
+    416: "range_not_satisfiable",
+    429: "throttled",
+    500: "server_error",
+    503: "unavailable",
+}
+NOT_FOUND = "There is nothing here, or you may not see it."
+
+
+class Pages(PageNumberPagination):
+    page_size_query_param = "page_size"
+    max_page_size = 200
+
+
+class TooLarge(exceptions.APIException):
+    status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
+    default_code = "too_large"
+    default_detail = f"A JSON body may have at most {MAX_JSON_BYTES // 1024} KiB."
+
+
+class Conflict(exceptions.APIException):
+    status_code = status.HTTP_409_CONFLICT
+    default_code = "conflict"
+
+
+class Json(JSONParser):
+    """JSON of bounded size and depth, always an object: DRF's own parser would read a gigabyte."""
+
+    def parse(
+        self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        body = stream.read(MAX_JSON_BYTES + 1)
+        if len(body) > MAX_JSON_BYTES:
+            raise TooLarge
+        try:
+            data = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            raise exceptions.ParseError("The body is not valid JSON in UTF-8.") from error
+        if not isinstance(data, dict):
+            raise exceptions.ParseError("The body must be a JSON object: {...}.")
+        return data
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+# Errors
+
+
+def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
+    """Turns what a view raises into the one shape. What it does not know is ours: a 500, logged with its trace."""
+    if isinstance(error, Refused):
+        set_rollback()
+        fields = {error.field: [error.message]} if error.field else None
+        code = "limit" if error.code == "limit" else None
+        return Response(body(STATUS_OF[error.code], error.message, fields, code), STATUS_OF[error.code])
+    if isinstance(error, Http404):
+        error = exceptions.NotFound(NOT_FOUND)
+    elif isinstance(error, DjangoPermissionDenied):
+        error = exceptions.PermissionDenied()
+    elif isinstance(error, RequestDataTooBig):
+        error = TooLarge("The body is too large.")
+    if not isinstance(error, exceptions.APIException):
+        return None
+    set_rollback()
+    headers = {}
+    if auth := getattr(error, "auth_header", None):
+        headers["WWW-Authenticate"] = auth
+    if wait := getattr(error, "wait", None):
+        headers["Retry-After"] = str(int(wait) + 1)
+    if isinstance(error, exceptions.ValidationError):
+        fields = dict(_flat(error.detail))
+        alone = fields.pop("", [])
+        message = " ".join(alone) or "Some fields need your attention: " + ", ".join(sorted(fields)) + "."
+        return Response(body(error.status_code, message, fields), error.status_code, headers=headers)
+    return Response(body(error.status_code, _sentence(error)), error.status_code, headers=headers)
+
+
+def body(
+    status_code: int, message: str, fields: Mapping[str, list[str]] | None = None, code: str | None = None
+) -> dict[str, Any]:
+    error: dict[str, Any] = {"code": code or CODES.get(status_code, "error"), "message": message}
+    if fields:
+        error["fields"] = fields
+    return {"error": error}
+
+
+def _sentence(error: exceptions.APIException) -> str:
+    if isinstance(error, exceptions.NotFound):
+        return NOT_FOUND
+    return str(error.detail)
+
+
+def _flat(detail: Any, path: str = "") -> Iterator[tuple[str, list[str]]]:
+    """``{"members": [{"role": ["bad"]}]}`` becomes ``members.0.role: ["bad"]``."""
+    if isinstance(detail, dict):
+        for name, inner in detail.items():
+            key = "" if name == "non_field_errors" else str(name)
+            yield from _flat(inner, ".".join(part for part in (path, key) if part))
+    elif isinstance(detail, list) and any(isinstance(inner, dict | list) for inner in detail):
+        for index, inner in enumerate(detail):
+            if inner:
+                yield from _flat(inner, f"{path}.{index}" if path else str(index))
+    else:
+        yield path, [str(one) for one in (detail if isinstance(detail, list) else [detail])]
+
+
+def error_response(request: HttpRequest, status_code: int, message: str) -> JsonResponse:
+    """The same shape for what happens outside the endpoints: unknown addresses, failures."""
+    return JsonResponse(body(status_code, message), status=status_code)
+
+
+# For the schema
+
+ErrorBody = inline_serializer(
+    "Error",
+    {
+        "error": inline_serializer(
+            "ErrorDetail",
+            {
+                "code": serializers.CharField(),
+                "message": serializers.CharField(),
+                "fields": serializers.DictField(
+                    child=serializers.ListField(child=serializers.CharField()), required=False
+                ),
+            },
+        )
+    },
+)
+
+
+def refusals(*codes: int) -> dict[int, OpenApiResponse]:
+    """The error answers that an operation documents, besides 401."""
+    return {code: OpenApiResponse(ErrorBody, CODES[code].replace("_", " ")) for code in (401, *codes)}
