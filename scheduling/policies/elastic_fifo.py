@@ -54,7 +54,7 @@ class ElasticFifo:
             elif roomier := _with_least_for(job, later, running):
                 later = roomier
                 served.append(job)
-            elif alone := reasons.limited(job, later):
+            elif alone := _limited(job, later, running):
                 why[job.id] = alone
             else:
                 line.append(job)
@@ -117,6 +117,21 @@ def _with_least_for(job: Job, later: Capacity, running: Sequence[Job]) -> Capaci
     return draft
 
 
+def _limited(job: Job, later: Capacity, running: Sequence[Job]) -> str:
+    """The limit that keeps it waiting even when all spare GPUs are given back.
+
+    What running jobs have beyond their least must not decide this: it changes because of what is decided here.
+    """
+    reason = reasons.limited(job, later)
+    if not reason:
+        return ""
+    bottom = later.copy()
+    for other in running:
+        for _ in range(bottom.spare(other)):
+            bottom.ask_back(other)
+    return reason if reasons.limited(job, bottom) else ""
+
+
 def _richest(running: Sequence[Job], ledger: Capacity, node: str | None = None) -> Job | None:
     """Who gives next: the job furthest above its least; among equals the one whose turn came last."""
     donors = [job for job in running if ledger.spare(job, node)]
@@ -130,7 +145,8 @@ def _extra(job: Job, ledger: Capacity) -> int:
 def _share_rest(later: Capacity, served: Sequence[Job], running: Sequence[Job]) -> None:
     """What is left goes, one GPU at a time, to whoever is least above its least, oldest first.
 
-    A newcomer also takes from a running job that has at least two more extra GPUs than itself.
+    A newcomer, or a job that lost a part and is below its least, also takes from a running job that has at least
+    two more extra GPUs than itself.
     """
     newcomers = {job.id for job in served}
     growing = [job for job in running if job.elastic and not job.blocked and later.count(job) >= job.gpus]
@@ -140,7 +156,8 @@ def _share_rest(later: Capacity, served: Sequence[Job], running: Sequence[Job]) 
         extra, turn, job = heapq.heappop(heap)
         if job.id not in newcomers and later.count(job) < job.gpus:
             continue  # it has just given to a newcomer
-        if not later.grow(job) and not (job.id in newcomers and _take_from_richer(job, later, running)):
+        takes = job.id in newcomers or extra < 0
+        if not later.grow(job) and not (takes and _take_from_richer(job, later, running)):
             continue
         if later.count(job) < job.max_gpus:
             heapq.heappush(heap, (extra + 1, turn, job))

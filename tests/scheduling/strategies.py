@@ -71,4 +71,8 @@ def _put(draw: st.DrawFn, job: Job, left: dict[str, int]) -> Job:
         left[name] -= gpus
     home = max(now_on, key=lambda name: now_on[name])
     base = {home: min(now_on[home], job.min_gpus)} if job.elastic else now_on
+    if job.elastic and draw(st.integers(0, 4)) == 0:
+        for name in now_on:  # what it had besides its base was lost with a node
+            left[name] += now_on[name] - base.get(name, 0)
+        now_on = dict(base)
     return replace(job, now_on=now_on, base=base, stopping=False, started_at=NOW - 60)
