@@ -25,7 +25,7 @@ from runners.launch.rendezvous import Routes, serve
 from runners.launch.ringwork import FORM_SECONDS
 from runners.launch.scribe import Scribe
 from runners.launch.static import run_static
-from runners.launch.supervisor import SENTENCES, TURN_SECONDS, finish
+from runners.launch.supervisor import SENTENCES, TURN_SECONDS, carry_out
 from runners.launch.work import Verdict
 from runners.spec import Ring, RunSpec
 
@@ -184,17 +184,5 @@ class Driver:
             pass  # a full disk must not end the ring
 
 
-def main() -> int:
-    places = Places.from_env(dict(os.environ))
-    control = Control(places.control)
-    scribe = Scribe.from_env(places.scribe, os.environ)
-    try:
-        driver = Driver(control.spec(), places, control, scribe)
-    except (OSError, ValueError) as error:
-        scribe.say(f"This container could not be started: {error}")
-        return finish(places, scribe, Verdict(1, "launch_error", str(error)))
-    return finish(places, scribe, driver.run())
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carry_out(Driver))

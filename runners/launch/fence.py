@@ -30,7 +30,7 @@ class Fence:
             seconds = float(env.get("SCHEDULEARN_FENCE_SECONDS", ""))
         except ValueError:
             seconds = T_FENCE_SECONDS
-        return cls(lease, min(max(seconds, 0.1), T_FENCE_SECONDS))
+        return cls(lease, seconds if 0.1 <= seconds <= T_FENCE_SECONDS else T_FENCE_SECONDS)
 
     def expired(self) -> bool:
         """Looks at the lease. A missing or unreadable one counts as unchanged."""

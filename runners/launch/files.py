@@ -4,6 +4,7 @@ Control files are replaced by renaming, but we also survive finding junk there: 
 """
 
 import json
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ class Control:
         try:
             value = json.loads(data or b"{}")
             stop, hosts = _stop(value.get("stop")), _hosts(value.get("hosts", []))
-        except (TypeError, KeyError, ValueError, AttributeError, RecursionError):
+        except (TypeError, KeyError, ValueError, AttributeError, OverflowError, RecursionError):
             return
         self.stop = stop or self.stop  # a stop is never taken back
         self.hosts = hosts
@@ -117,7 +118,8 @@ class Control:
 def _stop(value: Any) -> Stop | None:
     if not value:
         return None
-    grace = min(max(float(value.get("grace_seconds", 10)), 0.0), MAX_GRACE_SECONDS)
+    grace = float(value.get("grace_seconds", 10))
+    grace = min(max(grace, 0.0), MAX_GRACE_SECONDS) if math.isfinite(grace) else MAX_GRACE_SECONDS
     return Stop(str(value.get("reason", "")) or "stopped", grace)
 
 

@@ -12,8 +12,11 @@ import os
 import signal
 import sys
 import time
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Thread
+from typing import Protocol
 
 from runners.launch.fence import Fence
 from runners.launch.files import Control, Places, Stop, write_json
@@ -167,9 +170,23 @@ class Supervisor:
                 pass  # a full disk must not end the training
 
 
-def finish(places: Places, scribe: Scribe, verdict: Verdict) -> int:
-    """The log first, then exit.json: who sees the exit has the whole log."""
-    scribe.close()
+class FirstProcess(Protocol):
+    def run(self) -> Verdict: ...
+
+
+def carry_out(first: Callable[[RunSpec, Places, Control, Scribe], FirstProcess]) -> int:
+    """Runs a container's first process and returns its exit code. Whatever happens, exit.json says how it ended."""
+    places = Places.from_env(dict(os.environ))
+    control = Control(places.control)
+    scribe = Scribe.from_env(places.scribe, os.environ)
+    try:
+        verdict = first(control.spec(), places, control, scribe).run()
+    except Exception as error:
+        traceback.print_exc()  # for the engine's own log
+        sentence = f"This container could not be run: {error}"
+        scribe.say(sentence)
+        verdict = Verdict(1, "launch_error", sentence)
+    scribe.close()  # the log first: who sees the exit has the whole log
     content = {"code": verdict.code, "reason": verdict.reason, "detail": verdict.detail}
     try:
         write_json(places.scribe / "exit.json", content)
@@ -178,17 +195,5 @@ def finish(places: Places, scribe: Scribe, verdict: Verdict) -> int:
     return verdict.code if 0 <= verdict.code <= 255 else 1
 
 
-def main() -> int:
-    places = Places.from_env(dict(os.environ))
-    control = Control(places.control)
-    scribe = Scribe.from_env(places.scribe, os.environ)
-    try:
-        supervisor = Supervisor(control.spec(), places, control, scribe)
-    except (OSError, ValueError) as error:
-        scribe.say(f"This container could not be started: {error}")
-        return finish(places, scribe, Verdict(1, "launch_error", str(error)))
-    return finish(places, scribe, supervisor.run())
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(carry_out(Supervisor))

@@ -1,0 +1,77 @@
+from pathlib import Path
+
+import pytest
+
+from runners.launch.fence import Fence
+from tests.runners.launching import attempt, local_ring, until
+
+SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_only_a_changed_lease_counts_as_renewed(tmp_path: Path) -> None:
+    clock, lease = Clock(), tmp_path / "lease"
+    fence = Fence(lease, 30, clock)
+    lease.write_text('{"renewal": 1}')
+    clock.now += 29
+    assert not fence.expired()
+    clock.now += 29
+    lease.write_text('{"renewal": 1}')  # written again, but not renewed
+    assert not fence.expired()
+    clock.now += 2
+    assert fence.expired()
+
+
+def test_a_short_partition_changes_nothing(tmp_path: Path) -> None:
+    clock, lease = Clock(), tmp_path / "lease"
+    fence = Fence(lease, 30, clock)
+    for renewal in range(10):
+        lease.write_text(f'{{"renewal": {renewal}}}')
+        assert not fence.expired()
+        clock.now += 29.9
+        assert not fence.expired()
+
+
+@pytest.mark.parametrize("trouble", ["absent", "folder"])
+def test_a_lease_that_cannot_be_read_is_not_renewed(tmp_path: Path, trouble: str) -> None:
+    clock, lease = Clock(), tmp_path / "lease"
+    if trouble == "folder":
+        lease.mkdir()
+    fence = Fence(lease, 30, clock)
+    clock.now += 31
+    assert fence.expired()
+
+
+@pytest.mark.parametrize(("given", "meant"), [("", 30.0), ("1.5", 1.5), ("junk", 30.0), ("nan", 30.0), ("9999", 30.0)])
+def test_tests_may_shorten_the_fence_but_nobody_may_lengthen_it(tmp_path: Path, given: str, meant: float) -> None:
+    fence = Fence.from_env(tmp_path / "lease", {"SCHEDULEARN_FENCE_SECONDS": given})
+    assert fence._seconds == meant
+
+
+def test_a_host_without_a_fresh_lease_ends_its_ranks(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        host = made.container(("python", "-c", SLEEPER)).start(renew=False, SCHEDULEARN_FENCE_SECONDS="1.5")
+        for _ in range(6):  # longer than the fence, but renewed
+            host.renew()
+            until(lambda: "up" in host.log(), 10)
+            assert host.process is not None
+            with pytest.raises(Exception, match="timed out"):
+                host.process.wait(0.5)
+        exit = host.wait(10)
+    assert (exit["reason"], exit["code"]) == ("fenced", 143)
+    assert "lost contact with the portal" in host.log("setup")
+
+
+def test_a_driver_without_a_fresh_lease_ends_too(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        ring = local_ring(1, 1)
+        driver = made.container((), "horovod", role="driver", hostname="driver", slots=0, ring=ring)
+        driver.start(renew=False, SCHEDULEARN_FENCE_SECONDS="1")
+        assert driver.wait(10)["reason"] == "fenced"

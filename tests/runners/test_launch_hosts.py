@@ -1,0 +1,150 @@
+"""The driver's side of the ring: hosts, places, discovery, news."""
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from runners.launch import hosts as module
+from runners.launch import news as news_module
+from runners.launch.discovery import Discovery, in_order
+from runners.launch.files import Host
+from runners.launch.hosts import LOST_CODE, SILENT_SECONDS, Hosts
+from runners.launch.news import News
+from runners.launch.slots import assign
+
+
+class Clock:
+    now = 50.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(news_module, "NEWS_SECONDS", 0.05)
+
+
+def hello(name: str, seen: int = 0, boot: str = "b", slots: int = 1) -> dict[str, Any]:
+    return {"host": name, "slots": slots, "boot": boot, "seen": seen}
+
+
+def test_a_command_is_repeated_until_it_was_seen() -> None:
+    hosts = Hosts()
+    assert hosts.poll(hello("h0")) == {"commands": []}
+    run = hosts.start("h0", 0, 0, {"HOROVOD_RANK": "0"})
+    first = hosts.poll(hello("h0"))["commands"]
+    assert hosts.poll(hello("h0"))["commands"] == first  # the first answer may have been lost
+    assert (first[0]["do"], first[0]["run"], first[0]["label"]) == ("start", run.number, "rank 0")
+    assert hosts.poll(hello("h0", seen=first[0]["number"])) == {"commands": []}
+
+
+def test_an_exit_may_be_reported_twice_and_the_first_counts() -> None:
+    hosts = Hosts()
+    hosts.poll(hello("h0"))
+    run = hosts.start("h0", 0, 0, {})
+    hosts.exited({"run": run.number, "code": 3})
+    hosts.exited({"run": run.number, "code": 0})
+    hosts.exited({"run": 99, "code": 0})
+    assert (run.ended.is_set(), run.code) == (True, 3)
+
+
+def test_a_silent_host_is_lost_with_its_ranks() -> None:
+    clock = Clock()
+    hosts = Hosts(clock)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "POLL_SECONDS", 0.0)
+        hosts.poll(hello("h0"))
+        hosts.poll(hello("h1"))
+        run = hosts.start("h1", 0, 1, {})
+        clock.now += SILENT_SECONDS
+        hosts.poll(hello("h0"))
+        assert set(hosts.present()) == {"h0", "h1"}
+        clock.now += 0.1
+        assert set(hosts.present()) == {"h0"}
+    assert (run.ended.is_set(), run.code) == (True, LOST_CODE)
+
+
+def test_a_supervisor_that_started_anew_has_lost_its_ranks() -> None:
+    hosts = Hosts()
+    hosts.poll(hello("h0", boot="first"))
+    run = hosts.start("h0", 0, 0, {})
+    assert hosts.poll(hello("h0", boot="second")) == {"commands": []}
+    assert (run.ended.is_set(), run.code) == (True, LOST_CODE)
+
+
+def test_a_rank_on_a_host_that_is_not_there_has_ended() -> None:
+    run = Hosts().start("h7", 0, 0, {})
+    assert (run.ended.is_set(), run.code) == (True, LOST_CODE)
+
+
+def test_the_end_waits_for_who_listens_and_not_for_who_has_left() -> None:
+    hosts = Hosts()
+    hosts.poll(hello("h0"))
+    hosts.poll(hello("h1"))
+    hosts.leave("h1")
+    heard: list[Any] = []
+
+    def listen() -> None:
+        time.sleep(0.2)
+        heard.extend(hosts.poll(hello("h0"))["commands"])
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    began = time.monotonic()
+    hosts.end(0, "")
+    assert time.monotonic() - began < 2
+    thread.join()
+    assert [command["do"] for command in heard] == ["end"]
+
+
+def test_only_hosts_that_are_wanted_and_there_are_offered() -> None:
+    wanted = (Host("h0", 2), Host("h1", 1), Host("h2", 1))
+    discovery = Discovery(lambda: wanted, lambda: {"h0": 2, "h2": 4, "h9": 1})
+    assert discovery.find_available_hosts_and_slots() == {"h0": 2, "h2": 1}
+
+
+def test_old_hosts_keep_the_low_ranks() -> None:
+    assert in_order({"h10", "h2", "h1"}, []) == ["h1", "h2", "h10"]
+    assert in_order({"h0", "h2", "h3"}, ["h3", "h1", "h2"]) == ["h3", "h2", "h0"]
+
+
+def test_ranks_of_unequal_hosts_join_the_right_rings() -> None:
+    slots = assign([Host("h0", 2), Host("h1", 1), Host("h2", 2)])
+    assert [(s.hostname, s.rank, s.local_rank, s.local_size, s.cross_rank, s.cross_size) for s in slots] == [
+        ("h0", 0, 0, 2, 0, 3),
+        ("h0", 1, 1, 2, 0, 2),
+        ("h1", 2, 0, 1, 1, 3),
+        ("h2", 3, 0, 2, 2, 3),
+        ("h2", 4, 1, 2, 1, 2),
+    ]
+    assert {slot.size for slot in slots} == {5}
+
+
+def test_news_waits_for_a_rank_that_asks_late() -> None:
+    news = News()
+    news.box("h0", 0).notify_hosts_updated(1234, 2)
+    answer = news.read("h0", 0, 0)
+    assert answer == {"seen": 1, "timestamp": 1234, "result": 2}
+    assert news.read("h0", 0, 1) == {"seen": 1, "timestamp": 0, "result": 0}
+
+
+def test_a_new_ring_makes_older_news_no_news() -> None:
+    news = News()
+    news.box("h0", 0).notify_hosts_updated(1234, 2)
+    news.forget()
+    assert news.read("h0", 0, 0)["timestamp"] == 0
+    news.box("h0", 0).notify_hosts_updated(1240, 1)
+    assert news.read("h0", 0, 0) == {"seen": 2, "timestamp": 1240, "result": 1}
+
+
+def test_news_reaches_a_rank_that_is_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(news_module, "NEWS_SECONDS", 10.0)
+    news = News()
+    threading.Timer(0.1, lambda: news.box("h0", 0).notify_hosts_updated(7, 1)).start()
+    began = time.monotonic()
+    assert news.read("h0", 0, 0)["timestamp"] == 7
+    assert time.monotonic() - began < 5

@@ -1,0 +1,121 @@
+import re
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runners.launch import scribe as module
+from runners.launch.scribe import TAIL_BYTES, Scribe, Stream
+from tests.runners.launching import attempt
+
+FLOOD = """
+import os
+line = b"x" * 99 + b"\\n"
+for _ in range(600):
+    os.write(1, line * 5000)
+os.write(1, b"the very last line\\n")
+"""
+
+
+def marks(folder: Path, name: str) -> list[tuple[int, int]]:
+    return list(struct.iter_unpack("<QQ", (folder / f"{name}.idx").read_bytes()))
+
+
+def test_it_keeps_every_byte_undecoded(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, "0", 10_000)
+    for chunk in (b"caf\xc3", b"\xa9\n", b"\xff\xfe\x00\r\n", b"no end of line"):
+        stream.write(chunk)
+    stream.close()
+    assert (tmp_path / "0.log").read_bytes() == "café\n".encode() + b"\xff\xfe\x00\r\nno end of line"
+
+
+def test_it_marks_when_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(module.time, "time_ns", lambda: int(now * 1e9))
+    stream = Stream(tmp_path, "0", 10_000)
+    stream.write(b"first\n")
+    now = 100.05
+    stream.write(b"too soon for a mark of its own\n")
+    now = 101.5
+    stream.write(b"later\n")
+    stream.close()
+    assert marks(tmp_path, "0") == [(0, 100_000), (37, 101_500)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(chunks=st.lists(st.binary(max_size=400), max_size=30), limit=st.integers(1, 2_000), tail=st.integers(0, 300))
+def test_a_log_over_its_limit_keeps_its_beginning_and_its_end(
+    tmp_path_factory: pytest.TempPathFactory, chunks: list[bytes], limit: int, tail: int
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    said = b"".join(chunks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "TAIL_BYTES", tail)
+        if tail == 0:
+            patch.setattr(module, "TAIL_BYTES", 1)
+            tail = 1
+        stream = Stream(folder, "0", limit)
+        for chunk in chunks:
+            stream.write(chunk)
+        stream.close()
+    kept = (folder / "0.log").read_bytes()
+    if len(said) <= limit:
+        assert kept == said
+        return
+    dropped = max(len(said) - limit - tail, 0)
+    assert kept.startswith(said[:limit])
+    assert kept.endswith(said[-min(tail, len(said) - limit) :])
+    found = re.search(rb"\[schedulearn\] ([\d,]+) bytes dropped by the limit", kept[limit:])
+    assert (int(found[1].replace(b",", b"")) if found else 0) == dropped
+
+
+def test_a_full_disk_neither_blocks_nor_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream(tmp_path, "0", 10_000)
+    stream.write(b"before\n")
+    whole = Stream._put
+    monkeypatch.setattr(Stream, "_put", staticmethod(lambda handle, data: 0))
+    stream.write(b"lost\n" * 20_000)
+    monkeypatch.setattr(Stream, "_put", staticmethod(whole))
+    stream.close()
+    kept = (tmp_path / "0.log").read_bytes()
+    assert kept.startswith(b"before\n[schedulearn] ")
+    assert f"{100_000 - TAIL_BYTES:,} bytes dropped by the full disk".encode() in kept
+
+
+def test_it_refuses_to_write_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "0.log").symlink_to(tmp_path / "elsewhere")
+    scribe = Scribe(tmp_path)
+    with pytest.raises(OSError):
+        scribe.stream("0")
+    scribe.close()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_labels_and_sentences_are_for_the_user(tmp_path: Path) -> None:
+    scribe = Scribe(tmp_path)
+    scribe.label("0", "rank 3")
+    scribe.say("Starting rank 3")
+    scribe.close()
+    assert (tmp_path / "log" / "setup.log").read_text() == "Starting rank 3\n"
+    assert '"0": {"label": "rank 3"}' in (tmp_path / "log" / "streams.json").read_text()
+
+
+def test_a_flood_takes_little_memory_and_ends_with_its_last_line(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        container = made.container(("python", "-c", FLOOD)).start(SCHEDULEARN_LOG_LIMIT_MIB="4")
+        assert container.process is not None
+        peak_kib = 0
+        status = Path(f"/proc/{container.process.pid}/status")
+        while container.process.poll() is None:
+            if found := re.search(r"VmHWM:\s+(\d+) kB", status.read_text()):
+                peak_kib = max(peak_kib, int(found[1]))
+        assert container.wait()["code"] == 0
+    log = container.raw()
+    assert len(log) < 4 * 2**20 + TAIL_BYTES + 1000
+    assert log.endswith(b"the very last line\n")
+    assert re.search(rb"\[schedulearn\] 29\d,\d{3},\d{3} bytes dropped by the limit", log)
+    assert 0 < peak_kib < 48 * 1024
