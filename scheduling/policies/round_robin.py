@@ -1,7 +1,7 @@
 """Each job goes to the next node of a ring."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from scheduling import reasons
@@ -38,7 +38,8 @@ class RoundRobin:
             elif where := self._next(job, capacity, ring):
                 capacity.give(job, where)
             else:
-                why[job.id] = reasons.shortage(job, capacity, ahead)
+                may_spread = job.spread and _is_larger_than_any_node(job, capacity)
+                why[job.id] = reasons.shortage(replace(job, spread=may_spread), capacity, ahead)
                 ahead += 1
         return Plan(capacity.held, why, {"last": ring.last})
 
@@ -49,9 +50,13 @@ class RoundRobin:
         for node in ring.turn():
             if free.get(node, 0) >= job.min_gpus:
                 return {node: min(free[node], wanted)}
-        if all(node.total < job.min_gpus for node in capacity.nodes_of(job)):
+        if _is_larger_than_any_node(job, capacity):
             return _spread(job, free, wanted, ring)
         return None
+
+
+def _is_larger_than_any_node(job: Job, capacity: Capacity) -> bool:
+    return all(node.total < job.min_gpus for node in capacity.nodes_of(job))
 
 
 def _spread(job: Job, free: dict[NodeId, int], wanted: int, ring: "Ring") -> Placement | None:

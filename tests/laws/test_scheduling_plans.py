@@ -1,6 +1,7 @@
 """Laws that every policy's plans obey in any world."""
 
 import os
+import re
 from dataclasses import replace
 
 import pytest
@@ -44,7 +45,10 @@ def test_every_job_that_gets_nothing_is_told_why_and_no_other(policy: Policy, sn
     plan = policy.plan(snapshot)
     left_out = {job.id for job in snapshot.jobs if job.waiting and not plan.target.get(job.id)}
     assert set(plan.reasons) == left_out
-    assert all(not reason[0].islower() and reason.endswith(".") for reason in plan.reasons.values())
+    for reason in plan.reasons.values():
+        assert not reason[0].islower() and reason.endswith(".")
+        if lack := re.search(r"needs (\d+) GPUs? .*(?:only|free ones is|have only) (\d+)", reason):
+            assert int(lack[1]) > int(lack[2]), "a reason must be true"
 
 
 @every_policy

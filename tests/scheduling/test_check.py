@@ -1,0 +1,61 @@
+"""The last look at a plan: each thing that must not be, drawn once."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from scheduling.check import violations
+from scheduling.types import Limit, Placement, Plan, Snapshot
+from tests.scheduling.worlds import draw, running, waiting
+
+ELASTIC = running("x", {"a": 2}, 1, 4)
+FIXED = running("x", {"a": 2})
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "target", "sentence"),
+    [
+        (draw({"a": 4}, waiting("x", 2)), {"x": {"a": 1}}, "Job x is given 1 GPUs, but runs on 2 to 2."),
+        (draw({"a": 4}, waiting("x", 1, 2)), {"x": {"a": 3}}, "Job x is given 3 GPUs, but runs on 1 to 2."),
+        (draw({"a": 4}, waiting("x")), {"x": {"a": -1}}, "Job x is given a part of a GPU, or less than none."),
+        (draw({"a": 4}, waiting("x")), {"y": {"a": 1}}, "Job y is not in the snapshot."),
+        (draw({"a": 4}, waiting("x")), {"x": {"z": 1}}, "Job x is given GPUs of unknown nodes: z."),
+        (draw({"a": 1}, waiting("x"), waiting("y")), {"x": {"a": 1}, "y": {"a": 1}}, "Node a has 1 free GPUs, but 2"),
+        (draw({"a": 2}, waiting("x"), leaving={"a": 2}), {"x": {"a": 1}}, "Node a has 0 free GPUs, but 1 are given."),
+        (draw({"a": 1}, waiting("x"), closed=("a",)), {"x": {"a": 1}}, "Node a is not open for new work, but 1"),
+        (draw({"a": 1}, waiting("x", nodes=frozenset())), {"x": {"a": 1}}, "Job x cannot run on node a"),
+        (draw({"a": 1}, waiting("x", blocked="No.")), {"x": {"a": 1}}, "Job x cannot start now, but is given GPUs."),
+        (draw({"a": 1}, waiting("x", stopping=True)), {"x": {"a": 1}}, "Job x is being stopped, but is given GPUs."),
+        (draw({"a": 4}, FIXED), {"x": {"a": 2, "b": 0}}, "unknown nodes: b"),
+        (draw({"a": 4}, running("x", {"a": 2}, 1, 4, elastic=False)), {"x": {"a": 3}}, "is not elastic"),
+        (draw({"a": 4}, FIXED), {}, "Job x runs and cannot be stopped, but is given nothing."),
+        (draw({"a": 4, "b": 4}, ELASTIC), {"x": {"b": 2}}, "Job x runs, but loses its base."),
+        (draw({"a": 2, "b": 2}, waiting("x", 2, spread=False)), {"x": {"a": 1, "b": 1}}, "must be on one node"),
+        (
+            draw({"a": 4}, waiting("x", 2), limits=(Limit("alice", 1, frozenset({"x"})),)),
+            {"x": {"a": 2}},
+            "The limit of 1 GPUs for alice is exceeded: 0 are held and 2 more given.",
+        ),
+    ],
+)
+def test_what_must_not_be_is_named(snapshot: Snapshot, target: Mapping[str, Placement], sentence: str) -> None:
+    assert sentence in " ".join(violations(snapshot, Plan(target)))
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "target"),
+    [
+        (draw({"a": 4}, ELASTIC), {"x": {"a": 1}}),
+        (draw({"a": 4}, ELASTIC), {"x": {"a": 4}}),
+        (draw({"a": 4}, FIXED, closed=("a",)), {"x": {"a": 2}}),
+        (draw({"a": 4}, running("x", {"a": 2}, preemptible=True)), {}),
+        (draw({"a": 4}, FIXED, limits=(Limit("alice", 1, frozenset({"x"})),)), {"x": {"a": 2}}),
+        (draw({"a": 4}, waiting("x", stopping=True), leaving={"a": 4}), {}),
+    ],
+)
+def test_what_may_be_is_left_alone(snapshot: Snapshot, target: Mapping[str, Placement]) -> None:
+    assert violations(snapshot, Plan(target)) == []
+
+
+def test_an_empty_reason_is_no_reason() -> None:
+    assert violations(draw({"a": 0}, waiting("x")), Plan({}, {"x": " "})) == ["The reason for job x is empty."]

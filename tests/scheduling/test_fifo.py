@@ -1,0 +1,100 @@
+"""First come, first served: strictly in order, or skipping what does not fit."""
+
+from scheduling.check import violations
+from scheduling.policies.fifo import Fifo
+from scheduling.types import Limit, Plan, Snapshot
+from tests.scheduling.worlds import draw, running, sizes, waiting
+
+
+def decide(snapshot: Snapshot, policy: Fifo | None = None) -> Plan:
+    plan = (policy or Fifo()).plan(snapshot)
+    assert violations(snapshot, plan) == []
+    return plan
+
+
+def test_jobs_start_in_the_order_they_came() -> None:
+    assert sizes(decide(draw({"a": 3}, waiting("x", 2), waiting("y", 1), waiting("z", 1)))) == {"x": 2, "y": 1}
+
+
+def test_higher_priority_starts_before_who_came_first() -> None:
+    assert sizes(decide(draw({"a": 1}, waiting("x"), waiting("y", priority=1)))) == {"y": 1}
+
+
+def test_strictly_the_head_of_the_queue_holds_up_all_behind_it() -> None:
+    lab = draw({"a": 4}, running("r", {"a": 2}), waiting("large", 4), waiting("small", 1))
+    plan = decide(lab)
+    assert sizes(plan) == {"r": 2}
+    assert plan.reasons == {
+        "large": "It needs 4 GPUs at once and only 2 are free.",
+        "small": "1 job is ahead of it and jobs start strictly in order; the first waits for 4 GPUs.",
+    }
+
+
+def test_skipping_lets_smaller_jobs_pass() -> None:
+    lab = draw({"a": 4}, running("r", {"a": 2}), waiting("large", 4), waiting("small", 1))
+    assert sizes(decide(lab, Fifo(strict=False))) == {"r": 2, "small": 1}
+
+
+def test_a_job_that_can_never_start_holds_nobody_up() -> None:
+    lab = draw(
+        {"a": 2}, waiting("huge", 9), waiting("unready", blocked="Its environment is not ready."), waiting("x", 2)
+    )
+    plan = decide(lab)
+    assert sizes(plan) == {"x": 2}
+    assert plan.reasons == {
+        "huge": "It needs 9 GPUs at once, but the nodes it can run on have only 2.",
+        "unready": "Its environment is not ready.",
+    }
+
+
+def test_who_is_at_a_limit_holds_nobody_else_up() -> None:
+    limit = Limit("alice", 2, frozenset({"r", "mine"}))
+    lab = draw({"a": 4}, running("r", {"a": 2}), waiting("mine", 1), waiting("other", 1, owner="bob"), limits=(limit,))
+    plan = decide(lab)
+    assert sizes(plan) == {"r": 2, "other": 1}
+    assert plan.reasons["mine"] == "The limit of 2 GPUs for alice is reached: 2 are in use and it needs 1."
+
+
+def test_gpus_on_their_way_back_still_count_for_a_limit() -> None:
+    limit = Limit("alice", 2, frozenset({"x"}), leaving=2)
+    assert sizes(decide(draw({"a": 4}, waiting("x", 1), leaving={"a": 2}, limits=(limit,)))) == {}
+
+
+def test_a_job_that_asked_for_a_range_gets_what_is_free_or_its_least() -> None:
+    lab = draw({"a": 3}, waiting("x", 1, 4), waiting("y", 1, 1))
+    assert sizes(decide(lab)) == {"x": 3}
+    assert sizes(decide(lab, Fifo(size="least"))) == {"x": 1, "y": 1}
+
+
+def test_it_prefers_the_node_that_is_filled_best() -> None:
+    assert dict(decide(draw({"a": 4, "b": 2}, waiting("x", 2))).target["x"]) == {"b": 2}
+
+
+def test_a_ring_larger_than_any_node_spreads_and_a_plain_command_does_not() -> None:
+    assert sizes(decide(draw({"a": 2, "b": 2}, waiting("x", 3)))) == {"x": 3}
+    plan = decide(draw({"a": 2, "b": 2}, waiting("x", 3, spread=False)))
+    assert plan.reasons == {"x": "It needs 3 GPUs on one node, but the largest node it can run on has only 2."}
+
+
+def test_running_elastic_jobs_keep_what_they_have() -> None:
+    assert sizes(decide(draw({"a": 4}, running("x", {"a": 2}, 1, 4)))) == {"x": 2}
+
+
+def test_each_way_to_wait_has_its_own_sentence() -> None:
+    busy = draw({"a": 2}, running("r", {"a": 2}), waiting("x"), waiting("y"))
+    assert decide(busy, Fifo(strict=False)).reasons == {
+        "x": "All 2 GPUs are in use.",
+        "y": "1 job is ahead of it and all 2 GPUs are in use.",
+    }
+    apart = draw({"a": 3, "b": 3}, running("r", {"a": 2, "b": 1}), waiting("x", 3, spread=False))
+    assert decide(apart).reasons == {"x": "It needs 3 GPUs at once; the largest group of free ones is 2, on node b."}
+    elsewhere = draw({"a": 1, "b": 1}, running("r", {"a": 1}), waiting("x", nodes=frozenset({"a"})))
+    assert decide(elsewhere).reasons == {"x": "The only GPU of the nodes it can run on is in use."}
+    closed = draw({"a": 1, "b": 1}, waiting("x", nodes=frozenset({"a"})), closed=("a",))
+    assert decide(closed).reasons == {"x": "None of the nodes it can run on is open for new work now."}
+    dark = draw({"a": 1}, waiting("x"), closed=("a",))
+    assert decide(dark).reasons == {"x": "No node is open for new work now: all are lost, drained or not approved yet."}
+    modest = draw({"a": 4}, waiting("x", 3), limits=(Limit("group vision", 2, frozenset({"x"})),))
+    assert decide(modest).reasons == {
+        "x": "It needs 3 GPUs, but the limit for group vision is 2: submit it with fewer, or ask an admin."
+    }
