@@ -18,8 +18,13 @@ def stream(request: HttpRequest, pieces: Iterator[bytes], content_type: str) -> 
 
 
 async def _in_threads(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-        yield piece
+    try:
+        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+            yield piece
+    finally:
+        # the client may have gone away in the middle: files are closed now, not when memory is collected
+        if close := getattr(pieces, "close", None):
+            await asyncio.to_thread(close)
 
 
 def attachment(name: str) -> str:

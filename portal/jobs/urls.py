@@ -1,4 +1,20 @@
-from django.urls import URLPattern, URLResolver
+from django.urls import URLPattern, URLResolver, path, re_path
+
+from portal.jobs import downloads, views
 
 app_name = "jobs"
-urlpatterns: list[URLPattern | URLResolver] = []
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("jobs/", views.job_list, name="list"),
+    path("jobs/new", views.new, name="new"),
+    path("jobs/new/warnings", views.new_warnings, name="new-warnings"),
+    path("jobs/cancel", views.cancel_many, name="cancel-many"),
+    path("jobs/<int:pk>/", views.detail, name="detail"),
+    path("jobs/<int:pk>/live", views.detail_live, name="live"),
+    re_path(r"^jobs/(?P<pk>[0-9]{1,18})/(?P<what>cancel|hold|release|retry)$", views.act, name="act"),
+    path("jobs/<int:pk>/log.txt", downloads.log, name="log"),
+    path("jobs/<int:pk>/streams/<int:stream_pk>.log", downloads.raw_stream, name="stream"),
+    path("jobs/<int:pk>/outputs.zip", downloads.all_outputs, name="outputs"),
+    path("jobs/<int:pk>/outputs/<path:path>", downloads.output, name="output"),
+    path("jobs/<int:pk>/view/<path:path>", downloads.view_output, name="view-output"),
+    path("jobs/<int:pk>/image/<path:path>", downloads.image, name="image"),
+]

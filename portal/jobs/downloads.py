@@ -1,0 +1,212 @@
+"""What one takes away from a job: its log and its outputs. All of it was written by somebody's code."""
+
+import io
+import zipfile
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import get_object_or_404, render
+from django.views.decorators.http import require_safe
+
+from portal.accounts.permissions import signed_in
+from portal.downloads import download
+from portal.jobs import logs, outputs
+from portal.jobs.models import Job, LogStream, Output
+
+PIECE_BYTES = 64 * 1024
+VIEW_BYTES = 256 * 1024
+"""As much of a text as the page shows; the rest is for the download."""
+IMAGES = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+}
+"""Kinds that run nothing, known by their first bytes. SVG is a document with scripts and no such kind."""
+MOST_STREAMS = 400
+"""Merged by time into one text: each keeps a file's position and a line in memory."""
+
+
+def visible_job(request: HttpRequest, pk: int) -> Job:
+    return get_object_or_404(Job.objects.visible_to(signed_in(request)).select_related("project"), pk=pk)
+
+
+# --- log ---------------------------------------------------------------------------------------------------------
+
+
+@require_safe
+def log(request: HttpRequest, pk: int) -> HttpResponseBase:
+    """All ranks as one text in the order of time; ``?times=1`` with times, ``?attempt=2`` of one attempt."""
+    job = visible_job(request, pk)
+    rows = LogStream.objects.filter(container__attempt__job=job).select_related("container__attempt")
+    number = request.GET.get("attempt", "")
+    if number:
+        rows = rows.filter(container__attempt__number=int(number) if number.isdecimal() and len(number) < 9 else -1)
+    found = list(rows.order_by("container__attempt__number", "container__index", "name")[:MOST_STREAMS])
+    # one attempt after the other: their lines never mix
+    by_attempt: dict[int, list[LogStream]] = {}
+    for row in found:
+        by_attempt.setdefault(row.container.attempt.number, []).append(row)
+    text = _text(by_attempt, request.GET.get("times") == "1")
+    return download(request, f"job-{job.pk}.log", text, content_type="text/plain; charset=utf-8")
+
+
+def _text(by_attempt: dict[int, list[LogStream]], times: bool) -> Iterator[bytes]:
+    for number, streams in by_attempt.items():
+        if len(by_attempt) > 1:
+            yield f"--- attempt {number} ---\n".encode()
+        yield from _gathered(logs.as_text(streams, times=times))
+
+
+def _gathered(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """A line each would be a thread's turn each."""
+    buffer = bytearray()
+    for line in lines:
+        buffer += line
+        if len(buffer) >= PIECE_BYTES:
+            yield bytes(buffer)
+            buffer.clear()
+    if buffer:
+        yield bytes(buffer)
+
+
+@require_safe
+def raw_stream(request: HttpRequest, pk: int, stream_pk: int) -> HttpResponseBase:
+    """The bytes of one rank as they were written."""
+    job = visible_job(request, pk)
+    row = get_object_or_404(
+        LogStream.objects.select_related("container__attempt"), pk=stream_pk, container__attempt__job=job
+    )
+    part = row.container
+    name = f"job-{job.pk}-attempt-{part.attempt.number}-{part.role}-{part.index}-{row.name}.log"
+    return download(request, name, _raw(row), row.size)
+
+
+def _raw(row: LogStream) -> Iterator[bytes]:
+    start = 0
+    while piece := logs.read(row, start, PIECE_BYTES):
+        yield piece
+        start += len(piece)
+
+
+# --- outputs -----------------------------------------------------------------------------------------------------
+
+
+def _output(request: HttpRequest, pk: int, path: str) -> Output:
+    return get_object_or_404(
+        Output.objects.select_related("job__project", "attempt"), job=visible_job(request, pk), path=path
+    )
+
+
+def _opened(output: Output) -> BinaryIO:
+    try:
+        return outputs.open_output(output)
+    except FileNotFoundError:
+        raise Http404("The content of this file is gone.") from None
+
+
+@require_safe
+def output(request: HttpRequest, pk: int, path: str) -> HttpResponseBase:
+    row = _output(request, pk, path)
+    return download(request, path, _pieces(_opened(row)), row.size)
+
+
+@require_safe
+def image(request: HttpRequest, pk: int, path: str) -> HttpResponseBase:
+    """For <img> on the page that shows it; only kinds that run nothing."""
+    row = _output(request, pk, path)
+    file = _opened(row)
+    kind = image_kind(file.read(16))
+    if kind is None:
+        file.close()
+        raise Http404("This is no image that can be shown.")
+    file.seek(0)
+    response = download(request, path, _pieces(file), row.size, kind)
+    del response["Content-Disposition"]
+    return response
+
+
+@require_safe
+def view_output(request: HttpRequest, pk: int, path: str) -> HttpResponse:
+    """A text or an image inside a page; anything else can only be downloaded."""
+    row = _output(request, pk, path)
+    with _opened(row) as file:
+        head = file.read(VIEW_BYTES)
+    kind = image_kind(head)
+    text = None if kind else as_text(head)
+    about = {"job": row.job, "output": row, "is_image": bool(kind), "text": text, "is_cut": row.size > VIEW_BYTES}
+    return render(request, "jobs/output.html", about)
+
+
+def image_kind(head: bytes) -> str | None:
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for magic, kind in IMAGES.items() if head.startswith(magic)), None)
+
+
+def as_text(head: bytes) -> str | None:
+    """None for what is no text. The last character may have been cut in two."""
+    if b"\0" in head:
+        return None
+    for cut in range(4):
+        try:
+            return head[: len(head) - cut].decode()
+        except UnicodeDecodeError as error:
+            if error.start < len(head) - 4:
+                return None
+    return None
+
+
+@require_safe
+def all_outputs(request: HttpRequest, pk: int) -> HttpResponseBase:
+    """Every output in one zip, made while it is sent."""
+    job = visible_job(request, pk)
+    rows = list(job.outputs.all())
+    if not rows:
+        raise Http404("This job has no outputs.")
+    return download(request, f"job-{job.pk}-outputs.zip", _zip(rows), content_type="application/zip")
+
+
+class _Pipe(io.RawIOBase):
+    """What a zip file is written to: kept until it is taken."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]  # any buffer in fact, bytes as zipfile calls it
+        self._kept += data
+        return len(data)
+
+    def take(self) -> bytes:
+        taken = bytes(self._kept)
+        self._kept.clear()
+        return taken
+
+
+def _zip(rows: Sequence[Output]) -> Iterator[bytes]:
+    """Stored, not packed: outputs are mostly weights and images, which do not get smaller."""
+    pipe = _Pipe()
+    with zipfile.ZipFile(pipe, "w", zipfile.ZIP_STORED) as archive:
+        for row in rows:
+            try:
+                file = outputs.open_output(row)
+            except FileNotFoundError:
+                continue  # replaced since the list was read
+            info = zipfile.ZipInfo(row.path, row.stored_at.timetuple()[:6])
+            info.external_attr = 0o644 << 16
+            with archive.open(info, "w", force_zip64=True) as entry:
+                for piece in _pieces(file):
+                    entry.write(piece)
+                    yield pipe.take()
+            yield pipe.take()
+    yield pipe.take()
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        while piece := file.read(PIECE_BYTES):
+            yield piece

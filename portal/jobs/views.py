@@ -1,0 +1,311 @@
+"""The pages about jobs. Who sees what is ``Job.objects.visible_to``; what people do is in ``services``."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.db.models import Count, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import get_object_or_404, redirect, render
+from django.template.loader import render_to_string
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from portal.accounts.models import User
+from portal.accounts.permissions import signed_in
+from portal.cluster.models import Environment
+from portal.cluster.services import holder, is_online, nodes_with_gpus
+from portal.jobs import services
+from portal.jobs.forms import JobForm, specification, warnings_for
+from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobState
+from portal.projects.models import CodeVersion, Membership, Project
+from portal.refused import Refused
+
+PAGE_SIZE = 25
+MOST_OUTPUTS = 200
+MOST_EVENTS = 200
+ACTIVE = (JobState.QUEUED, JobState.RUNNING, JobState.HELD)
+STATE_FILTERS = (("active", "active"), *((state.value.lower(), state.label) for state in JobState))
+VOLATILE = re.compile(r'<time.*?</time>|name="csrfmiddlewaretoken" value="[^"]*"', re.DOTALL)
+"""What differs each time a page is made though nothing has happened."""
+
+
+def for_lists(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    """With what a row of a list shows, in one query."""
+    held = Allocation.objects.filter(attempt__job=OuterRef("pk"), released_at__isnull=True).order_by()
+    count = held.values("attempt__job").annotate(n=Count("pk")).values("n")
+    rows = jobs.select_related("project", "submitted_by").defer("description", "arguments", "env_vars")
+    return rows.annotate(held_gpus=Coalesce(Subquery(count), 0))
+
+
+# --- home --------------------------------------------------------------------------------------------------------
+
+
+@require_safe
+def home(request: HttpRequest) -> HttpResponse:
+    user = signed_in(request)
+    mine = Job.objects.visible_to(user).filter(submitted_by=user)
+    active = list(for_lists(mine.filter(state__in=ACTIVE))[:10])
+    recent = list(for_lists(mine.filter(state__in=FINISHED_STATES)).order_by("-finished_at")[:6])
+    nodes = nodes_with_gpus()
+    gpus = [gpu for node in nodes if node.approved_at for gpu in node.gpus.all()]
+    about = {
+        "active": active,
+        "recent": recent,
+        "nodes": nodes,
+        "gpus_total": len(gpus),
+        "gpus_busy": sum(holder(gpu) is not None for gpu in gpus),
+        "is_cpu": bool(gpus) and all(gpu.kind == "cpu" for gpu in gpus),
+        "nodes_online": sum(is_online(node) for node in nodes),
+        "waiting": Job.objects.filter(state=JobState.QUEUED).count(),
+        "preparing": [place for node in nodes for place in node.environments.all() if place.state != "ready"],
+        "steps": _first_steps(user)
+        if not recent or not any(job.state == JobState.SUCCEEDED for job in recent)
+        else None,
+    }
+    return render(request, "jobs/home.html", about)
+
+
+def _first_steps(user: User) -> dict[str, Any] | None:
+    """What a newcomer has done so far; None once a job of theirs has succeeded."""
+    if Job.objects.filter(submitted_by=user, state=JobState.SUCCEEDED).exists():
+        return None
+    projects = Project.objects.filter(memberships__user=user, archived_at__isnull=True)
+    return {
+        "project": projects.first(),
+        "code": CodeVersion.objects.light().filter(project__in=projects).order_by("-created_at").first(),
+        "job": Job.objects.filter(submitted_by=user).exists(),
+    }
+
+
+# --- list --------------------------------------------------------------------------------------------------------
+
+
+@require_safe
+def job_list(request: HttpRequest) -> HttpResponse:
+    user = signed_in(request)
+    asked = {name: request.GET.get(name, "").strip() for name in ("state", "mine", "project", "q")}
+    jobs = _filtered(Job.objects.visible_to(user), user, asked)
+    page = Paginator(for_lists(jobs), PAGE_SIZE).get_page(request.GET.get("page"))
+    about = {
+        "page": page,
+        "asked": asked,
+        "is_filtered": any(asked.values()),
+        "states": STATE_FILTERS,
+        "projects": Project.objects.visible_to(user).order_by("name").only("name")[:500],
+        "unfinished": [state.value for state in ACTIVE],
+    }
+    return render(request, "jobs/list.html", about)
+
+
+def _filtered(jobs: QuerySet[Job], user: User, asked: dict[str, str]) -> QuerySet[Job]:
+    if asked["state"] == "active":
+        jobs = jobs.filter(state__in=ACTIVE)
+    elif asked["state"].upper() in JobState.values:
+        jobs = jobs.filter(state=asked["state"].upper())
+    if asked["mine"]:
+        jobs = jobs.filter(submitted_by=user)
+    if _is_id(asked["project"]):
+        jobs = jobs.filter(project=int(asked["project"]))
+    if words := asked["q"].replace("\0", ""):
+        by_text = Q(name__icontains=words) | Q(entry__icontains=words) | Q(submitted_by__username__icontains=words)
+        jobs = (
+            jobs.filter(by_text | Q(pk=int(words.lstrip("#")))) if _is_id(words.lstrip("#")) else jobs.filter(by_text)
+        )
+    return jobs
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 18
+
+
+@require_POST
+def cancel_many(request: HttpRequest) -> HttpResponse:
+    user = signed_in(request)
+    ids = [int(text) for text in request.POST.getlist("job")[:200] if _is_id(text)]
+    cancelled, refused = 0, []
+    for job in Job.objects.visible_to(user).filter(pk__in=ids).select_related("project"):
+        try:
+            services.cancel(user, job)
+            cancelled += 1
+        except Refused as refusal:
+            refused.append(f"Job {job.pk}: {refusal.message}")
+    if cancelled:
+        messages.success(request, f"{cancelled} job{'s' * (cancelled != 1)} cancelled.")
+    for text in refused[:5]:
+        messages.warning(request, text)
+    if not ids:
+        messages.info(request, "Tick the jobs to cancel first.")
+    return redirect(_back(request, "jobs:list"))
+
+
+# --- submit ------------------------------------------------------------------------------------------------------
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def new(request: HttpRequest) -> HttpResponseBase:
+    """``?code=ID``: a job for this code; ``?copy=JOB``: the same again, to be edited; both: with other code."""
+    user = signed_in(request)
+    copied = _asked_for(request, "copy", Job.objects.visible_to(user).select_related("code", "environment", "project"))
+    code = _asked_for(request, "code", CodeVersion.objects.visible_to(user).select_related("project"))
+    code = code or (copied.code if copied else None)
+    if code is None:
+        return _choose_code(request, user)
+    form = JobForm(code, request.POST if request.method == "POST" else None, copied)
+    if request.method == "POST" and form.is_valid():
+        try:
+            job = services.submit(
+                user, code.project, form.submission(), idempotency_key=form.cleaned_data["key"], copied_from=copied
+            )
+            return redirect("jobs:detail", job.pk)
+        except Refused as refusal:
+            form.refuse(refusal)
+    newest = code.project.code_versions.light().first()
+    about = {
+        "form": form,
+        "code": code,
+        "copied": copied,
+        "newest": newest if newest and newest.pk != code.pk else None,
+        "may_submit": user.is_admin or services.role_in(user, code.project) in ("member", "owner"),
+        "warnings": warnings_for(code, form.chosen_environment),
+    }
+    return render(request, "jobs/new.html", about, status=400 if form.errors else 200)
+
+
+def _asked_for(request: HttpRequest, name: str, rows: QuerySet[Any]) -> Any:
+    """The row that the address names, None when it names none; 404 when there is no such row for this person."""
+    text = request.GET.get(name, "")
+    if not text:
+        return None
+    if not _is_id(text):
+        raise Http404
+    return get_object_or_404(rows, pk=int(text))
+
+
+def _choose_code(request: HttpRequest, user: User) -> HttpResponse:
+    """The newest code of each project in which one may submit."""
+    newest = CodeVersion.objects.filter(project=OuterRef("pk")).order_by("-number").values("pk")[:1]
+    projects = Project.objects.filter(archived_at__isnull=True).annotate(newest=Subquery(newest))
+    if not user.is_admin:
+        may = (Membership.Role.MEMBER, Membership.Role.OWNER)
+        projects = projects.filter(memberships__user=user, memberships__role__in=may)
+    shown = list(projects.order_by("-newest")[:100])
+    versions = CodeVersion.objects.light().in_bulk([project.newest for project in shown if project.newest])
+    choices = [(project, versions.get(project.newest)) for project in shown]
+    return render(request, "jobs/choose_code.html", {"choices": choices})
+
+
+@require_safe
+def new_warnings(request: HttpRequest) -> HttpResponse:
+    """What looks wrong with this code in that environment; asked when the choice changes."""
+    code = _asked_for(request, "code", CodeVersion.objects.visible_to(signed_in(request)))
+    if code is None:
+        raise Http404
+    environment = Environment.objects.filter(key=request.GET.get("environment", "")).first()
+    return render(request, "jobs/part_warnings.html", {"warnings": warnings_for(code, environment), "code": code})
+
+
+# --- one job -----------------------------------------------------------------------------------------------------
+
+
+def _job_with_all(request: HttpRequest, pk: int) -> Job:
+    parts = (
+        Container.objects.select_related("node")
+        .defer("spec")
+        .prefetch_related(Prefetch("allocations", Allocation.objects.select_related("gpu")))
+    )
+    rows = Job.objects.visible_to(signed_in(request)).select_related(
+        "project", "code__project", "environment", "submitted_by", "copied_from"
+    )
+    return get_object_or_404(
+        rows.prefetch_related(Prefetch("attempts", Attempt.objects.prefetch_related(Prefetch("containers", parts)))),
+        pk=pk,
+    )
+
+
+def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
+    user = signed_in(request)
+    attempts = list(job.attempts.all())
+    last = attempts[-1] if attempts else None
+    live = last if last and last.ended_at is None else None
+    outputs = job.outputs.select_related("attempt").order_by("path")
+    totals = job.outputs.aggregate(count=Count("pk"), size=Sum("size"))
+    finished = job.state in FINISHED_STATES
+    settled = finished and all(part.collected_at for attempt in attempts for part in attempt.containers.all())
+    return {
+        "job": job,
+        "attempts": attempts[::-1],
+        "last": last,
+        "live": live,
+        "live_parts": [part for part in live.containers.all() if part.state != "EXITED"] if live else [],
+        "held_gpus": sum(
+            1 for part in live.containers.all() for each in part.allocations.all() if each.released_at is None
+        )
+        if live
+        else 0,
+        "cause": last.cause
+        if last and last.cause and job.state not in (JobState.SUCCEEDED, JobState.CANCELLED)
+        else None,
+        "events": list(job.events.select_related("actor").order_by("-seq")[:MOST_EVENTS]),
+        "outputs": list(outputs[:MOST_OUTPUTS]),
+        "outputs_count": totals["count"],
+        "outputs_size": totals["size"] or 0,
+        "finished": finished,
+        "cancelling": job.intent == Job.Intent.CANCEL and not finished,
+        "holding": job.intent == Job.Intent.HOLD and job.state == JobState.RUNNING,
+        "may_act": services.may_act_on(user, job),
+        "may_submit": user.is_admin or services.role_in(user, job.project) in ("member", "owner"),
+        "polls": not settled,
+    }
+
+
+@require_safe
+def detail(request: HttpRequest, pk: int) -> HttpResponse:
+    job = _job_with_all(request, pk)
+    spec = json.dumps(specification(job), indent=2, ensure_ascii=False)
+    return render(request, "jobs/detail.html", {**_about(request, job), "spec": spec, "edition": ""})
+
+
+@require_safe
+def detail_live(request: HttpRequest, pk: int) -> HttpResponse:
+    """The parts of the page that change; nothing when ``edition`` is still what one has."""
+    job = _job_with_all(request, pk)
+    html = render_to_string(
+        "jobs/part_live.html", {**_about(request, job), "edition": "-edition-", "oob": True}, request
+    )
+    edition = hashlib.sha256(VOLATILE.sub("", html).encode()).hexdigest()[:16]
+    if request.GET.get("edition") == edition:
+        return HttpResponse(status=204)
+    return HttpResponse(html.replace("-edition-", edition))
+
+
+ACTS: dict[str, tuple[Callable[[User, Job], Job], str]] = {
+    "cancel": (services.cancel, "Job {job.pk} is cancelled."),
+    "hold": (services.hold, "Job {job.pk} is on hold. Release it when it shall go on."),
+    "release": (services.release, "Job {job.pk} waits for GPUs again."),
+    "retry": (services.retry, "Job {job.pk} is a copy of the one before, submitted again."),
+}
+
+
+@require_POST
+def act(request: HttpRequest, pk: int, what: str) -> HttpResponse:
+    user = signed_in(request)
+    job = get_object_or_404(Job.objects.visible_to(user).select_related("project", "code", "environment"), pk=pk)
+    do, said = ACTS[what]
+    try:
+        job = do(user, job)
+        messages.success(request, said.format(job=job))
+    except Refused as refusal:
+        messages.error(request, refusal.message)
+    return redirect("jobs:detail", job.pk)
+
+
+def _back(request: HttpRequest, default: str) -> str:
+    """Where the form was, if that is a place of ours."""
+    target = request.POST.get("next", "")
+    return target if url_has_allowed_host_and_scheme(target, None) and target.startswith("/") else default

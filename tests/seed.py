@@ -1,0 +1,207 @@
+"""Fills an empty portal with people, nodes and jobs in every state, to look at its pages by hand:
+
+    export SCHEDULEARN_HOME=$(mktemp -d)
+    python manage.py migrate && python -m tests.seed && python manage.py runserver
+
+Everybody's password is ``look-at-me-1``: alice is an admin, bob a member, charlie a newcomer.
+"""
+
+import os
+import random
+from datetime import timedelta
+from typing import Any
+
+import django
+
+PASSWORD = "look-at-me-1"  # noqa: S105  # for one's own eyes
+LOSS = (
+    "\x1b[36mepoch {epoch:>2}\x1b[0m  step {step:>4}  loss {loss:.4f}  \x1b[{colour}maccuracy {accuracy:.3f}\x1b[0m\n"
+)
+FAILURE = """Traceback (most recent call last):
+  File "/workspace/train.py", line 42, in <module>
+    main()
+  File "/workspace/train.py", line 31, in main
+    import albumentations
+ModuleNotFoundError: No module named 'albumentations'
+"""
+
+
+def main(lines: int = 4000) -> dict[str, Any]:
+    from django.utils import timezone
+
+    from portal.accounts.models import User
+    from portal.cluster.models import Environment, NodeEnvironment
+    from portal.jobs import lifecycle, services
+    from portal.jobs.models import Attempt, Job
+    from portal.projects.models import Membership
+    from tests.portal import jobs_world as world
+
+    now = timezone.now()
+    alice = User.objects.create_user("alice", "alice@lab.example", PASSWORD, is_staff=True, first_name="Alice")
+    bob = User.objects.create_user("bob", "bob@lab.example", PASSWORD)
+    User.objects.create_user("charlie", "charlie@lab.example", PASSWORD)
+    vision, speech = world.make_project(alice, "Digits from pictures"), world.make_project(bob, "Speech commands")
+    Membership.objects.create(project=vision, user=bob, role=Membership.Role.MEMBER)
+    for project in (vision, speech):
+        code = world.make_code(project, ("train.py", "model.py", "data/load.py"))
+        code.guess = {
+            "entry": "train.py",
+            "candidates": ["train.py"],
+            "launcher": "horovod",
+            "elastic": True,
+            "imports": {"torch": ["train.py", 3], "albumentations": ["train.py", 31]},
+            "requirements": [],
+            "warnings": [
+                {
+                    "code": "no-checkpoint",
+                    "path": "train.py",
+                    "line": 57,
+                    "text": "Nothing is saved to /checkpoints: a job that is stopped begins anew.",
+                }
+            ],
+        }
+        code.save(update_fields=["guess"])
+    torch = world.make_environment("pytorch-horovod", ("torch", "horovod", "numpy", "sklearn"))
+    Environment.objects.filter(pk=torch.pk).update(title="PyTorch with Horovod")
+    plain = world.make_environment("python", ("numpy",))
+    Environment.objects.filter(pk=plain.pk).update(title="Plain Python", position=1)
+
+    big = world.make_node("gpu-alpha", 4, runtime="docker", facts={"cpus": 32, "memory_mib": 262_144})
+    small = world.make_node("gpu-beta", 2, runtime="docker", facts={"cpus": 16, "memory_mib": 65_536})
+    world.make_node("gpu-gamma", 2, runtime="docker", approved_at=None, last_seen_at=now - timedelta(minutes=4))
+    world.make_node(
+        "gpu-old",
+        1,
+        runtime="docker",
+        draining=True,
+        last_seen_at=now - timedelta(hours=7),
+        problems=[
+            {
+                "text": "Docker runs without live-restore: a restart of the engine ends every job.",
+                "mend": 'Put "live-restore": true into /etc/docker/daemon.json and restart Docker.',
+            }
+        ],
+    )
+    for node in (big, small):
+        for gpu in node.gpus.all():
+            gpu.kind, gpu.model, gpu.memory_mib = "cuda", "NVIDIA A40", 46_068
+            gpu.utilisation_percent, gpu.memory_used_mib, gpu.temperature_celsius = random.randint(20, 99), 20_000, 64
+            gpu.save()
+    NodeEnvironment.objects.create(node=big, environment=torch, state="ready", progress_percent=100)
+    NodeEnvironment.objects.create(node=big, environment=plain, state="ready", progress_percent=100)
+    NodeEnvironment.objects.create(
+        node=small, environment=torch, state="preparing", progress_percent=62, detail="building the Horovod wheel"
+    )
+
+    def job(project: Any, name: str, **fields: Any) -> Job:
+        return world.make_job(project, name=name, environment=torch, **fields)
+
+    def run(row: Job, gpus: list[Any]) -> Attempt:
+        lifecycle.record(row, "submitted", f"Submitted by {row.submitted_by}.", actor=row.submitted_by)
+        attempt = world.place(row, gpus, policy="elastic_fifo v3")
+        for part in attempt.containers.all():
+            lifecycle.advance(part, "RUNNING", detail="2 ranks are running")
+        return attempt
+
+    def end(attempt: Attempt, code: int) -> None:
+        for part in attempt.containers.all():
+            lifecycle.advance(part, "EXITED", exit_code=code, exit_reason="exited")
+
+    done = job(vision, "resnet18 on digits", max_gpus=2, elastic=True)
+    attempt = run(done, list(big.gpus.all()[:2]))
+    write_logs(attempt, lines)
+    leave_outputs(attempt)
+    end(attempt, 0)
+    failed = job(vision, "with augmentation", max_gpus=2)
+    attempt = run(failed, list(big.gpus.all()[:1]))
+    write(attempt, "0", FAILURE.encode())
+    end(attempt, 1)
+    Attempt.objects.filter(pk=attempt.pk).update(
+        cause={
+            "code": "import_error",
+            "title": "A package is missing: albumentations",
+            "detail": "train.py, line 31: ModuleNotFoundError: No module named 'albumentations'",
+            "advice": "Choose an environment that has it, or ask an admin to add it to one. Installing it from your code does not work: jobs have no Internet.",
+        }
+    )
+    running = job(vision, "sweep lr=0.01 wd=5e-4", max_gpus=4, elastic=True)
+    write_logs(run(running, list(big.gpus.all()[:3])), 600)
+    other = job(speech, "keyword spotting", submitted_by=bob)
+    write_logs(run(other, list(small.gpus.all()[:1])), 100)
+    waiting = job(vision, "large batch", min_gpus=4, max_gpus=4)
+    lifecycle.record(waiting, "submitted", "Submitted by alice.", actor=alice)
+    Job.objects.filter(pk=waiting.pk).update(
+        waiting_reason="It needs 4 GPUs at once; 2 are free. The next are expected from job 3.", queue_position=1
+    )
+    held = job(speech, "baseline", submitted_by=bob)
+    services.hold(alice, held)
+    cancelled = job(vision, "wrong flag")
+    services.cancel(alice, cancelled)
+    for number in range(40):
+        old = job(vision, f"sweep run {number + 1}")
+        services.cancel(alice, old)
+        Job.objects.filter(pk=old.pk).update(submitted_at=now - timedelta(hours=number * 3))
+    return {"done": done.pk, "failed": failed.pk, "running": running.pk, "waiting": waiting.pk}
+
+
+def write(attempt: Any, name: str, data: bytes, marks: Any = (), label: str = "") -> None:
+    from portal.jobs import logs
+
+    stream = logs.open_stream(attempt.containers.order_by("index")[0], name, label or f"rank {name}")
+    stream.refresh_from_db()
+    logs.append(stream, stream.size, data, list(marks))
+
+
+def write_logs(attempt: Any, lines: int) -> None:
+    import time
+
+    start = int(time.time() * 1000) - lines * 200
+    write(
+        attempt, "setup", b"Fetching code version 1.\nThe ring has 2 ranks on 1 node.\n", [(0, start - 4000)], "set-up"
+    )
+    for rank in range(2):
+        data, marks = bytearray(), []
+        for number in range(lines // 2):
+            marks.append((len(data), start + number * 400 + rank * 150))
+            if number % 50 == 25:
+                bar = "".join(
+                    f"\r{percent:>3}%|{'█' * (percent // 10):<10}| {percent}/100" for percent in range(0, 101, 20)
+                )
+                data += f"validating: {bar}\n".encode()
+                continue
+            accuracy = 1 - 0.9 * 0.997**number
+            data += LOSS.format(
+                epoch=number // 100,
+                step=number,
+                loss=2.3 * 0.996**number,
+                accuracy=accuracy,
+                colour=32 if accuracy > 0.9 else 33,
+            ).encode()
+        write(attempt, str(rank), bytes(data), marks)
+
+
+def leave_outputs(attempt: Any) -> None:
+    import struct
+    import zlib
+
+    from portal.jobs import outputs
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = b"".join(b"\0" + bytes(c for x in range(240) for c in ((x + y) % 256, 98, 115)) for y in range(160))
+    png = (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", struct.pack(">IIBBBBB", 240, 160, 8, 2, 0, 0, 0))
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+    outputs.store(attempt, "metrics.json", [b'{\n  "accuracy": 0.9722,\n  "epochs": 20\n}\n'])
+    outputs.store(attempt, "plots/loss.png", [png])
+    outputs.store(attempt, "model.pt", [bytes(range(256)) * 4000])
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
+    django.setup()
+    print(main())
