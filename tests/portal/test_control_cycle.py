@@ -1,0 +1,417 @@
+"""One turn: decides, checks, applies, explains; keeps its hands still when anything is wrong."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from portal.accounts.models import AuditEntry
+from portal.cluster.models import Node
+from portal.control import apply as applying
+from portal.control import cycle, snapshot
+from portal.control.models import Cycle, Leader, SchedulerConfig
+from portal.control.services import switch_policy
+from portal.jobs import lifecycle, services
+from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent
+from runners.spec import RunSpec
+from scheduling import registry
+from scheduling.types import Plan, Snapshot
+from tests.portal.control_world import agents_do_as_told, gpus_of, lead, queue, ready_node, turn
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def policy(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Snapshot], Plan]], None]:
+    """Puts any function in the place of the policy in force."""
+
+    def install(plan: Callable[[Snapshot], Plan]) -> None:
+        made = type("Made", (), {"plan": lambda self, seen: plan(seen)})
+        monkeypatch.setattr(registry, "build", lambda key, params: made())
+
+    return install
+
+
+def reason(job: Job) -> str:
+    job.refresh_from_db()
+    return job.waiting_reason
+
+
+# Starting
+
+
+def test_a_start_makes_attempt_containers_allocations_and_a_line_of_history() -> None:
+    node, job = ready_node("a", 2), queue(2)
+    assert turn().applied.started == [job.pk]
+    attempt = Attempt.objects.get()
+    assert attempt.policy == f"elastic_fifo v{SchedulerConfig.objects.get().pk}" and len(attempt.secret) == 64
+    assert attempt.allocations.count() == 2
+    job.refresh_from_db()
+    assert (job.state, job.waiting_reason, job.queue_position) == ("RUNNING", "", None)
+    assert attempt.policy in JobEvent.objects.get(kind="placed").text
+    assert {part.node for part in Container.objects.all()} == {node}
+
+
+def test_a_fixed_ring_has_a_driver_and_one_host_with_all_gpus() -> None:
+    ready_node("a", 2)
+    job = queue(2, env_vars={"SEED": "1"}, arguments=["--epochs", "3"])
+    turn()
+    driver, host = (RunSpec.from_json(part.spec) for part in Container.objects.order_by("index"))
+    assert (driver.name, driver.hostname, driver.slots, driver.gpus) == (f"sl-{job.pk}-a1-0", "driver", 0, ())
+    assert (host.name, host.hostname, host.slots, host.gpus) == (f"sl-{job.pk}-a1-1", "h1", 2, ("a-gpu0", "a-gpu1"))
+    assert host.command == ("python", "train.py", "--epochs", "3") and host.env == (("SEED", "1"),)
+    assert host.ring == driver.ring and host.ring is not None
+    attempt = Attempt.objects.get()
+    assert (host.ring.driver_host, host.ring.port, host.ring.secret) == ("driver", 21000 + attempt.pk, attempt.secret)
+    assert (host.ring.min_ranks, host.ring.max_ranks) == (2, 2)
+
+
+def test_an_elastic_ring_has_a_base_and_single_hosts() -> None:
+    ready_node("a", 4)
+    queue(2, 4)
+    turn()
+    hosts = [RunSpec.from_json(part.spec) for part in Container.objects.filter(role="host").order_by("index")]
+    assert [host.slots for host in hosts] == [2, 1, 1]
+    assert hosts[0].ring is not None and (hosts[0].ring.min_ranks, hosts[0].ring.max_ranks) == (2, 4)
+    assert all(host.elastic for host in hosts)
+
+
+def test_a_command_has_one_container_and_no_network() -> None:
+    ready_node("a", 2)
+    queue(2, launcher="command", entry="python 'my file.py' -v")
+    turn()
+    spec = RunSpec.from_json(Container.objects.get().spec)
+    assert spec.command == ("python", "my file.py", "-v")
+    assert (spec.hostname, spec.slots, len(spec.gpus), spec.ring, spec.network) == ("h0", 1, 2, None, None)
+
+
+def test_torchrun_on_one_node_has_one_container_and_no_network() -> None:
+    ready_node("a", 2)
+    queue(2, launcher="torchrun")
+    turn()
+    spec = RunSpec.from_json(Container.objects.get().spec)
+    assert (spec.hostname, spec.slots, spec.ring) == ("h0", 2, None)
+
+
+def test_a_container_has_its_gpus_share_of_the_node() -> None:
+    ready_node("a", 4, facts={"cpus": 8, "memory_mib": 17_408})
+    queue(2, launcher="command", entry="true")
+    turn()
+    resources = RunSpec.from_json(Container.objects.get().spec).resources
+    assert (resources.cpus, resources.memory_mib) == (4.0, 8192)
+
+
+def test_processes_of_one_machine_meet_on_its_loopback() -> None:
+    ready_node("a", 1, runtime="process")
+    queue(1)
+    turn()
+    assert {part.spec["ring"]["driver_host"] for part in Container.objects.all()} == {"127.0.0.1"}
+
+
+def test_a_ring_over_two_nodes_meets_at_the_drivers_address() -> None:
+    for name in ("a", "b"):
+        ready_node(name, 2, facts={"ring_address": f"{name}.lab"})
+    queue(3)
+    turn()
+    hosts = {part.node.name: part.spec["ring"]["driver_host"] for part in Container.objects.filter(role="host")}
+    home = Container.objects.get(role="driver").node.name
+    away = "b" if home == "a" else "a"
+    assert hosts == {home: "driver", away: f"{home}.lab"}
+
+
+# Resizing
+
+
+def test_an_elastic_job_shrinks_for_a_newcomer_and_grows_again() -> None:
+    ready_node("a", 4)
+    old = queue(1, 4)
+    turn()
+    agents_do_as_told()
+    new = queue(1)
+    assert turn().applied.resized == [old.pk]
+    assert gpus_of(old) == 3
+    assert reason(new) == "1 GPU is being given back by other jobs; then it starts."
+    assert [part.index for part in Container.objects.filter(wanted="stop")] == [4]
+    assert not turn().applied.resized
+    agents_do_as_told()
+    assert turn().applied.started == [new.pk]
+    agents_do_as_told()
+    agents_do_as_told_of(new)
+    turn()
+    later = timezone.now() + timedelta(seconds=11)
+    Node.objects.update(last_seen_at=later)
+    assert turn(now=later).applied.resized == [old.pk]
+    assert gpus_of(old) == 4
+    assert list(JobEvent.objects.filter(kind="resized").values_list("text", flat=True)) == [
+        "4 -> 3 GPUs",
+        "3 -> 4 GPUs",
+    ]
+    assert Container.objects.filter(attempt__job=old).order_by("-index")[0].spec["hostname"] == "h5"
+
+
+def agents_do_as_told_of(job: Job) -> None:
+    for part in Container.objects.filter(attempt__job=job).exclude(state="EXITED"):
+        lifecycle.advance(part, "EXITED", exit_code=0)
+
+
+def test_a_policy_may_stop_a_preemptible_job(policy: Any) -> None:
+    ready_node("a", 1)
+    job = queue(1)
+    turn()
+    seen = snapshot.take()
+    assert applying.apply(seen, Plan({}), "test v1").stopped == [job.pk]
+    assert Attempt.objects.get().stop_reason == "preempted"
+
+
+# What is gone by the time it is applied
+
+
+def test_a_line_is_dropped_when_its_job_no_longer_waits() -> None:
+    ready_node("a", 2)
+    job, other = queue(), queue()
+    seen = snapshot.take()
+    services.cancel(job.submitted_by, job)
+    done = applying.apply(seen, plan_for(seen), "test v1")
+    assert done.started == [other.pk]
+    assert "no longer waits" in done.dropped[job.pk]
+
+
+def test_a_line_is_dropped_when_its_gpus_are_taken() -> None:
+    ready_node("a", 1)
+    first, second = queue(), queue()
+    seen = snapshot.take()
+    stale = Plan({str(second.pk): {seen.nodes[0].id: 1}})
+    turn()
+    assert gpus_of(first) == 1
+    assert applying.apply(seen, stale, "test v1").dropped == {second.pk: "Node a no longer has 1 free."}
+    assert not second.attempts.exists()
+
+
+def test_a_job_gets_all_its_gpus_or_none() -> None:
+    a, b = ready_node("a", 2, facts={"ring_address": "a"}), ready_node("b", 2, facts={"ring_address": "b"})
+    job = queue(4)
+    seen = snapshot.take()
+    b.gpus.filter(index=1).update(healthy=False)
+    done = applying.apply(seen, plan_for(seen), "test v1")
+    assert done.dropped and not Allocation.objects.exists() and not job.attempts.exists()
+    assert a.gpus.count() == 2
+
+
+def test_a_line_is_dropped_when_its_node_was_closed() -> None:
+    ready_node("a", 1)
+    job = queue()
+    seen = snapshot.take()
+    Node.objects.update(draining=True)
+    assert applying.apply(seen, plan_for(seen), "t").dropped == {job.pk: "Node a no longer takes new work."}
+
+
+def test_a_resize_is_dropped_when_the_job_changed_meanwhile() -> None:
+    ready_node("a", 3)
+    job = queue(1, 3)
+    turn()
+    agents_do_as_told()
+    seen = snapshot.take()
+    lifecycle.stop_container(Container.objects.order_by("-index")[0], "drained")
+    shrunk = Plan({str(job.pk): {seen.nodes[0].id: 1}})
+    assert applying.apply(seen, shrunk, "t").dropped == {job.pk: "The job's GPUs have changed meanwhile."}
+    services.cancel(job.submitted_by, job)
+    assert applying.apply(seen, shrunk, "t").dropped == {job.pk: "The job no longer runs."}
+
+
+def test_the_last_guard_drops_a_line_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody without any lock was quicker: only the index knows."""
+    ready_node("a", 3)
+    first, second, third = queue(priority=1), queue(), queue()
+    turn_of = snapshot.take()
+    real = applying._World.look_again
+    calls = []
+
+    def blind(self: Any) -> None:
+        real(self)
+        calls.append(1)
+        if len(calls) == 1:
+            thief = lifecycle.start_attempt(third, "thief v1")
+            part = Container.objects.create(
+                attempt=thief, node=self.gpus[0].node, index=0, role="host", name="t", spec={}
+            )
+            Allocation.objects.create(gpu=self.free[self.gpus[0].node_id][0], attempt=thief, container=part)
+
+    monkeypatch.setattr(applying._World, "look_again", blind)
+    done = applying.apply(turn_of, plan_for(turn_of), "t")
+    assert done.dropped[first.pk] == "Another scheduler was quicker."
+    assert done.started == [second.pk]
+    assert Allocation.objects.filter(released_at=None).values("gpu").distinct().count() == 2
+
+
+def plan_for(seen: Snapshot) -> Plan:
+    return registry.build("elastic_fifo", {}).plan(seen)
+
+
+# When something is wrong
+
+
+def test_a_policy_that_fails_changes_nothing_and_is_reported_once(policy: Any) -> None:
+    ready_node("a", 1)
+    job = queue()
+
+    def fail(seen: Snapshot) -> Plan:
+        raise KeyError("gpu")
+
+    policy(fail)
+    assert turn().error == "The policy failed: KeyError: 'gpu'"
+    turn()
+    assert [row.error for row in Cycle.objects.all()] == ["The policy failed: KeyError: 'gpu'"]
+    assert reason(job) == "The scheduler cannot decide at the moment. Admins see why on the policy page."
+    assert not Attempt.objects.exists()
+
+
+def test_a_policy_that_thinks_too_long_is_left_behind(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready_node("a", 1)
+    queue()
+    monkeypatch.setattr(cycle, "POLICY_SECONDS", 0.05)
+    ends = time.monotonic() + 0.5
+
+    def ponder(seen: Snapshot) -> Plan:
+        while time.monotonic() < ends:
+            time.sleep(0.01)
+        return Plan({})
+
+    policy(ponder)
+    assert turn().error == "The policy did not decide within 0.05 seconds."
+    assert turn().error.startswith("The policy still thinks about an earlier turn.")
+    for thread in cycle._left_behind:
+        thread.join(2)
+    assert turn().error == ""
+
+
+def test_a_plan_with_one_violation_is_not_applied_at_all(policy: Any) -> None:
+    ready_node("a", 1)
+    queue()
+    queue()
+    policy(lambda seen: Plan({job.id: {seen.nodes[0].id: 1} for job in seen.jobs}))
+    assert turn().error == "The plan was refused: Node a has 1 free GPUs, but 2 are given."
+    assert not Attempt.objects.exists()
+
+
+def test_parameters_that_no_longer_fit_their_policy_are_reported() -> None:
+    ready_node("a", 1)
+    queue()
+    switch_policy(None, "fifo", {})
+    SchedulerConfig.objects.update(params={"nice": 1})
+    assert "There is no parameter nice" in turn().error
+
+
+def test_running_jobs_go_on_while_the_policy_fails_and_lost_time_is_still_kept(policy: Any) -> None:
+    ready_node("a", 1)
+    job = queue(time_limit_seconds=10)
+    turn()
+    agents_do_as_told()
+    Attempt.objects.update(started_at=timezone.now() - timedelta(seconds=20))
+    policy(lambda seen: Plan({"?": {}}))
+    turn()
+    assert job.attempts.get().stop_reason == "timed_out"
+
+
+def test_a_bug_of_ours_keeps_nothing_but_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready_node("a", 1)
+    queue()
+
+    def broken(*args: Any) -> None:
+        raise TypeError("ours")
+
+    monkeypatch.setattr(cycle, "_tell", broken)
+    assert turn().error == "The turn failed: TypeError: ours"
+    assert not Attempt.objects.exists()
+    assert Cycle.objects.get().error == "The turn failed: TypeError: ours"
+
+
+def test_a_deposed_scheduler_writes_nothing() -> None:
+    ready_node("a", 1)
+    queue()
+    old = lead()
+    lead()
+    with pytest.raises(cycle.Deposed):
+        turn(old)
+    assert not Attempt.objects.exists() and not Cycle.objects.exists()
+    assert Job.objects.get().waiting_reason == ""
+
+
+def test_a_scheduler_that_never_led_writes_nothing() -> None:
+    assert not Leader.objects.exists()
+    with pytest.raises(cycle.Deposed):
+        turn(7)
+
+
+# What is told and recorded
+
+
+def test_waiting_jobs_know_their_place_and_why() -> None:
+    ready_node("a", 1)
+    running, second, urgent = queue(), queue(), queue(priority=3)
+    turn()
+    urgent.refresh_from_db()
+    assert urgent.state == "RUNNING"
+    assert [(job.refresh_from_db(), job.queue_position, job.waiting_reason)[1:] for job in (running, second)] == [
+        (1, "The only GPU is in use."),
+        (2, "1 job is ahead of it and the only GPU is in use."),
+    ]
+
+
+def test_a_job_that_left_the_queue_has_no_place_in_it() -> None:
+    ready_node("a", 1)
+    queue(priority=1)
+    held, cancelled = queue(), queue()
+    turn()
+    services.hold(held.submitted_by, held)
+    services.cancel(cancelled.submitted_by, cancelled)
+    turn()
+    for job in (held, cancelled):
+        assert reason(job) == "" and job.queue_position is None
+
+
+def test_a_turn_without_news_leaves_no_row() -> None:
+    ready_node("a", 1)
+    queue()
+    queue()
+    turn()
+    assert Cycle.objects.count() == 1
+    turn()
+    turn()
+    assert Cycle.objects.count() == 1
+    row = Cycle.objects.get()
+    assert (row.started, row.waiting, row.jobs_seen, len(row.snapshot_sha256)) == (1, 1, 2, 64)
+
+
+def test_the_growth_clock_of_the_policy_is_kept_between_turns() -> None:
+    ready_node("a", 2)
+    job = queue(1, 2)
+    node = Node.objects.get()
+    node.gpus.filter(index=1).update(healthy=False)
+    turn()
+    node.gpus.update(healthy=True)
+    assert not turn().applied.resized
+    later = timezone.now() + timedelta(seconds=12)
+    Node.objects.update(last_seen_at=later)
+    assert turn(now=later).applied.resized == [job.pk]
+
+
+def test_switching_the_policy_disturbs_nothing_and_is_audited() -> None:
+    ready_node("a", 4)
+    job = queue(1, 2)
+    turn()
+    config = switch_policy(job.submitted_by, "round_robin", {"size": "least"})
+    other = queue(1, 2)
+    turn()
+    assert (gpus_of(job), gpus_of(other)) == (2, 1)
+    assert other.attempts.get().policy == f"round_robin v{config.pk}"
+    entry = AuditEntry.objects.get()
+    assert entry.before["policy"] == "elastic_fifo" and entry.after == {
+        "policy": "round_robin",
+        "params": {"size": "least"},
+    }
+    with pytest.raises(ValueError, match="There is no policy"):
+        switch_policy(job.submitted_by, "lottery", {})
+    assert AuditEntry.objects.count() == 1
