@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,16 +116,17 @@ def safe_name(name: str) -> str:
     return name
 
 
-def write_atomic(path: Path, content: bytes, mode: int = 0o644) -> None:
+def write_atomic(path: Path, content: bytes, mode: int = 0o644, *, sync: bool = True) -> None:
     """Written beside and renamed, so that a reader sees the old file or the new one, whole."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    beside = path.with_name(f".{path.name}.{threading.get_native_id()}.new")
     handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(handle, "wb") as file:
             os.fchmod(file.fileno(), mode)  # whatever the umask
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         beside.rename(path)
     except BaseException:
         beside.unlink(missing_ok=True)

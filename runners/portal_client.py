@@ -8,6 +8,7 @@ PortalError
 └── PortalRefusedError  a clear no (4xx), with the portal's sentence: asking again is no use
 """
 
+import errno
 import hashlib
 import ipaddress
 import random
@@ -170,7 +171,7 @@ class PortalClient:
         return LogAnswer(size, response.status_code == 200)
 
     def put_output(self, container: str, path: str, file: BinaryIO, size: int) -> None:
-        """Sends exactly ``size`` bytes of the file. PortalAwayError too when it turns out shorter: it is being written."""
+        """Sends exactly ``size`` bytes of the file. Raises OSError when it turns out shorter: it is being written."""
         url = f"/agent/v1/containers/{quote(container, safe='')}/outputs/{quote(path, safe='/')}"
         response = self._send(
             "PUT",
@@ -197,6 +198,8 @@ class PortalClient:
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             return self._http.request(method, path, **options)
+        except httpx.LocalProtocolError as error:
+            raise OSError(errno.EAGAIN, "the file changed while it was sent") from error
         except httpx.HTTPError as error:
             raise away(error) from error
 

@@ -197,5 +197,5 @@ def renewed(desired: Mapping[str, Desired], notes: Mapping[str, Note]) -> list[s
     return [
         name
         for name, wish in desired.items()
-        if wish.wanted != "collect" and (note := notes.get(name)) is not None and note.exit is None
+        if wish.wanted != "collect" and (note := notes.get(name)) and note.started and note.exit is None
     ]

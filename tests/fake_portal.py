@@ -133,7 +133,7 @@ class FakePortal:
                 "environments": self.environments,
             }
 
-    def wait(self, seen: str, seconds: float = 2.0) -> dict[str, Any]:
+    def wait(self, seen: str, seconds: float = 0.4) -> dict[str, Any]:
         with self._changed:
             self._changed.wait_for(lambda: str(self.version) != seen, seconds)
             return {"seen": str(self.version)}

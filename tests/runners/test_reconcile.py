@@ -220,7 +220,7 @@ def test_the_portals_reason_to_stop_outranks_the_agents() -> None:
 
 def test_a_reply_renews_what_may_still_train() -> None:
     desired = {name: wish(name, wanted) for name, wanted in zip(NAMES, ["run", "stop", "collect", "run"], strict=True)}
-    notes = {name: Note(1, 1, 1, created=True) for name in NAMES}
+    notes = {name: Note(1, 1, 1, created=True, started=True) for name in NAMES}
     notes[NAMES[3]] = Note(1, 1, 1, exit=Exit(0, "exited"))
     assert renewed(desired, notes) == NAMES[:2]
 

@@ -1,0 +1,494 @@
+"""The node's program: carries out what the portal wants, reports what is, and survives its own restart.
+
+``python -m runners.agent`` (docs/nodes.md). Level-triggered: whatever happened, the next look at what is wanted and at
+what is there decides what to do. Several loops, each with one duty, so that no slow thing holds up another:
+
+    reconcile    desired + observed + notes -> actions, each in a thread of its own
+    sync         report and ask, every 5 s and when something changed; each reply renews the leases
+    wait         the long poll: a doorbell for sync
+    observe      list the runtime's containers; bounded calls only, never a stream
+    facts        GPUs, problems, the machine's facts
+    tend         disk limits of running containers
+    outputs      files of running containers, every 30 s
+    logs, environments   LogShipper, EnvironmentKeeper
+
+A container is never touched for the portal's absence: it runs on, its files are the buffer, and its own fence ends it
+when no lease comes.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from runners import gpus
+from runners.agent_settings import Identity, Settings, SetupError, identify, lock_home, machine_facts, make_runtime
+from runners.codestore import CodeStore
+from runners.diskwatch import over_limit
+from runners.environment_keeper import EnvironmentKeeper
+from runners.environments import Environments
+from runners.hands import Hands, NotYet, renew_lease
+from runners.ledger import Ledger, delete_tree
+from runners.log_shipper import LogShipper
+from runners.loops import Loop, Patience
+from runners.nodefiles import NodeFiles, read_json_beneath
+from runners.portal_client import Backoff, PortalAwayError, PortalClient, PortalError, PortalRefusedError
+from runners.reconcile import Action, Desired, Finish, Note, reconcile, renewed, state_of
+from runners.runtime import ContainerRuntime, EngineError, Observed, RunError
+
+logger = logging.getLogger(__name__)
+
+SYNC_SECONDS = 5.0
+SYNC_GAP_SECONDS = 0.05
+"""At least, between two reports, however often the bell rings."""
+OBSERVE_SECONDS = 0.5
+FACTS_SECONDS = 5.0
+TEND_SECONDS = 10.0
+OUTPUTS_SECONDS = 30.0
+RECONCILE_SECONDS = 1.0
+PROMPT_SECONDS = 4.0
+"""A reply this old, counted from when its report was sent, neither renews a lease nor allows a start: the portal counts
+from then, and its margin behind the fence is 5 s."""
+EXIT_STOP_SECONDS = 8
+"""``--stop-jobs-on-exit``: what each container gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One listing of the runtime's containers; ``began`` is monotonic."""
+
+    began: float = -1.0
+    containers: Mapping[str, Observed] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Deed:
+    """What happens, or last happened, for one container."""
+
+    busy: bool = False
+    ended_at: float = 0.0
+    """Looks begun before this are too old to act on."""
+    rest_until: float = 0.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(0.5, 15.0))
+
+
+class Agent:
+    def __init__(
+        self, files: NodeFiles, portal: PortalClient, runtime: ContainerRuntime, environments: Environments
+    ) -> None:
+        self.files = files
+        self.portal = portal
+        self.runtime = runtime
+        self.boot = str(uuid.uuid4())
+        self.ledger = Ledger(files)
+        self.shipper = LogShipper(portal)
+        self.environments = EnvironmentKeeper(environments)
+        self.code = CodeStore(files.code, portal)
+        self.hands = Hands(
+            files, runtime, self.ledger, self.code, self.shipper, portal, self.environments, self.may_start
+        )
+        self._lock = threading.RLock()
+        self._desired: dict[str, Desired] | None = None
+        """None before the first reply: until then nothing is begun and nothing ended."""
+        self._replied_at = -1.0
+        """When the report was sent whose reply came in time; monotonic."""
+        self._seen = ""
+        self._look = Look()
+        self._deeds: dict[str, Deed] = {}
+        self._patience = Patience(files)
+        self._facts: dict[str, Any] = {}
+        self._gpus: list[dict[str, Any]] = []
+        self._problems: list[dict[str, str]] = []
+        self._engine_error = ""
+        self._full_pass = False
+        self._backoff = Backoff()
+        self._sync_not_before = 0.0
+        self._wait_backoff = Backoff()
+        self._said = ""
+        self._stopping = False
+        self._loops = {
+            loop.name: loop
+            for loop in (
+                Loop("facts", FACTS_SECONDS, self._gather_facts),
+                Loop("observe", OBSERVE_SECONDS, self._observe),
+                Loop("sync", SYNC_SECONDS, self._sync),
+                Loop("wait", 0.0, self._wait),
+                Loop("reconcile", RECONCILE_SECONDS, self._reconcile),
+                Loop("tend", TEND_SECONDS, self._tend),
+                Loop("outputs", OUTPUTS_SECONDS, self._send_outputs),
+            )
+        }
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._count_gpus()  # before the first report, so that a node is not listed without its GPUs
+        self.shipper.start()
+        self.environments.start()
+        for loop in self._loops.values():
+            loop.start()
+
+    def stop(self, *, stop_jobs: bool = False) -> None:
+        """Lets go of everything; containers run on unless they are to be stopped too."""
+        self._stopping = True
+        for loop in self._loops.values():
+            loop.end()
+        self.environments.stop()
+        if stop_jobs:
+            self._stop_jobs()
+        self.shipper.stop()
+        self.portal.close()
+        for loop in self._loops.values():
+            loop.join(1.0)
+
+    def _stop_jobs(self) -> None:
+        """Everything that runs is ended, and will be reported as lost: the portal may run it again."""
+        until = time.monotonic() + EXIT_STOP_SECONDS + 5
+        while time.monotonic() < until and (names := self._running_names()):
+            threads = [threading.Thread(target=self._stop_job, args=(name,), daemon=True) for name in names]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(max(0.0, until - time.monotonic()))
+            # Once more: a start may have been on its way.
+
+    def _running_names(self) -> list[str]:
+        try:
+            return [seen.name for seen in self.runtime.list() if seen.state == "running"]
+        except EngineError as error:
+            logger.warning("The containers could not be stopped: %s", error)
+            return []
+
+    def _stop_job(self, name: str) -> None:
+        if self.ledger.get(name) is not None:
+            self.ledger.change(name, halted="lost", halted_detail="Its node was switched off.")
+        try:
+            self.runtime.stop(name, EXIT_STOP_SECONDS)
+        except RunError as error:
+            logger.warning("%s could not be stopped: %s", name, error)
+
+    def _ring(self, *names: str) -> None:
+        for name in names:
+            self._loops[name].bell.set()
+
+    # --- the portal ----------------------------------------------------------------------------------------------
+
+    def report(self) -> dict[str, Any]:
+        with self._lock:
+            desired = self._desired or {}
+            notes = self.ledger.notes(desired)
+            problems = list(self._problems)
+            if self._engine_error:
+                problems.append({"text": self._engine_error, "mend": "See that the engine of this machine runs."})
+            return {
+                "boot": self.boot,
+                "full_pass": self._full_pass,
+                "runtime": self.runtime.kind,
+                "facts": self._facts,
+                "problems": problems,
+                "gpus": self._gpus,
+                "environments": self.environments.reports(),
+                "containers": [self._entry(wish, notes.get(name)) for name, wish in desired.items()],
+            }
+
+    def _entry(self, wish: Desired, note: Note | None) -> dict[str, Any]:
+        name = wish.spec.name
+        seen = self._look.containers.get(name)
+        state = state_of(wish, seen, note, busy=self._deeds.get(name, Deed()).busy)
+        exit = note.exit if note else None
+        return {
+            "name": name,
+            "epoch": wish.spec.number,
+            "state": state,
+            "detail": self._detail(wish, note, state),
+            "running_at": note.running_at if note else None,
+            "exit_code": exit.code if exit else None,
+            "exit_reason": exit.reason if exit else "",
+            "collected": bool(note and note.collected),
+        }
+
+    def _detail(self, wish: Desired, note: Note | None, state: str) -> str:
+        name = wish.spec.name
+        if note is not None and note.exit is not None:
+            complaints = (note.exit.detail, self.shipper.refusal(name), self.hands.complaint(wish.spec.attempt))
+            return " ".join(part for part in complaints if part)[:2000]
+        if state == "RUNNING":
+            phase = read_json_beneath(self.files.scribe(name), "status.json").get("phase")
+            return phase[:200] if isinstance(phase, str) else ""
+        return self.hands.details.get(name, "")
+
+    def _sync(self) -> float | None:
+        sent_at = time.monotonic()
+        if sent_at < self._sync_not_before:
+            return self._sync_not_before - sent_at
+        report = self.report()
+        try:
+            reply = self.portal.sync(report)
+        except PortalError as error:
+            if str(error) != self._said:
+                self._said = str(error)
+                logger.warning("No contact with the portal: %s", error)
+            rest = min(SYNC_SECONDS, self._backoff.failed())
+            self._sync_not_before = time.monotonic() + rest
+            return rest
+        if self._said:
+            self._said = ""
+            logger.info("The portal is back.")
+            self.shipper.hurry()
+            self._ring("outputs")
+        self._backoff.worked()
+        self._sync_not_before = sent_at + SYNC_GAP_SECONDS
+        try:
+            self._take(reply, sent_at)
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            # Acting on half of it could end what should run: the whole reply is as if it had not come.
+            logger.error("The portal's reply is not understood, is it of another version? %r", error)
+        return None
+
+    def _take(self, reply: dict[str, Any], sent_at: float) -> None:
+        wishes = [Desired.from_json(entry) for entry in reply["containers"]]
+        desired = {wish.spec.name: wish for wish in wishes}
+        environments = [str(key) for key in reply.get("environments", ())]
+        with self._lock:
+            if self._desired is None:
+                logger.info("In contact with the portal; %s container(s) are expected here.", len(desired))
+                for name, wish in desired.items():
+                    if (note := self.ledger.get(name)) is not None and note.started:
+                        self.hands.adopt(wish)
+            changed = self._desired != desired
+            self._desired = desired
+            self._seen = str(reply.get("seen", ""))
+            prompt = time.monotonic() - sent_at <= PROMPT_SECONDS
+            if prompt:
+                self._replied_at = sent_at
+        if prompt:
+            for name in renewed(desired, self.ledger.notes(desired)):
+                renew_lease(self.files, name)
+        self.environments.want(environments)
+        if changed or not self._full_pass:
+            self._ring("reconcile", "observe")
+
+    def may_start(self, name: str) -> bool:
+        """A start needs the portal's word of the last seconds; asks for it when it is older."""
+        with self._lock:
+            wish = (self._desired or {}).get(name)
+            recent = time.monotonic() - self._replied_at <= PROMPT_SECONDS
+        if not recent:
+            self._ring("sync")
+        return recent and wish is not None and wish.wanted == "run"
+
+    def _wait(self) -> float | None:
+        """The doorbell. Its loss costs nothing but up to 5 s."""
+        if self._desired is None:
+            return 0.2
+        with self._lock:
+            seen = self._seen
+        try:
+            answer = self.portal.wait(seen)
+        except PortalRefusedError:
+            return SYNC_SECONDS
+        except PortalAwayError:
+            return self._wait_backoff.failed()
+        self._wait_backoff.worked()
+        if answer == seen:
+            return None
+        self._ring("sync")
+        # Let the sync take it in before asking again with the same digest.
+        until = time.monotonic() + SYNC_SECONDS
+        while self._seen == seen and time.monotonic() < until and not self._stopping:
+            time.sleep(0.02)
+        return None
+
+    # --- this machine --------------------------------------------------------------------------------------------
+
+    def _observe(self) -> float | None:
+        began = time.monotonic()
+        try:
+            containers = {seen.name: seen for seen in self.runtime.list()}
+        except EngineError as error:
+            if not self._engine_error:
+                logger.warning("%s", error)
+            self._engine_error = str(error)
+            return 2.0
+        self._engine_error = ""
+        with self._lock:
+            changed = self._look.containers != containers
+            self._look = Look(began, containers)
+        if changed:
+            self._ring("reconcile", "sync")
+        elif not self._full_pass:
+            self._ring("reconcile")
+        return None
+
+    def _gather_facts(self) -> float | None:
+        """The engine is asked last: it may not answer for a while."""
+        self._count_gpus()
+        facts = machine_facts(self.files.home)
+        with self._lock:
+            self._facts = {**self._facts, **facts}
+        problems = [problem.to_json() for problem in self.runtime.check()]
+        if (broken := gpus.driver_problem()) is not None:
+            problems.append(broken.to_json())
+        with self._lock:
+            self._problems = problems
+        try:
+            engine = self.runtime.facts()
+        except RunError:
+            return None  # check() has said why
+        with self._lock:
+            self._facts = {**facts, **engine}
+        return None
+
+    def _count_gpus(self) -> None:
+        devices = [gpu.to_json() for gpu in gpus.inventory()]
+        with self._lock:
+            self._gpus = devices
+
+    def _tend(self) -> float | None:
+        """Ends containers over their disk limits. A slow disk is looked at less often."""
+        began = time.monotonic()
+        for wish in self._running():
+            if sentence := over_limit(self.files, wish.spec):
+                note = self.ledger.get(wish.spec.name)
+                if note is not None and not note.halted and note.exit is None:
+                    self.hands.halt(wish, "disk", sentence)
+                    self._ring("reconcile")
+        return max(TEND_SECONDS, 10 * (time.monotonic() - began))
+
+    def _send_outputs(self) -> float | None:
+        for wish in self._running():
+            if self._stopping:
+                break
+            try:
+                self.hands.sender(wish.spec.attempt).send(wish.spec.name, ended=False)
+            except PortalError:
+                break  # they are still there the next time
+        return None
+
+    def _running(self) -> list[Desired]:
+        with self._lock:
+            look = self._look.containers
+            return [
+                wish
+                for name, wish in (self._desired or {}).items()
+                if (seen := look.get(name)) is not None and seen.state == "running"
+            ]
+
+    # --- doing ---------------------------------------------------------------------------------------------------
+
+    def _reconcile(self) -> float | None:
+        now = time.monotonic()
+        with self._lock:
+            if self._desired is None or self._look.began < 0 or self._stopping:
+                return None
+            desired, look = self._desired, self._look
+            notes = self.ledger.notes(desired)
+            actions = reconcile(
+                desired, look.containers, notes, self._patience.overdue(desired, look.containers, notes)
+            )
+            soonest = RECONCILE_SECONDS
+            for action in actions:
+                deed = self._deeds.setdefault(action.name, Deed())
+                if deed.busy:
+                    continue
+                if deed.ended_at >= look.began:
+                    self._ring("observe")  # it would act on what was, not on what is
+                elif deed.rest_until > now:
+                    soonest = min(soonest, deed.rest_until - now)
+                else:
+                    deed.busy = True
+                    thread = threading.Thread(
+                        target=self._carry_out,
+                        args=(action, desired.get(action.name), look.containers.get(action.name), deed),
+                        name=f"{type(action).__name__.lower()} {action.name}",
+                        daemon=True,
+                    )
+                    thread.start()
+            self._note_full_pass(desired, look, notes)
+            for name in [name for name in self._deeds if name not in desired and name not in notes]:
+                if not self._deeds[name].busy and name not in look.containers:
+                    del self._deeds[name]
+            return soonest
+
+    def _carry_out(self, action: Action, wish: Desired | None, seen: Observed | None, deed: Deed) -> None:
+        rest = 0.0
+        try:
+            self.hands.do(action, wish, seen)
+            deed.backoff.worked()
+            if not isinstance(action, Finish):
+                self.hands.details.pop(action.name, None)
+        except NotYet as reason:
+            self.hands.details[action.name] = str(reason)
+            rest = 0.3
+        except (PortalError, RunError) as error:
+            self.hands.details[action.name] = str(error)
+            rest = deed.backoff.failed()
+            if deed.backoff.failures in (1, 10):
+                logger.info("%s of %s waits: %s", type(action).__name__, action.name, error)
+        except Exception:
+            rest = deed.backoff.failed()
+            logger.exception("%s of %s went wrong; it is tried again.", type(action).__name__, action.name)
+        with self._lock:
+            deed.busy = False
+            deed.ended_at = time.monotonic()
+            deed.rest_until = deed.ended_at + rest
+        self._ring("observe", "reconcile", *(() if rest else ("sync",)))
+
+    def _note_full_pass(self, desired: Mapping[str, Desired], look: Look, notes: Mapping[str, Note]) -> None:
+        """From now on what is reported is complete: what was expected is adopted, what was not is gone."""
+        if self._full_pass or look.began < self._replied_at or self._replied_at < 0:
+            return
+        strangers = [name for name in look.containers if name not in desired]
+        if strangers:
+            return
+        self._full_pass = True
+        for folder in self.files.containers.iterdir():
+            if folder.name not in notes and folder.name not in desired and self.ledger.get(folder.name) is None:
+                delete_tree(folder)  # of an agent that was killed while it forgot a container
+        logger.info("The first full pass is done: this node is ready.")
+        self._ring("sync")
+
+
+def run(settings: Settings) -> int:
+    """The agent's whole life. Raises SetupError when it cannot begin."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    files = NodeFiles(settings.home, settings.datasets)
+    lock = lock_home(files)
+    try:
+        identity: Identity = identify(settings, files, stop)
+        runtime, environments = make_runtime(identity, files)
+        portal = settings.client(settings.url or identity.url, identity.token)
+        agent = Agent(files, portal, runtime, environments)
+        try:
+            agent.start()
+        except ValueError as error:  # nonsense in SCHEDULEARN_CPU_SLOTS
+            raise SetupError(str(error)) from error
+        logger.info("Agent of node %s (%s, %s) at %s.", identity.node, identity.name, runtime.kind, portal.url)
+        stop.wait()
+        logger.info("Stopping%s.", " with all containers" if settings.stop_jobs_on_exit else "; containers run on")
+        agent.stop(stop_jobs=settings.stop_jobs_on_exit)
+    finally:
+        lock.close()
+    return 0
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        return run(Settings.read(sys.argv[1:], os.environ))
+    except SetupError as error:
+        logger.error("%s", error)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

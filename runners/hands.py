@@ -1,0 +1,242 @@
+"""Carries out one action for one container. Slow; each runs in a thread of its own.
+
+Raises PortalAwayError, EngineError or NotYet when the same action should be tried again later. What can never work
+ends the container with ``create_error`` and a sentence.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from runners import exits
+from runners.codestore import CodeStore, unpack
+from runners.ledger import Ledger, delete_tree
+from runners.log_shipper import LogShipper
+from runners.nodefiles import NodeFiles, read_json_beneath, write_atomic, write_json
+from runners.outputs import OutputPortal, OutputSender
+from runners.portal_client import PortalAwayError, PortalRefusedError
+from runners.reconcile import (
+    Action,
+    Collect,
+    Desired,
+    Exit,
+    Finish,
+    Forget,
+    Halt,
+    Note,
+    Prepare,
+    Remove,
+    Start,
+    Tell,
+    Told,
+)
+from runners.runtime import ContainerRuntime, CreateError, EngineError, Observed
+from runners.spec import RunSpec
+
+logger = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 10.0
+"""The end of a container is reported after its log; but a portal that is away does not hold the report up longer."""
+COLLECT_SECONDS = 60.0
+PRINTED_BYTES = 2000
+
+
+class NotYet(Exception):  # noqa: N818
+    """Something it needs is being prepared. The message says what."""
+
+
+class Readiness(Protocol):
+    def require(self, key: str) -> None:
+        """Raises NotYet while the environment is being prepared, CreateError when that failed."""
+        ...
+
+
+class Hands:
+    def __init__(
+        self,
+        files: NodeFiles,
+        runtime: ContainerRuntime,
+        ledger: Ledger,
+        code: CodeStore,
+        shipper: LogShipper,
+        portal: OutputPortal,
+        environments: Readiness,
+        may_start: Callable[[str], bool],
+    ) -> None:
+        self.files = files
+        self.runtime = runtime
+        self.ledger = ledger
+        self.code = code
+        self.shipper = shipper
+        self.environments = environments
+        self.may_start = may_start
+        """Whether the portal has just wanted it to run: a container counts its fence from its own start."""
+        self.details: dict[str, str] = {}
+        """What each container does now, in words."""
+        self._portal = portal
+        self._senders: dict[int, OutputSender] = {}
+        self._senders_lock = threading.Lock()
+
+    def do(self, action: Action, wish: Desired | None, seen: Observed | None) -> None:
+        match action:
+            case Prepare() if wish:
+                self._or_create_error(wish.spec, lambda: self._prepare(wish))
+            case Start() if wish:
+                self._or_create_error(wish.spec, lambda: self._start(wish.spec))
+            case Tell() if wish:
+                self._tell(wish.spec, action.told)
+            case Halt():
+                self.runtime.stop(action.name, action.grace_seconds)
+            case Finish() if wish:
+                self._finish(wish, seen)
+            case Collect() if wish:
+                self._collect(wish.spec)
+            case Remove():
+                self.runtime.remove(action.name)
+            case Forget():
+                self._forget(action.name)
+            case _:
+                raise ValueError(f"{action} needs to know its container.")
+
+    def adopt(self, wish: Desired) -> None:
+        """Goes on sending the log of a container that an earlier agent started."""
+        spec = wish.spec
+        self.shipper.follow(spec.name, self.files.scribe(spec.name), spec.slots, known_to_portal=True)
+
+    def sender(self, attempt: int) -> OutputSender:
+        with self._senders_lock:
+            if attempt not in self._senders:
+                folder = self.files.attempt(attempt)
+                self._senders[attempt] = OutputSender(self.files.outputs(attempt), folder / "sent.json", self._portal)
+            return self._senders[attempt]
+
+    def halt(self, wish: Desired, reason: str, detail: str) -> None:
+        """The agent's own wish to end it; the portal's word goes before."""
+        self.ledger.change(wish.spec.name, halted=reason, halted_detail=detail)
+        logger.warning("%s is stopped: %s", wish.spec.name, detail)
+
+    def _or_create_error(self, spec: RunSpec, work: Callable[[], None]) -> None:
+        try:
+            work()
+            return
+        except CreateError as error:
+            sentence = str(error)
+        except PortalRefusedError as error:
+            if error.status == 401:
+                raise PortalAwayError(str(error)) from error
+            sentence = f"Its code could not be fetched: {error}"
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR):
+                raise PortalAwayError(f"This machine is short of something: {error.strerror}.") from error
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            words = "its disk is full" if full else error.strerror or str(error)
+            sentence = f"The node could not prepare the job's folders: {words}."
+        logger.warning("%s cannot start: %s", spec.name, sentence)
+        self._end(spec, Exit(None, "create_error", sentence))
+
+    def _prepare(self, wish: Desired) -> None:
+        spec = wish.spec
+        self.ledger.begin(spec.name, Note(spec.job, spec.attempt, spec.number))
+        self._says(spec, "waiting for its environment")
+        self.environments.require(spec.environment)
+        folders = self.files.make_container(spec)
+        write_json(folders.control / "job.json", spec.to_json())
+        self._write_told(spec, wish.told)
+        self._says(spec, "fetching the code")
+        tar = self.code.fetch(spec.code_sha256)
+        if any(folders.workspace.iterdir()):  # an earlier agent was killed here
+            delete_tree(folders.workspace)
+            folders.workspace.mkdir()
+        self._says(spec, "unpacking the code")
+        unpack(tar, folders.workspace)
+        self._says(spec, "creating the container")
+        self.runtime.create(spec, folders)
+        self.ledger.change(spec.name, created=True)
+
+    def _start(self, spec: RunSpec) -> None:
+        self._says(spec, "starting")
+        if not self.may_start(spec.name):
+            raise NotYet("waiting for the portal's word")
+        self.ledger.change(spec.name, started=True)
+        self.shipper.follow(spec.name, self.files.scribe(spec.name), spec.slots)
+        self.runtime.start(spec.name)
+        self.ledger.change(spec.name, running_at=time.time())
+
+    def _tell(self, spec: RunSpec, told: Told) -> None:
+        # It runs, so if there is no note of it, an agent that died with its disk has started it.
+        note = Note(spec.job, spec.attempt, spec.number, created=True, started=True, running_at=time.time())
+        self.ledger.begin(spec.name, note)
+        self._write_told(spec, told)
+
+    def _write_told(self, spec: RunSpec, told: Told) -> None:
+        control = self.files.control(spec.name)
+        control.mkdir(parents=True, exist_ok=True)
+        write_json(control / "control.json", told.to_json())
+        self.ledger.change(spec.name, told=told)
+
+    def _finish(self, wish: Desired, seen: Observed | None) -> None:
+        spec = wish.spec
+        note = self.ledger.get(spec.name)
+        said = read_json_beneath(self.files.scribe(spec.name), "exit.json") if note else {}
+        printed = b""
+        if seen is not None and note is not None and note.started and exits.supervisors_word(said) is None:
+            with contextlib.suppress(EngineError):
+                printed = self.runtime.logs(spec.name, PRINTED_BYTES)
+        self._says(spec, "sending the rest of its log")
+        if note is not None and note.started:
+            self.adopt(wish)  # unless it is followed already
+            self.shipper.finish(spec.name, DRAIN_SECONDS)
+        self._end(spec, exits.judge(wish, seen, note, said, printed))
+
+    def _end(self, spec: RunSpec, exit: Exit) -> None:
+        self.ledger.begin(spec.name, Note(spec.job, spec.attempt, spec.number))
+        self.ledger.change(spec.name, exit=exit)
+        logger.info("%s has ended: %s (code %s). %s", spec.name, exit.reason, exit.code, exit.detail)
+
+    def _collect(self, spec: RunSpec) -> None:
+        note = self.ledger.get(spec.name)
+        if note is not None and note.started:
+            self.shipper.follow(
+                spec.name, self.files.scribe(spec.name), spec.slots, known_to_portal=True
+            )  # an earlier agent noted the exit
+            if not self.shipper.finish(spec.name, COLLECT_SECONDS):
+                raise PortalAwayError("The rest of its log could not be sent yet.")
+            self.sender(spec.attempt).send(spec.name, ended=True)
+        self.ledger.change(spec.name, collected=True)
+
+    def _forget(self, name: str) -> None:
+        self.shipper.forget(name)
+        self.details.pop(name, None)
+        note = self.ledger.get(name)
+        self.ledger.forget(name)
+        if note is not None and not self.files.attempt(note.attempt).exists():
+            with self._senders_lock:
+                self._senders.pop(note.attempt, None)
+
+    def _says(self, spec: RunSpec, words: str) -> None:
+        self.details[spec.name] = words
+
+    def complaint(self, attempt: int) -> str:
+        with self._senders_lock:
+            sender = self._senders.get(attempt)
+        return sender.complaint() if sender else ""
+
+
+def renew_lease(files: NodeFiles, name: str) -> None:
+    """A number the supervisor has not seen before. On a full disk the old file is written over, which needs no room."""
+    lease = files.control(name) / "lease"
+    content = b'{"renewal": %d}' % time.time_ns()
+    try:
+        write_atomic(lease, content, sync=False)
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            handle = os.open(lease, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.pwrite(handle, content, 0)
+            finally:
+                os.close(handle)
