@@ -16,7 +16,6 @@ from rest_framework import exceptions, serializers, status
 from rest_framework.pagination import PageNumberPagination
 from rest_framework.parsers import JSONParser
 from rest_framework.response import Response
-from rest_framework.views import set_rollback
 
 from portal.refused import Refused
 
@@ -86,7 +85,6 @@ def _no_constant(name: str) -> None:
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
     """Turns what a view raises into the one shape. What it does not know is ours: a 500, logged with its trace."""
     if isinstance(error, Refused):
-        set_rollback()
         fields = {error.field: [error.message]} if error.field else None
         code = "limit" if error.code == "limit" else None
         return Response(body(STATUS_OF[error.code], error.message, fields, code), STATUS_OF[error.code])
@@ -98,7 +96,6 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
         error = TooLarge("The body is too large.")
     if not isinstance(error, exceptions.APIException):
         return None
-    set_rollback()
     headers = {}
     if auth := getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = auth

@@ -177,6 +177,8 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         name = request.query_params.get("name", "").strip()
         if not name:
             raise ValidationError({"name": ["Say what the file is called: ?name=code.zip"]})
+        if not hasattr(request.data, "read"):
+            raise Refused("The body is empty: send the file itself.", field="file")
         return [(name.rpartition("/")[2], request.data)], request.query_params.get("note", "")
 
     def _multipart(self, request: Request) -> tuple[list[Any], str]:

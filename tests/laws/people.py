@@ -5,6 +5,7 @@ of Alice's that somebody else must not see carries ``CANARY``; Charlie has a pro
 """
 
 import hashlib
+import io
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -16,6 +17,7 @@ from django.utils import timezone
 from portal.accounts.models import ApiToken, User
 from portal.cluster.models import Environment, Gpu, Node, NodeEnvironment
 from portal.cluster.models import new_token as new_node_token
+from portal.jobs import logs, outputs
 from portal.jobs.models import (
     Allocation,
     Attempt,
@@ -26,12 +28,16 @@ from portal.jobs.models import (
     JobState,
     Outcome,
 )
+from portal.projects import archive
 from portal.projects.models import CodeVersion, Membership, Project
 
 CANARY = "kanarienvogel"
+SECRET = "geheimvogel"
+"""In the environment variables of Alice's jobs: not even Victor, who may look at them, gets it."""
 PASSWORD = "sunflower-cabinet-92"
 ROLES = ("anonymous", "charlie", "victor", "bob", "alice", "ada")
 SOURCE = f'print("{CANARY} in the code")\n'.encode()
+OTHER_SOURCE = b'print("of no interest")\n'
 LOG = f"{CANARY} in the log\n".encode()
 RESULT = f"{CANARY} in the outputs\n".encode()
 
@@ -83,7 +89,7 @@ def make_people() -> dict[str, User]:
 
 
 def make_world() -> World:
-    """Rows only; ``tests.laws.lab`` adds the files behind them through the services."""
+    """Rows in every table that people meet, and the files behind them."""
     people = make_people()
     group = Group.objects.create(name="students")
     group.user_set.add(people["charlie"])
@@ -105,7 +111,7 @@ def make_world() -> World:
         for index in range(2)
     ]
     NodeEnvironment.objects.create(node=node, environment=environment, state=NodeEnvironment.State.READY)
-    project, code = make_project(people["alice"], f"Vision {CANARY}")
+    project, code = make_project(people["alice"], f"Vision {CANARY}", SOURCE)
     Membership.objects.create(project=project, user=people["bob"], role=Membership.Role.MEMBER)
     Membership.objects.create(project=project, user=people["victor"], role=Membership.Role.VIEWER)
     world = World(
@@ -120,23 +126,29 @@ def make_world() -> World:
     )
     for state in JobState.values:
         world.jobs[state] = make_job(world, project, code, people["alice"], state)
-    world.charlies_project, charlies_code = make_project(people["charlie"], "Charlie's own")
+    world.charlies_project, charlies_code = make_project(people["charlie"], "Charlie's own", OTHER_SOURCE)
     world.charlies_job = make_job(world, world.charlies_project, charlies_code, people["charlie"], JobState.QUEUED)
     for name, user in people.items():
         world.tokens[name] = ApiToken.issue(user, f"{name}'s script")[1]
     return world
 
 
-def make_project(owner: User, name: str) -> tuple[Project, CodeVersion]:
+@cache
+def unpacked(source: bytes) -> archive.Unpacked:
+    """The store keeps code by its hash, across the tests of a run."""
+    return archive.take([("train.py", io.BytesIO(source))])
+
+
+def make_project(owner: User, name: str, source: bytes) -> tuple[Project, CodeVersion]:
     project = Project.objects.create(name=name, description=f"About {name}", created_by=owner)
     Membership.objects.create(project=project, user=owner, role=Membership.Role.OWNER)
-    sha256 = hashlib.sha256(SOURCE).hexdigest()
+    taken = unpacked(source)
     code = CodeVersion.objects.create(
         project=project,
         number=1,
-        sha256=sha256,
-        size=len(SOURCE),
-        files=[{"path": "train.py", "size": len(SOURCE), "sha256": sha256}],
+        sha256=taken.sha256,
+        size=taken.size,
+        files=taken.files,
         guess={"entry": "train.py", "launcher": "command", "elastic": False, "warnings": []},
         upload_name=f"{name}.zip",
         created_by=owner,
@@ -158,7 +170,7 @@ def make_job(world: World, project: Project, code: CodeVersion, owner: User, sta
         name=f"{state.lower()} of {project.name}",
         launcher=Job.Launcher.COMMAND,
         entry="python train.py",
-        env_vars={"SECRET_OF_JOB": CANARY} if CANARY in project.name else {},
+        env_vars={"SECRET_OF_JOB": SECRET} if CANARY in project.name else {},
         time_limit_seconds=3600,
         intent={"HELD": Job.Intent.HOLD, "CANCELLED": Job.Intent.CANCEL}.get(state, Job.Intent.RUN),
         state=state,
@@ -202,4 +214,8 @@ def make_job(world: World, project: Project, code: CodeVersion, owner: User, sta
             allocated_at=job.started_at,
             released_at=job.finished_at,
         )
+        if CANARY in project.name:
+            for name in ("setup", "0"):
+                logs.append(logs.open_stream(container, name), 0, LOG, [(0, 1_700_000_000_000)], final=finished)
+            outputs.store(attempt, "results/metrics.txt", [RESULT])
     return job
