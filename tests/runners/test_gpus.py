@@ -1,0 +1,158 @@
+"""The inventory, against a driver that is played."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runners import gpus
+from runners.gpus import cpu_slots, cuda_devices, driver_problem, health
+
+
+class NVMLError(Exception):
+    pass
+
+
+class LibraryMissing(NVMLError):  # noqa: N818 - named after what it plays
+    pass
+
+
+class DriverMissing(NVMLError):  # noqa: N818
+    pass
+
+
+class Driver:
+    """As much of pynvml as the inventory asks, with devices as dictionaries."""
+
+    NVMLError = NVMLError
+    NVMLError_LibraryNotFound = LibraryMissing
+    NVMLError_DriverNotLoaded = DriverMissing
+    NVML_TEMPERATURE_GPU = NVML_MEMORY_ERROR_TYPE_UNCORRECTED = NVML_VOLATILE_ECC = 0
+
+    def __init__(self, *devices: dict[str, Any], start: Exception | None = None) -> None:
+        self.devices = devices
+        self.start = start
+        self.shut = False
+
+    def nvmlInit(self) -> None:
+        if self.start:
+            raise self.start
+
+    def nvmlShutdown(self) -> None:
+        self.shut = True
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.devices)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> dict[str, Any]:
+        if self.devices[index].get("lost"):
+            raise NVMLError("GPU is lost")
+        return self.devices[index]
+
+    def answer(self, device: dict[str, Any], key: str) -> Any:
+        if key not in device:
+            raise NVMLError("Not Supported")
+        return device[key]
+
+    def nvmlDeviceGetUUID(self, device: dict[str, Any]) -> Any:
+        return self.answer(device, "uuid")
+
+    def nvmlDeviceGetName(self, device: dict[str, Any]) -> Any:
+        return self.answer(device, "name")
+
+    def nvmlDeviceGetMemoryInfo(self, device: dict[str, Any]) -> Any:
+        return SimpleNamespace(total=self.answer(device, "total"), used=device.get("used", 0))
+
+    def nvmlDeviceGetUtilizationRates(self, device: dict[str, Any]) -> Any:
+        return SimpleNamespace(gpu=self.answer(device, "busy"))
+
+    def nvmlDeviceGetTemperature(self, device: dict[str, Any], sensor: int) -> Any:
+        return self.answer(device, "celsius")
+
+    def nvmlDeviceGetTotalEccErrors(self, device: dict[str, Any], kind: int, counter: int) -> Any:
+        return self.answer(device, "ecc")
+
+    def nvmlDeviceGetRetiredPagesPendingStatus(self, device: dict[str, Any]) -> Any:
+        return self.answer(device, "pending")
+
+    def nvmlDeviceGetRemappedRows(self, device: dict[str, Any]) -> Any:
+        return self.answer(device, "rows")
+
+    def nvmlDeviceGetMigMode(self, device: dict[str, Any]) -> Any:
+        return self.answer(device, "mig")
+
+
+A100 = {
+    "uuid": "GPU-1",
+    "name": b"NVIDIA A100",
+    "total": 80 * 2**30,
+    "used": 2**30,
+    "busy": 93,
+    "celsius": 61,
+    "ecc": 0,
+    "pending": 0,
+    "rows": (0, 0, 0, 0),
+    "mig": (0, 0),
+}
+
+
+def test_it_lists_each_device_with_what_it_does() -> None:
+    driver = Driver(A100)
+    (gpu,) = cuda_devices(driver)
+    assert (gpu.uuid, gpu.kind, gpu.model, gpu.memory_mib) == ("GPU-1", "cuda", "NVIDIA A100", 81_920)
+    assert (gpu.healthy, gpu.utilisation_percent, gpu.memory_used_mib, gpu.temperature_celsius) == (True, 93, 1024, 61)
+    assert driver.shut
+
+
+def test_a_device_that_supports_few_questions_is_healthy() -> None:
+    (gpu,) = cuda_devices(Driver({"uuid": "GPU-1", "total": 2**30}))
+    assert gpu.healthy and gpu.utilisation_percent is None and gpu.temperature_celsius is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"ecc": 3}, "3 memory errors"),
+        ({"pending": 1}, "wait to be retired"),
+        ({"rows": (1, 2, 0, 1)}, "worn out"),
+        ({"celsius": 104}, "104 °C"),
+        ({"mig": (1, 1)}, "MIG"),
+        ({"lost": True}, "lost"),
+    ],
+)
+def test_it_says_why_nothing_should_run_on_a_device(change: dict[str, Any], words: str) -> None:
+    sick, well = cuda_devices(Driver({**A100, **change}, {**A100, "uuid": "GPU-2"}))
+    assert not sick.healthy and words in sick.problem
+    assert well.healthy
+
+
+def test_a_device_without_an_answer_about_memory_is_unfit() -> None:
+    assert health(False, 0, False, False, None, False) == "It does not answer the driver."
+
+
+@pytest.mark.parametrize("error", [LibraryMissing(), DriverMissing()])
+def test_no_driver_is_no_problem(error: Exception) -> None:
+    driver = Driver(start=error)
+    assert cuda_devices(driver) == [] and driver_problem(driver) is None
+
+
+def test_a_broken_driver_does_not_turn_the_machine_into_a_cpu_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SCHEDULEARN_CPU_SLOTS", raising=False)
+    problem = driver_problem(Driver(start=NVMLError("Driver/library version mismatch")))
+    assert problem is not None and problem.blocking and "mismatch" in problem.text
+    monkeypatch.setattr(gpus, "driver_problem", lambda: problem)
+    assert gpus.inventory() == []
+
+
+def test_cpu_slots_say_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCHEDULEARN_CPU_SLOTS", "3")
+    slots = gpus.inventory()
+    assert [slot.uuid for slot in slots] == ["cpu-0", "cpu-1", "cpu-2"]
+    assert {(slot.kind, slot.model) for slot in slots} == {("cpu", "CPU slot")}
+
+
+@pytest.mark.parametrize("nonsense", ["0", "-1", "many", "1.5", "99999"])
+def test_a_nonsense_number_of_slots_is_refused(nonsense: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCHEDULEARN_CPU_SLOTS", nonsense)
+    with pytest.raises(ValueError, match="SCHEDULEARN_CPU_SLOTS"):
+        cpu_slots()

@@ -1,0 +1,177 @@
+"""Processes as containers: found again after the agent's death, killed with everything they started."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runners import process_runtime, processes
+from runners.process_runtime import ProcessRuntime
+from runners.runtime import CreateError, Folders, Observed
+from tests.runners.conftest import make_spec
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of the supervisor: a program that runs the workspace's main.py."""
+    launch = tmp_path / "here" / "runners" / "launch"
+    launch.mkdir(parents=True)
+    for folder in (launch.parent, launch):
+        (folder / "__init__.py").touch()
+    (launch / "supervisor.py").write_text(
+        "import os, runpy\nos.chdir(os.environ['SCHEDULEARN_WORKSPACE'])\nrunpy.run_path('main.py', run_name='__main__')"
+    )
+    monkeypatch.setattr(process_runtime, "HERE", tmp_path / "here")
+
+
+def make_runtime(tmp_path: Path) -> ProcessRuntime:
+    return ProcessRuntime("installation", "node", tmp_path / "state", lambda key: sys.executable)
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, package: None) -> Iterator[ProcessRuntime]:
+    runtime = make_runtime(tmp_path)
+    yield runtime
+    for seen in runtime.list():
+        runtime.remove(seen.name)
+
+
+def run(runtime: ProcessRuntime, folders: Folders, script: str) -> str:
+    spec = make_spec()
+    (folders.workspace / "main.py").write_text(script)
+    runtime.create(spec, folders)
+    runtime.start(spec.name)
+    return spec.name
+
+
+def wait(until: Callable[[], object], seconds: float = 15) -> None:
+    end = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < end, "it did not come in time"
+        time.sleep(0.02)
+
+
+def only(runtime: ProcessRuntime) -> Observed:
+    (seen,) = runtime.list()
+    return seen
+
+
+def test_every_verb_may_be_repeated(runtime: ProcessRuntime, folders: Folders) -> None:
+    spec = make_spec()
+    (folders.workspace / "main.py").write_text("print('hello'); raise SystemExit(3)")
+    for _ in range(2):
+        runtime.create(spec, folders)
+        assert only(runtime).state == "created"
+    runtime.start(spec.name)
+    runtime.start(spec.name)
+    wait(lambda: only(runtime).state == "exited")
+    runtime.start(spec.name)
+    assert only(runtime) == Observed(spec.name, spec.job, spec.attempt, spec.number, "exited", 3)
+    assert runtime.logs(spec.name, 100) == b"hello\n"
+    for _ in range(2):
+        runtime.stop(spec.name, 1)
+        runtime.signal(spec.name, signal.SIGTERM)
+        runtime.remove(spec.name)
+        assert runtime.list() == []
+    assert list((folders.workspace.parent / "state").iterdir()) == []
+    with pytest.raises(CreateError):
+        runtime.start(spec.name)
+
+
+def test_it_gives_nothing_of_the_agents_environment(
+    runtime: ProcessRuntime, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgres://secret")
+    name = run(runtime, folders, "import json, os; print(json.dumps(dict(os.environ)))")
+    wait(lambda: only(runtime).state == "exited")
+    env = json.loads(runtime.logs(name, 10_000))
+    assert "DATABASE_URL" not in env and env["SCHEDULEARN_OUTPUTS"] == str(folders.outputs)
+    assert env["HOME"] == env["TMPDIR"] != os.environ.get("HOME")
+    assert env["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_the_next_agent_finds_what_runs(runtime: ProcessRuntime, folders: Folders, tmp_path: Path) -> None:
+    name = run(runtime, folders, "import time; print('up', flush=True); time.sleep(60)")
+    wait(lambda: runtime.logs(name, 10) == b"up\n")
+    later = make_runtime(tmp_path)
+    assert only(later).state == "running"
+    later.start(name)
+    later.stop(name, 5)
+    assert only(later).state == "exited" and only(later).exit_code is None  # nobody saw it end: exit.json decides
+    assert only(runtime).exit_code == 128 + signal.SIGTERM
+
+
+def test_a_start_that_was_not_written_down_is_not_repeated(
+    runtime: ProcessRuntime, folders: Folders, tmp_path: Path
+) -> None:
+    """The agent was killed between the start and its writing down."""
+    name = run(runtime, folders, "import time; print('up', flush=True); time.sleep(60)")
+    wait(lambda: runtime.logs(name, 10) == b"up\n")
+    record = json.loads((tmp_path / "state" / f"{name}.json").read_text())
+    (tmp_path / "state" / f"{name}.json").write_text(json.dumps({**record, "process": None}))
+    later = make_runtime(tmp_path)
+    assert only(later).state == "created"
+    later.start(name)
+    assert only(later).state == "running" and later.logs(name, 10) == b"up\n"
+    assert json.loads((tmp_path / "state" / f"{name}.json").read_text())["process"] == record["process"]
+
+
+def test_a_number_that_was_given_to_somebody_else_is_not_ours(runtime: ProcessRuntime, folders: Folders) -> None:
+    name = run(runtime, folders, "pass")
+    wait(lambda: only(runtime).state == "exited")
+    mine = processes.identify(os.getpid())
+    for stranger in ({**mine, "started": "1"}, {**mine, "boot": "another"}):
+        assert not processes.alive(stranger)
+        processes.send(stranger, signal.SIGKILL)  # would end this test
+        assert processes.in_session_of(stranger) == set()
+    assert processes.alive(mine)
+    runtime.remove(name)
+
+
+def test_stop_asks_first_and_kills_after_the_grace(runtime: ProcessRuntime, folders: Folders) -> None:
+    script = (
+        "import signal, time\nsignal.signal(15, lambda *a: print('asked', flush=True))\n"
+        "print('up', flush=True)\nwhile True: time.sleep(0.1)"
+    )
+    name = run(runtime, folders, script)
+    wait(lambda: b"up" in runtime.logs(name, 100))
+    runtime.stop(name, 1)
+    assert only(runtime).exit_code == 128 + signal.SIGKILL
+    assert runtime.logs(name, 100) == b"up\nasked\n"
+
+
+def test_nobody_escapes_by_leaving_the_session(runtime: ProcessRuntime, folders: Folders) -> None:
+    script = (
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)\n"
+        "print(child.pid, flush=True)\nos._exit(0)"
+    )
+    name = run(runtime, folders, script)
+    wait(lambda: only(runtime).state == "exited")
+    escaped = int(runtime.logs(name, 100))
+    assert processes.start_mark(escaped) is not None
+    runtime.remove(name)
+    assert processes.start_mark(escaped) is None
+
+
+def test_another_installations_processes_are_not_listed(
+    runtime: ProcessRuntime, folders: Folders, tmp_path: Path
+) -> None:
+    run(runtime, folders, "import time; time.sleep(60)")
+    assert ProcessRuntime("another", "node", tmp_path / "state", lambda key: None).list() == []
+
+
+def test_a_missing_environment_is_refused_with_a_reason(tmp_path: Path, folders: Folders) -> None:
+    runtime = ProcessRuntime("installation", "node", tmp_path / "state", lambda key: None)
+    with pytest.raises(CreateError, match="not prepared"):
+        runtime.create(make_spec(), folders)
+
+
+def test_it_warns_that_nothing_is_kept_apart(runtime: ProcessRuntime) -> None:
+    (problem,) = runtime.check()
+    assert "everything you can" in problem.text and "Docker" in problem.mend
