@@ -5,12 +5,15 @@
 #
 #   sudo deploy/base-image.sh
 #   IMAGE=my-base:1 MIRROR=http://mirror.example/debian sudo -E deploy/base-image.sh
+#
+# An image with a compiler, for hosts that have none that suits (SCHEDULEARN_BUILD_IMAGE):
+#   IMAGE=schedulearn-build:bookworm EXTRA=g++,make,python3-dev sudo -E deploy/base-image.sh
 set -eu
 
 IMAGE=${IMAGE:-schedulearn-base:bookworm}
 MIRROR=${MIRROR:-http://deb.debian.org/debian}
 # libgomp1: scikit-learn and torch bring their own copies, compiled user extensions do not.
-PACKAGES=python3,python3-pip,python3-venv,ca-certificates,libgomp1
+PACKAGES=python3,python3-pip,python3-venv,ca-certificates,libgomp1${EXTRA:+,$EXTRA}
 
 say() { printf '%s\n' "$*" >&2; }
 
