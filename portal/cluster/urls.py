@@ -1,4 +1,15 @@
-from django.urls import URLPattern, URLResolver
+from django.urls import URLPattern, URLResolver, path, re_path
+
+from portal.cluster import views
 
 app_name = "cluster"
-urlpatterns: list[URLPattern | URLResolver] = []
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("nodes/", views.nodes, name="nodes"),
+    path("admin/nodes/", views.admin_nodes, name="admin-nodes"),
+    path("admin/nodes/add", views.add_node, name="add-node"),
+    re_path(
+        r"^admin/nodes/(?P<pk>[0-9]{1,18})/(?P<what>approve|cordon|drain|resume|remove)$",
+        views.node_act,
+        name="node-act",
+    ),
+]

@@ -1,6 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from portal.control import agents
+from portal.control import agents, views
 
 app_name = "control"
 
@@ -13,4 +13,8 @@ agent_routes: list[URLPattern | URLResolver] = [
     path("agent/v1/containers/<str:name>/outputs/<path:path>", agents.put_output, name="agent-output"),
 ]
 
-urlpatterns: list[URLPattern | URLResolver] = [*agent_routes]
+urlpatterns: list[URLPattern | URLResolver] = [
+    *agent_routes,
+    path("admin/", views.admin, name="admin"),
+    path("admin/policy/", views.policy, name="policy"),
+]

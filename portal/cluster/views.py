@@ -1,0 +1,149 @@
+"""Nodes: what everyone may see of them, and what admins do with them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+
+from portal.accounts.models import User
+from portal.accounts.permissions import admin_required, signed_in
+from portal.cluster import services
+from portal.cluster.models import LIVE_NODE, Environment, Gpu, Node, NodeEnvironment
+from portal.refused import Refused
+
+Verb = Callable[[User, Node], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One GPU as the page draws it."""
+
+    gpu: Gpu
+    job: Any
+    """The job that holds it, None when it is free."""
+    visible: bool
+    mine: bool
+
+    @property
+    def css(self) -> str:
+        if not self.gpu.healthy:
+            return "bad"
+        if self.job is None:
+            return "free"
+        return "mine" if self.mine else "busy"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One node as the page draws it."""
+
+    node: Node
+    state: str
+    """A key of ``ui.BADGES``."""
+    said: str
+    slots: tuple[Slot, ...]
+    environments: tuple[NodeEnvironment, ...]
+
+    @property
+    def free(self) -> int:
+        return sum(slot.job is None and slot.gpu.healthy for slot in self.slots)
+
+    @property
+    def busy(self) -> int:
+        return sum(slot.job is not None for slot in self.slots)
+
+
+def state_of(node: Node) -> tuple[str, str]:
+    """The one thing about a node that matters most now: a badge and its words."""
+    if node.approved_at is None:
+        return "waiting", "waits for approval"
+    if not services.is_online(node):
+        return "lost", "not heard of" if node.last_seen_at else "never heard of"
+    if node.draining:
+        return "draining", "draining"
+    if node.cordoned:
+        return "held", "takes no new work"
+    return ("ready", "up") if node.ready else ("preparing", "starting")
+
+
+def machines_for(user: User) -> list[Machine]:
+    """Nodes with their GPUs; which jobs on them the user may know of is asked once for all."""
+    nodes = services.nodes_with_gpus()
+    held = {job.pk for node in nodes for gpu in node.gpus.all() if (job := services.holder(gpu))}
+    known = set(apps.get_model("jobs", "Job").objects.visible_to(user).filter(pk__in=held).values_list("pk", flat=True))
+    machines = []
+    for node in nodes:
+        slots = []
+        for gpu in node.gpus.all():
+            job = services.holder(gpu)
+            slots.append(
+                Slot(gpu, job, job is not None and job.pk in known, job is not None and job.submitted_by_id == user.pk)
+            )
+        machines.append(Machine(node, *state_of(node), tuple(slots), tuple(node.environments.all())))
+    return machines
+
+
+@require_safe
+def nodes(request: HttpRequest) -> HttpResponse:
+    machines = [machine for machine in machines_for(signed_in(request)) if machine.node.approved_at]
+    about = {
+        "machines": machines,
+        "total": sum(len(machine.slots) for machine in machines),
+        "busy": sum(machine.busy for machine in machines),
+        "preparing": [place for machine in machines for place in machine.environments if place.state != "ready"],
+        "environments": Environment.objects.filter(retired=False),
+    }
+    return render(request, "cluster/nodes.html", about)
+
+
+# --- for admins --------------------------------------------------------------------------------------------------
+
+
+@admin_required
+@require_safe
+def admin_nodes(request: HttpRequest) -> HttpResponse:
+    machines = machines_for(signed_in(request))
+    waiting = [machine for machine in machines if machine.node.approved_at is None]
+    return render(request, "cluster/admin_nodes.html", {"machines": machines, "waiting": waiting})
+
+
+@admin_required
+@require_POST
+@never_cache
+def add_node(request: HttpRequest) -> HttpResponse:
+    """Shows the one line to paste on a new machine. The token in it is not kept and cannot be shown again."""
+    approves = request.POST.get("approves") == "on"
+    token = services.issue_join_token(signed_in(request), approves=approves)
+    line = f"python -m runners.agent --url {settings.SITE_URL} --join-token {token}"
+    about = {"line": line, "approves": approves, "lifetime": services.JOIN_TOKEN_LIFETIME.total_seconds()}
+    return render(request, "cluster/add_node.html", about)
+
+
+ACTS: dict[str, tuple[Verb, str]] = {
+    "approve": (services.approve, "{node} takes work from now on."),
+    "cordon": (services.cordon, "{node} takes no new work. What runs there goes on."),
+    "drain": (services.drain, "{node} is being emptied: what runs there is stopped and placed elsewhere."),
+    "resume": (services.resume, "{node} takes work again."),
+    "remove": (services.remove, "{node} is no longer part of the lab. Its agent may be stopped."),
+}
+
+
+@admin_required
+@require_POST
+def node_act(request: HttpRequest, pk: int, what: str) -> HttpResponse:
+    node = get_object_or_404(Node.objects.filter(LIVE_NODE), pk=pk)
+    name = node.name
+    do, said = ACTS[what]
+    try:
+        do(signed_in(request), node)
+        messages.success(request, said.format(node=name))
+    except Refused as refusal:
+        messages.error(request, refusal.message)
+    return redirect("cluster:admin-nodes")

@@ -1,0 +1,32 @@
+"""A policy's parameters as a form, built from what the policy says of itself."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+
+from scheduling.params import Param
+from scheduling.registry import Description
+
+
+def field_for(param: Param) -> forms.Field:
+    """Its bounds are the policy's own, so that the browser, the form and the registry refuse the same."""
+    about: dict[str, Any] = {"label": param.label, "help_text": param.help}
+    if param.kind is bool:
+        return forms.BooleanField(required=False, **about)
+    if param.choices:
+        return forms.ChoiceField(choices=param.choices, **about)
+    if param.kind is str:
+        return forms.CharField(required=False, **about)
+    kind = forms.IntegerField if param.kind is int else forms.FloatField
+    return kind(min_value=param.least, max_value=param.most, **about)  # type: ignore[arg-type]  # whole for whole numbers
+
+
+class PolicyForm(forms.Form):
+    """The parameters of one policy, filled with those in force or with its defaults."""
+
+    def __init__(self, policy: Description, data: Any = None, in_force: Mapping[str, Any] | None = None) -> None:
+        super().__init__(
+            data, initial={item.name: item.default for item in policy.params} | dict(in_force or {}), prefix="p"
+        )
+        self.fields.update({item.name: field_for(item) for item in policy.params})
