@@ -70,7 +70,8 @@ class Driver:
             arrived = self.wakeup.wait(TURN_SECONDS)
             self.control.refresh()
             self._watch()
-            verdict = self.outcome or self._stop(arrived)
+            stop, outcome = self._stop(arrived), self.outcome
+            verdict = outcome if outcome and outcome.code == 0 else stop or outcome
         if verdict.detail:
             self.scribe.say(verdict.detail)
         self._tell_status("stopping")
@@ -129,7 +130,7 @@ class Driver:
             plan = self.control.hosts
             self._tell_ring(sum(host.slots for host in plan))
             code, sentence = run_static(self.hosts, plan, self.scribe.say)
-            return Verdict(code, "exited", sentence)
+            return Verdict(code, self._reason(code), sentence)
         from runners.launch.elastic import ElasticRing, run_elastic  # needs Horovod, which takes a moment
 
         discovery = Discovery(lambda: self.control.hosts, self.hosts.present)
@@ -137,7 +138,15 @@ class Driver:
         self.routes.place = ring.place
         self._blacklisted = ring.is_blacklisted
         code, sentence = run_elastic(ring)
-        return Verdict(code, "exited", sentence)
+        return Verdict(code, self._reason(code), sentence)
+
+    def _reason(self, code: int) -> str:
+        """A ring that broke because a host was stopped or fenced did not fail: its driver hears it a little later."""
+        if code != 0:
+            for run in self.hosts.runs():
+                if run.ending and run.code != 0 and run.host not in self._removed:
+                    return run.ending
+        return "exited"
 
     # What the user should know
 

@@ -31,6 +31,8 @@ class Run:
     code: int = 0
     ended_at: float = 0.0
     stopped_by_us: bool = False
+    ending: str = ""
+    """Why its host ended it, if it did: the host was told to stop ("stopped") or lost its lease ("fenced")."""
 
 
 @dataclass
@@ -81,11 +83,14 @@ class Hosts:
         return {"commands": new}
 
     def exited(self, message: dict[str, Any]) -> dict[str, Any]:
-        number, code = message.get("run"), message.get("code")
+        number, code, ending = message.get("run"), message.get("code"), message.get("ending", "")
         if not (isinstance(number, int) and isinstance(code, int)):
             raise RefusedError(400, "run and code are needed")
         with self._changed:
-            self._end(self._runs.get(number), code)
+            run = self._runs.get(number)
+            if run is not None and not run.ended.is_set():
+                run.ending = ending if ending in {"stopped", "fenced"} else ""
+            self._end(run, code)
         return {}
 
     # What the driver asks and tells.

@@ -26,15 +26,16 @@ class RingClient:
         self._ring = ring
         self._message = {"host": host, "slots": slots, "boot": uuid.uuid4().hex}
         self._woken = woken
-        self._exits: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+        self._exits: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._ended = threading.Event()
 
     def begin(self) -> None:
         threading.Thread(target=self._ask, name="ask driver", daemon=True).start()
         threading.Thread(target=self._tell, name="tell driver", daemon=True).start()
 
-    def exited(self, run: int, code: int) -> None:
-        self._exits.put((run, code))
+    def exited(self, run: int, code: int, ending: str = "") -> None:
+        """``ending``: why this host ended the rank itself, if it did."""
+        self._exits.put({"run": run, "code": code, "ending": ending})
 
     def end(self) -> None:
         self._ended.set()
@@ -54,8 +55,8 @@ class RingClient:
 
     def _tell(self) -> None:
         while not self._ended.is_set():
-            run, code = self._exits.get()
-            while self._call("/ring/exit", {"run": run, "code": code}) is None and not self._ended.wait(RETRY_SECONDS):
+            message = self._exits.get()
+            while self._call("/ring/exit", message) is None and not self._ended.wait(RETRY_SECONDS):
                 pass
 
     def _call(self, path: str, message: dict[str, Any]) -> dict[str, Any] | None:

@@ -63,7 +63,7 @@ class RingWork:
             self.desk.scribe.say(f"The rank in slot {exit.key} has left the ring")
         else:
             self.desk.scribe.say(f"The rank in slot {exit.key} ended with exit code {exit.code}")
-        self.client.exited(run, exit.code)
+        self.client.exited(run, exit.code, self.desk.ending)
 
     def verdict(self) -> Verdict | None:
         if self._failed:

@@ -15,7 +15,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Thread
 from typing import Protocol
 
 from runners.launch.fence import Fence
@@ -124,6 +123,7 @@ class Supervisor:
         kill_at = now + stop.grace_seconds
         if self.stopping:
             kill_at = min(kill_at, self.stopping.kill_at)
+        self.desk.ending = exit_reason
         self.stopping = Stopping(exit_reason, stop, min(now + patience, kill_at), kill_at)
 
     def _can_wait(self, stop: Stop) -> bool:
@@ -156,8 +156,7 @@ class Supervisor:
         self.work.close()
         until = time.monotonic() + DRAIN_SECONDS
         for pump in self.desk.pumps:
-            if isinstance(pump, Thread):
-                pump.join(max(until - time.monotonic(), 0))
+            pump.join(max(until - time.monotonic(), 0))
 
     def _tell_status(self) -> None:
         phase = "stopping" if self.stopping else self.work.phase

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Protocol
 
 from runners.launch import network
@@ -39,7 +40,9 @@ class Desk:
     scribe: Scribe
     processes: Processes
     inherited: Mapping[str, str]
-    pumps: list[object] = field(default_factory=list)
+    pumps: list[Thread] = field(default_factory=list)
+    ending: str = ""
+    """The exit reason to come, once this container ends its ranks itself: "stopped" or "fenced"."""
 
     def env(self) -> dict[str, str]:
         return rank_env(self.spec, self.places, self.inherited)

@@ -1,0 +1,185 @@
+"""Elastic rings with real Horovod: supervisors and driver as the process runtime runs them."""
+
+import base64
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runners.launch.forwarder import call
+from tests.runners.launching import Attempt, Container, attempt, free_port, local_ring, until
+
+pytestmark = [pytest.mark.horovod, pytest.mark.timeout(180)]
+
+STEPS = Path(__file__).resolve().parent / "scripts" / "steps.py"
+COMMAND = ("python", "train.py")
+START_SECONDS = 60
+"""For importing torch on a busy machine."""
+
+
+class Rings:
+    def __init__(self, made: Attempt, min_ranks: int = 1, max_ranks: int = 2) -> None:
+        self.made = made
+        self.ring = local_ring(min_ranks, max_ranks)
+        self.driver = made.container(COMMAND, "horovod", "driver", "driver", 0, self.ring, elastic=True)
+
+    def host(self, number: int) -> Container:
+        return self.made.container(
+            COMMAND, "horovod", "host", f"h{number}", 1, self.ring, elastic=True, code=STEPS
+        ).start()
+
+    def offer(self, *names: str) -> None:
+        self.driver.tell(hosts=[(name, 1) for name in names])
+
+    def enough(self) -> None:
+        (self.made.home / "outputs" / "enough").touch()
+
+    def sees(self, host: Container, words: str, after: int = 0, seconds: float = START_SECONDS) -> None:
+        until(lambda: words in host.log()[after:], seconds, self.told)
+
+    def told(self) -> str:
+        return "\n".join(container.told() for container in self.made.containers)
+
+
+@pytest.fixture
+def rings(tmp_path: Path, job_python: str) -> Iterator[Rings]:
+    with attempt(tmp_path, job_python) as made:
+        yield Rings(made)
+
+
+def test_a_ring_grows_and_shrinks_while_it_counts_on(rings: Rings) -> None:
+    rings.offer("h1")
+    rings.driver.start()
+    h1 = rings.host(1)
+    rings.sees(h1, "step 5 of 1 ranks")
+    h2 = rings.host(2)
+    rings.offer("h1", "h2")
+    rings.sees(h1, "of 2 ranks")
+    two = len(h1.log())
+    rings.offer("h1")
+    h2.tell(stop={"reason": "preempted", "grace_seconds": 20})
+    assert h2.wait(20)["reason"] == "stopped"
+    rings.sees(h1, "of 1 ranks", two)
+    rings.enough()
+    assert rings.driver.wait() == {"code": 0, "reason": "exited", "detail": ""}
+    assert h1.wait()["code"] == 0
+    steps = [int(step) for step in re.findall(r"^step (\d+) of", h1.log(), re.MULTILINE)]
+    assert steps == list(range(1, steps[-1] + 1))  # not one step twice, none left out
+    assert "has left the ring" in h2.log("setup")
+    assert "h2 leaves the ring" in rings.driver.log("setup")
+    assert len(re.findall(r"^size", h2.log(), re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["rank 0", "rank 1"])
+def test_the_ring_survives_a_killed_rank(rings: Rings, victim: int) -> None:
+    rings.offer("h1", "h2")
+    rings.driver.start()
+    hosts = [rings.host(1), rings.host(2)]
+    rings.sees(hosts[0], "step 5 of 2 ranks")
+    killed, survivor = hosts[victim], hosts[1 - victim]
+    pid = re.findall(r"rank \d+ step \d+ pid (\d+)", killed.log())[-1]
+    os.kill(int(pid), 9)
+    rings.sees(survivor, "of 1 ranks")
+    rings.enough()
+    assert rings.driver.wait()["code"] == 0
+    assert survivor.wait()["code"] == 0
+    assert killed.wait()["reason"] == "stopped"  # its GPU is free before the attempt ends
+    assert "ended with exit code 137" in rings.driver.log("setup")
+
+
+def test_when_every_rank_fails_the_attempt_fails(tmp_path: Path, job_python: str) -> None:
+    with attempt(tmp_path, job_python) as made:
+        ring = local_ring(1, 2)
+        command = ("python", "-c", "import horovod.torch as hvd; hvd.init(); raise SystemExit(5)")
+        driver = made.container(command, "horovod", "driver", "driver", 0, ring, elastic=True)
+        for number in (1, 2):
+            made.container(command, "horovod", "host", f"h{number}", 1, ring, elastic=True)
+        driver.tell(hosts=[("h1", 1), ("h2", 1)])
+        for container in made.containers:
+            container.start()
+        exit = driver.wait(START_SECONDS)
+        assert (exit["code"], exit["reason"]) == (5, "exited")
+
+
+def test_cancelling_ends_an_elastic_ring_at_once(rings: Rings) -> None:
+    rings.offer("h1")
+    rings.driver.start()
+    h1 = rings.host(1)
+    rings.sees(h1, "step 2 of 1 ranks")
+    stop = {"reason": "cancelled", "grace_seconds": 10}
+    rings.driver.tell(stop=stop, hosts=[("h1", 1)])
+    h1.tell(stop=stop)
+    assert h1.wait(5)["reason"] == "stopped"
+    assert rings.driver.wait(5)["reason"] == "stopped"
+
+
+# The exploit, against the real thing
+
+PAYLOAD = """
+import base64, os, sys, cloudpickle
+class Payload:
+    def __reduce__(self):
+        return os.system, ("touch " + sys.argv[1],)
+sys.stdout.write(base64.b64encode(cloudpickle.dumps(({"lo": [("127.0.0.1", 1)]}, Payload()))).decode())
+"""
+HOROVODS_OWN = """
+import sys, time
+from horovod.runner.elastic.rendezvous import create_rendezvous_handler
+from horovod.runner.http.http_server import RendezvousHTTPServer
+class Driver:
+    def register_worker_server(self, *_): pass
+RendezvousHTTPServer(("127.0.0.1", int(sys.argv[1])), create_rendezvous_handler(Driver()), 0).serve_forever()
+"""
+
+
+def payload(python: str, marker: Path) -> bytes:
+    return subprocess.run([python, "-c", PAYLOAD, str(marker)], capture_output=True, check=True).stdout
+
+
+def test_horovods_own_rendezvous_runs_the_payload(tmp_path: Path, job_python: str) -> None:
+    """So that the test below proves something."""
+    marker, port = tmp_path / "ran", free_port()
+    server = subprocess.Popen([job_python, "-c", HOROVODS_OWN, str(port)])
+    try:
+        until(lambda: answers(port))
+        put(port, "none", payload(job_python, marker))
+        assert marker.exists()
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_our_driver_does_not_whoever_signs_it(rings: Rings, job_python: str, tmp_path: Path) -> None:
+    rings.offer("h1")
+    rings.driver.start()
+    h1 = rings.host(1)
+    rings.sees(h1, "step 2 of 1 ranks")
+    marker = tmp_path / "ran"
+    body = payload(job_python, marker)
+    statuses = []
+    for secret in ("none", rings.ring.secret):
+        for data in (body, base64.b64decode(body)):
+            statuses.append(put(rings.ring.port, secret, data))
+            for path in ("/global/5", "/local_h1/5", "/runfunc/func", "/ring/poll", "/ring/exit"):
+                for method in ("GET", "PUT", "DELETE", "POST"):
+                    call("127.0.0.1", rings.ring.port, secret, method, path, data, 20)
+    print(f"code executed: {marker.exists()}")
+    assert statuses == [401, 401, 403, 403]
+    assert not marker.exists()
+    rings.enough()
+    assert rings.driver.wait()["code"] == 0
+
+
+def put(port: int, secret: str, body: bytes) -> int:
+    return call("127.0.0.1", port, secret, "PUT", "/worker_addresses/h1:0", body, 20)[0]
+
+
+def answers(port: int) -> bool:
+    try:
+        call("127.0.0.1", port, "none", "GET", "/global/0", b"", 2)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,142 @@
+"""A ring that does not change, with real supervisors and a real driver. Its ranks need no Horovod."""
+
+import json
+import time
+from pathlib import Path
+
+from runners.launch.forwarder import call
+from tests.runners.launching import Attempt, Container, attempt, local_ring, until
+
+WHO = """
+import json, os
+print(json.dumps({k: v for k, v in os.environ.items() if k.startswith(("HOROVOD_", "NCCL_"))}))
+"""
+RANK_ONE_FAILS = """
+import os, sys, time
+print("up")
+if os.environ["HOROVOD_RANK"] == "1":
+    time.sleep(0.5)
+    sys.exit(7)
+time.sleep(60)
+"""
+
+
+def ring_of(made: Attempt, program: str, *slots: int, start: bool = True) -> list[Container]:
+    """Driver first, then hosts h1, h2, ... with so many slots."""
+    ring = local_ring(sum(slots), sum(slots))
+    command = ("python", "-c", program)
+    containers = [made.container(command, "horovod", "driver", "driver", 0, ring)]
+    for number, count in enumerate(slots, start=1):
+        containers.append(made.container(command, "horovod", "host", f"h{number}", count, ring))
+    containers[0].tell(hosts=[(host.spec.hostname, host.spec.slots) for host in containers[1:]])
+    if start:
+        for container in containers:
+            container.start()
+    return containers
+
+
+def test_every_rank_learns_who_it_is(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        driver, h1, h2 = ring_of(made, WHO, 2, 1)
+        assert driver.wait() == {"code": 0, "reason": "exited", "detail": ""}
+        for host in (h1, h2):
+            assert host.wait()["code"] == 0
+    envs = [json.loads(log) for log in (h1.log("0"), h1.log("1"), h2.log("0"))]
+    assert [env["HOROVOD_RANK"] for env in envs] == ["0", "1", "2"]
+    assert {env["HOROVOD_SIZE"] for env in envs} == {"3"}
+    assert [env["HOROVOD_LOCAL_RANK"] for env in envs] == ["0", "1", "0"]
+    assert {env["HOROVOD_GLOO_RENDEZVOUS_ADDR"] for env in envs} == {"127.0.0.1"}
+    assert {env["HOROVOD_GLOO_IFACE"] for env in envs} == {env["NCCL_SOCKET_IFNAME"] for env in envs} == {"lo"}
+    assert not any("HOROVOD_ELASTIC" in env for env in envs)
+    assert h1.labels() == {"setup": "set-up", "0": "rank 0", "1": "rank 1"}
+    assert h2.labels()["0"] == "rank 2"
+
+
+def test_one_failing_rank_ends_the_attempt_with_its_code(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        driver, h1, h2 = ring_of(made, RANK_ONE_FAILS, 1, 1)
+        exit = driver.wait()
+        assert (exit["code"], exit["reason"]) == (7, "exited")
+        assert exit["detail"] == "Rank 1 on h2 ended with exit code 7"
+        assert h1.wait()["code"] == 7
+        assert h2.wait()["code"] == 7
+    assert "Ending the other ranks, because rank 1 failed" in driver.log("setup")
+    assert h1.log() == "up\n"  # started once, never again
+
+
+def test_ranks_wait_until_all_hosts_have_come(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        driver, h1, h2 = ring_of(made, WHO, 1, 1, start=False)
+        h1.start()
+        driver.start()
+        until(lambda: "Waiting for h2" in driver.log("setup"))
+        time.sleep(0.5)
+        assert h1.log() == ""
+        h2.start()
+        assert driver.wait()["code"] == 0
+
+
+def test_a_stop_of_the_driver_ends_every_host(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        driver, h1, h2 = ring_of(made, "import time; print('up'); time.sleep(60)", 1, 1)
+        until(lambda: "up" in h1.log() and "up" in h2.log())
+        driver.tell(stop={"reason": "cancelled", "grace_seconds": 5}, hosts=[("h1", 1), ("h2", 1)])
+        assert driver.wait(10)["reason"] == "stopped"
+        assert h1.wait(10)["code"] != 0
+        assert h2.wait(10)["code"] != 0
+
+
+def test_a_ring_that_broke_because_a_host_was_stopped_did_not_fail(tmp_path: Path) -> None:
+    """The nodes hear of a stop one after the other."""
+    with attempt(tmp_path) as made:
+        driver, h1, h2 = ring_of(made, "import time; print('up'); time.sleep(60)", 1, 1)
+        until(lambda: "up" in h1.log() and "up" in h2.log())
+        h2.tell(stop={"reason": "preempted", "grace_seconds": 5})
+        assert driver.wait(10)["reason"] == "stopped"
+
+
+def test_a_ring_that_broke_because_a_host_was_fenced_is_lost(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        driver, h1, h2 = ring_of(made, "import time; print('up'); time.sleep(60)", 1, 1, start=False)
+        driver.start()
+        h1.start()
+        h2.start(renew=False, SCHEDULEARN_FENCE_SECONDS="2")
+        assert driver.wait(15)["reason"] == "fenced"
+        assert h2.wait()["reason"] == "fenced"
+
+
+def test_a_killed_host_is_noticed_and_fails_the_attempt(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        driver, h1, h2 = ring_of(made, "import time; print('up'); time.sleep(60)", 1, 1)
+        until(lambda: "up" in h1.log() and "up" in h2.log())
+        ring = h2.spec.ring
+        assert ring is not None and h2.process is not None
+        h2.process.kill()
+        # Its supervisor cannot say so any more. Another that takes its name tells the driver at once.
+        message = json.dumps({"host": "h2", "slots": 1, "boot": "another", "seen": 0}).encode()
+        call("127.0.0.1", ring.port, ring.secret, "POST", "/ring/poll", message, 20)
+        assert driver.wait(15)["code"] == 137
+        assert h1.wait(10)["code"] == 137
+
+
+def test_a_program_that_does_not_exist_fails_the_ring(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        ring = local_ring(1, 1)
+        driver = made.container((), "horovod", "driver", "driver", 0, ring)
+        host = made.container(("no-such-program",), "horovod", "host", "h1", 1, ring)
+        driver.tell(hosts=[("h1", 1)])
+        driver.start()
+        host.start()
+        assert driver.wait()["code"] == 127
+        assert "could not be started" in host.log("setup")
+
+
+def test_a_driver_whose_port_is_taken_says_so(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        first, _ = ring_of(made, WHO, 1, start=False)
+        second = made.container((), "horovod", "driver", "driver", 0, first.spec.ring)
+        first.start()
+        until(lambda: "Waiting for" in first.log("setup"))
+        exit = second.start().wait()
+        assert exit["reason"] == "launch_error"
+        assert "cannot listen on port" in exit["detail"]

@@ -1,0 +1,66 @@
+"""torchrun under the supervisor: one stream for each rank, over one host and over several."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.runners.launching import attempt, local_ring, until
+
+pytestmark = [pytest.mark.horovod, pytest.mark.timeout(120)]
+
+WHO = """
+import os, sys
+import torch.distributed as dist
+dist.init_process_group("gloo")
+print("out of rank", dist.get_rank(), "of", dist.get_world_size())
+print("err of rank", dist.get_rank(), file=sys.stderr)
+dist.barrier()
+"""
+ONE_FAILS = "import os, sys, time; print('up'); time.sleep(1); sys.exit(3 if os.environ['RANK'] == '1' else 0)"
+
+
+def test_each_rank_has_its_own_stream(tmp_path: Path, job_python: str) -> None:
+    with attempt(tmp_path, job_python) as made:
+        host = made.container(("python", "-c", WHO), "torchrun", slots=2).start()
+        assert host.wait(60) == {"code": 0, "reason": "exited", "detail": ""}
+    for rank in ("0", "1"):
+        lines = [line for line in host.log(rank).splitlines() if "of rank" in line]
+        assert lines == [f"out of rank {rank} of 2", f"err of rank {rank}"]
+    assert host.labels() == {"setup": "set-up", "0": "rank 0", "1": "rank 1"}
+
+
+def test_unequal_hosts_form_one_ring(tmp_path: Path, job_python: str) -> None:
+    with attempt(tmp_path, job_python) as made:
+        ring = local_ring(3, 3)
+        hosts = [
+            made.container(("python", "-c", WHO), "torchrun", "host", f"h{number}", slots, ring)
+            for number, slots in enumerate((2, 1))
+        ]
+        for host in hosts:
+            host.tell(hosts=[("h0", 2), ("h1", 1)])
+            host.start()
+        for host in hosts:
+            assert host.wait(60)["code"] == 0, host.told()
+        ranks = {label for host in hosts for name, label in host.labels().items() if name != "setup"}
+        assert ranks == {"rank 0", "rank 1", "rank 2"}
+        said = hosts[0].log("0") + hosts[0].log("1") + hosts[1].log("0")
+        assert sorted(line for line in said.splitlines() if line.startswith("out")) == [
+            f"out of rank {rank} of 3" for rank in range(3)
+        ]
+
+
+def test_a_failing_rank_fails_the_job(tmp_path: Path, job_python: str) -> None:
+    with attempt(tmp_path, job_python) as made:
+        host = made.container(("python", "-c", ONE_FAILS), "torchrun", slots=2).start()
+        exit = host.wait(60)
+    assert (exit["code"], exit["reason"]) == (1, "exited")
+    assert host.log("1") == "up\n"
+    assert "exitcode" in host.log("setup")  # torchrun's own account of which rank failed
+
+
+def test_a_stop_ends_all_ranks(tmp_path: Path, job_python: str) -> None:
+    with attempt(tmp_path, job_python) as made:
+        host = made.container(("sh", "-c", "echo up; sleep 100"), "torchrun", slots=2).start()
+        until(lambda: "up" in host.log("0") and "up" in host.log("1"), 60, host.told)
+        host.tell(stop={"reason": "cancelled", "grace_seconds": 5})
+        assert host.wait(15)["reason"] == "stopped"
