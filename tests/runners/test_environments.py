@@ -1,0 +1,447 @@
+"""Preparing environments: what is reused, what is rebuilt, and what a person is told when it cannot be."""
+
+import dataclasses
+import io
+import re
+import shutil
+import tarfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runners import environments, horovod_wheel, images, preparing, processes, wheels
+from runners.docker_images import packed
+from runners.environments import LOCAL_BASE, PUBLIC_BASE, DockerEnvironments, Prepared, Preparing, tree
+from runners.images import Entry, Horovod
+from runners.preparing import PrepareError, ProgramError, Progress, alone, explain, need_space
+from runners.runtime import EngineError
+from runners.wheels import Target, cross, is_cpu_build, this_machine
+
+BOOKWORM = Target("3.11", (2, 36), "x86_64")
+QUIET: Progress = lambda percent, words: None  # noqa: E731
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SCHEDULEARN_CACHE", str(tmp_path / "cache"))
+    for name in ("SCHEDULEARN_TORCH_INDEX", "SCHEDULEARN_BASE_IMAGE", "SCHEDULEARN_BUILD_IMAGE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "cache"
+
+
+# The catalogue
+
+
+def test_the_catalogue_is_complete_and_pinned() -> None:
+    entries = images.catalogue()
+    assert [entry.key for entry in entries] == ["pytorch-horovod", "python"]
+    for entry in entries:
+        assert entry.title and entry.description and entry.packages and entry.check
+        lines = entry.requirements.read_text().splitlines()
+        assert all(re.fullmatch(r"#.*|[A-Za-z0-9_.-]+==[0-9.]+", line) for line in lines), entry.key
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            entry.key = "other"  # type: ignore[misc]
+
+
+def test_the_recipe_names_the_torch_that_is_required() -> None:
+    entry = images.find("pytorch-horovod")
+    assert entry is not None and f"torch=={entry.torch}" in entry.requirements.read_text()
+    assert images.find("nothing") is None
+
+
+# Fetching
+
+
+def test_an_image_gets_wheels_of_its_own_interpreter() -> None:
+    options = cross(Target("3.99", (2, 36), "x86_64"))
+    assert "--only-binary=:all:" in options and "3.99" in options
+    platforms = {after for option, after in zip(options, options[1:], strict=False) if option == "--platform"}
+    assert {"manylinux_2_36_x86_64", "manylinux_2_28_x86_64", "manylinux2014_x86_64"} <= platforms
+    assert "manylinux_2_37_x86_64" not in platforms  # its C library is too old for these
+
+
+def test_this_machine_asks_pip_plainly() -> None:
+    assert cross(this_machine(cuda=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "needs", "cpu"),
+    [
+        ("2.13.0+cpu", ["numpy"], True),
+        ("2.13.0", ["filelock"], True),
+        ("2.13.0", ["nvidia-nccl-cu13==2.27; platform_system == 'Linux'"], False),
+        ("2.13.0+cu130", ["cuda-toolkit==13.0"], False),
+    ],
+)
+def test_it_tells_the_small_torch_from_the_big_one(version: str, needs: list[str], cpu: bool) -> None:
+    assert is_cpu_build({"version": version, "requires_dist": needs}) is cpu
+
+
+@pytest.mark.parametrize(
+    ("cuda", "plain_is_cpu", "reaches", "chosen", "options"),
+    [
+        (False, True, True, "", []),
+        (False, False, True, "", ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]),
+        (False, False, False, "", []),  # better the big one than none
+        (True, False, True, "", []),
+        (True, False, True, "https://mirror.example/cu130", ["--extra-index-url", "https://mirror.example/cu130"]),
+    ],
+)
+def test_it_knows_where_torch_comes_from(
+    cuda: bool, plain_is_cpu: bool, reaches: bool, chosen: str, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wheels, "plain_torch_is_for_cpu", lambda entry, target: plain_is_cpu)
+    monkeypatch.setattr(wheels, "reachable", lambda url: reaches)
+    monkeypatch.setenv("SCHEDULEARN_TORCH_INDEX", chosen)
+    entry = images.find("pytorch-horovod")
+    assert entry is not None
+    assert wheels.torch_index(entry, dataclasses.replace(BOOKWORM, cuda=cuda)) == options
+
+
+# Horovod's wheel
+
+HOROVOD = Horovod("0.28.1", "0" * 64)
+
+
+def test_the_wheel_is_known_by_all_that_went_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = horovod_wheel.wheel_key(HOROVOD, "2.13.0+cpu", BOOKWORM)
+    others = [
+        horovod_wheel.wheel_key(dataclasses.replace(HOROVOD, version="0.28.2"), "2.13.0+cpu", BOOKWORM),
+        horovod_wheel.wheel_key(HOROVOD, "2.13.0+cu130", BOOKWORM),
+        horovod_wheel.wheel_key(HOROVOD, "2.13.0+cpu", dataclasses.replace(BOOKWORM, python="3.12")),
+        horovod_wheel.wheel_key(HOROVOD, "2.13.0+cpu", dataclasses.replace(BOOKWORM, glibc=(2, 39))),
+        horovod_wheel.wheel_key(HOROVOD, "2.13.0+cpu", dataclasses.replace(BOOKWORM, cuda=True)),
+    ]
+    monkeypatch.setattr(horovod_wheel.os, "cpu_count", lambda: 64)
+    assert horovod_wheel.wheel_key(HOROVOD, "2.13.0+cpu", BOOKWORM) == key  # more processors make the same wheel
+    monkeypatch.setattr(horovod_wheel, "MENDS", horovod_wheel.MENDS[:1])
+    others.append(horovod_wheel.wheel_key(HOROVOD, "2.13.0+cpu", BOOKWORM))
+    assert len({key, *others}) == 7
+
+
+def test_gpus_reduce_by_nccl() -> None:
+    cuda = horovod_wheel.settings(dataclasses.replace(BOOKWORM, cuda=True))
+    assert cuda["HOROVOD_GPU_OPERATIONS"] == "NCCL" and cuda["HOROVOD_WITH_GLOO"] == "1"
+    assert "HOROVOD_GPU_OPERATIONS" not in horovod_wheel.settings(BOOKWORM)
+
+
+def test_it_finds_the_nccl_that_torch_brings(tmp_path: Path) -> None:
+    nccl = tmp_path / "lib" / "python3.11" / "site-packages" / "nvidia" / "nccl"
+    (nccl / "lib").mkdir(parents=True)
+    (nccl / "lib" / "libnccl.so.2").touch()
+    assert horovod_wheel.cuda_variables(tmp_path / "bin" / "python")["HOROVOD_NCCL_HOME"] == str(nccl)
+    assert (nccl / "lib" / "libnccl.so").resolve().name == "libnccl.so.2"
+    assert horovod_wheel.cuda_variables(tmp_path / "elsewhere" / "bin" / "python") == {}
+
+
+def test_it_mends_the_source_and_notices_another_one(tmp_path: Path) -> None:
+    for one in horovod_wheel.MENDS:
+        path = tmp_path / one.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"before\n{one.before}\nafter\n")
+    horovod_wheel.mend(tmp_path)
+    assert "set(CMAKE_CXX_STANDARD 17)" in (tmp_path / "CMakeLists.txt").read_text()
+    with pytest.raises(PrepareError, match="not as expected"):
+        horovod_wheel.mend(tmp_path)
+
+
+def test_a_source_with_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(argv: list[Any], *args: Any, **kwargs: Any) -> None:
+        if "download" in argv:
+            with tarfile.open(tmp_path / "horovod-0.28.1.tar.gz", "w:gz"):
+                pass
+
+    monkeypatch.setattr(horovod_wheel, "run", run)
+    with pytest.raises(PrepareError, match="not the one this recipe was written for"):
+        horovod_wheel.mended_source(HOROVOD, tmp_path, QUIET, 0)
+
+
+def test_without_a_compiler_it_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horovod_wheel.shutil, "which", lambda name: None)
+    problem = horovod_wheel.missing_tools(this_machine(cuda=False))
+    assert problem is not None
+    assert "c++" in problem.text and "apt-get install g++ make" in problem.mend
+    assert not horovod_wheel.host_can_build(this_machine(cuda=False))
+
+
+def test_a_host_with_a_newer_c_library_does_not_build_for_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horovod_wheel, "missing_tools", lambda target: None)
+    monkeypatch.setattr(horovod_wheel, "this_machine", lambda cuda: Target("3.11", (2, 39), "x86_64", cuda))
+    assert not horovod_wheel.host_can_build(BOOKWORM)
+    assert horovod_wheel.host_can_build(dataclasses.replace(BOOKWORM, glibc=(2, 39)))
+    assert not horovod_wheel.host_can_build(dataclasses.replace(BOOKWORM, glibc=(2, 39), python="3.12"))
+
+
+def test_it_says_how_long_it_compiles() -> None:
+    assert horovod_wheel.compiling(190, "[ 12%] Building\n[ 45%] Building CXX object") == (
+        45,
+        "compiling Horovod: 3 min 10 s",
+    )
+    percent, words = horovod_wheel.compiling(5, "configuring")
+    assert 0 < percent < 20 and words == "compiling Horovod: 5 s"
+
+
+# What people are told
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "mend"),
+    [
+        ("OSError: [Errno 28] No space left on device", "no space is left", "Make room"),
+        ("ERROR: No matching distribution found for torch==9", "No matching distribution", "package index"),
+        ("c++: fatal error: Killed signal terminated program cc1plus", "memory ran out", "4 GiB"),
+        ("fine\nx.cc:3: error: expected ';'", "expected ';'", "account is in /log"),
+        ("", "no word", "/log"),
+    ],
+)
+def test_a_failed_program_is_explained_with_its_mend(said: str, text: str, mend: str) -> None:
+    problem = explain(ProgramError(said), "Doing it", Path("/log"))
+    assert text in problem.text and mend in problem.mend
+
+
+def test_it_looks_for_space_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(cache.parent)
+    monkeypatch.setattr(preparing.shutil, "disk_usage", lambda path: usage._replace(free=100 * 2**20))
+    with pytest.raises(PrepareError, match="Only 100 MiB are free"):
+        need_space(cache, 200)
+    need_space(cache, 50)
+
+
+def test_only_one_prepares_the_same_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "TICK_SECONDS", 0.01)
+    order: list[str] = []
+    waiting = threading.Event()
+
+    def second() -> None:
+        with alone(tmp_path / "lock", lambda percent, words: waiting.set(), 0):
+            order.append("second")
+
+    with alone(tmp_path / "lock", QUIET, 0):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waiting.wait(10)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
+
+
+def test_a_program_that_takes_too_long_ends_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "TICK_SECONDS", 0.05)
+    script = "sleep 60 & echo $!; wait"
+    with pytest.raises(ProgramError, match="stopped after"):
+        preparing.run(["sh", "-c", script], tmp_path / "log", seconds=0.2)
+    child = int((tmp_path / "log").read_text().split()[0])
+    until = time.monotonic() + 5
+    while processes.start_mark(child) is not None:  # a killed process takes a moment to go
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+# Keeping book
+
+
+class Played(Preparing):
+    def __init__(self, answer: Prepared | Exception) -> None:
+        super().__init__()
+        self.answer = answer
+        self.there = True
+
+    def _make(self, entry: Entry, tell: Progress) -> Prepared:
+        tell(40, "compiling")
+        assert self.reports()[0].to_json() == {
+            "key": "python",
+            "digest": "",
+            "state": "preparing",
+            "progress_percent": 40,
+            "detail": "compiling",
+        }
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def _is_there(self, prepared: Prepared) -> bool:
+        return self.there
+
+
+def test_it_keeps_book_of_each_environment() -> None:
+    played = Played(Prepared("digest", "image:tag"))
+    assert played.reference_of("python") is None and played.reports() == []
+    assert played.prepare("python").state == "ready"
+    assert played.reference_of("python") == "image:tag"
+    played.there = False
+    assert played.reference_of("python") is None
+    assert played.reports()[0].state == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PrepareError("It broke.", "Mend it."), "It broke. Mend it."),
+        (EngineError("No engine."), "No engine. Start the engine"),
+        (OSError(28, "No space left on device"), "No space left"),
+    ],
+)
+def test_what_goes_wrong_is_reported_not_raised(error: Exception, words: str) -> None:
+    report = Played(error).prepare("python")
+    assert report.state == "failed" and words in report.detail
+
+
+def test_an_unknown_environment_fails_with_a_sentence() -> None:
+    assert "no environment “nothing”" in Played(Prepared("", "")).prepare("nothing").detail
+
+
+# Images
+
+
+class Engine:
+    """Holds images by name; notes what it is asked to build."""
+
+    def __init__(self, *images: str) -> None:
+        self.images = dict.fromkeys(images, "sha256:base")
+        self.built: list[tuple[str, dict[str, str], list[str]]] = []
+
+    def id_of(self, image: str) -> str | None:
+        return self.images.get(image)
+
+    def pull(self, image: str, tell: Any) -> None:
+        raise PrepareError(f"The base image {image} cannot be pulled: no registry", "Set SCHEDULEARN_BASE_IMAGE.")
+
+    def target(self, image: str, cuda: bool) -> Target:
+        return dataclasses.replace(BOOKWORM, cuda=cuda)
+
+    def build(
+        self,
+        files: Mapping[str, Path | bytes],
+        dockerfile: str,
+        tag: str,
+        args: Mapping[str, str],
+        log: Path,
+        tell: Any,
+    ) -> None:
+        self.built.append((tag.split(":")[0], dict(args), sorted(files)))
+        self.images[tag] = f"sha256:{len(self.built)}"
+
+    def drop_left_overs(self) -> None:
+        pass
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """Fetching and compiling are played: this notes who compiled."""
+    compiled: list[str] = []
+
+    def ensure(
+        entry: Entry, target: Target, house: Path, tell: Progress, build: horovod_wheel.Build, percent: Any
+    ) -> Path | None:
+        if entry.horovod is None:
+            return None
+        compiled.append(build.__name__)
+        wheel = tmp_path / "key" / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
+        wheel.parent.mkdir(exist_ok=True)
+        wheel.touch()
+        return wheel
+
+    monkeypatch.setattr(environments, "wheelhouse", lambda entry, target, tell, percent: tmp_path)
+    monkeypatch.setattr(horovod_wheel, "ensure", ensure)
+    return compiled
+
+
+def docker_environments(engine: Engine, **settings: Any) -> DockerEnvironments:
+    return DockerEnvironments(engine, host_can_build=lambda target: True, **settings)  # type: ignore[arg-type]
+
+
+def built(engine: Engine) -> list[str]:
+    return [repository for repository, _, _ in engine.built]
+
+
+def test_an_unchanged_recipe_is_not_built_again(fetched: list[str]) -> None:
+    engine = Engine(LOCAL_BASE)
+    first = docker_environments(engine).prepare("pytorch-horovod")
+    assert first.state == "ready" and built(engine) == ["schedulearn-packages", "schedulearn-job"]
+    again = docker_environments(engine)
+    assert again.prepare("pytorch-horovod") == first and len(engine.built) == 2
+    assert again.reference_of("pytorch-horovod") in engine.images
+
+
+def test_a_change_of_ours_rebuilds_only_the_last_layer(
+    fetched: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(LOCAL_BASE)
+    docker_environments(engine).prepare("python")
+    changed = tmp_path / "runners"
+    shutil.copytree(environments.RUNNERS, changed, ignore=shutil.ignore_patterns("__pycache__"))
+    (changed / "launch" / "supervisor.py").write_text("changed")
+    monkeypatch.setattr(environments, "RUNNERS", changed)
+    docker_environments(engine).prepare("python")
+    assert built(engine) == ["schedulearn-packages", "schedulearn-job", "schedulearn-job"]
+
+
+def test_another_base_rebuilds_all(fetched: list[str]) -> None:
+    engine = Engine(LOCAL_BASE)
+    docker_environments(engine).prepare("python")
+    engine.images[LOCAL_BASE] = "sha256:newer"
+    docker_environments(engine).prepare("python")
+    assert built(engine) == ["schedulearn-packages", "schedulearn-job"] * 2
+
+
+def test_what_goes_into_a_job_image_is_only_what_runs_first(fetched: list[str]) -> None:
+    engine = Engine(PUBLIC_BASE, LOCAL_BASE)
+    docker_environments(engine).prepare("python")
+    (_, packages, _), (_, job, files) = engine.built
+    assert packages == {"BASE_IMAGE": PUBLIC_BASE} and set(job) == {"PACKAGES_IMAGE", "CHECK"}
+    assert files == [
+        "Dockerfile",
+        "schedulearn/runners/__init__.py",
+        "schedulearn/runners/launch",
+        "schedulearn/runners/spec.py",
+    ]
+
+
+def test_a_missing_base_image_is_reported_with_its_mend(fetched: list[str]) -> None:
+    report = docker_environments(Engine()).prepare("python")
+    assert report.state == "failed" and "SCHEDULEARN_BASE_IMAGE" in report.detail
+    named = docker_environments(Engine(LOCAL_BASE), base_image="lab/base:1").prepare("python")
+    assert named.state == "failed" and "lab/base:1" in named.detail
+
+
+def test_a_host_without_a_compiler_compiles_in_a_container(fetched: list[str]) -> None:
+    engine = Engine(LOCAL_BASE)
+    docker_environments(engine).prepare("pytorch-horovod")
+    other = DockerEnvironments(engine, host_can_build=lambda target: False)  # type: ignore[arg-type]
+    other.prepare("pytorch-horovod")
+    assert fetched == ["build_here", "_build_in_container"]
+
+
+def test_a_context_holds_plain_files_and_says_the_same_each_time(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "__pycache__").mkdir(parents=True)
+    (source / "__pycache__" / "x.pyc").touch()
+    (source / "a.py").write_text("a")
+    (source / "link").symlink_to("/etc/passwd")
+
+    def pack() -> bytes:
+        with packed({"Dockerfile": b"FROM x", "code": source}) as file:
+            content: bytes = file.read()
+            return content
+
+    first = pack()
+    (source / "a.py").touch()
+    (source / "a.py").chmod(0o600)
+    assert pack() == first
+    with tarfile.open(fileobj=io.BytesIO(first)) as tar:
+        assert sorted(tar.getnames()) == ["Dockerfile", "code", "code/a.py"]
+        assert all((member.uid, member.gid, member.mtime) == (0, 0, 0) for member in tar)
+
+
+def test_the_digest_of_code_overlooks_what_python_leaves(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("a")
+    before = tree({"code": tmp_path})
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "a.pyc").write_text("compiled")
+    assert tree({"code": tmp_path}) == before
+    (tmp_path / "a.py").write_text("b")
+    assert tree({"code": tmp_path}) != before

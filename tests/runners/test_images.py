@@ -1,0 +1,91 @@
+"""The images as the agent makes them: they work, offline, and hold nothing of the machine that built them."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runners.docker_images import DockerImages
+from runners.environments import DockerEnvironments
+from tests import engine as engines
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
+
+OFFLINE = {"network_mode": "none", "remove": True, "read_only": True, "user": "2000000042", "cap_drop": ["ALL"]}
+
+
+def output(image: str, script: str, **options: object) -> str:
+    images = DockerImages()
+    said: bytes = images.client.containers.run(image, ["sh", "-c", script], **{**OFFLINE, **options})
+    return said.decode()
+
+
+@pytest.fixture(scope="module")
+def light_image(engine: None) -> str:
+    return engines.job_environment_image("python")
+
+
+def test_both_first_processes_are_in_the_image(job_image: str) -> None:
+    for module in ("supervisor", "driver"):
+        said = output(job_image, f"python -c 'import runners.launch.{module} as it; print(it.__file__)'")
+        assert said.strip() == f"/opt/schedulearn/runners/launch/{module}.py"
+
+
+def test_torch_horovod_and_torchrun_work_without_a_network(job_image: str) -> None:
+    script = (
+        "cd /tmp; python -c 'import torch, sklearn.datasets, horovod.torch as hvd; hvd.init(); "
+        "print(hvd.size(), hvd.allreduce(torch.ones(2)).tolist(), len(sklearn.datasets.load_digits().data))' && "
+        "torchrun --help | head -n 1"
+    )
+    tmp = {"tmpfs": {"/tmp": "size=64m"}, "environment": {"HOME": "/tmp"}, "hostname": "h0"}
+    said = output(job_image, script, extra_hosts={"h0": "127.0.0.1"}, **tmp)
+    assert "1 [1.0, 1.0] 1797" in said and "torchrun" in said
+
+
+def test_the_light_environment_has_no_torch(light_image: str) -> None:
+    script = "python -c 'import numpy, sklearn, importlib.util as u; print(u.find_spec(\"torch\"))'"
+    assert output(light_image, script).strip() == "None"
+
+
+@pytest.mark.parametrize("key", ["python", "pytorch-horovod"])
+def test_nothing_of_this_machine_is_in_an_image(engine: None, key: str) -> None:
+    image = engines.job_environment_image(key)
+    config = DockerImages().client.api.inspect_image(image)["Config"]
+    names = {line.split("=")[0] for line in config["Env"]}
+    assert names <= {"PATH", "LANG", "GPG_KEY", "PYTHON_VERSION", "PYTHON_SHA256"}
+    said = output(
+        image, "cat /etc/pip.conf /opt/env/pip.conf ~/.config/pip/pip.conf 2>/dev/null; ls / /wheels 2>&1; true"
+    )
+    assert "index-url" not in said and "find-links" not in said
+    history = json.dumps(DockerImages().client.api.history(image))
+    for name, value in os.environ.items():
+        if name.startswith(("PIP_", "SSL_", "REQUESTS_")) or name.lower().endswith("_proxy"):
+            assert len(value) < 6 or value not in history, name
+
+
+def test_no_program_of_an_image_gives_rights(job_image: str) -> None:
+    assert output(job_image, "find / -xdev -type f -perm /6000 2>/dev/null; true", user="0") == ""
+
+
+def test_an_image_runs_as_nobody_by_default(light_image: str) -> None:
+    assert DockerImages().client.api.inspect_image(light_image)["Config"]["User"] == "65534:65534"
+
+
+def test_preparing_again_finds_what_is_there(light_image: str) -> None:
+    again = DockerEnvironments(base_image=engines.base_image())
+    said: list[str] = []
+    report = again.prepare("python", lambda percent, words: said.append(words))
+    assert again.reference_of("python") == light_image and report.digest.startswith("sha256:")
+    assert said == ["starting"]
+
+
+@pytest.mark.horovod
+def test_the_virtual_environment_has_the_same_packages(job_python: str, job_image: str) -> None:
+    ask = "import importlib.metadata as m; print(sorted((d.name.lower(), d.version) for d in m.distributions()))"
+    here = subprocess.run([job_python, "-c", ask], capture_output=True, text=True, check=True, cwd=Path("/")).stdout
+    there = output(job_image, f'cd / && python -c "{ask}"')
+    drop = {"pip", "setuptools"}
+    packages = [{pair for pair in eval(said) if pair[0] not in drop} for said in (here, there)]  # printed by us
+    assert packages[0] == packages[1] and len(packages[0]) > 15
