@@ -73,10 +73,13 @@ def place(job: Job, gpus: Sequence[Gpu], driver: bool = False, policy: str = "fi
         held = [gpu for gpu in gpus if gpu.node == node]
         add_host(attempt, index, node, held)
     if driver:
-        Container.objects.create(
-            attempt=attempt, node=nodes[0], index=len(nodes), role="driver", **_named(attempt, len(nodes), "driver", ())
-        )
+        add_driver(attempt, len(nodes), nodes[0])
     return attempt
+
+
+def add_driver(attempt: Attempt, index: int, node: Node) -> Container:
+    named = _named(attempt, index, "driver", ())
+    return Container.objects.create(attempt=attempt, node=node, index=index, role="driver", **named)
 
 
 def add_host(attempt: Attempt, index: int, node: Node, gpus: Sequence[Gpu]) -> Container:

@@ -1,12 +1,18 @@
 """How reports, wishes and time move containers, attempts and jobs."""
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
+from django.conf import settings
+from django.utils import timezone
 
 from portal.cluster.models import Gpu, Node
-from portal.jobs import lifecycle
-from portal.jobs.models import Allocation, JobState
+from portal.jobs import lifecycle, services
+from portal.jobs.models import Allocation, Attempt, Container, Job, JobState
+from portal.jobs.rules import MOVES, STOP_SECONDS
 from portal.projects.models import Project
-from tests.portal.jobs_world import make_job, make_node, make_project, make_user, place
+from tests.portal.jobs_world import add_host, exit, make_job, make_node, make_project, make_user, place, run
 
 pytestmark = pytest.mark.django_db
 
@@ -20,17 +26,309 @@ def gpus(*nodes: Node) -> list[Gpu]:
     return list(Gpu.objects.filter(node__in=nodes).select_related("node").order_by("id"))
 
 
+def after(**time: float) -> Any:
+    return timezone.now() + timedelta(**time)
+
+
+def keep_alive(*nodes: Node, at: Any) -> None:
+    Node.objects.filter(pk__in=[node.pk for node in nodes]).update(last_seen_at=at)
+
+
+def sweep(at: Any, *alive: Node) -> None:
+    keep_alive(*alive, at=at)
+    lifecycle.sweep(at)
+
+
+def parts_of(attempt: Attempt) -> list[Container]:
+    return list(attempt.containers.order_by("index"))
+
+
+def state_of(job: Job) -> str:
+    return Job.objects.get(pk=job.pk).state
+
+
 def test_it_runs_and_succeeds(project: Project) -> None:
     job = make_job(project, launcher="command", entry="true")
     attempt = place(job, gpus(make_node(gpus=1)))
-    [part] = attempt.containers.all()
+    [part] = parts_of(attempt)
     assert job.state == JobState.RUNNING
     assert lifecycle.advance(part, "PREPARING", detail="fetching code")
     assert lifecycle.advance(part, "RUNNING")
     assert lifecycle.advance(part, "EXITED", exit_code=0, exit_reason="exited")
     job.refresh_from_db()
     attempt.refresh_from_db()
-    assert (job.state, attempt.outcome) == ("SUCCEEDED", "succeeded")
+    assert (job.state, attempt.outcome, attempt.cause) == ("SUCCEEDED", "succeeded", {})
     assert job.started_at and job.finished_at and attempt.started_at and attempt.ended_at
     assert not Allocation.objects.filter(released_at=None).exists()
     assert [event.seq for event in job.events.order_by("seq")] == list(range(1, job.events.count() + 1))
+
+
+def test_each_move_is_legal_or_changes_nothing(project: Project) -> None:
+    order = list(MOVES)
+    for there in order:
+        for to in order:
+            attempt = place(make_job(project), gpus(make_node(gpus=1)))
+            [part] = parts_of(attempt)
+            if there != "ASSIGNED":
+                lifecycle.advance(part, there, exit_code=0)
+            before = Container.objects.values().get(pk=part.pk)
+            moved = lifecycle.advance(part, to, exit_code=1, exit_reason="oom")
+            assert moved == (order.index(to) > order.index(there)), (there, to)
+            if not moved:
+                assert Container.objects.values().get(pk=part.pk) == before
+
+
+def test_the_time_a_node_tells_is_believed_within_reason(project: Project) -> None:
+    attempt = place(make_job(project), gpus(make_node(gpus=1)))
+    [part] = parts_of(attempt)
+    lifecycle.advance(part, "RUNNING", at=after(days=300))
+    part.refresh_from_db()
+    assert part.running_at is not None and part.assigned_at <= part.running_at <= timezone.now()
+
+
+def test_gpus_are_free_in_the_transaction_of_the_exit_container_by_container(project: Project) -> None:
+    first, second = make_node(gpus=1), make_node(gpus=1)
+    attempt = place(make_job(project, launcher="torchrun"), gpus(first, second))
+    one, two = parts_of(attempt)
+    exit(one, 0)
+    assert list(Allocation.objects.filter(released_at=None).values_list("container", flat=True)) == [two.pk]
+
+
+def test_when_the_driver_has_ended_the_hosts_are_told_to_stop(project: Project) -> None:
+    job = make_job(project)
+    attempt = place(job, gpus(make_node(gpus=2)), driver=True)
+    host, driver = parts_of(attempt)
+    exit(driver, 0)
+    host.refresh_from_db()
+    assert (host.wanted, host.stop_reason, state_of(job)) == ("stop", "done", "RUNNING")
+    assert host.allocations.get(gpu__index=0).requested_back_at is not None
+    exit(host, None, "stopped")
+    assert state_of(job) == "SUCCEEDED"
+
+
+def test_a_failure_uses_a_retry_and_a_loss_does_not(project: Project) -> None:
+    job = make_job(project, retries=1, launcher="command")
+    node = make_node(gpus=1)
+    for reason, code, state in (("lost", None, "QUEUED"), ("exited", 1, "QUEUED"), ("exited", 1, "FAILED")):
+        [part] = parts_of(place(job, gpus(node)))
+        exit(part, code, reason)
+        job.refresh_from_db()
+        assert job.state == state
+    assert [attempt.number for attempt in job.attempts.all()] == [1, 2, 3]
+
+
+def test_it_gives_up_after_three_errors_of_ours_in_a_row(project: Project) -> None:
+    job = make_job(project, retries=5)
+    node = make_node(gpus=1)
+    for state in ("QUEUED", "QUEUED", "FAILED"):
+        [part] = parts_of(place(job, gpus(node)))
+        exit(part, None, "create_error", "the image is not there")
+        job.refresh_from_db()
+        assert job.state == state
+    last = job.attempts.last()
+    assert last is not None and last.cause["code"] == "environment"
+
+
+def test_losing_one_part_ends_an_attempt_that_is_not_elastic(project: Project) -> None:
+    first, second = make_node(gpus=1), make_node(gpus=1)
+    job = make_job(project)
+    one, two, driver = parts_of(place(job, gpus(first, second), driver=True))
+    exit(two, None, "fenced")
+    one.refresh_from_db()
+    assert (one.wanted, one.stop_reason) == ("stop", "peer_lost")
+    exit(one, None, "stopped")
+    exit(driver, None, "stopped")
+    assert state_of(job) == "QUEUED"
+
+
+def test_an_elastic_attempt_survives_the_loss_of_what_it_can_do_without(project: Project) -> None:
+    first, second = make_node(gpus=1), make_node(gpus=1)
+    job = make_job(project, elastic=True, max_gpus=2)
+    base, more, driver = parts_of(place(job, gpus(first, second), driver=True))
+    exit(more, None, "lost")
+    base.refresh_from_db()
+    assert (base.wanted, state_of(job)) == ("run", "RUNNING")
+    assert job.events.filter(kind="lost").exists()
+    exit(base, None, "lost")
+    driver.refresh_from_db()
+    assert (driver.wanted, driver.stop_reason) == ("stop", "peer_lost")
+
+
+def test_a_placed_job_cannot_be_placed_again(project: Project) -> None:
+    job = make_job(project)
+    place(job, gpus(make_node(gpus=1)))
+    with pytest.raises(lifecycle.Stale):
+        lifecycle.start_attempt(Job(pk=job.pk), "fifo v1")
+
+
+def test_cancelling_works_without_a_scheduler(project: Project) -> None:
+    waiting = make_job(project)
+    assert services.cancel(project.created_by, waiting).state == "CANCELLED"
+    running = make_job(project)
+    [part] = parts_of(place(running, gpus(make_node(gpus=1))))
+    services.cancel(project.created_by, running)
+    part.refresh_from_db()
+    assert (part.wanted, part.stop_reason, state_of(running)) == ("stop", "cancelled", "RUNNING")
+    exit(part, None, "stopped")
+    assert state_of(running) == "CANCELLED"
+
+
+def test_a_preempted_job_can_still_be_cancelled(project: Project) -> None:
+    job = make_job(project)
+    attempt = place(job, gpus(make_node(gpus=1)))
+    [part] = parts_of(attempt)
+    lifecycle.stop_attempt(attempt, "preempted")
+    services.cancel(project.created_by, job)
+    exit(part, 0)
+    assert state_of(job) == "CANCELLED"
+
+
+# --- time --------------------------------------------------------------------------------------------------------
+
+FENCED = settings.FENCE_SECONDS + settings.FENCE_MARGIN_SECONDS
+
+
+def test_a_silent_node_is_lost_only_after_fence_and_margin(project: Project) -> None:
+    node = make_node(gpus=1)
+    job = make_job(project)
+    [part] = parts_of(place(job, gpus(node)))
+    run(part)
+    seen = timezone.now()
+    keep_alive(node, at=seen)
+    lifecycle.sweep(seen + timedelta(seconds=FENCED))
+    assert state_of(job) == "RUNNING"
+    lifecycle.sweep(seen + timedelta(seconds=FENCED + 1))
+    part.refresh_from_db()
+    assert (part.state, part.exit_reason, state_of(job)) == ("EXITED", "lost", "QUEUED")
+    assert not lifecycle.advance(part, "RUNNING")
+
+
+def test_a_node_heard_of_between_looking_and_locking_is_not_lost(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make_node(gpus=1)
+    job = make_job(project)
+    place(job, gpus(node))
+    locked = lifecycle.locked
+    now = after(seconds=FENCED + 1)
+
+    def heard_meanwhile(job_id: int) -> Job:
+        keep_alive(node, at=now)
+        return locked(job_id)
+
+    monkeypatch.setattr(lifecycle, "locked", heard_meanwhile)
+    lifecycle.sweep(now)
+    assert state_of(job) == "RUNNING"
+
+
+def test_the_time_limit_counts_from_the_start_of_the_attempt(project: Project) -> None:
+    node = make_node(gpus=1)
+    job = make_job(project, time_limit_seconds=100, retries=3)
+    attempt = place(job, gpus(node))
+    [part] = parts_of(attempt)
+    sweep(after(seconds=200), node)
+    part.refresh_from_db()
+    assert part.wanted == "run"
+    run(part)
+    sweep(after(seconds=99), node)
+    part.refresh_from_db()
+    assert part.wanted == "run"
+    sweep(after(seconds=101), node)
+    part.refresh_from_db()
+    assert part.stop_reason == "timed_out"
+    exit(part, None, "stopped")
+    attempt.refresh_from_db()
+    assert (state_of(job), attempt.outcome, attempt.cause["code"]) == ("FAILED", "timed_out", "time_limit")
+
+
+def test_draining_a_node_restarts_what_needs_it_and_shrinks_what_does_not(project: Project) -> None:
+    first, second = make_node(gpus=2), make_node(gpus=2)
+    plain, elastic = make_job(project), make_job(project, elastic=True, max_gpus=2)
+    [part] = parts_of(place(plain, gpus(second)[:1]))
+    attempt = place(elastic, gpus(first)[:1], driver=True)
+    more = add_host(attempt, 5, second, gpus(second)[1:])
+    Node.objects.filter(pk=second.pk).update(draining=True)
+    sweep(after(seconds=1), first, second)
+    part.refresh_from_db()
+    more.refresh_from_db()
+    attempt.refresh_from_db()
+    assert (part.stop_reason, more.stop_reason, attempt.wanted) == ("drained", "drained", "run")
+    exit(part, None, "stopped")
+    assert state_of(plain) == "QUEUED"
+
+
+@pytest.mark.parametrize(("state", "seconds"), [("ASSIGNED", 301), ("PREPARING", 1801)])
+def test_a_container_that_does_not_get_on_is_given_up(project: Project, state: str, seconds: int) -> None:
+    node = make_node(gpus=1)
+    job = make_job(project)
+    attempt = place(job, gpus(node))
+    [part] = parts_of(attempt)
+    if state == "PREPARING":
+        lifecycle.advance(part, state)
+    sweep(after(seconds=seconds - 10), node)
+    part.refresh_from_db()
+    assert part.wanted == "run"
+    sweep(after(seconds=seconds), node)
+    part.refresh_from_db()
+    assert part.stop_reason == "stuck"
+    exit(part, None, "stopped")
+    attempt.refresh_from_db()
+    assert (attempt.outcome, state_of(job)) == ("error", "QUEUED")
+
+
+def test_what_will_not_stop_is_ended_once_its_lease_has_run_out(project: Project) -> None:
+    node = make_node(gpus=1)
+    job = make_job(project)
+    [part] = parts_of(place(job, gpus(node)))
+    run(part)
+    services.cancel(project.created_by, job)
+    sweep(after(seconds=STOP_SECONDS + FENCED - 5), node)
+    assert state_of(job) == "RUNNING"
+    sweep(after(seconds=STOP_SECONDS + FENCED + 5), node)
+    assert state_of(job) == "CANCELLED"
+
+
+def test_a_driver_that_does_not_notice_that_its_ranks_are_gone_is_stopped(project: Project) -> None:
+    node = make_node(gpus=1)
+    job = make_job(project, retries=0)
+    host, driver = parts_of(place(job, gpus(node), driver=True))
+    run(driver)
+    exit(host, 1)
+    sweep(after(seconds=59), node)
+    driver.refresh_from_db()
+    assert driver.wanted == "run"
+    sweep(after(seconds=61), node)
+    driver.refresh_from_db()
+    assert driver.stop_reason == "peer_lost"
+    exit(driver, None, "stopped")
+    assert state_of(job) == "FAILED"
+
+
+def test_an_attempt_without_containers_does_not_stay(project: Project) -> None:
+    job = make_job(project)
+    lifecycle.start_attempt(job, "fifo v1")
+    lifecycle.sweep(after(seconds=30))
+    assert state_of(job) == "RUNNING"
+    lifecycle.sweep(after(seconds=61))
+    assert state_of(job) == "QUEUED"
+
+
+def test_a_cancel_that_reached_no_container_is_made_good(project: Project) -> None:
+    """As after a crash between the wish and what follows from it."""
+    node = make_node(gpus=1)
+    job = make_job(project)
+    [part] = parts_of(place(job, gpus(node)))
+    Job.objects.filter(pk=job.pk).update(intent="cancel")
+    sweep(after(seconds=1), node)
+    part.refresh_from_db()
+    assert part.stop_reason == "cancelled"
+
+
+def test_sweeping_costs_the_same_few_queries_however_many_run(project: Project, django_assert_num_queries: Any) -> None:
+    node = make_node(gpus=20)
+    with django_assert_num_queries(1):
+        lifecycle.sweep()
+    for gpu in gpus(node):
+        place(make_job(project), [gpu])
+    with django_assert_num_queries(2):
+        lifecycle.sweep()
