@@ -8,7 +8,7 @@ urlpatterns = [
     path("", home, name="home"),
     path("", include("portal.accounts.urls")),
     path("api/", include("portal.api")),
-    path("projects/", include("portal.projects.urls")),
+    path("", include("portal.projects.urls")),
     path("", include("portal.jobs.urls")),
     path("", include("portal.cluster.urls")),
     path("", include("portal.control.urls")),

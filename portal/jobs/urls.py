@@ -1,11 +1,12 @@
 from django.urls import URLPattern, URLResolver, path, re_path
 
-from portal.jobs import downloads, views
+from portal.jobs import downloads, gallery_views, views
 
 app_name = "jobs"
 urlpatterns: list[URLPattern | URLResolver] = [
     path("jobs/", views.job_list, name="list"),
     path("jobs/new", views.new, name="new"),
+    path("gallery/<slug:key>/run", gallery_views.run, name="run-example"),
     path("jobs/new/warnings", views.new_warnings, name="new-warnings"),
     path("jobs/cancel", views.cancel_many, name="cancel-many"),
     path("jobs/<int:pk>/", views.detail, name="detail"),

@@ -1,0 +1,227 @@
+"""The pages of code versions: upload, files, changes, download."""
+
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.csrf import csrf_exempt, csrf_protect
+from django.views.decorators.http import require_POST, require_safe
+
+from portal.accounts.permissions import signed_in
+from portal.downloads import download
+from portal.projects import archive, comparison, services, store
+from portal.projects.models import CodeVersion
+from portal.projects.views import show_project, visible_project
+from portal.refused import Refused
+from portal.rest import STATUS_OF
+
+MAX_VIEW_BYTES = 512 * 1024
+MAX_VIEW_LINES = 10_000
+MAX_SHOWN_LINE = 2_000
+MAX_ENTRIES_SHOWN = 1_000
+PIECE = 256 * 1024
+FORM_BYTES = 16 * 1024 * 1024
+"""Around the files of an upload: names, boundaries, the note."""
+
+
+# Upload
+
+
+@csrf_exempt  # only until the size and the person are known: the inner view checks the token
+@require_POST
+def upload(request: HttpRequest, pk: int) -> HttpResponseBase:
+    """Looks at who sends how much before the body is parsed, which the check of the form's token would do."""
+    visible_project(request, pk)
+    length = request.headers.get("Content-Length") or "0"
+    if not length.isdecimal() or int(length[:18]) > settings.MAX_UPLOAD_MIB * 1024 * 1024 + FORM_BYTES:
+        return JsonResponse(_error(f"It is larger than {settings.MAX_UPLOAD_MIB} MiB. Leave data out."), status=413)
+    return _upload(request, pk)
+
+
+@csrf_protect
+def _upload(request: HttpRequest, pk: int) -> HttpResponse:
+    """Answers scripts with JSON and forms with a page."""
+    project = visible_project(request, pk)
+    wants_json = request.headers.get("Accept", "").startswith("application/json")
+    try:
+        version = services.store_code(signed_in(request), project, _uploads(request), request.POST.get("note", ""))
+    except Refused as refusal:
+        status = STATUS_OF[refusal.code]
+        if wants_json:
+            return JsonResponse(_error(refusal.message), status=status)
+        return show_project(request, project, status, upload_error=refusal.message)
+    for note in version.guess.get("notes", []):
+        messages.info(request, note)
+    url = reverse("projects:code", args=[project.pk, version.number])
+    return JsonResponse({"url": url}, status=201) if wants_json else redirect(url)
+
+
+def _error(message: str) -> dict[str, Any]:
+    return {"error": {"message": message}}
+
+
+def _uploads(request: HttpRequest) -> list[archive.Upload]:
+    """The files under their relative paths, which come beside them: a browser's file has only its last name."""
+    files = request.FILES.getlist("files")
+    names = [file.name or "" for file in files]
+    if text := request.POST.get("paths"):
+        try:
+            names = json.loads(text)
+        except (ValueError, RecursionError):
+            names = []
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(names) != len(files):
+            raise Refused("The files and their names do not fit together. Reload the page and try again.")
+    return [(name, file) for name, file in zip(names, files, strict=True)]
+
+
+# Files
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A line of a folder: a file, or a folder with how much is in it."""
+
+    name: str
+    path: str
+    size: int
+    files: int = 0
+
+
+def visible_version(request: HttpRequest, pk: int, number: int) -> CodeVersion:
+    rows = CodeVersion.objects.visible_to(signed_in(request)).select_related("project", "created_by")
+    return get_object_or_404(rows, project=pk, number=number)
+
+
+def folder_items(files: list[dict[str, Any]], folder: str) -> list[Item]:
+    """Folders first, then files; empty when there is no such folder."""
+    prefix = f"{folder}/" if folder else ""
+    folders: dict[str, Item] = {}
+    found = []
+    for entry in files:
+        if entry["path"].startswith(prefix):
+            name, slash, _ = entry["path"][len(prefix) :].partition("/")
+            if slash:
+                so_far = folders.get(name, Item(name, prefix + name, 0))
+                folders[name] = Item(name, prefix + name, so_far.size + entry["size"], so_far.files + 1)
+            else:
+                found.append(Item(name, entry["path"], entry["size"]))
+    return [*folders.values(), *found]
+
+
+@require_safe
+def version(request: HttpRequest, pk: int, number: int) -> HttpResponse:
+    """``?path=`` a folder or a file. Without it: the top, and the file that would be run."""
+    found = visible_version(request, pk, number)
+    path = request.GET.get("path", "")
+    paths = {entry["path"] for entry in found.files}
+    shown = path or found.guess.get("entry", "")
+    if shown not in paths:
+        shown = "" if path else next((p for p in ("README.md", "README.txt") if p in paths), "")
+    folder = path if path not in paths else path.rpartition("/")[0]
+    items = folder_items(found.files, folder)
+    if path and not items:
+        raise Http404
+    role = services.role_of(signed_in(request), found.project)
+    above = [part for part in folder.split("/") if part]
+    about = {
+        "version": found,
+        "project": found.project,
+        "may_submit": services.may_submit(role) and found.project.archived_at is None,
+        "items": items[:MAX_ENTRIES_SHOWN],
+        "hidden_items": max(0, len(items) - MAX_ENTRIES_SHOWN),
+        "above": [("/".join(above[: end + 1]), part) for end, part in enumerate(above)],
+        "folder": folder,
+        "path": shown,
+        "before": _before(found),
+        "after": CodeVersion.objects.filter(project=pk, number__gt=number).only("number").order_by("number").first(),
+        **(_file(found, shown) if shown else {}),
+    }
+    return render(request, "projects/code.html", about)
+
+
+def _file(version: CodeVersion, path: str) -> dict[str, Any]:
+    """What the viewer shows of one file: lines, or why not."""
+    try:
+        size = store.entry_of(version, path)["size"]
+        text = comparison.as_text(store.read_file(version, path, MAX_VIEW_BYTES))
+    except store.MissingError as error:
+        raise Http404 from error
+    if text is None and size > MAX_VIEW_BYTES:
+        # the cut may have gone through a character
+        text = comparison.as_text(store.read_file(version, path, MAX_VIEW_BYTES).rstrip(bytes(range(0x80, 0x100))))
+    lines = [] if text is None else text.splitlines()
+    warnings = [warning for warning in version.guess.get("warnings", []) if warning.get("path") == path]
+    return {
+        "file_size": size,
+        "is_binary": text is None,
+        "is_cut": text is not None and (size > MAX_VIEW_BYTES or len(lines) > MAX_VIEW_LINES),
+        "lines": [line[:MAX_SHOWN_LINE] for line in lines[:MAX_VIEW_LINES]],
+        "marked": {warning["line"] for warning in warnings},
+    }
+
+
+def _before(version: CodeVersion) -> CodeVersion | None:
+    return CodeVersion.objects.filter(project=version.project_id, number__lt=version.number).first()
+
+
+@require_safe
+def changes(request: HttpRequest, pk: int, number: int) -> HttpResponse:
+    """To the version before, or to ``?from=`` any other of the project."""
+    found = visible_version(request, pk, number)
+    asked = request.GET.get("from", "")
+    if asked and not (asked.isascii() and asked.isdecimal() and len(asked) < 10):
+        raise Http404
+    before = get_object_or_404(CodeVersion, project=pk, number=int(asked)) if asked else _before(found)
+    try:
+        made = comparison.compare(before, found) if before else []
+    except store.MissingError as error:
+        raise Http404 from error
+    about = {
+        "version": found,
+        "project": found.project,
+        "before": before,
+        "changes": made,
+        "others": CodeVersion.objects.filter(project=pk).exclude(number=number).only("number")[:200],
+    }
+    return render(request, "projects/changes.html", about)
+
+
+# Downloads
+
+
+@require_safe
+def download_all(request: HttpRequest, pk: int, number: int) -> HttpResponseBase:
+    found = visible_version(request, pk, number)
+    try:
+        tar = store.path_of(found.sha256).open("rb")
+    except (FileNotFoundError, ValueError) as error:
+        raise Http404 from error
+    words = "".join(c if c.isalnum() else "-" for c in found.project.name).strip("-") or "code"
+    return download(request, f"{words}-{found.number}.tar.gz", _gzipped(tar), content_type="application/gzip")
+
+
+def _gzipped(tar: IO[bytes]) -> Iterator[bytes]:
+    packer = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    with tar:
+        while piece := tar.read(PIECE):
+            if packed := packer.compress(piece):
+                yield packed
+    yield packer.flush()
+
+
+@require_safe
+def download_file(request: HttpRequest, pk: int, number: int) -> HttpResponseBase:
+    found = visible_version(request, pk, number)
+    path = request.GET.get("path", "")
+    try:
+        size = store.entry_of(found, path)["size"]
+        return download(request, path, store.open_file(found, path), size)
+    except store.MissingError as error:
+        raise Http404 from error

@@ -1,0 +1,39 @@
+"""What people type about projects. The rules are in services; a form carries the words and shows the refusal."""
+
+from typing import Any
+
+from django import forms
+
+from portal.projects.models import Membership, Project
+from portal.refused import Refused
+
+
+class RefusableForm(forms.Form):
+    def refuse(self, refusal: Refused) -> None:
+        """Shows the sentence at the input it is about."""
+        self.add_error(refusal.field if refusal.field in self.fields else None, refusal.message)
+
+
+class ProjectForm(RefusableForm):
+    name = forms.CharField(max_length=80, help_text="For example the paper, the course or the model.")
+    description = forms.CharField(max_length=10_000, required=False, widget=forms.Textarea(attrs={"rows": 3}))
+
+    @classmethod
+    def of(cls, project: Project, data: Any = None) -> "ProjectForm":
+        return cls(data, initial={"name": project.name, "description": project.description})
+
+
+class ShareForm(RefusableForm):
+    username = forms.CharField(
+        max_length=254,
+        label="User name or e-mail address",
+        widget=forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false", "autocapitalize": "none"}),
+    )
+    role = forms.ChoiceField(
+        choices=[
+            (Membership.Role.MEMBER, "Member: uploads and submits"),
+            (Membership.Role.VIEWER, "Viewer: looks only"),
+            (Membership.Role.OWNER, "Owner: also shares and archives"),
+        ],
+        initial=Membership.Role.MEMBER,
+    )

@@ -1,0 +1,234 @@
+"""The pages of projects and their members. Who sees what is ``visible_to``; what people do is in ``services``."""
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.db.models import Count, DateTimeField, F, IntegerField, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce, Greatest
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from portal.accounts.models import User
+from portal.accounts.permissions import signed_in
+from portal.projects import examples, services
+from portal.projects.forms import ProjectForm, ShareForm
+from portal.projects.models import CodeVersion, Membership, Project
+from portal.refused import Refused
+
+PAGE_SIZE = 25
+VERSIONS_PER_PAGE = 10
+MOST_MEMBERS_SHOWN = 100
+
+
+def visible_project(request: HttpRequest, pk: int) -> Project:
+    """404 for strangers, as if it did not exist."""
+    return get_object_or_404(Project.objects.visible_to(signed_in(request)).select_related("created_by"), pk=pk)
+
+
+def owned_project(request: HttpRequest, pk: int) -> Project:
+    """404 for everybody but its owners: the pages to change it are not there for others."""
+    project = visible_project(request, pk)
+    if not services.may_manage(services.role_of(signed_in(request), project)):
+        raise Http404
+    return project
+
+
+# The list
+
+
+def for_lists(projects: QuerySet[Project], user: User) -> QuerySet[Project]:
+    """With what a row shows, in one query; those that got code last come first."""
+
+    def count(rows: QuerySet[Any]) -> Coalesce:
+        each = rows.filter(project=OuterRef("pk")).order_by().values("project").annotate(n=Count("pk")).values("n")
+        return Coalesce(Subquery(each, output_field=IntegerField()), 0)
+
+    newest = CodeVersion.objects.filter(project=OuterRef("pk")).order_by("-number").values("created_at")[:1]
+    mine = Membership.objects.filter(project=OuterRef("pk"), user=user).values("role")[:1]
+    rows = projects.select_related("created_by").annotate(
+        versions=count(CodeVersion.objects.all()),
+        members=count(Membership.objects.all()),
+        my_role=Subquery(mine),
+        code_at=Subquery(newest, output_field=DateTimeField()),
+        active_at=Greatest(F("created_at"), Coalesce("code_at", "created_at")),
+    )
+    return rows.order_by("-active_at", "-id")
+
+
+@require_safe
+def project_list(request: HttpRequest) -> HttpResponse:
+    user = signed_in(request)
+    asked = {name: request.GET.get(name, "").strip() for name in ("q", "show")}
+    projects = Project.objects.visible_to(user).filter(archived_at__isnull=asked["show"] != "archived")
+    if asked["show"] == "mine":
+        projects = projects.filter(memberships__user=user, memberships__role=Membership.Role.OWNER)
+    if asked["q"]:
+        by_owner = Q(created_by__username__icontains=asked["q"])
+        projects = projects.filter(Q(name__icontains=asked["q"]) | Q(description__icontains=asked["q"]) | by_owner)
+    page = Paginator(for_lists(projects, user), PAGE_SIZE).get_page(request.GET.get("page"))
+    return render(request, "projects/list.html", {"page": page, "asked": asked, "is_filtered": any(asked.values())})
+
+
+# One project
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def new(request: HttpRequest) -> HttpResponse:
+    form = ProjectForm(request.POST if request.method == "POST" else None)
+    if form.is_valid():
+        try:
+            project = services.create_project(signed_in(request), **form.cleaned_data)
+            return redirect("projects:detail", project.pk)
+        except Refused as refusal:
+            form.refuse(refusal)
+    return render(request, "projects/form.html", {"form": form}, status=400 if form.errors else 200)
+
+
+@require_safe
+def detail(request: HttpRequest, pk: int) -> HttpResponse:
+    return show_project(request, visible_project(request, pk))
+
+
+def show_project(
+    request: HttpRequest,
+    project: Project,
+    status: int = 200,
+    share_form: ShareForm | None = None,
+    upload_error: str = "",
+) -> HttpResponse:
+    """The project's page; also the answer to a form on it that was refused."""
+    user = signed_in(request)
+    role = services.role_of(user, project)
+    versions = project.code_versions.light().select_related("created_by")
+    page = Paginator(versions, VERSIONS_PER_PAGE).get_page(request.GET.get("page"))
+    about = {
+        "project": project,
+        "role": role,
+        "may_submit": services.may_submit(role) and project.archived_at is None,
+        "may_manage": services.may_manage(role),
+        "page": page,
+        "newest": page.object_list[0] if page.number == 1 and page.object_list else versions.first(),
+        "memberships": project.memberships.select_related("user")[:MOST_MEMBERS_SHOWN],
+        "roles": Membership.Role.choices,
+        "share_form": share_form or ShareForm(auto_id="share_%s"),
+        "upload_error": upload_error,
+        "limits": upload_limits(),
+    }
+    return render(request, "projects/detail.html", about, status=status)
+
+
+def upload_limits() -> dict[str, int]:
+    """What the browser checks before it sends anything."""
+    return {"mib": settings.MAX_UPLOAD_MIB, "files": settings.DATA_UPLOAD_MAX_NUMBER_FILES}
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def edit(request: HttpRequest, pk: int) -> HttpResponse:
+    project = owned_project(request, pk)
+    form = ProjectForm.of(project, request.POST if request.method == "POST" else None)
+    if form.is_valid():
+        try:
+            services.edit_project(signed_in(request), project, **form.cleaned_data)
+            return redirect("projects:detail", project.pk)
+        except Refused as refusal:
+            form.refuse(refusal)
+    return render(request, "projects/form.html", {"form": form, "project": project}, status=400 if form.errors else 200)
+
+
+@require_POST
+def archive(request: HttpRequest, pk: int) -> HttpResponse:
+    project = owned_project(request, pk)
+    services.archive_project(signed_in(request), project)
+    messages.success(request, f"“{project.name}” is archived: everything stays, nothing new can be added.")
+    return redirect("projects:detail", project.pk)
+
+
+@require_POST
+def unarchive(request: HttpRequest, pk: int) -> HttpResponse:
+    project = owned_project(request, pk)
+    services.unarchive_project(signed_in(request), project)
+    messages.success(request, f"“{project.name}” is out of the archive.")
+    return redirect("projects:detail", project.pk)
+
+
+# Members
+
+
+@require_POST
+def share(request: HttpRequest, pk: int) -> HttpResponse:
+    project = owned_project(request, pk)
+    form = ShareForm(request.POST, auto_id="share_%s")
+    if form.is_valid():
+        try:
+            made = services.share(signed_in(request), project, **form.cleaned_data)
+            messages.success(request, f"{made.user.username} is {made.get_role_display()} of “{project.name}” now.")
+            return redirect("projects:detail", project.pk)
+        except Refused as refusal:
+            form.refuse(refusal)
+    return show_project(request, project, 400, share_form=form)
+
+
+@require_POST
+def change_role(request: HttpRequest, pk: int, member: int) -> HttpResponse:
+    project = owned_project(request, pk)
+    membership = get_object_or_404(project.memberships.select_related("user", "project"), pk=member)
+    try:
+        made = services.change_role(signed_in(request), membership, request.POST.get("role", ""))
+        messages.success(request, f"{membership.user.username} is {made.get_role_display()} now.")
+    except Refused as refusal:
+        messages.error(request, refusal.message)
+    if services.role_of(signed_in(request), project) is None:
+        return redirect("projects:list")
+    return redirect("projects:detail", project.pk)
+
+
+@require_POST
+def remove_member(request: HttpRequest, pk: int, member: int) -> HttpResponse:
+    """By an owner, or by the member themselves, who leaves."""
+    user = signed_in(request)
+    project = visible_project(request, pk)
+    membership = get_object_or_404(project.memberships.select_related("user", "project"), pk=member)
+    if membership.user_id != user.pk and not services.may_manage(services.role_of(user, project)):
+        raise Http404
+    try:
+        services.unshare(user, membership)
+        messages.success(request, f"{membership.user.username} is no longer in “{project.name}”.")
+    except Refused as refusal:
+        messages.error(request, refusal.message)
+    if services.role_of(user, project) is None:
+        return redirect("projects:list")
+    return redirect("projects:detail", project.pk)
+
+
+# The gallery; its button to run an example belongs to the jobs app
+
+
+@require_safe
+def gallery(request: HttpRequest) -> HttpResponse:
+    return render(request, "projects/gallery.html", {"examples": examples.all_examples()})
+
+
+@require_safe
+def example(request: HttpRequest, key: str) -> HttpResponse:
+    found = examples.find(key)
+    if found is None:
+        raise Http404
+    files = [(name, path.read_text("utf-8").splitlines()) for name, path in found.files()]
+    return render(request, "projects/example.html", {"example": found, "files": files})
+
+
+@require_POST
+def copy_example(request: HttpRequest, key: str) -> HttpResponse:
+    """The code into one's own project for examples, to be read, changed and run from there."""
+    found = examples.find(key)
+    if found is None:
+        raise Http404
+    try:
+        version = services.use_example(signed_in(request), found)
+    except Refused as refusal:
+        messages.error(request, refusal.message)
+        return redirect("projects:gallery")
+    return redirect("projects:code", version.project_id, version.number)

@@ -1,0 +1,51 @@
+// What was dropped or chosen, as a flat list of {path, file}; what no run needs is left out before it is sent.
+
+const LEFT_OUT_FOLDERS = new Set([".git", "__pycache__", "__MACOSX"]);
+const LEFT_OUT_FILES = new Set([".DS_Store", "Thumbs.db"]);
+
+function isLeftOut(path) {
+  const parts = path.split("/");
+  return parts.some((part) => LEFT_OUT_FOLDERS.has(part)) || LEFT_OUT_FILES.has(parts.at(-1));
+}
+
+/** All files of a drop; stops reading folders once there are more than a project may have. */
+export async function gather(transfer, most) {
+  // Entries must be taken before anything is awaited: the browser empties the list then.
+  const entries = [...transfer.items].filter((item) => item.kind === "file").map((item) => item.webkitGetAsEntry?.() ?? item.getAsFile());
+  const found = [];
+  for (const entry of entries) {
+    if (entry instanceof File) found.push({ path: entry.name, file: entry });
+    else if (entry) await walk(entry, "", found, most);
+  }
+  return found;
+}
+
+async function walk(entry, above, found, most) {
+  const path = above + entry.name;
+  if (found.length > most || isLeftOut(path)) return;
+  if (entry.isFile) {
+    found.push({ path, file: await new Promise((resolve, reject) => entry.file(resolve, reject)) });
+    return;
+  }
+  const reader = entry.createReader();
+  for (;;) {
+    const some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
+    if (!some.length) return; // a reader gives a hundred at a time
+    for (const child of some) await walk(child, `${path}/`, found, most);
+  }
+}
+
+/** What to send, or a sentence on why nothing is. */
+export function judge(found, limits) {
+  const kept = found.filter(({ path }) => !isLeftOut(path));
+  const bytes = kept.reduce((sum, { file }) => sum + file.size, 0);
+  const mib = Math.round(limits.bytes / 1024 / 1024);
+  if (!kept.length) return { kept, refusal: "There are no files in it." };
+  if (kept.length > limits.files) {
+    return { kept, refusal: `There are more than ${limits.files.toLocaleString("en")} files in it. Leave out data and installed packages, or pack it as .zip.` };
+  }
+  if (bytes > limits.bytes) {
+    return { kept, refusal: `It is larger than ${mib} MiB. Leave data out: datasets belong on the nodes, under /data.` };
+  }
+  return { kept, refusal: "" };
+}
