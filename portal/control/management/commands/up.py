@@ -84,7 +84,20 @@ class Command(BaseCommand):
         if not (settings.HOME / "agent" / "node.json").exists():
             agent_env["SCHEDULEARN_JOIN_TOKEN"] = issue_join_token(None, approves=True)
         python = sys.executable
-        web = (python, "-m", "daphne", "-v", "0", "-b", HOST, "-p", str(settings.PORT), "portal.asgi:application")
+        web = (
+            python,
+            "-m",
+            "daphne",
+            "-v",
+            "0",
+            "--application-close-timeout",
+            "2",
+            "-b",
+            HOST,
+            "-p",
+            str(settings.PORT),
+            "portal.asgi:application",
+        )
         programs = [
             Program("web", web, env),
             Program("scheduler", (python, "manage.py", "runscheduler"), env),
