@@ -98,7 +98,6 @@ class FakePortal:
                 for entry in report["containers"]:
                     if entry["name"] == name:
                         return entry
-                return {}
             return {}
 
     def states(self, name: str) -> list[str]:

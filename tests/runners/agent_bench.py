@@ -120,7 +120,9 @@ class Bench:
 
 
 class AgentProcess:
-    """``python -m runners.agent`` with the process runtime, to be killed."""
+    """The agent as a program of its own, with real processes, to be killed."""
+
+    module = "tests.runners.plain_agent"
 
     def __init__(self, home: Path, portal: FakePortal, **env: str) -> None:
         self.home = home
@@ -140,7 +142,7 @@ class AgentProcess:
     def start(self, *flags: str) -> None:
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "runners.agent", *flags],
+                [sys.executable, "-m", self.module, *flags],
                 cwd=ROOT,
                 env=self.env,
                 stdin=subprocess.DEVNULL,
