@@ -6,6 +6,7 @@ import os
 import re
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,9 @@ from runners.wheels import Target, glibc_of
 
 BUILD_SECONDS = 900
 """The longest silence between two lines of a build."""
+
+KEEP_OLD_DAYS = 7
+"""Several checkouts or installations may share an engine, each with its own version of the images."""
 
 STEP = re.compile(r"Step (\d+)/(\d+)")
 
@@ -142,6 +146,22 @@ class DockerImages:
                     raise build_failed(tag, tail(log), log)
                 if counted := STEP.match(line):
                     tell(int(counted[1]), int(counted[2]))
+
+    def drop_old(self, repository: str, environment: str, keep: str) -> None:
+        """Earlier images of an environment, once nobody has needed them for a while. Those in use stay."""
+        with engine_calls():
+            ours = re.compile(re.escape(f"{repository}:{environment}-") + "[0-9a-f]{12}")
+            for image in self.client.api.images(filters={"reference": f"{repository}:{environment}-*"}):
+                if image["Created"] > time.time() - KEEP_OLD_DAYS * 86_400:
+                    continue
+                for tag in image.get("RepoTags") or []:
+                    if tag == keep or not ours.fullmatch(tag):
+                        continue
+                    try:
+                        self.client.api.remove_image(tag)
+                    except APIError as error:
+                        if error.status_code not in (404, 409):  # gone, or a container has it
+                            raise
 
     def drop_left_overs(self) -> None:
         """The build stages' layers, which hold every wheel once more. The classic builder leaves them behind."""

@@ -241,6 +241,8 @@ class DockerEnvironments(Preparing):
                 cache_home() / "logs" / f"image-{entry.key}.log",
                 lambda step, steps: tell(94 + 5 * step // steps, "adding what runs first, and checking"),
             )
+            self.engine.drop_old("schedulearn-job", entry.key, keep=tag)
+            self.engine.drop_old("schedulearn-packages", entry.key, keep=packages)
         return Prepared(self.engine.id_of(tag) or digest, tag)
 
     def _base(self, tell: Progress) -> str:

@@ -328,6 +328,9 @@ class Engine:
     def drop_left_overs(self) -> None:
         pass
 
+    def drop_old(self, repository: str, environment: str, keep: str) -> None:
+        assert keep in self.images
+
 
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:

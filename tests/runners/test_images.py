@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runners import docker_images
 from runners.docker_images import DockerImages
 from runners.environments import DockerEnvironments
 from tests import engine as engines
@@ -79,6 +80,27 @@ def test_preparing_again_finds_what_is_there(light_image: str) -> None:
     report = again.prepare("python", lambda percent, words: said.append(words))
     assert again.reference_of("python") == light_image and report.digest.startswith("sha256:")
     assert said == ["starting"]
+
+
+def test_only_old_images_of_the_same_environment_are_dropped(
+    pretender: str, engine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = DockerImages()
+    names = ("python-000000000000", "python-111111111111", "python-other-111111111111")
+    tags = [f"schedulearn-test-drop:{name}" for name in names]
+    try:
+        for tag in tags:
+            images.client.images.get(pretender).tag(tag)
+        images.drop_old("schedulearn-test-drop", "python", keep=tags[0])
+        assert all(images.id_of(tag) for tag in tags)  # too young
+        monkeypatch.setattr(docker_images, "KEEP_OLD_DAYS", -1)
+        images.drop_old("schedulearn-test-drop", "python", keep=tags[0])
+        assert [images.id_of(tag) is not None for tag in tags] == [True, False, True]
+        assert images.id_of(pretender) is not None
+    finally:
+        for tag in tags:
+            if images.id_of(tag):
+                images.client.images.remove(tag)
 
 
 @pytest.mark.horovod
