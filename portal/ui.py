@@ -110,12 +110,14 @@ def duration(seconds: float | None) -> str:
     whole = max(0, round(seconds))
     days, hours, minutes = whole // 86_400, whole // 3_600 % 24, whole // 60 % 60
     if days:
-        return f"{days} d {hours} h"
+        return _two(days, "d", hours, "h")
     if hours:
-        return f"{hours} h {minutes} min"
-    if minutes:
-        return f"{minutes} min {whole % 60} s"
-    return f"{whole} s"
+        return _two(hours, "h", minutes, "min")
+    return _two(minutes, "min", whole % 60, "s") if minutes else f"{whole} s"
+
+
+def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    return f"{large} {large_unit}" + (f" {small} {small_unit}" if small else "")
 
 
 def ago(seconds: float) -> str:
@@ -157,9 +159,12 @@ def counted(number: int, words: str) -> str:
 
 
 @register.inclusion_tag("components/field.html")
-def field(bound: BoundField) -> dict[str, Any]:
-    """A form field with its label, help and errors, tied together for screen readers."""
-    return {"field": bound, "is_check": isinstance(bound.field.widget, CheckboxInput)}
+def field(bound: BoundField, optional: bool = True) -> dict[str, Any]:
+    """A form field with its label, help and errors, tied together for screen readers.
+
+    ``optional=False`` leaves the word out, for fields of which one of several must be filled.
+    """
+    return {"field": bound, "optional": optional, "is_check": isinstance(bound.field.widget, CheckboxInput)}
 
 
 @register.inclusion_tag("components/pager.html", takes_context=True)

@@ -141,6 +141,7 @@ def main(lines: int = 4000) -> dict[str, Any]:
         old = job(vision, f"sweep run {number + 1}")
         services.cancel(alice, old)
         Job.objects.filter(pk=old.pk).update(submitted_at=now - timedelta(hours=number * 3))
+    Environment.objects.filter(jobs__isnull=True, on_nodes__isnull=True).delete()
     return {"done": done.pk, "failed": failed.pk, "running": running.pk, "waiting": waiting.pk}
 
 

@@ -52,6 +52,10 @@ class Machine:
     environments: tuple[NodeEnvironment, ...]
 
     @property
+    def takes_work(self) -> bool:
+        return self.state == "ready"
+
+    @property
     def free(self) -> int:
         return sum(slot.job is None and slot.gpu.healthy for slot in self.slots)
 

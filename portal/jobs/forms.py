@@ -45,7 +45,7 @@ class JobForm(forms.Form):
         widget=forms.RadioSelect,
         help_text="Horovod and torchrun start one process per GPU and connect them. A plain command runs once, as you write it.",
     )
-    entry = forms.ChoiceField(label="What to run", required=False, help_text="The Python file that each process runs.")
+    entry = forms.ChoiceField(label="File", required=False, help_text="The Python file that each process runs.")
     command = forms.CharField(
         label="Command line",
         required=False,
@@ -213,7 +213,7 @@ def _from_guess(code: CodeVersion, environments: Sequence[Environment]) -> dict[
     elastic = bool(guess.get("elastic"))
     most = services.lab_gpus()
     several = launcher != Job.Launcher.COMMAND and (most == 0 or most > 1)
-    fitting = [each for each in environments if not inspection.missing_modules(dict(guess), each.packages)]
+    best = min(environments, key=lambda each: _unfitness(guess, each), default=None)
     return {
         "launcher": launcher,
         "entry": entry,
@@ -225,13 +225,19 @@ def _from_guess(code: CodeVersion, environments: Sequence[Environment]) -> dict[
         "min_gpus": 1,
         "max_gpus": 2 if several else 1,
         "elastic": elastic,
-        "environment": next((each.key for each in (*fitting, *environments)), ""),
+        "environment": best.key if best else "",
         "time_amount": 4,
         "time_unit": 3600,
         "retries": 0,
         "priority": 0,
         "key": uuid.uuid4().hex,
     }
+
+
+def _unfitness(guess: Mapping[str, Any], environment: Any) -> tuple[int, bool, int]:
+    """Few missing packages first, then those that some node has ready."""
+    missing = len(inspection.missing_modules(dict(guess), environment.packages))
+    return missing, not environment.ready_on, environment.position
 
 
 def _from_job(job: Job, code: CodeVersion) -> dict[str, Any]:

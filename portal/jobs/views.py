@@ -24,6 +24,7 @@ from portal.jobs import services
 from portal.jobs.forms import JobForm, specification, warnings_for
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobState
 from portal.projects.models import CodeVersion, Membership, Project
+from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
 
 PAGE_SIZE = 25
@@ -171,7 +172,7 @@ def new(request: HttpRequest) -> HttpResponseBase:
         "code": code,
         "copied": copied,
         "newest": newest if newest and newest.pk != code.pk else None,
-        "may_submit": user.is_admin or services.role_in(user, code.project) in ("member", "owner"),
+        "may_submit": may_submit(role_of(user, code.project)),
         "warnings": warnings_for(code, form.chosen_environment),
     }
     return render(request, "jobs/new.html", about, status=400 if form.errors else 200)
@@ -259,7 +260,7 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
         "cancelling": job.intent == Job.Intent.CANCEL and not finished,
         "holding": job.intent == Job.Intent.HOLD and job.state == JobState.RUNNING,
         "may_act": services.may_act_on(user, job),
-        "may_submit": user.is_admin or services.role_in(user, job.project) in ("member", "owner"),
+        "may_submit": may_submit(role_of(user, job.project)),
         "polls": not settled,
     }
 

@@ -58,7 +58,10 @@ class LogView {
   #told(message) {
     if (message.type === "streams") this.#know(message.streams);
     if (message.type === "job") document.dispatchEvent(new CustomEvent("job-changed", { detail: message }));
-    if (message.type === "idle") this.#showEmpty(message.finished);
+    if (message.type === "idle") {
+      this.#showEmpty(message.finished);
+      if (message.finished) this.#status("Job ended", "done");
+    }
     if (message.type === "end") {
       this.ended = true;
       this.#status("Complete", "done");

@@ -16,10 +16,10 @@ export function ago(date, now = Date.now()) {
 export function duration(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   const [days, hours, minutes] = [Math.floor(whole / 86_400), Math.floor(whole / 3_600) % 24, Math.floor(whole / 60) % 60];
-  if (days) return `${days} d ${hours} h`;
-  if (hours) return `${hours} h ${minutes} min`;
-  if (minutes) return `${minutes} min ${whole % 60} s`;
-  return `${whole} s`;
+  const two = (large, unit, small, smallUnit) => `${large} ${unit}${small ? ` ${small} ${smallUnit}` : ""}`;
+  if (days) return two(days, "d", hours, "h");
+  if (hours) return two(hours, "h", minutes, "min");
+  return minutes ? two(minutes, "min", whole % 60, "s") : `${whole} s`;
 }
 
 export function localise(root = document) {
