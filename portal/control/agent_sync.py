@@ -160,7 +160,7 @@ def _containers(node: Node, now: datetime) -> list[dict[str, Any]]:
     stoppable = Q(stop_requested_at__isnull=True) | Q(stop_requested_at__gt=now - timedelta(seconds=STOP_SECONDS))
     to_collect = Q(collected_at__isnull=True, exited_at__gt=now - timedelta(days=COLLECT_DAYS))
     rows = list(Container.objects.filter(node=node).filter((live & stoppable) | to_collect).order_by("id"))
-    hosts = _hosts([row.attempt_id for row in rows if row.role == Container.Role.DRIVER])
+    hosts = _hosts([row.attempt_id for row in rows if _needs_hosts(row)])
     return [
         {
             "spec": row.spec,
@@ -168,14 +168,19 @@ def _containers(node: Node, now: datetime) -> list[dict[str, Any]]:
             "stop": {"reason": row.stop_reason, "grace_seconds": row.spec.get("grace_seconds", 10)}
             if row.wanted == Container.Wanted.STOP
             else None,
-            "hosts": hosts[row.attempt_id] if row.role == Container.Role.DRIVER else [],
+            "hosts": hosts[row.attempt_id] if _needs_hosts(row) else [],
         }
         for row in rows
     ]
 
 
+def _needs_hosts(row: Container) -> bool:
+    """A driver gathers them; torchrun's hosts must know how many they are."""
+    return row.role == Container.Role.DRIVER or row.spec.get("launcher") == "torchrun"
+
+
 def _hosts(attempt_ids: list[int]) -> dict[int, list[dict[str, Any]]]:
-    """Whom each attempt's driver may use: hosts that shall run and have not ended."""
+    """An attempt's hosts that may form its ring: those that shall run and have not ended."""
     hosts: dict[int, list[dict[str, Any]]] = defaultdict(list)
     if attempt_ids:
         rows = Container.objects.filter(attempt__in=attempt_ids, role=Container.Role.HOST, wanted=Container.Wanted.RUN)
