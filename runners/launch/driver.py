@@ -31,8 +31,8 @@ from runners.spec import Ring, RunSpec
 
 SETTLE_SECONDS = 20.0
 """An elastic ring that could start waits this long for the rest of its hosts: starting together saves a resize."""
-EARLY_SECONDS = 5.0
-"""Ranks end within this time of each other, or one has left the others behind."""
+EARLY_SECONDS = 30.0
+"""Ranks end within this time of each other (rank 0 may still write files), or one has left the others behind."""
 
 
 class Driver:
