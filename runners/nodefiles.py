@@ -235,6 +235,8 @@ class Walk:
                 yield from self._beneath(top, "", 0)
         except FileNotFoundError:
             return
+        except OSError:
+            self.complete = False
 
     def _beneath(self, handle: int, prefix: str, depth: int) -> Iterator[Found]:
         folders = []

@@ -5,7 +5,7 @@ it: the next agent does not send all of it again.
 """
 
 import contextlib
-import logging
+import errno
 import os
 import threading
 import time
@@ -15,8 +15,6 @@ from typing import Any, BinaryIO, Protocol
 
 from runners.nodefiles import Found, UnsafeFileError, Walk, open_beneath, read_own_json, write_json
 from runners.portal_client import PortalAwayError, PortalRefusedError
-
-logger = logging.getLogger(__name__)
 
 STABLE_SECONDS = 5.0
 """A file untouched for so long is taken to be whole while the job still runs."""
@@ -55,10 +53,11 @@ class OutputSender:
     def send(self, container: str, *, ended: bool) -> None:
         """Sends what is new or changed; while the job runs, only what has been left alone for a while.
 
-        Raises PortalAwayError when the portal does not answer; what was sent stays sent.
+        Raises PortalAwayError when the portal does not answer, or at an end when a file is still being changed (by
+        another container of the attempt); what was sent stays sent.
         """
         with self._lock:
-            changed = False
+            changed, unsteady = False, ""
             walk = Walk(self.folder)
             try:
                 for number, found in enumerate(walk):
@@ -68,11 +67,14 @@ class OutputSender:
                         break
                     if self._wanted(found, ended):
                         changed = True
-                        self._send_one(container, found)
+                        if not self._send_one(container, found):
+                            unsteady = found.path
             finally:
                 if changed:
                     with contextlib.suppress(OSError):
                         write_json(self.memory, {"files": self._sent.files, "refused": self._sent.refused}, 0o600)
+        if ended and unsteady:
+            raise PortalAwayError(f"{unsteady!a} is still being written.")
 
     def complaint(self) -> str:
         """Sentences about what was not kept, for the job's page; empty when all was."""
@@ -88,28 +90,34 @@ class OutputSender:
             return False
         return ended or abs(time.time_ns() - found.modified_ns) > STABLE_SECONDS * 1e9
 
-    def _send_one(self, container: str, found: Found) -> None:
-        """What it was when it was opened is what counts as sent: a later change is sent again."""
+    def _send_one(self, container: str, found: Found) -> bool:
+        """What it was when it was opened is what counts as sent: a later change is sent again.
+
+        False when it changed under our hands.
+        """
+        version = [found.size, found.modified_ns]
         try:
             found.path.encode()
-        except UnicodeEncodeError:
-            self._refuse(found.path, [found.size, found.modified_ns], "its name is not UTF-8")
-            return
-        try:
             with open_beneath(self.folder, found.path) as file:
                 info = os.fstat(file.fileno())
+                version = [info.st_size, info.st_mtime_ns]
                 self._portal.put_output(container, found.path, file, info.st_size)
-        except UnsafeFileError:
-            return
+        except UnicodeEncodeError:
+            self._refuse(found.path, version, "its name is not UTF-8")
+        except (UnsafeFileError, FileNotFoundError):
+            pass  # it is no file any more
         except PortalRefusedError as refused:
             if refused.status == 401:
                 raise PortalAwayError(str(refused)) from refused
-            self._refuse(found.path, [info.st_size, info.st_mtime_ns], str(refused))
+            self._refuse(found.path, version, str(refused))
         except OSError as error:
-            logger.info("%s of %s was not sent: %s", found.path, container, error)
+            if error.errno == errno.EAGAIN:
+                return False
+            self._refuse(found.path, version, error.strerror or "it cannot be read")
         else:
-            self._sent.files[found.path] = [info.st_size, info.st_mtime_ns]
+            self._sent.files[found.path] = version
             self._sent.refused.pop(found.path, None)
+        return True
 
     def _refuse(self, path: str, version: list[int], why: str) -> None:
         """Not tried again until the file changes."""

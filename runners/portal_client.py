@@ -198,8 +198,6 @@ class PortalClient:
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             return self._http.request(method, path, **options)
-        except httpx.LocalProtocolError as error:
-            raise OSError(errno.EAGAIN, "the file changed while it was sent") from error
         except httpx.HTTPError as error:
             raise away(error) from error
 
@@ -243,6 +241,8 @@ def away(error: httpx.HTTPError) -> PortalAwayError:
 
 def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
     left = size
-    while left and (piece := file.read(min(PIECE, left))):
+    while left:
+        if not (piece := file.read(min(PIECE, left))):
+            raise OSError(errno.EAGAIN, "the file changed while it was sent")
         left -= len(piece)
         yield piece

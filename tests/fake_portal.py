@@ -7,12 +7,14 @@ work and loses the answer (the client must repeat), ``faults`` decides for each 
 
 import json
 import re
+import ssl
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -28,7 +30,7 @@ class Stream:
 
 
 class FakePortal:
-    def __init__(self) -> None:
+    def __init__(self, certificate: tuple[Path, Path] | None = None) -> None:
         self.lock = threading.RLock()
         self.join_tokens = {"slj_good"}
         self.tokens: set[str] = {"sln_fake"}
@@ -58,6 +60,12 @@ class FakePortal:
 
         Handler.portal = portal
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            self.server.socket = context.wrap_socket(
+                self.server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self.server.daemon_threads = True
         self.server.block_on_close = False
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
@@ -175,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_one_request(self) -> None:
         try:
             super().handle_one_request()
-        except (ConnectionError, TimeoutError):
+        except (ConnectionError, TimeoutError, ssl.SSLError):
             self.close_connection = True
 
     def do_GET(self) -> None:
@@ -191,7 +199,11 @@ class _Handler(BaseHTTPRequestHandler):
         portal = self.portal
         parts = urlsplit(self.path)
         path = unquote(parts.path)
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        announced = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(announced)
+        if len(body) < announced:
+            self.close_connection = True
+            return
         with portal.lock:
             portal.requests[f"{self.command} {path}"] += 1
             fault = "down" if portal.down else portal.faults(f"{self.command} {path}")

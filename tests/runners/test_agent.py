@@ -1,6 +1,7 @@
 """The agent against a portal and a runtime that fail in every way they can."""
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -569,3 +570,42 @@ def test_the_fake_observes_like_the_real(bench: Bench) -> None:
     spec = spec_of("0" * 64)
     bench.runtime.create(spec, bench.files.make_container(spec))
     assert bench.runtime.list() == [Observed(NAME, job=1, attempt=11, epoch=1, state="created")]
+
+
+def test_a_hostile_container_leaks_nothing_and_holds_up_nobody(
+    bench: Bench, portal: FakePortal, tmp_path: Path
+) -> None:
+    """Everything a container may write is replaced by traps while it runs."""
+    secret = tmp_path / "secret"
+    secret.write_text('{"phase": "the secret", "code": 0, "reason": "exited", "detail": "the secret"}')
+    sha256 = give_code(portal)
+    hostile = spec_of(sha256, env={"FAKE_RUN_SECONDS": "1.5"}, slots=4)
+    honest = spec_of(sha256, "sl-2-a1-0", job=2, env={"FAKE_RUN_SECONDS": "1.5", "FAKE_OUTPUT": "honest\n"})
+    portal.want(entry(hostile), entry(honest))
+    bench.start()
+    portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
+    scribe, outputs = bench.files.scribe(NAME), bench.files.outputs(hostile.attempt)
+    for name in ("0.log", "0.idx", "1.log", "1.idx", "2.log", "streams.json"):
+        (scribe / "log" / name).unlink(missing_ok=True)
+    (scribe / "log/0.log").symlink_to(secret)
+    os.mkfifo(scribe / "log/1.log")
+    (scribe / "log/2.log").mkdir()
+    (scribe / "log/3.idx").write_bytes(b"\xff" * 1_000_000)
+    (scribe / "log/streams.json").symlink_to(secret)
+    for name in ("status.json", "exit.json"):
+        (scribe / name).unlink(missing_ok=True)
+        os.mkfifo(scribe / name)
+    (outputs / "link").symlink_to(secret)
+    (outputs / "folder").symlink_to(tmp_path)
+    os.mkfifo(outputs / "pipe")
+    (outputs / "honest").write_text("kept")
+    settle(0.5)
+    (scribe / "exit.json").unlink()
+    (scribe / "exit.json").symlink_to(secret)
+    bench.runtime.signal(NAME, 9)
+    portal.until(lambda: not portal.desired, 30)
+    assert portal.log("sl-2-a1-0") == b"honest\n"
+    assert portal.outputs == {(NAME, "honest"): b"kept"}
+    assert portal.container(NAME)["exit_code"] == 137
+    everything = json.dumps(portal.reports) + str(portal.logs) + str(portal.outputs)
+    assert "the secret" not in everything

@@ -1,0 +1,65 @@
+"""Each of a container's folders has its bound, and the sentence says which one it broke."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runners.diskwatch import over_limit
+from runners.nodefiles import NodeFiles
+from runners.runtime import Folders
+from runners.spec import Resources, RunSpec
+from tests.runners.agent_bench import spec_of
+
+SPEC = replace(spec_of("0" * 64), resources=Resources(disk_mib=1))
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    return NodeFiles(tmp_path).make_container(SPEC)
+
+
+def sentence(tmp_path: Path, spec: RunSpec = SPEC) -> str:
+    return over_limit(NodeFiles(tmp_path), spec)
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (lambda folders: folders.workspace, "/workspace and /outputs"),
+        (lambda folders: folders.outputs, "/workspace and /outputs"),
+        (lambda folders: folders.checkpoints, "/checkpoints"),
+    ],
+)
+def test_a_folder_over_its_limit_is_named(
+    tmp_path: Path, folders: Folders, place: Callable[[Folders], Path], said: str
+) -> None:
+    assert sentence(tmp_path) == ""
+    (place(folders) / "data").write_bytes(os.urandom(900 << 10))
+    assert sentence(tmp_path) == ""
+    (place(folders) / "more").write_bytes(os.urandom(200 << 10))
+    assert said in sentence(tmp_path)
+
+
+def test_workspace_and_outputs_count_together(tmp_path: Path, folders: Folders) -> None:
+    (folders.workspace / "a").write_bytes(os.urandom(600 << 10))
+    (folders.outputs / "b").write_bytes(os.urandom(600 << 10))
+    assert "filled 1 MiB" in sentence(tmp_path)
+
+
+def test_a_flood_of_names_is_too_much(tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runners.nodefiles.Walk.__init__.__defaults__", (10, 0, 0, True))
+    for number in range(20):
+        (folders.workspace / str(number)).touch()
+    assert "too many files" in sentence(tmp_path)
+
+
+def test_the_scribe_may_not_be_used_as_a_store(
+    tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runners.diskwatch.MOST_STREAM", 0)
+    monkeypatch.setattr("runners.diskwatch.SCRIBE_MIB", 1)
+    (folders.scribe / "loot").write_bytes(os.urandom(1100 << 10))
+    assert "only its supervisor" in sentence(tmp_path)

@@ -1,0 +1,105 @@
+"""Environments are prepared in the background, one at a time, and given up when the agent ends."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from runners.environment_keeper import EnvironmentKeeper
+from runners.environments import Report
+from runners.hands import NotYet
+from runners.preparing import Progress
+from runners.runtime import CreateError
+
+
+class Slow:
+    """Prepares until it is let go; fails those it is told to."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.go = threading.Event()
+        self.bad: set[str] = set()
+        self.known: dict[str, Report] = {}
+        self.dropped = threading.Event()
+
+    def prepare(self, key: str, progress: Progress | None = None) -> Report:
+        self.order.append(key)
+        self.known[key] = Report(key, state="preparing", progress_percent=40, detail="compiling")
+        try:
+            while not self.go.wait(0.01):
+                if progress:
+                    progress(40, "compiling")
+        except BaseException:
+            self.dropped.set()
+            raise
+        state = "failed" if key in self.bad else "ready"
+        self.known[key] = Report(key, "d", state, 100, "no compiler" if key in self.bad else "")  # type: ignore[arg-type]
+        return self.known[key]
+
+    def reports(self) -> list[Report]:
+        return list(self.known.values())
+
+    def reference_of(self, key: str) -> str | None:
+        return key if key in self.known and self.known[key].state == "ready" else None
+
+
+def until(met: Callable[[], object]) -> None:
+    end = time.monotonic() + 5
+    while not met():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_they_are_prepared_in_order_and_told_of_meanwhile() -> None:
+    slow = Slow()
+    keeper = EnvironmentKeeper(slow)
+    keeper.start()
+    keeper.want(["b", "a"])
+    until(lambda: slow.order == ["b"])
+    states = {report["key"]: (report["state"], report["progress_percent"]) for report in keeper.reports()}
+    assert states == {"b": ("preparing", 40), "a": ("waiting", 0)}
+    with pytest.raises(NotYet, match="compiling"):
+        keeper.require("b")
+    slow.go.set()
+    until(lambda: {report["state"] for report in keeper.reports()} == {"ready"})
+    assert slow.order == ["b", "a"]
+    keeper.require("a")
+    keeper.stop()
+
+
+def test_what_failed_is_said_and_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runners.environment_keeper.FIRST_RETRY_SECONDS", 0.1)
+    slow = Slow()
+    slow.bad, _ = {"a"}, slow.go.set()
+    keeper = EnvironmentKeeper(slow)
+    keeper.start()
+    keeper.want(["a"])
+    until(lambda: slow.order)
+    until(lambda: slow.known["a"].state == "failed")
+    with pytest.raises(CreateError, match="no compiler"):
+        keeper.require("a")
+    slow.bad.clear()
+    until(lambda: slow.known["a"].state == "ready")
+    keeper.stop()
+
+
+def test_a_container_that_needs_one_nobody_asked_for_gets_it_prepared() -> None:
+    slow = Slow()
+    slow.go.set()
+    keeper = EnvironmentKeeper(slow)
+    keeper.start()
+    with pytest.raises(NotYet):
+        keeper.require("x")
+    until(lambda: slow.order == ["x"])
+    keeper.stop()
+
+
+def test_its_end_drops_what_is_being_prepared() -> None:
+    slow = Slow()
+    keeper = EnvironmentKeeper(slow)
+    keeper.start()
+    keeper.want(["a"])
+    until(lambda: slow.order)
+    keeper.stop()
+    assert slow.dropped.is_set(), "a compiler would run on"

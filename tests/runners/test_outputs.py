@@ -1,0 +1,150 @@
+"""What is in /outputs reaches the portal once, and nothing that only looks like being there."""
+
+import os
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from runners.outputs import OutputSender
+from runners.portal_client import PortalAwayError, PortalClient, PortalRefusedError
+from tests.fake_portal import FakePortal
+
+
+class MemoryPortal:
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.puts: list[str] = []
+        self.away_after: int | None = None
+        self.refuse: set[str] = set()
+
+    def put_output(self, container: str, path: str, file: BinaryIO, size: int) -> None:
+        if self.away_after is not None and len(self.puts) >= self.away_after:
+            raise PortalAwayError("away")
+        self.puts.append(path)
+        if path in self.refuse:
+            raise PortalRefusedError(413, "over the limit of 1 MiB.")
+        self.files[path] = file.read(size)
+
+
+@pytest.fixture
+def portal() -> MemoryPortal:
+    return MemoryPortal()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "outputs"
+    folder.mkdir()
+    return folder
+
+
+def sender(folder: Path, portal: object) -> OutputSender:
+    return OutputSender(folder, folder.parent / "sent.json", portal)  # type: ignore[arg-type]
+
+
+def age(path: Path, seconds: float) -> None:
+    os.utime(path, (time.time() - seconds,) * 2)
+
+
+def test_each_version_of_a_file_is_sent_once(folder: Path, portal: MemoryPortal) -> None:
+    (folder / "a").mkdir()
+    (folder / "a/model #1?.pt").write_bytes(b"1")
+    outputs = sender(folder, portal)
+    outputs.send("c", ended=True)
+    outputs.send("c", ended=True)
+    sender(folder, portal).send("c", ended=True)  # the next agent
+    assert portal.puts == ["a/model #1?.pt"]
+    (folder / "a/model #1?.pt").write_bytes(b"22")
+    outputs.send("c", ended=True)
+    assert portal.files == {"a/model #1?.pt": b"22"}
+
+
+def test_while_it_runs_only_files_left_alone_are_sent(folder: Path, portal: MemoryPortal) -> None:
+    (folder / "old").write_bytes(b"old")
+    age(folder / "old", 60)
+    (folder / "new").write_bytes(b"new")
+    outputs = sender(folder, portal)
+    outputs.send("c", ended=False)
+    assert set(portal.files) == {"old"}
+    outputs.send("c", ended=True)
+    assert set(portal.files) == {"old", "new"}
+
+
+def test_links_and_pipes_are_not_sent(folder: Path, portal: MemoryPortal, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    (folder / "folder").symlink_to(tmp_path)
+    os.mkfifo(folder / "pipe")
+    (folder / "honest").write_bytes(b"honest")
+    sender(folder, portal).send("c", ended=True)
+    assert portal.files == {"honest": b"honest"}
+
+
+def test_what_is_refused_is_named_and_not_sent_again(folder: Path, portal: MemoryPortal) -> None:
+    portal.refuse = {"big"}
+    (folder / "big").write_bytes(b"x")
+    (folder / "small").write_bytes(b"y")
+    (folder / "bad\udcff").write_bytes(b"z")
+    outputs = sender(folder, portal)
+    outputs.send("c", ended=True)
+    outputs.send("c", ended=True)
+    assert sorted(portal.puts) == ["big", "small"]
+    assert "big was not kept: over the limit of 1 MiB." in outputs.complaint()
+    assert "bad? was not kept: its name is not UTF-8." in outputs.complaint()
+    assert sender(folder, portal).complaint() == outputs.complaint(), "the next agent still knows"
+
+
+def test_many_complaints_are_counted(folder: Path, portal: MemoryPortal) -> None:
+    for number in range(20):
+        (folder / f"f{number}").write_bytes(b"x")
+        portal.refuse.add(f"f{number}")
+    outputs = sender(folder, portal)
+    outputs.send("c", ended=True)
+    assert "17 more files were not kept." in outputs.complaint()
+
+
+def test_a_portal_that_goes_away_gets_the_rest_later(folder: Path, portal: MemoryPortal) -> None:
+    for number in range(5):
+        (folder / f"f{number}").write_bytes(b"x")
+    portal.away_after = 2
+    outputs = sender(folder, portal)
+    with pytest.raises(PortalAwayError):
+        outputs.send("c", ended=True)
+    portal.away_after = None
+    sender(folder, portal).send("c", ended=True)
+    assert sorted(portal.puts) == ["f0", "f1", "f2", "f3", "f4"]
+
+
+def test_too_many_files_are_cut_with_a_sentence(
+    folder: Path, portal: MemoryPortal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runners.outputs.MOST_FILES", 3)
+    for number in range(5):
+        (folder / f"f{number}").write_bytes(b"x")
+    outputs = sender(folder, portal)
+    outputs.send("c", ended=True)
+    assert len(portal.files) == 3 and "Only the first 3 files" in outputs.complaint()
+
+
+def test_a_file_that_changes_while_it_is_sent_is_sent_again(folder: Path) -> None:
+    class Shrinking(PortalClient):
+        """Somebody cuts the file between the look at its size and the sending."""
+
+        def put_output(self, container: str, path: str, file: BinaryIO, size: int) -> None:
+            if cut:
+                os.truncate(folder / "a", cut.pop())
+            super().put_output(container, path, file, size)
+
+    cut = [3]
+    (folder / "a").write_bytes(b"0123456789")
+    with FakePortal() as portal:
+        client = Shrinking(portal.url, "sln_fake")
+        outputs = sender(folder, client)
+        with pytest.raises(PortalAwayError, match="still being written"):
+            outputs.send("c", ended=True)
+        assert portal.outputs == {}
+        outputs.send("c", ended=True)
+        assert portal.outputs == {("c", "a"): b"012"}
+        client.close()

@@ -1,0 +1,145 @@
+"""The agent's calls are bounded, say what went wrong, and trust nobody they were not told to."""
+
+import io
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runners.portal_client import Backoff, LogAnswer, PortalAwayError, PortalClient, PortalRefusedError, checked_url
+from tests.fake_portal import FakePortal
+
+
+@pytest.fixture
+def portal() -> Iterator[FakePortal]:
+    with FakePortal() as portal:
+        yield portal
+
+
+@pytest.fixture
+def client(portal: FakePortal) -> Iterator[PortalClient]:
+    client = PortalClient(portal.url, "sln_fake")
+    yield client
+    client.close()
+
+
+def test_it_speaks_the_protocol(portal: FakePortal, client: PortalClient) -> None:
+    assert client.join("slj_good", "n", "fake", {}) == (3, "sln_joined")
+    assert client.sync({"containers": []})["approved"] is True
+    assert client.wait("other") == "0"
+    assert client.append_log("c", "0", 0, b"ab", marks=((0, 5),), label="rank 0") == LogAnswer(2, True)
+    assert client.append_log("c", "0", 0, b"ab") == LogAnswer(2, False)
+    client.put_output("c", "a b/ä?#%2F.txt", io.BytesIO(b"123456"), 6)
+    assert portal.outputs == {("c", "a b/ä?#%2F.txt"): b"123456"}
+    client.put_output("c", "empty", io.BytesIO(b""), 0)
+    assert portal.outputs["c", "empty"] == b""
+
+
+def test_a_no_is_told_from_a_later(portal: FakePortal, client: PortalClient) -> None:
+    with pytest.raises(PortalRefusedError, match="unknown, used or expired") as refused:
+        client.join("slj_bad", "n", "fake", {})
+    assert (refused.value.status, refused.value.code) == (403, "join_token")
+    portal.largest_output = 3
+    with pytest.raises(PortalRefusedError, match="over the limit"):
+        client.put_output("c", "big", io.BytesIO(b"123456"), 6)
+    portal.fail_next = 1
+    with pytest.raises(PortalAwayError, match="Something went wrong here"):
+        client.sync({})
+    portal.down = True
+    with pytest.raises(PortalAwayError, match="does not answer"):
+        client.sync({})
+    portal.down = False
+    assert client.sync({"containers": []})
+
+
+def test_a_stranger_is_told_so(portal: FakePortal) -> None:
+    client = PortalClient(portal.url, "sln_wrong")
+    with pytest.raises(PortalRefusedError) as refused:
+        client.sync({})
+    assert refused.value.status == 401
+    client.close()
+
+
+def test_a_portal_that_hangs_is_given_up_in_time(portal: FakePortal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runners.portal_client.ANSWER_SECONDS", 0.3)
+    client = PortalClient(portal.url, "sln_fake")
+    portal.slow_seconds = 2
+    began = time.monotonic()
+    with pytest.raises(PortalAwayError):
+        client.sync({})
+    assert time.monotonic() - began < 1.5
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["https://portal.example.org", "http://localhost:8000/", "http://127.0.0.1:1", "http://[::1]:9"]
+)
+def test_a_token_travels_encrypted_or_not_at_all_over_a_network(url: str) -> None:
+    assert checked_url(url, allow_http=False) == url.rstrip("/")
+
+
+@pytest.mark.parametrize("url", ["http://portal.example.org", "http://10.0.0.5:8000", "http://localhost.evil.org"])
+def test_plain_http_to_another_machine_needs_a_word(url: str) -> None:
+    with pytest.raises(ValueError, match="unencrypted"):
+        checked_url(url, allow_http=False)
+    assert checked_url(url, allow_http=True) == url
+
+
+@pytest.mark.parametrize(
+    "url", ["", "portal", "ftp://x", "https://", "https://user:pw@x", "https://x/?a=b", "file:///etc/passwd"]
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="not the address"):
+        checked_url(url, allow_http=True)
+
+
+def test_the_environments_proxy_is_not_used(portal: FakePortal, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    client = PortalClient(portal.url, "sln_fake")
+    assert client.sync({"containers": []})
+    client.close()
+    proxied = PortalClient(portal.url, "sln_fake", use_proxy=True)
+    with pytest.raises(PortalAwayError):
+        proxied.sync({})
+    proxied.close()
+
+
+def make_certificate(folder: Path, name: str) -> Path:
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1",
+         "-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"],
+        cwd=folder, check=True, capture_output=True,
+    )  # fmt: skip
+    return folder / f"{name}.pem"
+
+
+def test_only_the_authority_that_was_named_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, other = make_certificate(tmp_path, "good"), make_certificate(tmp_path, "other")
+    with FakePortal(certificate=(good, tmp_path / "good.key")) as portal:
+        url = portal.url.replace("http://127.0.0.1", "https://localhost")
+        client = PortalClient(url, "sln_fake", ca_file=good)
+        assert client.sync({"containers": []})
+        client.close()
+        for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+            monkeypatch.setenv(name, str(good))  # what the environment says must not widen it
+        for wrong in (
+            PortalClient(url, "sln_fake", ca_file=other),
+            PortalClient(url.replace("localhost", "127.0.0.1"), ca_file=good),
+        ):
+            with pytest.raises(PortalAwayError, match="(?i)certificate"):
+                wrong.sync({})
+            wrong.close()
+
+
+def test_pauses_grow_are_jittered_and_bounded() -> None:
+    backoff = Backoff(1.0, 8.0)
+    pauses = [backoff.failed() for _ in range(2000)]
+    assert all(0.5 <= pause <= 8.0 for pause in pauses)
+    assert len({round(pause, 6) for pause in pauses[10:]}) > 1000
+    backoff.worked()
+    assert backoff.failed() <= 1.0
