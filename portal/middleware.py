@@ -1,23 +1,65 @@
-"""What holds for every request before a view sees it."""
+"""What holds for every request before a view sees it.
 
-from collections.abc import Callable
+Both work without a thread of their own under ASGI: one middleware that is only synchronous would make each waiting
+request (an agent's long poll, say) hold a thread for as long as it waits.
+"""
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from whitenoise.middleware import WhiteNoiseMiddleware
 
 from portal.rest import error_response
 
-GetResponse = Callable[[HttpRequest], HttpResponseBase]
+Answer = HttpResponseBase | Awaitable[HttpResponseBase]
+GetResponse = Callable[[HttpRequest], Answer]
+
+
+async def _later(response: HttpResponseBase) -> HttpResponseBase:
+    return response
 
 
 class RefuseNul:
     """No address has a NUL. PostgreSQL refuses it in any text, which would be a 500 in each view that searches."""
 
+    sync_capable = async_capable = True
+
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
+        self.is_async = iscoroutinefunction(get_response)
+        if self.is_async:
+            markcoroutinefunction(self)
 
-    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+    def __call__(self, request: HttpRequest) -> Answer:
         if "\0" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
-            if request.path.startswith("/api/"):
-                return error_response(request, 400, "An address cannot contain a NUL character.")
-            return HttpResponse("An address cannot contain a NUL character.", status=400, content_type="text/plain")
+            refusal = self._refusal(request)
+            return _later(refusal) if self.is_async else refusal
         return self.get_response(request)
+
+    def _refusal(self, request: HttpRequest) -> HttpResponseBase:
+        text = "An address cannot contain a NUL character."
+        if request.path.startswith("/api/"):
+            return error_response(request, 400, text)
+        return HttpResponse(text, status=400, content_type="text/plain")
+
+
+class StaticFiles(WhiteNoiseMiddleware):
+    """WhiteNoise, which knows its files from the start, for both kinds of server."""
+
+    async_capable = True
+
+    def __init__(self, get_response: GetResponse) -> None:
+        super().__init__(get_response)
+        self.is_async = iscoroutinefunction(get_response)
+        if self.is_async:
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> Any:
+        path = request.path_info
+        file = self.find_file(path) if self.autorefresh else self.files.get(path)
+        if file is None:
+            return self.get_response(request)
+        response = self.serve(file, request)
+        return _later(response) if self.is_async else response

@@ -124,7 +124,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "portal.middleware.RefuseNul",
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "portal.middleware.StaticFiles",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
