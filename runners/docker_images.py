@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runners.docker_runtime import APIError, ContainerError, ImageNotFound, connect, engine_calls
-from runners.preparing import PrepareError, last_error, tail
+from runners.preparing import PrepareError, ProgramError, explain, last_error, tail
 from runners.wheels import Target, glibc_of
 
 BUILD_SECONDS = 900
@@ -21,6 +21,9 @@ BUILD_SECONDS = 900
 
 KEEP_OLD_DAYS = 7
 """Several checkouts or installations may share an engine, each with its own version of the images."""
+
+TICK_SECONDS = 1.0
+TAIL_LINES = 20
 
 STEP = re.compile(r"Step (\d+)/(\d+)")
 
@@ -80,10 +83,15 @@ class DockerImages:
         return said.decode()
 
     def run_mounted(
-        self, image: str, script: str, mounts: Mapping[Path, tuple[str, bool]], variables: Mapping[str, str]
+        self,
+        image: str,
+        script: str,
+        mounts: Mapping[Path, tuple[str, bool]],
+        variables: Mapping[str, str],
+        log: Path,
     ) -> Iterator[str]:
-        """Run a shell script of ours over some folders, without a network; yields its output. Raises APIError or
-        PrepareError with the end of the output."""
+        """Run a shell script of ours over some folders, without a network; yields the end of its output each second
+        and keeps the whole in ``log``. Raises PrepareError when it fails."""
         volumes = {str(path): {"bind": to, "mode": "rw" if write else "ro"} for path, (to, write) in mounts.items()}
         with engine_calls():
             container = self.client.containers.create(
@@ -99,15 +107,17 @@ class DockerImages:
             )
             try:
                 container.start()
-                last = ""
-                for chunk in container.logs(stream=True, follow=True):
-                    last = (last + chunk.decode(errors="replace"))[-4000:]
+                while True:
+                    time.sleep(TICK_SECONDS)
+                    container.reload()
+                    last = container.logs(tail=TAIL_LINES).decode(errors="replace")
+                    if container.status == "exited":
+                        break
                     yield last
-                if container.wait(timeout=60)["StatusCode"] != 0:
-                    raise PrepareError(
-                        f"Compiling in {image} failed: {last.strip()[-300:]}", "See the engine and that image."
-                    )
+                if container.attrs["State"]["ExitCode"] != 0:
+                    raise explain(ProgramError(last), f"Compiling in {image}", log)
             finally:
+                log.write_bytes(container.logs())
                 container.remove(force=True, v=True)
 
     def build(

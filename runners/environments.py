@@ -30,7 +30,7 @@ from runners.preparing import (
     run,
 )
 from runners.runtime import EngineError
-from runners.wheels import Target, this_machine, wheelhouse
+from runners.wheels import Target, make, this_machine, wheelhouse
 
 PUBLIC_BASE = "python:3.11-slim-bookworm"
 LOCAL_BASE = "schedulearn-base:bookworm"
@@ -304,7 +304,8 @@ class DockerEnvironments(Preparing):
             }
             began = time.monotonic()
             script = horovod_wheel.container_script(house)
-            for said in self.engine.run_mounted(image, script, mounts, variables):
+            log = make(cache_home() / "logs") / "build-horovod-in-container.log"
+            for said in self.engine.run_mounted(image, script, mounts, variables, log):
                 progress(*horovod_wheel.compiling(time.monotonic() - began, said))
 
     def _is_there(self, prepared: Prepared) -> bool:

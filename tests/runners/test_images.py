@@ -10,6 +10,7 @@ import pytest
 from runners import docker_images
 from runners.docker_images import DockerImages
 from runners.environments import DockerEnvironments
+from runners.preparing import PrepareError
 from tests import engine as engines
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
@@ -101,6 +102,20 @@ def test_only_old_images_of_the_same_environment_are_dropped(
         for tag in tags:
             if images.id_of(tag):
                 images.client.images.remove(tag)
+
+
+def test_a_script_in_a_container_writes_only_where_it_may(engine: None, tmp_path: Path) -> None:
+    """How Horovod is compiled on a host without a compiler."""
+    given, out = tmp_path / "given", tmp_path / "out"
+    given.mkdir()
+    out.mkdir()
+    mounts = {given: ("/given", False), out: ("/out", True)}
+    script = "sleep 1.5; touch /given/x 2>/dev/null && exit 9; echo $WORD > /out/answer; echo done"
+    images, log = DockerImages(), tmp_path / "log"
+    ticks = list(images.run_mounted(engines.base_image(), script, mounts, {"WORD": "hello"}, log))
+    assert ticks and (out / "answer").read_text() == "hello\n" and log.read_text() == "done\n"
+    with pytest.raises(PrepareError, match="no matching package"):
+        list(images.run_mounted(engines.base_image(), "echo error: no matching package; exit 1", {}, {}, log))
 
 
 @pytest.mark.horovod
