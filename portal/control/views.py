@@ -34,7 +34,7 @@ def admin(request: HttpRequest) -> HttpResponse:
         "users": User.objects.filter(is_active=True).count(),
         "groups": Group.objects.count(),
         "limits": Limit.objects.filter(Q(max_gpus__isnull=False) | Q(max_queued__isnull=False)).count(),
-        "policy": registry.describe(services.current_config().policy),
+        "policy": _title(services.current_config().policy),
         "queued": Job.objects.filter(state=JobState.QUEUED).count(),
         "running": Job.objects.filter(state=JobState.RUNNING).count(),
         "trouble": _trouble(),
@@ -47,7 +47,8 @@ def admin(request: HttpRequest) -> HttpResponse:
 def policy(request: HttpRequest) -> HttpResponse:
     """``?policy=key`` shows another policy's parameters; sending them switches, live."""
     config = services.current_config()
-    key = request.GET.get("policy") or config.policy
+    # one that has left the code cannot be shown, but another can be chosen instead
+    key = request.GET.get("policy") or (config.policy if config.policy in registry.POLICIES else registry.DEFAULT)
     if key not in registry.POLICIES:
         raise Http404
     chosen = registry.describe(key)
@@ -81,6 +82,10 @@ def _described(row: SchedulerConfig) -> dict[str, Any]:
     labels = {item.name: item.label for item in known.params}
     said = [(labels.get(name, name), _plain(value)) for name, value in row.params.items()]
     return {"row": row, "title": known.title, "params": said}
+
+
+def _title(key: str) -> str:
+    return registry.describe(key).title if key in registry.POLICIES else key
 
 
 def _plain(value: object) -> object:
