@@ -75,7 +75,7 @@ def score(source: Source, imported: set[str]) -> int:
     points += 15 if source.has_main else 0
     points += 15 if source.root_imports & {"horovod", "torch", "tensorflow", "keras", "jax", "sklearn"} else 0
     points += 10 if "horovod" in source.root_imports else 0
-    points -= 25 if source.path in imported else 0
+    points -= 45 if source.path in imported else 0
     points -= 60 if NOT_STARTED.match(path.stem) or {"tests", "test", "docs"} & set(path.parts[:-1]) else 0
     return points
 

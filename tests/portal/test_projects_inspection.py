@@ -1,0 +1,212 @@
+"""What a look at the code tells before it runs: how to start it, and each mistake beginners make."""
+
+import io
+import tarfile
+from typing import Any
+
+import pytest
+
+from portal.projects import inspection
+from portal.projects.inspecting.program import inspect
+
+HVD = "import horovod.torch as hvd\nimport torch\n"
+GOOD = HVD + "hvd.init()\ntorch.manual_seed(0)\n"
+ELASTIC = GOOD + (
+    "@hvd.elastic.run\ndef train(state):\n    state.commit()\n    torch.save(model, checkpoint)\n"
+    "train(hvd.elastic.TorchState(model))\n"
+)
+DDP = (
+    "import torch\nimport torch.distributed as dist\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n"
+    "dist.init_process_group('gloo')\n"
+)
+
+
+def look(files: dict[str, str] | str) -> dict[str, Any]:
+    files = {"train.py": files} if isinstance(files, str) else files
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for path, text in files.items():
+            info = tarfile.TarInfo(path)
+            info.size = len(text.encode())
+            tar.addfile(info, io.BytesIO(text.encode()))
+    out.seek(0)
+    return inspect(out)
+
+
+def codes(files: dict[str, str] | str) -> dict[str, int]:
+    return {warning["code"]: warning["line"] for warning in look(files)["warnings"]}
+
+
+# Entry, launcher, imports
+
+
+@pytest.mark.parametrize(
+    ("files", "entry"),
+    [
+        ({"train.py": "", "model.py": ""}, "train.py"),
+        ({"main.py": "import model", "model.py": "import torch"}, "main.py"),
+        ({"mnist.py": "if __name__ == '__main__': pass", "data.py": ""}, "mnist.py"),
+        ({"src/train.py": "import torch", "setup.py": "import setuptools"}, "src/train.py"),
+        ({"a.py": "import b", "b.py": "import torch\nif __name__ == '__main__': b()"}, "a.py"),
+        ({"tests/test_train.py": "import torch", "experiment.py": ""}, "experiment.py"),
+        ({"train_horovod.py": HVD, "train_single.py": "import torch"}, "train_horovod.py"),
+    ],
+)
+def test_the_file_to_run_is_guessed(files: dict[str, str], entry: str) -> None:
+    assert look(files)["entry"] == entry
+
+
+@pytest.mark.parametrize(
+    ("text", "launcher", "elastic"),
+    [
+        ("print(1)", "command", False),
+        ("import torch", "command", False),
+        ("import horovod.torch as hvd\nhvd.init()", "horovod", False),
+        ("from horovod import torch as hvd\nhvd.init()", "horovod", False),
+        ("import horovod.tensorflow.keras as hvd\nhvd.init()", "horovod", False),
+        (ELASTIC, "horovod", True),
+        ("import horovod\nimport horovod.torch as hvd\nrun = hvd.elastic.run(f)", "horovod", True),
+        ("from horovod.torch.elastic import run\n@run\ndef f(state): state.commit()", "horovod", True),
+        (DDP, "torchrun", False),
+        ("from torch.distributed import init_process_group\ninit_process_group()", "torchrun", False),
+        ("import torch\ntorch.distributed.init_process_group()", "torchrun", False),
+        ("# import horovod\nx = 'import horovod'", "command", False),
+    ],
+)
+def test_the_launcher_is_guessed(text: str, launcher: str, elastic: bool) -> None:
+    guess = look(text)
+    assert (guess["launcher"], guess["elastic"]) == (launcher, elastic)
+
+
+def test_the_launcher_is_seen_through_imports_of_the_upload() -> None:
+    files = {"train.py": "from lib.dist import setup", "lib/__init__.py": "", "lib/dist.py": ELASTIC, "old.py": DDP}
+    assert look(files)["launcher"] == "horovod" and look(files)["elastic"]
+
+
+def test_imports_are_what_an_environment_has_to_offer() -> None:
+    files = {
+        "train.py": "import os, torch.nn\nimport numpy as np\nfrom lib import net\nfrom . import x\n"
+        "try:\n    import apex\nexcept ImportError:\n    apex = None\n"
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pandas\n",
+        "lib/net.py": "import einops\nimport train\n",
+        "unused.py": "import keras\n",
+    }
+    guess = look(files)
+    assert guess["imports"] == {"torch": ["train.py", 1], "numpy": ["train.py", 2], "einops": ["lib/net.py", 1]}
+    missing = inspection.missing_modules(guess, ["torch", "numpy"])
+    assert [(w["code"], w["path"], w["line"]) for w in missing] == [("missing-module", "lib/net.py", 1)]
+    assert "einops" in missing[0]["text"]
+
+
+def test_requirements_are_read_as_names() -> None:
+    text = (
+        "torch==2.1\n# comment\nscikit_learn>=1 ; python_version > '3'\n-r other.txt\ngit+https://x/y\n\nnumpy[extra]\n"
+    )
+    assert look({"train.py": "", "requirements.txt": text})["requirements"] == ["git", "numpy", "scikit-learn", "torch"]
+
+
+# Mistakes: each caught, on its line
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "text"),
+    [
+        ("syntax", 2, "x = 1\nprint 'hello'\n"),
+        ("no-init", 1, HVD + "print(hvd.rank())\n"),
+        ("no-process-group", 3, "import torch.distributed as dist\nfrom torch.nn.parallel import DistributedDataParallel as DDP\nm = DDP(net)\n"),
+        ("elastic-not-run", 5, GOOD + "state = hvd.elastic.TorchState(model)\n"),
+        ("optimizer-alone", 5, GOOD + "opt = torch.optim.SGD(p, 0.1)\nhvd.rank()\n"),
+        ("different-beginnings", 4, HVD + "hvd.init()\nopt = hvd.DistributedOptimizer(opt)\n"),
+        ("all-data-on-each-rank", 5, GOOD + "loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)\n"),
+        ("all-data-on-each-rank", 6, DDP + "from torch.utils.data import DataLoader\nDataLoader(data, shuffle=True)\n"),
+        ("fixed-device", 5, GOOD + "device = torch.device('cuda:0')\n"),
+        ("fixed-device", 5, GOOD + "model.cuda(0)\n"),
+        ("fixed-device", 5, DDP + "torch.cuda.set_device(1)\n"),
+        ("no-device", 5, GOOD + "model.to('cuda')\n"),
+        ("own-places", 2, "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\n"),
+        ("own-places", 6, DDP + "import os\nos.environ['MASTER_ADDR'] = 'localhost'\n"),
+        ("spawns-ranks", 6, DDP + "import torch.multiprocessing as mp\nmp.spawn(main, nprocs=4)\n"),
+        ("data-parallel", 5, DDP + "model = torch.nn.DataParallel(model)\n"),
+        ("elastic-no-commit", 1, ELASTIC.replace("state.commit()", "pass")),
+        ("elastic-no-checkpoint", 1, ELASTIC.replace("torch.save(model, checkpoint)", "pass")),
+        ("foreign-path", 1, "data = open('/home/alice/data.csv')\n"),
+        ("foreign-path", 1, "root = 'C:\\\\Users\\\\alice'\n"),
+        ("foreign-path", 1, "root = '~/datasets'\n"),
+        ("lost-file", 2, "import torch\ntorch.save(model.state_dict(), 'model.pt')\n"),
+        ("lost-file", 1, "with open('log.txt', 'w') as f: pass\n"),
+        ("lost-file", 2, "import matplotlib.pyplot as plt\nplt.savefig('loss.png')\n"),
+        ("internet", 2, "from torchvision import datasets\ndatasets.MNIST('data', download=True)\n"),
+        ("internet", 2, "import requests\nrequests.get(url)\n"),
+        ("installs", 2, "import os\nos.system('pip install einops')\n"),
+        ("installs", 2, "import subprocess, sys\nsubprocess.run([sys.executable, '-m', 'pip', 'install', 'x'])\n"),
+        ("input", 1, "name = input('Name? ')\n"),
+        ("window", 2, "import matplotlib.pyplot as plt\nplt.show()\n"),
+        ("jupyter", 1, "get_ipython().run_line_magic('matplotlib', 'inline')\n"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_caught_on_its_line(code: str, line: int, text: str) -> None:
+    assert codes(text).get(code) == line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD + "torch.cuda.set_device(hvd.local_rank())\nmodel.cuda()\n",
+        GOOD + "device = torch.device('cuda', hvd.local_rank())\nmodel.to('cuda')\n",
+        ELASTIC + "loader = torch.utils.data.DataLoader(d, sampler=hvd.elastic.ElasticSampler(d))\n",
+        GOOD + "loader = torch.utils.data.DataLoader(d, shuffle=False)\n",
+        GOOD + "opt = hvd.DistributedOptimizer(torch.optim.SGD(p))\nhvd.broadcast_parameters(p)\n",
+        DDP + "import os\nos.environ.setdefault('MASTER_ADDR', 'localhost')\nmodel = DDP(model)\n",
+        "import torch\ndevice = torch.device('cuda:0')\nmodel = torch.nn.DataParallel(model)\n",
+        "import os, torch\ntorch.save(m, os.path.join(os.environ['SCHEDULEARN_OUTPUTS'], 'model.pt'))\n",
+        "import torch\ntorch.save(m, '/outputs/model.pt')\nopen('config.yaml')\nopen('/data/x.csv')\n",
+        "from torchvision import datasets\ndatasets.MNIST('/data', download=False)\n",
+        '"""Run with: python /home/me/train.py"""\nurl = "https://home/x"\n',
+        "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nos.environ['CUDA_VISIBLE_DEVICES'] = ''\n",
+        "def f(input):\n    return input.show()\n",
+        "class A:\n    def input(self): pass\nA().input()\n",
+        "import pickle\npickle.dump(x, file)\n",
+    ],
+)
+def test_code_that_is_right_raises_no_alarm(text: str) -> None:
+    assert codes(text) == {}
+
+
+def test_files_that_are_not_run_are_not_judged() -> None:
+    files = {"train.py": "print(1)", "old/broken.py": "print 'x'", "notes.py": "input()"}
+    assert look(files)["warnings"] == []
+
+
+@pytest.mark.parametrize(("files", "word"), [({"a.ipynb": "{}"}, "notebook"), ({"README.md": "x"}, "no Python file")])
+def test_an_upload_without_python_is_said_so(files: dict[str, str], word: str) -> None:
+    warnings = look(files)["warnings"]
+    assert [w["code"] for w in warnings] == ["nothing-to-run"] and word in warnings[0]["text"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 50_000,
+        "-" * 200_000 + "1",
+        "x" + ".a" * 100_000,
+        "x" + "()" * 100_000,
+        "x = " + "[" * 190 + "]" * 190,
+        "\0",
+        "\ud800".encode("utf-8", "surrogatepass").decode("latin-1"),
+        "if x:\n" + " pass\n" * 20_000,
+        "input()\n" * 20_000,
+        "from " + "." * 5000 + " import a\n",
+        "# coding: nothing\n",
+        "f'{" * 500,
+        "a = '" + "/home/x " * 60_000 + "'",
+    ],
+    ids=range(13),
+)
+def test_hostile_code_is_looked_at_in_bounds(text: str) -> None:
+    guess = look({"train.py": text, "b.py": "import train"})
+    assert guess["entry"] in ("train.py", "b.py") and len(guess["warnings"]) <= 40
+
+
+def test_modules_that_import_each_other_come_to_an_end() -> None:
+    files = {f"m{n}.py": f"import m{(n + 1) % 300}\nimport m{(n * 7) % 300}\n" for n in range(300)}
+    assert look(files)["entry"]
