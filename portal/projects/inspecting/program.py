@@ -59,10 +59,11 @@ def reachable(entry: str, sources: dict[str, Source]) -> list[str]:
     found = [entry]
     for path in found:
         for module in sorted(sources[path].all_imports):
-            parts = module.split(".")
+            dots = "." * (len(module) - len(module.lstrip(".")))
+            parts = module[len(dots) :].split(".")
             # importing a.b.c runs a/__init__.py, a/b/__init__.py and a/b/c.py
-            for end in range(1, len(parts) + 1):
-                for target in module_paths(".".join(parts[:end]) or ".", path):
+            for end in range(0 if dots else 1, len(parts) + 1):
+                for target in module_paths(dots + ".".join(parts[:end]), path):
                     if target in sources and target not in found:
                         found.append(target)
     return found

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+MAX_DEPTH = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -104,9 +106,13 @@ class _Walk:
                 self.source.has_main |= _is_main_guard(node.test)
 
     def _import(self, node: ast.Import | ast.ImportFrom, optional: bool) -> None:
+        if isinstance(node, ast.ImportFrom) and (node.level > MAX_DEPTH or (node.module or "").count(".") > MAX_DEPTH):
+            return  # nothing in an upload lies that deep
         found = self.source.optional if optional else self.source.imports
         if isinstance(node, ast.Import):
             for alias in node.names:
+                if alias.name.count(".") > MAX_DEPTH:
+                    continue
                 found.setdefault(alias.name, node.lineno)
                 full = alias.name if alias.asname else alias.name.split(".")[0]
                 self.aliases[alias.asname or full] = full
