@@ -163,12 +163,16 @@ class Lab(RuleBasedStateMachine):
         for attempt in Attempt.objects.filter(job=job, ended_at=None):
             lifecycle.stop_attempt(attempt, "preempted")
 
-    @rule(seconds=st.sampled_from([1, 7, 20, 46, 200, 700]))
-    def time_passes(self, seconds: int) -> None:
-        for _ in range(0, seconds, 5):
-            self.world.now += timedelta(seconds=min(5, seconds))
+    @rule(seconds=st.sampled_from([1, 20, 40, 46, 200, 700]), busy=st.booleans())
+    def time_passes(self, seconds: int, busy: bool) -> None:
+        """``busy``: the scheduler places again at once what the sweep has put back into the queue."""
+        for _ in range(0, seconds, 20):
+            self.world.now += timedelta(seconds=min(20, seconds))
             self.heartbeats()
         lifecycle.sweep(self.world.now)
+        if busy:
+            for job in Job.objects.filter(state=JobState.QUEUED).order_by("id"):
+                self.place(job.pk, 1, True)
 
     @rule(node=st.integers(0, 1), draining=st.booleans())
     def drain(self, node: int, draining: bool) -> None:
@@ -176,10 +180,10 @@ class Lab(RuleBasedStateMachine):
 
     # -- what nodes do
 
-    @rule(node=st.integers(0, 1), seconds=st.sampled_from([0, 20, 46]))
+    @rule(node=st.integers(0, 1), seconds=st.sampled_from([1, 20, 40, 46]))
     def cut(self, node: int, seconds: int) -> None:
         self.world.cut_off.add(self.nodes[node].pk)
-        self.time_passes(seconds)
+        self.time_passes(seconds, True)
 
     @rule(node=st.integers(0, 1))
     def heal(self, node: int) -> None:
@@ -187,7 +191,7 @@ class Lab(RuleBasedStateMachine):
 
     @rule(data=st.data(), ending=st.sampled_from(ENDINGS))
     def end(self, data: st.DataObject, ending: tuple[str, int | None]) -> None:
-        live = sorted(name for name, real in self.world.containers.items() if real.ended is None)
+        live = [name for name, real in self.world.containers.items() if real.ended is None]
         if live:
             real = self.world.containers[data.draw(st.sampled_from(live))]
             real.ended, (real.reason, real.code) = self.world.now, ending
@@ -254,7 +258,7 @@ class Lab(RuleBasedStateMachine):
         return Container.objects.values_list("node_id", flat=True).get(name=name)
 
     def heartbeats(self) -> None:
-        """Nodes that reach the portal are heard of every five seconds; their containers' leases are renewed."""
+        """Nodes that reach the portal are heard of every few seconds; their containers' leases are renewed."""
         self.world.fences()
         reachable = [node.pk for node in self.nodes if node.pk not in self.world.cut_off]
         Node.objects.filter(pk__in=reachable).update(last_seen_at=self.world.now)
@@ -339,7 +343,7 @@ class Lab(RuleBasedStateMachine):
             for real in self.world.containers.values():
                 if real.ended is None:
                     real.ended, real.reason, real.code = self.world.now, "exited", 0
-            self.time_passes(20)
+            self.time_passes(20, False)
             for check in (
                 self.a_gpu_is_held_once_and_only_by_the_living,
                 self.running_means_one_live_attempt,
@@ -359,7 +363,7 @@ def test_the_lab_keeps_its_laws() -> None:
     run_state_machine_as_test(
         Lab,
         settings=settings(
-            max_examples=60,
+            max_examples=40,
             stateful_step_count=40,
             deadline=None,
             derandomize=True,
