@@ -50,6 +50,8 @@ class Driver:
         self.news = News()
         self.routes = Routes(poll=self.hosts.poll, exited=self.hosts.exited, news=self.news.read)
         self.outcome: Verdict | None = None
+        self._known: set[str] = set()
+        """Hosts that control.json has named; a supervisor may come before its name does."""
         self._left: set[str] = set()
         self._removed: set[str] = set()
         self._blacklisted: Callable[[str], bool] = lambda _host: False
@@ -157,7 +159,8 @@ class Driver:
     def _watch(self) -> None:
         present = self.hosts.present()
         wanted = {host.name for host in self.control.hosts}
-        for name in set(present) - self._left:
+        self._known |= wanted
+        for name in self._known.intersection(present) - self._left:
             if wanted and (name not in wanted or self._blacklisted(name)):
                 self._left.add(name)
                 if name not in wanted:

@@ -97,6 +97,7 @@ class Processes:
                     pass_fds=close_fds_but,
                 )
                 process.returncode = 0  # reaped by us, not by this object
+                _die_before_us(process.pid)
                 self._keys[process.pid] = key
         except BaseException:
             os.close(reader)
@@ -147,6 +148,14 @@ class Processes:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+
+
+def _die_before_us(pid: int) -> None:
+    """When memory runs out, the rank goes and we live to tell."""
+    try:
+        Path(f"/proc/{pid}/oom_score_adj").write_text("900")
+    except OSError:
+        pass
 
 
 def _kill_group(pid: int, number: signal.Signals) -> None:

@@ -46,6 +46,8 @@ class Stream:
 
     def write(self, data: bytes) -> None:
         with self._lock:
+            if self._closed:
+                return
             room = 0 if self._dropped_by else max(self._limit - self._size, 0)
             kept = self._append(data[:room])
             if kept < len(data):
@@ -153,7 +155,10 @@ class Scribe:
                 return
             self._labels[name] = label
             content = {key: {"label": text} for key, text in self._labels.items()}
-            write_atomic(self._logs / "streams.json", json.dumps(content).encode())
+            try:
+                write_atomic(self._logs / "streams.json", json.dumps(content).encode())
+            except OSError:
+                pass  # a full disk must not end the training
 
     def say(self, sentence: str) -> None:
         """A sentence for the user, in the stream ``setup``."""

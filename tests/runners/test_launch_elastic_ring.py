@@ -56,6 +56,7 @@ def test_a_ring_grows_and_shrinks_while_it_counts_on(rings: Rings) -> None:
     h1 = rings.host(1)
     rings.sees(h1, "step 5 of 1 ranks")
     h2 = rings.host(2)
+    until(lambda: "Waiting" in h2.log("setup"))
     rings.offer("h1", "h2")
     rings.sees(h1, "of 2 ranks")
     two = len(h1.log())

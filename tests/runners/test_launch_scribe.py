@@ -85,6 +85,17 @@ def test_a_full_disk_neither_blocks_nor_raises(tmp_path: Path, monkeypatch: pyte
     assert f"{100_000 - TAIL_BYTES:,} bytes dropped by the full disk".encode() in kept
 
 
+def test_a_late_writer_finds_the_log_closed(tmp_path: Path) -> None:
+    """Its file number may by then belong to another file."""
+    stream = Stream(tmp_path, "0", 10_000)
+    stream.close()
+    with (tmp_path / "another").open("wb"), (tmp_path / "and-another").open("wb"):
+        stream.write(b"late")
+        stream.sync()
+        stream.close()
+    assert (tmp_path / "another").read_bytes() == (tmp_path / "and-another").read_bytes() == b""
+
+
 def test_it_refuses_to_write_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "0.log").symlink_to(tmp_path / "elsewhere")

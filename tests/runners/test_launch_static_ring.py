@@ -76,6 +76,21 @@ def test_ranks_wait_until_all_hosts_have_come(tmp_path: Path) -> None:
         assert driver.wait()["code"] == 0
 
 
+def test_a_supervisor_may_come_before_its_name_does(tmp_path: Path) -> None:
+    """The new host's node has heard of it sooner than the driver's."""
+    with attempt(tmp_path) as made:
+        driver, h1, h2 = ring_of(made, WHO, 1, 1, start=False)
+        driver.tell(hosts=[("h1", 1)])
+        driver.start()
+        h2.start()
+        time.sleep(2)
+        driver.tell(hosts=[("h1", 1), ("h2", 1)])
+        h1.start()
+        assert driver.wait()["code"] == 0
+        assert h2.wait()["code"] == 0
+    assert "leaves" not in driver.log("setup")
+
+
 def test_a_stop_of_the_driver_ends_every_host(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
         driver, h1, h2 = ring_of(made, "import time; print('up'); time.sleep(60)", 1, 1)
