@@ -1,0 +1,182 @@
+"""Causes named from what real failures leave in a log."""
+
+import pytest
+
+from portal.cluster.models import Gpu
+from portal.jobs import lifecycle, logs
+from portal.jobs.causes import Facts, classify, duration
+from portal.jobs.models import Attempt
+from tests.portal.jobs_world import exit, make_environment, make_job, make_node, make_project, make_user, place
+
+FAILED = Facts(outcome="failed", exit_reason="exited", exit_code=1)
+
+TRACE = 'Traceback (most recent call last):\n  File "/workspace/train.py", line 12, in <module>\n    main()\n'
+
+
+@pytest.mark.parametrize(
+    ("tail", "code", "words"),
+    [
+        (
+            TRACE
+            + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 15.77 GiB",
+            "gpu_out_of_memory",
+            "GPU's memory",
+        ),
+        (
+            TRACE + "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB",
+            "gpu_out_of_memory",
+            "GPU",
+        ),
+        (TRACE + "ModuleNotFoundError: No module named 'sklearn.datasets'", "import_error", "sklearn.datasets"),
+        (TRACE + "ImportError: cannot import name 'Foo' from 'torch'", "import_error", "import failed"),
+        (
+            '  File "/workspace/train.py", line 3\n    def x(:\n          ^\nSyntaxError: invalid syntax',
+            "syntax_error",
+            "read the code",
+        ),
+        (TRACE + "IndentationError: unexpected indent", "syntax_error", "read the code"),
+        (
+            TRACE + "FileNotFoundError: [Errno 2] No such file or directory: 'data/mnist.npz'",
+            "file_not_found",
+            "data/mnist.npz",
+        ),
+        (
+            "python: can't open file '/workspace/trian.py': [Errno 2] No such file or directory",
+            "file_not_found",
+            "trian.py",
+        ),
+        (TRACE + "OSError: [Errno 28] No space left on device: '/outputs/x'", "disk_full", "disk"),
+        (TRACE + "PermissionError: [Errno 13] Permission denied: '/etc/x'", "not_writable", "may not write"),
+        (TRACE + "OSError: [Errno 30] Read-only file system: '/data/x'", "not_writable", "may not write"),
+        (
+            "RuntimeError: DataLoader worker (pid 71) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.",
+            "shared_memory",
+            "Shared memory",
+        ),
+        (TRACE + "RuntimeError: No CUDA GPUs are available", "no_gpu", "CUDA GPU"),
+        (TRACE + "RuntimeError: CUDA error: device-side assert triggered", "cuda_error", "CUDA operation"),
+        (TRACE + "MemoryError", "out_of_memory", "memory"),
+        (
+            TRACE
+            + "numpy.core._exceptions._ArrayMemoryError: Unable to allocate\nOSError: [Errno 12] Cannot allocate memory",
+            "out_of_memory",
+            "memory",
+        ),
+        ("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --epoch 3", "arguments", "arguments"),
+        (
+            TRACE + "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
+            "no_internet",
+            "Internet",
+        ),
+        (
+            TRACE + "horovod.common.exceptions.HorovodInternalError: ncclAllReduce failed: unhandled system error",
+            "ring",
+            "lost each other",
+        ),
+        (
+            "RuntimeError: [/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.3]:4711",
+            "ring",
+            "lost each other",
+        ),
+        (TRACE + "ValueError: num_classes must be positive", "exception", "ValueError"),
+        (TRACE + "mypackage.errors.DataError: bad row", "exception", "DataError"),
+        ("something went wrong", "exit_code", "exit code 1"),
+    ],
+)
+def test_the_log_gives_the_cause_away(tail: str, code: str, words: str) -> None:
+    cause = classify(FAILED, tail)
+    assert cause["code"] == code and words in cause["title"]
+    assert cause["advice"]
+
+
+def test_a_rank_s_own_error_beats_the_complaints_of_the_others() -> None:
+    tail = "\n".join(
+        [TRACE, "ModuleNotFoundError: No module named 'wandb'", TRACE, "HorovodInternalError: Connection reset by peer"]
+    )
+    assert classify(FAILED, tail)["code"] == "import_error"
+
+
+def test_the_last_of_several_errors_counts() -> None:
+    tail = (
+        TRACE
+        + "KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n"
+        + TRACE
+        + "RuntimeError: b"
+    )
+    cause = classify(FAILED, tail)
+    assert cause["title"] == "The code raised RuntimeError" and cause["detail"] == "RuntimeError: b"
+
+
+def test_a_missing_package_names_the_environment_that_has_it() -> None:
+    facts = Facts(outcome="failed", exit_reason="exited", exit_code=1, offered_by={"sklearn": ["PyTorch with Horovod"]})
+    assert "PyTorch with Horovod" in classify(facts, "ModuleNotFoundError: No module named 'sklearn.svm'")["advice"]
+    assert "ask an admin" in classify(FAILED, "ModuleNotFoundError: No module named 'nowhere'")["advice"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "code", "words"),
+    [
+        (Facts(outcome="failed", exit_reason="oom", exit_code=137, memory_mib=4096), "out_of_memory", "4096 MiB"),
+        (Facts(outcome="failed", exit_reason="disk", exit_code=1), "disk_full", "disk limit"),
+        (Facts(outcome="failed", exit_reason="exited", exit_code=137), "killed", "killed"),
+        (Facts(outcome="failed", exit_reason="exited", exit_code=-9), "killed", "killed"),
+        (Facts(outcome="failed", exit_reason="exited", exit_code=139), "signal", "SIGSEGV"),
+        (Facts(outcome="failed", exit_reason="exited", exit_code=3), "exit_code", "exit code 3"),
+        (Facts(outcome="failed", exit_reason="exited"), "unknown", "without saying why"),
+        (Facts(outcome="timed_out", time_limit_seconds=5400), "time_limit", "1 h 30 min"),
+        (Facts(outcome="lost", exit_reason="lost", node="gpu-3"), "node_lost", "gpu-3 was lost"),
+        (Facts(outcome="lost", exit_reason="fenced", node="gpu-3"), "node_lost", "cut off"),
+        (Facts(outcome="error", exit_reason="create_error", detail="no such image: x"), "environment", "environment"),
+        (Facts(outcome="error", exit_reason="create_error", detail="engine away", node="n"), "node_trouble", "node n"),
+        (Facts(outcome="error", exit_reason="launch_error"), "launch", "brought together"),
+        (Facts(outcome="error", stop_reason="stuck", exit_reason="stopped"), "stuck", "in time"),
+        (Facts(outcome="cancelled"), "cancelled", "Cancelled"),
+        (Facts(outcome="held", stop_reason="held"), "held", "hold"),
+        (Facts(outcome="preempted", stop_reason="preempted"), "preempted", "needed elsewhere"),
+        (Facts(outcome="preempted", stop_reason="drained"), "preempted", "drained"),
+    ],
+)
+def test_the_rows_give_the_cause_away(facts: Facts, code: str, words: str) -> None:
+    cause = classify(facts, "")
+    assert cause["code"] == code and words in cause["title"]
+
+
+def test_a_part_that_ended_early_is_mentioned() -> None:
+    facts = Facts(outcome="failed", exit_reason="exited", exit_code=1, some_ended_early=True)
+    assert "same number of steps" in classify(facts, "HorovodInternalError: x")["detail"]
+
+
+def test_a_hostile_tail_is_read_in_no_time() -> None:
+    for text in (
+        "A" * 200_000,
+        "a." * 100_000,
+        "\n" * 100_000,
+        ": error: " * 20_000,
+        "'" * 100_000,
+        "CUDA error: " * 20_000,
+    ):
+        classify(FAILED, text)
+
+
+def test_times_are_told_in_words() -> None:
+    assert [duration(seconds) for seconds in (0, 59, 90, 3600, 90_061)] == [
+        "0 s",
+        "59 s",
+        "1 min 30 s",
+        "1 h",
+        "1 d 1 h",
+    ]
+
+
+@pytest.mark.django_db
+def test_the_cause_is_found_again_when_the_last_of_the_log_has_come() -> None:
+    make_environment("science", packages=["sklearn"])
+    job = make_job(make_project(make_user("alice")), launcher="command")
+    attempt = place(job, list(Gpu.objects.filter(node=make_node(gpus=1))))
+    part = attempt.containers.get()
+    exit(part, 1)
+    assert Attempt.objects.get(pk=attempt.pk).cause["code"] == "exit_code"
+    logs.append(logs.open_stream(part, "0"), 0, b"ModuleNotFoundError: No module named 'sklearn'\n")
+    lifecycle.note_collected(part)
+    cause = Attempt.objects.get(pk=attempt.pk).cause
+    assert cause["code"] == "import_error" and "science" in cause["advice"]
