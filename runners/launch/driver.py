@@ -185,8 +185,8 @@ class Driver:
         if run.code == 0 and others and late and run.number not in self._early and run.host not in self._left:
             self._early.add(run.number)
             self.scribe.say(
-                f"The rank in slot {run.slot} of {run.host} ended normally while {len(others)} still run. "
-                "All ranks must take the same number of steps"
+                f"The rank in slot {run.slot} of {run.host} ended normally while others still run. "
+                "All ranks must take the same number of steps, or the others wait for it in vain"
             )
 
     def _tell_status(self, phase: str, ranks: int = 0) -> None:

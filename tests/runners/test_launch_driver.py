@@ -1,0 +1,136 @@
+"""What the driver decides and tells, without processes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runners.launch import driver as module
+from runners.launch import hosts as hosts_module
+from runners.launch.driver import EARLY_SECONDS, Driver
+from runners.launch.files import Control, Places
+from runners.launch.scribe import Scribe
+from runners.spec import Ring
+from tests.runners.conftest import make_spec
+
+
+class Desk:
+    """A driver with its files, and hosts that come when told to."""
+
+    def __init__(self, home: Path, elastic: bool) -> None:
+        self.control_file = home / "control.json"
+        self.scribe = Scribe(home / "scribe")
+        self.log = home / "scribe" / "log" / "setup.log"
+        ring = Ring("127.0.0.1", 1, "secret", 1 if elastic else 2, 2)
+        spec = make_spec(role="driver", hostname="driver", slots=0, launcher="horovod", ring=ring, elastic=elastic)
+        places = Places.from_env({"SCHEDULEARN_SCRIBE": str(home / "scribe"), "SCHEDULEARN_CONTROL": str(home)})
+        self.driver = Driver(spec, places, Control(home), self.scribe)
+
+    def offer(self, *names: str) -> None:
+        self.control_file.write_text(json.dumps({"hosts": [{"name": name, "slots": 1} for name in names]}))
+        self.driver.control.refresh()
+
+    def comes(self, name: str) -> list[dict[str, Any]]:
+        answer = self.driver.hosts.poll({"host": name, "slots": 1, "boot": "b", "seen": 0})
+        found: list[dict[str, Any]] = answer["commands"]
+        return found
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts_module, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(module, "TURN_SECONDS", 0.02)
+
+
+@pytest.fixture
+def elastic(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path, elastic=True)
+    yield desk
+    desk.scribe.close()
+
+
+@pytest.fixture
+def static(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path, elastic=False)
+    yield desk
+    desk.scribe.close()
+
+
+def test_an_elastic_ring_does_not_wait_for_ever_for_all_its_hosts(
+    elastic: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SETTLE_SECONDS", 0.1)
+    elastic.offer("h1", "h2")
+    elastic.comes("h1")
+    assert elastic.driver._wait_for_hosts() is None
+    assert "Starting without h2, which may join later" in elastic.said()
+
+
+def test_a_static_ring_without_all_its_hosts_is_our_error(static: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "FORM_SECONDS", 0.2)
+    static.offer("h1", "h2")
+    static.comes("h1")
+    verdict = static.driver._wait_for_hosts()
+    assert verdict is not None
+    assert (verdict.reason, verdict.detail) == ("launch_error", "Waiting for h2 took longer than 0 seconds")
+
+
+def test_a_removed_host_is_told_to_leave_once(elastic: Desk) -> None:
+    elastic.offer("h1", "h2")
+    elastic.comes("h1")
+    elastic.comes("h2")
+    elastic.comes("h9")  # its name is still on the way
+    elastic.driver._watch()
+    elastic.offer("h1")
+    for _ in range(3):
+        elastic.driver._watch()
+    assert [command["do"] for command in elastic.comes("h2")] == ["leave"]
+    assert elastic.comes("h1") == elastic.comes("h9") == []
+    assert elastic.said().count("h2 leaves the ring") == 1
+
+
+def test_a_rank_that_ended_long_before_the_others_is_pointed_out_once(elastic: Desk) -> None:
+    elastic.offer("h1", "h2")
+    for name in ("h1", "h2"):
+        elastic.comes(name)
+    hosts = elastic.driver.hosts
+    early, _ = hosts.start("h1", 0, 0, {}), hosts.start("h2", 0, 1, {})
+    hosts.exited({"run": early.number, "code": 0})
+    elastic.driver._watch()
+    assert "ended normally" not in elastic.said()
+    early.ended_at -= EARLY_SECONDS + 1
+    for _ in range(3):
+        elastic.driver._watch()
+    assert elastic.said().count("slot 0 of h1 ended normally while others still run") == 1
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "removed", "reason"),
+    [
+        ("", 1, False, "exited"),
+        ("stopped", 143, False, "stopped"),
+        ("fenced", 143, False, "fenced"),
+        ("stopped", 134, True, "exited"),  # it had left; what broke later is another matter
+        ("stopped", 0, False, "exited"),
+    ],
+)
+def test_who_ended_the_ranks_says_why_the_ring_broke(
+    elastic: Desk, ending: str, code: int, removed: bool, reason: str
+) -> None:
+    elastic.offer("h1", "h2")
+    elastic.comes("h1")
+    elastic.comes("h2")
+    elastic.driver._watch()
+    run = elastic.driver.hosts.start("h2", 0, 1, {})
+    if removed:
+        elastic.offer("h1")
+        elastic.driver._watch()
+    elastic.driver.hosts.exited({"run": run.number, "code": code, "ending": ending})
+    assert elastic.driver._reason(1) == reason
+    assert elastic.driver._reason(0) == "exited"
