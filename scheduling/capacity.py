@@ -4,7 +4,7 @@ A policy makes a ``Capacity`` of its snapshot, consumes it, and reads its plan o
 of open nodes, the nodes a job can run on, its limits, and never takes from a running job's base.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from copy import copy
 from typing import Self
 
@@ -54,6 +54,10 @@ class Capacity:
 
     def free_for(self, job: Job) -> dict[NodeId, int]:
         return {node.id: self.free[node.id] for node in self.nodes_of(job)}
+
+    def terms(self, job: Job) -> Hashable:
+        """Waiting jobs with equal terms fit alike: what did not fit one does not fit the next."""
+        return job.min_gpus, job.spread, job.nodes, tuple(self._limits_of.get(job.id, ()))
 
     def count(self, job: Job) -> int:
         return placement.total(self.held.get(job.id, {}))

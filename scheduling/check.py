@@ -1,5 +1,6 @@
 """What no plan may do, whatever the policy: the last look before a plan becomes rows."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from scheduling.types import Job, Placement, Plan, Snapshot
@@ -8,9 +9,10 @@ from scheduling.types import Job, Placement, Plan, Snapshot
 def violations(snapshot: Snapshot, plan: Plan) -> list[str]:
     """One sentence for each thing that is wrong with the plan; none for a sound one."""
     known = {job.id: job for job in snapshot.jobs}
+    nodes = {node.id for node in snapshot.nodes}
     found = [f"Job {job} is not in the snapshot." for job in plan.target if job not in known]
     for job in snapshot.jobs:
-        found += _job(job, plan.target.get(job.id, {}), {node.id for node in snapshot.nodes})
+        found += _job(job, plan.target.get(job.id, {}), nodes)
     found += _nodes(snapshot, plan)
     found += _limits(snapshot, plan)
     found += [f"The reason for job {job} is empty." for job, reason in plan.reasons.items() if not reason.strip()]
@@ -63,17 +65,19 @@ def _added(job: Job, target: Placement) -> dict[str, int]:
 
 
 def _nodes(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    for node in snapshot.nodes:
-        given = 0
-        for job in snapshot.jobs:
-            more = _added(job, plan.target.get(job.id, {})).get(node.id, 0)
-            given += more
-            if more and job.nodes is not None and node.id not in job.nodes:
-                yield f"Job {job.id} cannot run on node {node.name}, but is given GPUs of it."
-        if given and not node.open:
-            yield f"Node {node.name} is not open for new work, but {given} of its GPUs are given."
-        if given > node.free:
-            yield f"Node {node.name} has {node.free} free GPUs, but {given} are given."
+    names = {node.id: node.name for node in snapshot.nodes}
+    given: Counter[str] = Counter()
+    for job in snapshot.jobs:
+        more = _added(job, plan.target.get(job.id, {}))
+        given.update(more)
+        for node in more:
+            if job.nodes is not None and node not in job.nodes:
+                yield f"Job {job.id} cannot run on node {names.get(node, node)}, but is given GPUs of it."
+    for view in snapshot.nodes:
+        if given[view.id] and not view.open:
+            yield f"Node {view.name} is not open for new work, but {given[view.id]} of its GPUs are given."
+        if given[view.id] > view.free:
+            yield f"Node {view.name} has {view.free} free GPUs, but {given[view.id]} are given."
 
 
 def _limits(snapshot: Snapshot, plan: Plan) -> Iterator[str]:

@@ -179,6 +179,7 @@ class _World:
             yield Part(node, tuple(self.free[node_id][:count]))
 
     def _add(self, attempt: Attempt, index: int, role: Container.Role, part: Part, spec: RunSpec) -> None:
+        now = timezone.now()  # not the turn's: a GPU given back meanwhile must not seem to be held twice
         container = Container.objects.create(
             attempt=attempt,
             node=part.node,
@@ -186,11 +187,11 @@ class _World:
             role=role,
             name=spec.name,
             spec=spec.to_json(),
-            assigned_at=self.now,
-            state_since=self.now,
+            assigned_at=now,
+            state_since=now,
         )
         Allocation.objects.bulk_create(
-            Allocation(gpu=gpu, attempt=attempt, container=container, allocated_at=self.now) for gpu in part.gpus
+            Allocation(gpu=gpu, attempt=attempt, container=container, allocated_at=now) for gpu in part.gpus
         )
         self.free[part.node.pk] = [gpu for gpu in self.free[part.node.pk] if gpu not in part.gpus]
         wake_node(part.node.pk)

@@ -1,7 +1,7 @@
 """Everybody's minimum first, in order; then what is left, one GPU at a time."""
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -46,18 +46,21 @@ class ElasticFifo:
         why: dict[JobId, str] = {}
         served: list[Job] = []
         line: list[Job] = []
+        vain: set[Hashable] = set()
         for job in queue(snapshot):
             if alone := reasons.impossible(job, later):
                 why[job.id] = alone
             elif self.strict and line:
                 line.append(job)
-            elif roomier := _with_least_for(job, later, running):
+            elif later.terms(job) not in vain and (roomier := _with_least_for(job, later, running)):
                 later = roomier
                 served.append(job)
-            elif alone := _limited(job, later, running):
-                why[job.id] = alone
             else:
-                line.append(job)
+                vain.add(later.terms(job))  # the ledger only gets tighter: no use in trying the like of it again
+                if alone := _limited(job, later, running):
+                    why[job.id] = alone
+                else:
+                    line.append(job)
         _share_rest(later, served, running)
 
         now = Capacity(snapshot)
