@@ -9,6 +9,7 @@ what is there decides what to do. Several loops, each with one duty, so that no 
     observe      list the runtime's containers; bounded calls only, never a stream
     facts        GPUs, problems, the machine's facts
     tend         disk limits of running containers
+    tidy         what long gone jobs left, every hour
     outputs      files of running containers, every 30 s
     logs, environments   LogShipper, EnvironmentKeeper
 
@@ -30,7 +31,7 @@ from typing import Any
 from runners import gpus
 from runners.agent_settings import Identity, Settings, SetupError, identify, lock_home, machine_facts, make_runtime
 from runners.codestore import CodeStore
-from runners.diskwatch import over_limit
+from runners.diskwatch import over_limit, tidy
 from runners.environment_keeper import EnvironmentKeeper
 from runners.environments import Environments
 from runners.hands import Hands, NotYet, renew_lease
@@ -51,6 +52,7 @@ OBSERVE_SECONDS = 0.5
 FACTS_SECONDS = 5.0
 TEND_SECONDS = 10.0
 OUTPUTS_SECONDS = 30.0
+TIDY_SECONDS = 3600.0
 RECONCILE_SECONDS = 1.0
 PROMPT_SECONDS = 4.0
 """A reply this old, counted from when its report was sent, neither renews a lease nor allows a start: the portal counts
@@ -122,6 +124,7 @@ class Agent:
                 Loop("reconcile", RECONCILE_SECONDS, self._reconcile),
                 Loop("tend", TEND_SECONDS, self._tend),
                 Loop("outputs", OUTPUTS_SECONDS, self._send_outputs),
+                Loop("tidy", TIDY_SECONDS, self._tidy),
             )
         }
 
@@ -141,37 +144,11 @@ class Agent:
             loop.end()
         self.environments.stop()
         if stop_jobs:
-            self._stop_jobs()
+            self.hands.stop_everything(EXIT_STOP_SECONDS)
         self.shipper.stop()
         self.portal.close()
         for loop in self._loops.values():
             loop.join(1.0)
-
-    def _stop_jobs(self) -> None:
-        """Everything that runs is ended, and will be reported as lost: the portal may run it again."""
-        until = time.monotonic() + EXIT_STOP_SECONDS + 5
-        while time.monotonic() < until and (names := self._running_names()):
-            threads = [threading.Thread(target=self._stop_job, args=(name,), daemon=True) for name in names]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(max(0.0, until - time.monotonic()))
-            # Once more: a start may have been on its way.
-
-    def _running_names(self) -> list[str]:
-        try:
-            return [seen.name for seen in self.runtime.list() if seen.state == "running"]
-        except EngineError as error:
-            logger.warning("The containers could not be stopped: %s", error)
-            return []
-
-    def _stop_job(self, name: str) -> None:
-        if self.ledger.get(name) is not None:
-            self.ledger.change(name, halted="lost", halted_detail="Its node was switched off.")
-        try:
-            self.runtime.stop(name, EXIT_STOP_SECONDS)
-        except RunError as error:
-            logger.warning("%s could not be stopped: %s", name, error)
 
     def _ring(self, *names: str) -> None:
         for name in names:
@@ -369,6 +346,17 @@ class Agent:
                 self.hands.sender(wish.spec.attempt).send(wish.spec.name, ended=False)
             except PortalError:
                 break  # they are still there the next time
+        return None
+
+    def _tidy(self) -> float | None:
+        if not self._full_pass:
+            return SYNC_SECONDS
+        with self._lock:
+            listed = [wish.spec for wish in (self._desired or {}).values()]
+        known = self.ledger.notes().values()
+        jobs, attempts = {spec.job for spec in listed}, {spec.attempt for spec in listed}
+        tidy(self.files, jobs | {note.job for note in known}, attempts | {note.attempt for note in known})
+        self.code.tidy()
         return None
 
     def _running(self) -> list[Desired]:

@@ -5,11 +5,11 @@ plain names, beneath the workspace, with modes of ours.
 """
 
 import contextlib
-import logging
 import os
 import re
 import tarfile
 import threading
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -17,13 +17,12 @@ from typing import BinaryIO, Protocol
 from runners.nodefiles import MOST_DEPTH, opened_folder
 from runners.runtime import CreateError
 
-logger = logging.getLogger(__name__)
-
 SHA256 = re.compile(r"[0-9a-f]{64}")
 MOST_BYTES = 2 << 30
 """Of one tar; the portal takes at most 1 GiB unpacked."""
 MOST_ENTRIES = 20_000
 CACHE_BYTES = 10 << 30
+PART_SECONDS = 3600
 PIECE = 1 << 20
 
 
@@ -66,6 +65,10 @@ class CodeStore:
 
     def tidy(self, keep: Path | None = None) -> None:
         """Deletes what was used longest ago when the cache has outgrown its size, and fetches cut short by a crash."""
+        for part in self.folder.glob(".*.part"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - part.stat().st_mtime > PART_SECONDS:
+                    part.unlink()
         found = []
         for path in self.folder.glob("*.tar"):
             with contextlib.suppress(FileNotFoundError):

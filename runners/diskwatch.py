@@ -1,9 +1,14 @@
-"""What a container may fill, and whether it has.
+"""What a container may fill, whether it has, and what of old jobs may go.
 
 Three bounds, because three things are kept for different times: workspace and outputs share ``disk_mib``; checkpoints,
 which outlive the attempt, have as much again; and what only the supervisor should write has what logs can need.
 """
 
+import os
+import time
+from collections.abc import Collection
+
+from runners.ledger import delete_tree
 from runners.log_shipper import MOST_STREAM
 from runners.nodefiles import NodeFiles, disk_usage
 from runners.spec import RunSpec
@@ -11,6 +16,12 @@ from runners.spec import RunSpec
 MIB = 1 << 20
 SCRIBE_MIB = 64
 """For everything in scribe/ that is no log."""
+
+KEEP_SECONDS = 30 * 24 * 3600
+"""Checkpoints stay this long after their job was last listed here: a retry or a copy may still want them."""
+
+SETTLED_SECONDS = 3600
+"""A folder younger than this may belong to an attempt that has just come."""
 
 
 def over_limit(files: NodeFiles, spec: RunSpec) -> str:
@@ -31,3 +42,16 @@ def over_limit(files: NodeFiles, spec: RunSpec) -> str:
     if scribe.disk_bytes > SCRIBE_MIB * MIB + (spec.slots + 1) * MOST_STREAM or not scribe.complete:
         return "It wrote where only its supervisor writes, and far too much."
     return ""
+
+
+def tidy(files: NodeFiles, jobs: Collection[int], attempts: Collection[int]) -> None:
+    """Marks the folders of these jobs as used; deletes those of jobs long gone, and of attempts nobody knows."""
+    for folder in files.jobs.iterdir():
+        if folder.name in {str(job) for job in jobs}:
+            os.utime(folder)
+        elif time.time() - folder.stat().st_mtime > KEEP_SECONDS:
+            delete_tree(folder)
+    for folder in files.attempts.iterdir():
+        known = folder.name in {str(attempt) for attempt in attempts}
+        if not known and time.time() - folder.stat().st_mtime > SETTLED_SECONDS:
+            delete_tree(folder)

@@ -35,7 +35,7 @@ from runners.reconcile import (
     Tell,
     Told,
 )
-from runners.runtime import ContainerRuntime, CreateError, EngineError, Observed
+from runners.runtime import ContainerRuntime, CreateError, EngineError, Observed, RunError
 from runners.spec import RunSpec
 
 logger = logging.getLogger(__name__)
@@ -119,6 +119,32 @@ class Hands:
         """The agent's own wish to end it; the portal's word goes before."""
         self.ledger.change(wish.spec.name, halted=reason, halted_detail=detail)
         logger.warning("%s is stopped: %s", wish.spec.name, detail)
+
+    def stop_everything(self, grace_seconds: int) -> None:
+        """Whatever runs is ended, and will be reported as lost: the portal may run it again."""
+        until = time.monotonic() + grace_seconds + 5
+        while time.monotonic() < until and (names := self._running()):
+            threads = [threading.Thread(target=self._stop, args=(name, grace_seconds), daemon=True) for name in names]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(max(0.0, until - time.monotonic()))
+            # Once more: a start may have been on its way.
+
+    def _running(self) -> list[str]:
+        try:
+            return [seen.name for seen in self.runtime.list() if seen.state == "running"]
+        except EngineError as error:
+            logger.warning("The containers could not be stopped: %s", error)
+            return []
+
+    def _stop(self, name: str, grace_seconds: int) -> None:
+        if self.ledger.get(name) is not None:
+            self.ledger.change(name, halted="lost", halted_detail="Its node was switched off.")
+        try:
+            self.runtime.stop(name, grace_seconds)
+        except RunError as error:
+            logger.warning("%s could not be stopped: %s", name, error)
 
     def _or_create_error(self, spec: RunSpec, work: Callable[[], None]) -> None:
         try:

@@ -1,13 +1,14 @@
 """Each of a container's folders has its bound, and the sentence says which one it broke."""
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runners.diskwatch import over_limit
+from runners.diskwatch import KEEP_SECONDS, over_limit, tidy
 from runners.nodefiles import NodeFiles
 from runners.runtime import Folders
 from runners.spec import Resources, RunSpec
@@ -63,3 +64,22 @@ def test_the_scribe_may_not_be_used_as_a_store(
     monkeypatch.setattr("runners.diskwatch.SCRIBE_MIB", 1)
     (folders.scribe / "loot").write_bytes(os.urandom(1100 << 10))
     assert "only its supervisor" in sentence(tmp_path)
+
+
+def test_checkpoints_of_jobs_long_gone_are_deleted_and_no_others(tmp_path: Path) -> None:
+    files = NodeFiles(tmp_path)
+    files.make()
+    for job in (1, 2, 3):
+        files.checkpoints(job).mkdir(parents=True)
+        (files.checkpoints(job) / "step").touch()
+    long_ago = time.time() - KEEP_SECONDS - 60
+    for job in (1, 2):
+        os.utime(files.jobs / str(job), (long_ago, long_ago))
+    for attempt in (11, 12, 13):
+        files.outputs(attempt).mkdir(parents=True)
+    for attempt in (11, 12):
+        os.utime(files.attempt(attempt), (long_ago, long_ago))
+    tidy(files, jobs=[1], attempts=[11])
+    assert sorted(path.name for path in files.jobs.iterdir()) == ["1", "3"]
+    assert sorted(path.name for path in files.attempts.iterdir()) == ["11", "13"], "13 may have just come"
+    assert (files.jobs / "1").stat().st_mtime > long_ago + 60, "it counts as used now"
