@@ -1,0 +1,87 @@
+"""From a line being written to a browser's socket having it, beside a tail of the same file by a bare reader."""
+
+import asyncio
+import json
+import re
+import statistics
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import websockets
+
+from tests.system.product import PASSWORD, Product
+
+STAMPED = re.compile(rb"at (\d+\.\d+)\n")
+SCRIPT = (
+    "import time\nfor _ in range({lines}):\n    print(f'at {{time.time():.6f}}', flush=True)\n    time.sleep({gap})\n"
+)
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Milliseconds from a line's own stamp to its arrival."""
+
+    median: float
+    p99: float
+    lines: int
+
+    @classmethod
+    def of(cls, delays: list[float]) -> "Delays":
+        ordered = sorted(delays)
+        return cls(statistics.median(ordered) * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3, len(ordered))
+
+
+def session_cookies(product: Product) -> str:
+    with httpx.Client(base_url=product.url, trust_env=False) as client:
+        client.get("/accounts/sign-in/")
+        form = {"username": "ada", "password": PASSWORD, "csrfmiddlewaretoken": client.cookies["csrftoken"]}
+        client.post("/accounts/sign-in/", data=form, headers={"Referer": product.url})
+        return "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+
+
+async def watch(product: Product, job: int, lines: int, seconds: float) -> list[float]:
+    """Delays of ``lines`` lines as a browser's socket gets them; those printed before it connected do not count."""
+    delays: list[float] = []
+    received, rest = 0, b""
+    uri = f"{product.url.replace('http', 'ws')}/ws/jobs/{job}/log/"
+    headers = {"Cookie": session_cookies(product), "Origin": product.url}
+    async with asyncio.timeout(seconds), websockets.connect(uri, additional_headers=headers, proxy=None) as socket:
+        connected = time.time()
+        await socket.send(json.dumps({"type": "read", "cursors": {}}))
+        async for message in socket:
+            now = time.time()
+            if isinstance(message, str):
+                if json.loads(message)["type"] == "streams":
+                    await socket.send(json.dumps({"type": "read", "cursors": {}}))
+                continue
+            received += len(message)
+            await socket.send(json.dumps({"type": "ack", "bytes": received}))
+            (header,) = struct.unpack(">I", message[:4])
+            rest += message[4 + header :]
+            stamps = [float(stamp) for stamp in STAMPED.findall(rest)]
+            rest = rest[rest.rfind(b"\n") + 1 :]
+            delays += [now - stamp for stamp in stamps if stamp > connected]
+            if len(delays) >= lines:
+                return delays[:lines]
+    return delays
+
+
+def tail(path: Path, lines: int, seconds: float) -> list[float]:
+    """The floor: a reader of the file itself that looks every 5 ms."""
+    delays, until = [], time.monotonic() + seconds
+    with path.open("rb") as file:
+        file.seek(0, 2)
+        rest = b""
+        while len(delays) < lines and time.monotonic() < until:
+            piece = file.read()
+            now = time.time()
+            if not piece:
+                time.sleep(0.005)
+                continue
+            rest += piece
+            delays += [now - float(stamp) for stamp in STAMPED.findall(rest)]
+            rest = rest[rest.rfind(b"\n") + 1 :]
+    return delays[:lines]

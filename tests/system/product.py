@@ -1,0 +1,199 @@
+"""Runs the whole product as real processes in a folder of its own, and talks to it as a script would.
+
+``Product.small(...)`` is what ``make run`` starts; ``Product.lab(...)`` starts web, scheduler, worker and agent one by
+one on PostgreSQL and Redis. Each program can be killed and started again by name.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.servers import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+PORTAL_SECRETS = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY")
+
+MAKE_ADMIN = """
+from portal.accounts.models import ApiToken, User
+user = User.objects.create_superuser("ada", "ada@example.org", "{password}")
+print("TOKEN", ApiToken.issue(user, "system test")[1])
+"""
+JOIN_TOKEN = """
+from portal.cluster.services import issue_join_token
+print("JOIN", issue_join_token(None, approves=True))
+"""
+PASSWORD = "correct horse battery staple"
+
+
+def wait_for(what: str, look: Callable[[], Any], seconds: float = 30.0, every: float = 0.1) -> Any:
+    """The first truthy answer; AssertionError with ``what`` when the time is up."""
+    until, answer = time.monotonic() + seconds, None
+    while time.monotonic() < until:
+        if answer := look():
+            return answer
+        time.sleep(every)
+    raise AssertionError(f"{what}: not within {seconds} s (last answer: {answer!r})")
+
+
+@dataclass
+class Product:
+    home: Path
+    env: dict[str, str]
+    port: int
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    token: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @classmethod
+    def make(cls, home: Path, runtime: str, **env: str) -> "Product":
+        port = free_port()
+        return cls(
+            home,
+            {
+                **{name: value for name, value in os.environ.items() if name not in PORTAL_SECRETS},
+                "SCHEDULEARN_HOME": str(home),
+                "PORT": str(port),
+                "SCHEDULEARN_URL": f"http://127.0.0.1:{port}",
+                "RUNTIME": runtime,
+                "SCHEDULEARN_CPU_SLOTS": "2",
+                "PYTHONUNBUFFERED": "1",
+                **env,
+            },
+            port,
+        )
+
+    # programs
+
+    def manage(self, *args: str) -> str:
+        run = subprocess.run(
+            [sys.executable, "manage.py", *args],
+            cwd=ROOT,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert run.returncode == 0, run.stdout + run.stderr
+        return run.stdout
+
+    def shell(self, code: str) -> str:
+        return self.manage("shell", "-v", "0", "-c", code)
+
+    def start(self, name: str) -> None:
+        argv = {
+            "up": ["manage.py", "up"],
+            "web": ["-m", "daphne", "-v", "0", "-b", "127.0.0.1", "-p", str(self.port), "portal.asgi:application"],
+            "scheduler": ["manage.py", "runscheduler"],
+            "worker": ["-m", "celery", "-A", "portal", "worker", "-c", "1", "-B", "-s", str(self.home / "beat")],
+            "agent": ["-m", "runners.agent"],
+        }[name]
+        env = {key: value for key, value in self.env.items() if name != "agent" or key not in PORTAL_SECRETS}
+        if name == "agent" and not (self.home / "agent" / "node.json").exists():
+            env["SCHEDULEARN_JOIN_TOKEN"] = re.search(r"JOIN (\S+)", self.shell(JOIN_TOKEN)).group(1)  # type: ignore[union-attr]
+        with (self.home / f"{name}.out").open("ab") as out:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, *argv],
+                cwd=ROOT,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def kill(self, name: str) -> None:
+        """kill -9: no clean-up, no farewell."""
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def output(self, name: str) -> str:
+        return (self.home / f"{name}.out").read_text(errors="replace")
+
+    def stop(self) -> None:
+        for process in reversed(list(self.processes.values())):
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT if "up" in self.processes else signal.SIGTERM)
+                try:
+                    process.wait(40)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        self.processes.clear()
+
+    def start_all(self) -> None:
+        self.manage("migrate", "-v", "0")
+        self.token = re.search(r"TOKEN (\S+)", self.shell(MAKE_ADMIN.format(password=PASSWORD))).group(1)  # type: ignore[union-attr]
+        self.start("web")
+        wait_for("the web process answers", self.answers)
+        self.start("scheduler")
+        if "REDIS_URL" in self.env:
+            self.start("worker")
+        self.start("agent")
+
+    def answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/accounts/sign-in/", timeout=5, trust_env=False).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    # the REST API, as a script uses it
+
+    def api(self, method: str, path: str, **options: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self.token}", **options.pop("headers", {})}
+        return httpx.request(
+            method, f"{self.url}/api/v1/{path}", headers=headers, timeout=30, trust_env=False, **options
+        )
+
+    def get(self, path: str) -> Any:
+        response = self.api("GET", path)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def post(self, path: str, **options: Any) -> Any:
+        response = self.api("POST", path, **options)
+        assert response.status_code in (200, 201), response.text
+        return response.json()
+
+    def wait_for_environment(self, key: str, seconds: float = 900) -> None:
+        def ready() -> bool:
+            try:
+                nodes = self.get("nodes/")["results"]
+            except (httpx.HTTPError, AssertionError):
+                return False
+            return any(e["key"] == key and e["state"] == "ready" for node in nodes for e in node["environments"])
+
+        wait_for(f"environment {key} is ready", ready, seconds, every=1.0)
+
+    def job_state(self, job: int) -> str:
+        try:
+            return str(self.get(f"jobs/{job}/")["state"])
+        except (httpx.HTTPError, AssertionError):
+            return ""  # the web process is away just now
+
+    def wait_for_job(self, job: int, *states: str, seconds: float = 120) -> str:
+        return str(
+            wait_for(f"job {job} is {states}", lambda: (state := self.job_state(job)) in states and state, seconds)
+        )
+
+
+@contextmanager
+def running(product: Product) -> Iterator[Product]:
+    try:
+        yield product
+    finally:
+        product.stop()
