@@ -1,0 +1,130 @@
+"""Many jobs, several schedulers that ignore each other, agents, and somebody who keeps switching the policy.
+
+``python -m tests.portal.storm`` runs a smaller one on a SQLite file of its own and prints what came of it as JSON.
+"""
+
+import itertools
+import json
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass
+class Weather:
+    """What a storm left behind."""
+
+    turns: int = 0
+    dropped: int = 0
+    switches: int = 0
+    database_errors: list[str] = field(default_factory=list)
+    unfinished: int = 0
+    started_twice: int = 0
+    held_twice: int = 0
+    crashed: list[str] = field(default_factory=list)
+
+
+def storm(jobs: int, *, schedulers: int = 2, switch_every: float | None = None, seconds: float = 100) -> Weather:
+    """Runs until all jobs have finished or the time is up. The lock that keeps schedulers apart must be off."""
+    from django.db import Error, connection
+
+    from portal.control import cycle
+    from portal.control.services import switch_policy
+    from portal.jobs.models import FINISHED_STATES, Job
+    from tests.portal.control_world import agents_do_as_told, heartbeat, lead, queue, ready_node
+
+    chance = random.Random(7)
+    nodes = (("a", 8), ("b", 8), ("c", 4))
+    for name, gpus in nodes:
+        ready_node(name, gpus)
+    for _ in range(jobs):
+        least = chance.choice([1, 1, 1, 2, 4])
+        most = min(4, least + chance.choice([0, 0, 0, 2]))
+        kind = {"launcher": "command", "entry": "true"} if most == least else {}
+        queue(least, most, owner=chance.choice(["alice", "bob"]), **kind)
+    epoch, weather, over = lead(), Weather(), threading.Event()
+
+    def forever(work: Callable[[], object], rest: float) -> Callable[[], None]:
+        def loop() -> None:
+            try:
+                while not over.wait(rest):
+                    try:
+                        work()
+                    except Error as error:
+                        weather.database_errors.append(f"{type(error).__name__}: {error}"[:200])
+                        connection.close()
+            except Exception as error:  # a thread's death must fail the test, not hide
+                weather.crashed.append(f"{type(error).__name__}: {error}")
+            finally:
+                connection.close()
+
+        return loop
+
+    def turn() -> None:
+        done = cycle.run(epoch)
+        weather.turns += 1
+        weather.dropped += len(done.applied.dropped)
+        if done.error:
+            weather.crashed.append(done.error)
+
+    def work() -> None:
+        heartbeat()
+        agents_do_as_told(finish=True, hasty=True)
+
+    policies = itertools.cycle([("fifo", {"strict": False}), ("round_robin", {}), ("elastic_fifo", {}), ("fifo", {})])
+
+    def switch() -> None:
+        switch_policy(None, *next(policies))
+        weather.switches += 1
+
+    loops = [forever(turn, 0.001) for _ in range(schedulers)] + [forever(work, 0.01)]
+    if switch_every:
+        loops.append(forever(switch, switch_every))
+    threads = [threading.Thread(target=loop) for loop in loops]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + seconds
+    left = Job.objects.exclude(state__in=FINISHED_STATES)
+    while left.exists() and time.monotonic() < until and not weather.crashed:
+        time.sleep(0.1)
+    over.set()
+    for thread in threads:
+        thread.join()
+    look_around(weather)
+    return weather
+
+
+def look_around(weather: Weather) -> None:
+    """No job unfinished or started twice, no GPU held twice at any moment."""
+    from django.db.models import Count
+
+    from portal.jobs.models import Allocation, Job
+
+    weather.unfinished = Job.objects.exclude(state="SUCCEEDED").count()
+    weather.started_twice = Job.objects.annotate(n=Count("attempts")).exclude(n=1).count()
+    history = Allocation.objects.order_by("gpu", "allocated_at").values_list("gpu", "allocated_at", "released_at")
+    for (gpu, _, released), (next_gpu, allocated, _) in itertools.pairwise(history):
+        if gpu == next_gpu and (released is None or allocated < released):
+            weather.held_twice += 1
+
+
+def main() -> None:
+    import django
+
+    django.setup()
+    from django.core.management import call_command
+
+    from portal.control import cycle
+
+    call_command("migrate", verbosity=0)
+    cycle.take_lock = lambda: True
+    print(json.dumps(asdict(storm(int(sys.argv[1]), switch_every=0.1))))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
+    main()
