@@ -43,7 +43,7 @@ from runners.portal_client import Backoff, PortalAwayError, PortalClient, Portal
 from runners.reconcile import Action, Desired, Finish, Note, reconcile, renewed, state_of
 from runners.runtime import ContainerRuntime, EngineError, Observed, RunError
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("runners.agent")  # also when it is __main__
 
 SYNC_SECONDS = 5.0
 SYNC_GAP_SECONDS = 0.05
