@@ -68,7 +68,7 @@ PACKAGES = {
         "g++": "g++",
         "cmake": "cmake",
     },
-    "chromium": {"chromium": "chromium"},
+    "chromium": {"chromium": "chromium", "node": "nodejs"},
 }
 """What a need is called on this machine -> the Debian package that brings it."""
 
