@@ -41,11 +41,11 @@ def run(made: Attempt, key: str) -> tuple[dict[str, Any], Container]:
     ranks = job["max_gpus"]
     if job["launcher"] == "command":
         host = made.container((*shlex.split(job["entry"]), *job["arguments"]), code=code).start()
-        return host.wait(60), host
+        return host.wait(150), host
     command = ("python", job["entry"], *job["arguments"])
     if job["launcher"] == "torchrun":
         host = made.container(command, "torchrun", slots=ranks, code=code).start()
-        return host.wait(60), host
+        return host.wait(150), host
     ring = local_ring(job["min_gpus"], ranks)
     driver = made.container(command, "horovod", "driver", "driver", 0, ring, job["elastic"])
     hosts = [
@@ -55,7 +55,7 @@ def run(made: Attempt, key: str) -> tuple[dict[str, Any], Container]:
     driver.tell(hosts=[(host.spec.hostname, 1) for host in hosts])
     for container in made.containers:
         container.start()
-    return driver.wait(60), hosts[0]
+    return driver.wait(150), hosts[0]
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -75,7 +75,7 @@ def test_the_gallery_is_complete_and_in_order() -> None:
 
 
 @pytest.mark.horovod
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("key", [key for key in KEYS if key != "failing"])
 def test_it_learns_to_read_digits(tmp_path: Path, job_python: str, key: str) -> None:
     with attempt(tmp_path, job_python) as made:
@@ -89,7 +89,7 @@ def test_it_learns_to_read_digits(tmp_path: Path, job_python: str, key: str) -> 
 
 
 @pytest.mark.horovod
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("key", ["pytorch-digits", "horovod-elastic"])
 def test_a_retry_goes_on_from_the_checkpoint(tmp_path: Path, job_python: str, key: str) -> None:
     with attempt(tmp_path, job_python) as made:

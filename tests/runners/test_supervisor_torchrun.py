@@ -6,7 +6,7 @@ import pytest
 
 from tests.runners.launching import attempt, local_ring, until
 
-pytestmark = [pytest.mark.horovod, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
 WHO = """
 import os, sys
@@ -22,7 +22,7 @@ ONE_FAILS = "import os, sys, time; print('up'); time.sleep(1); sys.exit(3 if os.
 def test_each_rank_has_its_own_stream(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
         host = made.container(("python", "-c", WHO), "torchrun", slots=2).start()
-        assert host.wait(60) == {"code": 0, "reason": "exited", "detail": ""}
+        assert host.wait(150) == {"code": 0, "reason": "exited", "detail": ""}
     for rank in ("0", "1"):
         lines = [line for line in host.log(rank).splitlines() if "of rank" in line]
         assert lines == [f"out of rank {rank} of 2", f"err of rank {rank}"]
@@ -40,7 +40,7 @@ def test_unequal_hosts_form_one_ring(tmp_path: Path, job_python: str) -> None:
             host.tell(hosts=[("h0", 2), ("h1", 1)])
             host.start()
         for host in hosts:
-            assert host.wait(60)["code"] == 0, host.told()
+            assert host.wait(150)["code"] == 0, host.told()
         ranks = {label for host in hosts for name, label in host.labels().items() if name != "setup"}
         assert ranks == {"rank 0", "rank 1", "rank 2"}
         said = hosts[0].log("0") + hosts[0].log("1") + hosts[1].log("0")
@@ -52,7 +52,7 @@ def test_unequal_hosts_form_one_ring(tmp_path: Path, job_python: str) -> None:
 def test_a_failing_rank_fails_the_job(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
         host = made.container(("python", "-c", ONE_FAILS), "torchrun", slots=2).start()
-        exit = host.wait(60)
+        exit = host.wait(150)
     assert (exit["code"], exit["reason"]) == (1, "exited")
     assert host.log("1") == "up\n"
     assert "exitcode" in host.log("setup")  # torchrun's own account of which rank failed
