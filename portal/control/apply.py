@@ -5,7 +5,7 @@ not at all; the next turn decides afresh.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -142,7 +142,7 @@ class _World:
 
     def _start(self, job: Job, line: Line) -> None:
         chosen = list(self._pick(line.add))
-        attempt = lifecycle.start_attempt(job, self.policy)
+        attempt = lifecycle.start_attempt(job, self.policy, _where(chosen))
         attempt.job = job  # the one with its environment and code
         hosts = runspec.parts_of(job, job.elastic, chosen)
         home, ranks = hosts[0].node, sum(len(part.gpus) for part in hosts)
@@ -223,3 +223,8 @@ class _World:
             raise Gone("the job has nothing left to give back there")
         for part in spare[-count:]:
             lifecycle.stop_container(part, StopReason.PREEMPTED)
+
+
+def _where(parts: Sequence[Part]) -> str:
+    """For the job's history: ``a (2 GPUs) and b (1 GPU)``."""
+    return " and ".join(f"{part.node.name} ({len(part.gpus)} GPU{'s' * (len(part.gpus) > 1)})" for part in parts)

@@ -137,17 +137,18 @@ def _note_exit(job: Job, part: Container) -> None:
 
 
 @transaction.atomic
-def start_attempt(job: Job, policy: str) -> Attempt:
+def start_attempt(job: Job, policy: str, where: str = "") -> Attempt:
     """A new live attempt, for the caller to give containers and GPUs to in the same transaction.
 
-    Raises Stale when the job is no longer waiting.
+    ``where`` goes into the history, e.g. ``node a (2 GPUs)``. Raises Stale when the job is no longer waiting.
     """
     row = locked(job.pk)
     if row.state != JobState.QUEUED or row.intent != Job.Intent.RUN:
         raise Stale(f"job {job.pk} no longer waits: it is {row.get_state_display()}")
     last = row.attempts.aggregate(last=Max("number"))["last"] or 0
     attempt = Attempt.objects.create(job=row, number=last + 1, policy=policy, secret=secrets.token_hex(32))
-    record(row, "placed", f"Attempt {attempt.number} was placed by {policy}.", attempt=attempt.number)
+    placed = f"placed on {where}" if where else "placed"
+    record(row, "placed", f"Attempt {attempt.number} was {placed} by {policy}.", attempt=attempt.number)
     settle(row)
     _copy_state(row, job)
     return attempt

@@ -51,7 +51,8 @@ def test_a_start_makes_attempt_containers_allocations_and_a_line_of_history() ->
     assert attempt.allocations.count() == 2
     job.refresh_from_db()
     assert (job.state, job.waiting_reason, job.queue_position) == ("RUNNING", "", None)
-    assert attempt.policy in JobEvent.objects.get(kind="placed").text
+    text = f"Attempt 1 was placed on a (2 GPUs) by {attempt.policy}."
+    assert JobEvent.objects.get(kind="placed").text == text
     assert {part.node for part in Container.objects.all()} == {node}
 
 
