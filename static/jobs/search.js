@@ -5,6 +5,7 @@ export class Search {
     this.query = "";
     this.hits = []; // indexes into the shown lines
     this.seen = 0; // shown lines looked at so far
+    this.growing = []; // indexes of lines that had no hit yet but were not at their end
     this.current = -1; // index into hits
   }
 
@@ -19,6 +20,7 @@ export class Search {
     const line = this.current >= 0 ? this.line : null;
     this.hits = [];
     this.seen = 0;
+    this.growing = [];
     this.extend(lines);
     this.current = line ? this.hits.findIndex((hit) => lines[hit] === line) : -1;
   }
@@ -26,11 +28,24 @@ export class Search {
   /** Looks at the lines added since. */
   extend(lines) {
     if (this.query) {
-      for (let i = this.seen; i < lines.length; i++) {
-        if (lines[i].text.toLowerCase().includes(this.query)) this.hits.push(i);
-      }
+      const again = this.growing;
+      this.growing = [];
+      for (const i of again) if (this.#test(lines[i], i)) this.#insert(i);
+      for (let i = this.seen; i < lines.length; i++) if (this.#test(lines[i], i)) this.hits.push(i);
     }
     this.seen = lines.length;
+  }
+
+  #test(line, i) {
+    if (line.text.toLowerCase().includes(this.query)) return true;
+    if (line.stream.open === line) this.growing.push(i);
+    return false;
+  }
+
+  #insert(i) {
+    const at = this.hits.findIndex((hit) => hit > i);
+    this.hits.splice(at < 0 ? this.hits.length : at, 0, i);
+    if (at >= 0 && at <= this.current) this.current += 1;
   }
 
   /** Moves to the next hit (step 1) or the one before (step -1), from the line seen at `near` at first. */

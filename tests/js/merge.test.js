@@ -76,6 +76,19 @@ test("search counts, steps in a circle and keeps its place when lines come befor
   assert.equal(search.hits.length, 5);
 });
 
+test("a line that goes on is looked at again", () => {
+  const a = { name: "a" };
+  const shown = [line(a, 1, "los"), line(a, 2, "loss")];
+  a.open = shown[0];
+  const search = new Search();
+  search.start("loss", shown);
+  assert.deepEqual(search.hits, [1]);
+  shown[0].text = "loss 0.5";
+  search.extend(shown);
+  search.extend(shown);
+  assert.deepEqual(search.hits, [0, 1]);
+});
+
 test("pieces cut the text at styles and marks and lose nothing", () => {
   assert.deepEqual(pieces("plain", null, ""), [["plain", "", false]]);
   assert.deepEqual(pieces("a loss b", [[0, 4, "fg1"]], "loss"), [

@@ -1,0 +1,94 @@
+"""The process beside a test's portal that makes people, jobs and log lines in its database."""
+
+import json
+import os
+import sys
+from datetime import timedelta
+from typing import Any
+
+import django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
+django.setup()
+
+from django.utils import timezone  # noqa: E402
+
+from portal.accounts.models import User  # noqa: E402
+from portal.cluster.models import Node  # noqa: E402
+from portal.jobs import lifecycle, logs  # noqa: E402
+from portal.jobs.models import Container, Job  # noqa: E402
+from portal.projects.models import Membership  # noqa: E402
+from tests import seed  # noqa: E402
+from tests.browser.portal import PASSWORD  # noqa: E402
+from tests.portal import jobs_world as world  # noqa: E402
+
+
+def seeded() -> dict[str, Any]:
+    """People, nodes and jobs in every state, with everybody's password set."""
+    made = seed.main(lines=400)
+    for user in User.objects.all():
+        user.set_password(PASSWORD)
+        user.save(update_fields=["password"])
+    Node.objects.filter(draining=False).update(last_seen_at=timezone.now() + timedelta(hours=1))
+    return made
+
+
+def running_job() -> dict[str, int]:
+    alice = User.objects.get(username="alice")
+    node = world.make_node(gpus=2)
+    job = world.make_job(world.make_project(alice, "Logs"), name="talkative")
+    attempt = world.place(job, list(node.gpus.all()))
+    part = attempt.containers.get()
+    lifecycle.advance(part, "RUNNING")
+    return {"job": job.pk, "container": part.pk}
+
+
+def write(container: int, name: str, text: str, first_ms: int = 0, step_ms: int = 0) -> int:
+    """Appends text; each line gets a mark when ``step_ms`` says how far apart they were written."""
+    data = text.encode()
+    stream = logs.open_stream(
+        Container.objects.get(pk=container), name, "set-up" if name == "setup" else f"rank {name}"
+    )
+    stream.refresh_from_db()
+    marks, offset = [], stream.size
+    for number, line in enumerate(data.splitlines(keepends=True) if step_ms else [data]):
+        marks.append((offset, first_ms + number * step_ms))
+        offset += len(line)
+    for start in range(0, len(data), 1024 * 1024):
+        piece = data[start : start + 1024 * 1024]
+        logs.append(
+            stream,
+            stream.size + start,
+            piece,
+            [mark for mark in marks if start <= mark[0] - stream.size < start + len(piece)],
+        )
+    return len(data)
+
+
+def finish(container: int, code: int = 0) -> str:
+    part = Container.objects.get(pk=container)
+    part.streams.update(closed=True)
+    lifecycle.advance(part, "EXITED", exit_code=code, exit_reason="exited")
+    return str(Job.objects.get(attempts__containers=part).state)
+
+
+def shut_out(job: int, user: str) -> int:
+    return Membership.objects.filter(project__jobs=job, user__username=user).delete()[0]
+
+
+ORDERS = {each.__name__: each for each in (seeded, running_job, write, finish, shut_out)}
+
+
+def main() -> None:
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            answer = {"answer": ORDERS[order.pop("order")](**order)}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

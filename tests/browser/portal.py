@@ -1,0 +1,85 @@
+"""A portal of its own for browser tests: daphne in a process, its data made by a second one that takes orders.
+
+The two share a folder, as the processes of a lab do. The test kills and restarts the server without losing data.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+PASSWORD = "sunflower-cabinet-92"  # noqa: S105  # of people who exist for one test
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class Portal:
+    def __init__(self, home: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.home = home
+        self.env = {**os.environ, "SCHEDULEARN_HOME": str(home), "PORT": str(self.port), "LOG_LEVEL": "WARNING"}
+        self.env.pop("DATABASE_URL", None)
+        subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=self.env, check=True)
+        self.orders = subprocess.Popen(
+            [sys.executable, "-m", "tests.browser.orders"],
+            cwd=ROOT,
+            env=self.env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.server: subprocess.Popen[bytes] | None = None
+        self.made: dict[str, Any] = {}
+        """What ``seeded`` made, for tests that look at it."""
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "daphne", "-b", "127.0.0.1", "-p", str(self.port), "portal.asgi:application"]
+        log = (self.home / "server.log").open("ab")
+        self.server = subprocess.Popen(command, cwd=ROOT, env=self.env, stdout=log, stderr=log)
+        log.close()
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                urllib.request.urlopen(f"{self.url}/accounts/sign-in/", timeout=2).close()
+                return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.1)
+        raise RuntimeError(f"the portal did not start: {(self.home / 'server.log').read_text()[-2000:]}")
+
+    def kill(self) -> None:
+        """As a power cut would, so that nothing can be tidied up."""
+        if self.server is not None:
+            self.server.kill()
+            self.server.wait()
+            self.server = None
+
+    def ask(self, order: str, **about: Any) -> Any:
+        """Has the other process do something; its answer."""
+        assert self.orders.stdin is not None and self.orders.stdout is not None
+        self.orders.stdin.write(json.dumps({"order": order, **about}) + "\n")
+        self.orders.stdin.flush()
+        answer = json.loads(self.orders.stdout.readline() or '{"error": "the other process has ended"}')
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["answer"]
+
+    def stop(self) -> None:
+        self.kill()
+        self.orders.kill()
+        self.orders.wait()

@@ -1,0 +1,139 @@
+"""Every page of jobs, nodes and policy: no barrier, no sideways scrolling on a phone, usable by keyboard."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.browser.axe import barriers
+from tests.browser.portal import FLAGS, PASSWORD, Portal
+
+pytestmark = pytest.mark.browser
+PAGES = {
+    "home": "/",
+    "jobs": "/jobs/",
+    "no jobs": "/jobs/?q=nothing-of-this-name",
+    "choose code": "/jobs/new",
+    "new job": "/jobs/new?code=1",
+    "done": "/jobs/{done}/",
+    "failed": "/jobs/{failed}/",
+    "running": "/jobs/{running}/",
+    "waiting": "/jobs/{waiting}/",
+    "image": "/jobs/{done}/view/plots/loss.png",
+    "text": "/jobs/{done}/view/metrics.json",
+    "binary": "/jobs/{done}/view/model.pt",
+    "nodes": "/nodes/",
+    "admin": "/admin/",
+    "admin nodes": "/admin/nodes/",
+    "policy": "/admin/policy/",
+    "not found": "/nothing-here",
+}
+
+
+@pytest.fixture(scope="module")
+def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Portal]:
+    portal = Portal(tmp_path_factory.mktemp("portal"))
+    try:
+        portal.made = portal.ask("seeded")
+        portal.start()
+        yield portal
+    finally:
+        portal.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        chromium = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def sign_in(browser: Browser, portal: Portal, **looks: Any) -> Page:
+    page = browser.new_context(**looks).new_page()
+    page.goto(f"{portal.url}/accounts/sign-in/")
+    page.fill("[name=username]", "alice")
+    page.fill("[name=password]", PASSWORD)
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{portal.url}/")
+    return page
+
+
+@pytest.fixture(scope="module", params=["light", "dark", "phone", "no scripts"])
+def looker(request: pytest.FixtureRequest, browser: Browser, portal: Portal) -> Iterator[tuple[str, Page, list[str]]]:
+    looks: dict[str, Any] = {
+        "light": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},
+        "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
+        "phone": {"viewport": {"width": 400, "height": 800}, "color_scheme": "light"},
+        "no scripts": {"java_script_enabled": False},
+    }[request.param]
+    page = sign_in(browser, portal, **looks)
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda message: complaints.append(message.text) if "Security Policy" in message.text else None)
+    yield request.param, page, complaints
+    page.context.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_without_barriers(looker: tuple[str, Page, list[str]], portal: Portal, name: str) -> None:
+    look, page, complaints = looker
+    page.goto(portal.url + PAGES[name].format(**portal.made))
+    expect(page.locator("main h1")).to_be_visible()
+    if look == "no scripts":
+        assert page.locator(".needs-js:visible").count() == 0
+        return
+    page.wait_for_timeout(300)
+    assert barriers(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
+    assert complaints == []
+
+
+def test_without_scripts_a_job_is_submitted_and_cancelled(browser: Browser, portal: Portal) -> None:
+    page = sign_in(browser, portal, java_script_enabled=False)
+    page.goto(f"{portal.url}/jobs/new?code=1")
+    page.get_by_role("button", name="Submit job").click()
+    expect(page.locator(".job-state .badge")).to_contain_text("queued")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".job-state .badge")).to_contain_text("cancelled")
+    page.context.close()
+
+
+def test_by_keyboard_alone_a_job_is_cancelled_after_a_question(browser: Browser, portal: Portal) -> None:
+    page = sign_in(browser, portal)
+    page.goto(f"{portal.url}/jobs/new?code=1")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.get_by_label("GPUs, at most").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".job-state .badge")).to_contain_text("queued")
+    page.get_by_role("button", name="Cancel", exact=True).focus()
+    page.keyboard.press("Enter")
+    question = page.get_by_role("dialog")
+    expect(question).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(question).to_be_hidden()
+    expect(page.locator(".job-state .badge")).to_contain_text("queued")
+    page.get_by_role("button", name="Cancel", exact=True).focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator(".job-state .badge")).to_contain_text("cancelled")
+    page.context.close()
+
+
+def test_the_theme_is_remembered(browser: Browser, portal: Portal) -> None:
+    page = sign_in(browser, portal, color_scheme="light")
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    light = page.evaluate(ground)
+    page.get_by_role("button", name="Light or dark").click()
+    dark = page.evaluate(ground)
+    assert dark != light
+    page.goto(f"{portal.url}/jobs/")
+    assert page.evaluate(ground) == dark
+    page.context.close()
