@@ -107,4 +107,4 @@ def test_from_the_set_up_link_to_downloaded_outputs(product: Product, page: Page
     with page.expect_download() as download:
         page.get_by_role("link", name="Download metrics.csv").click()
     lines = download.value.path().read_text().splitlines()
-    assert lines[0].startswith("epoch") and float(lines[-1].split(",")[-1]) >= 0.9
+    assert float(lines[-1].split(",")[-1]) >= 0.95

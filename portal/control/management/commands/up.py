@@ -115,7 +115,7 @@ class Command(BaseCommand):
 
     def _keep(self, keeper: Keeper) -> None:
         if not settings.LAB:
-            EmbeddedService(app, thread=True).start()
+            EmbeddedService(app, thread=True, schedule_filename=str(settings.HOME / "beat")).start()
         story = self._story()
         while not self.stopping.wait(LOOK_SECONDS):
             keeper.look()
