@@ -1,7 +1,6 @@
 """Uploads in a real browser: dropped, chosen, a folder, refused, stopped; and the pages that follow."""
 
 import base64
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,9 @@ from portal.accounts.models import User
 from portal.projects import services
 from portal.projects.models import CodeVersion, Project
 from tests import corpus
+from tests.browser.chromium import FLAGS, PROGRAM
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
-FLAGS = [
-    "--no-sandbox",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 
 DROP = """
 async ([name, content]) => {
@@ -43,8 +36,7 @@ def page(live_server: Any, settings: Any, tmp_path: Path, monkeypatch: pytest.Mo
     alice = User.objects.create_user("alice", password="sunflower-cabinet-92")
     services.create_project(alice, "Vision", "Seeing things.")
     with sync_playwright() as playwright:
-        chromium = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=PROGRAM, args=FLAGS)
         page = browser.new_page()
         complaints: list[str] = []
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
