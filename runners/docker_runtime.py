@@ -166,10 +166,12 @@ class DockerRuntime:
 
     def remove(self, name: str) -> None:
         with engine_calls():
+            # Also when the container is gone: the last removal may have been cut off between the two.
+            network = self.identity.engine_name(name.rpartition("-")[0])
             if found := self._find(name):
+                network = found["Config"]["Labels"].get("sl.network") or network
                 self._unless_gone(self.client.api.remove_container, found["Id"], force=True, v=True)
-            # Also when the container was gone: the last removal may have been cut off between the two.
-            self._drop_network(name.rpartition("-")[0])
+            self._drop_network(network)
 
     def list(self) -> list[Observed]:
         with engine_calls():
@@ -263,8 +265,7 @@ class DockerRuntime:
         found = self.client.api.networks(names=[engine_name], filters=self._mine())
         return tuple(network for network in found if network["Name"] == engine_name)  # the engine matches substrings
 
-    def _drop_network(self, name: str) -> None:
-        engine_name = self.identity.engine_name(name)
+    def _drop_network(self, engine_name: str) -> None:
         users = {"label": [*self._mine()["label"], f"sl.network={engine_name}"]}
         if self.client.api.containers(all=True, filters=users):
             return
