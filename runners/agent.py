@@ -106,7 +106,7 @@ class Agent:
         self._patience = Patience(files)
         self._facts: dict[str, Any] = {}
         self._gpus: list[dict[str, Any]] = []
-        self._problems: list[dict[str, str]] = []
+        self._problems: list[dict[str, Any]] = []
         self._engine_error = ""
         self._full_pass = False
         self._backoff = Backoff()
@@ -162,7 +162,8 @@ class Agent:
             notes = self.ledger.notes(desired)
             problems = list(self._problems)
             if self._engine_error:
-                problems.append({"text": self._engine_error, "mend": "See that the engine of this machine runs."})
+                mend = "See that the engine of this machine runs."
+                problems.append({"text": self._engine_error, "mend": mend, "blocking": True})
             return {
                 "boot": self.boot,
                 "full_pass": self._full_pass,
