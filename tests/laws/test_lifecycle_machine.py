@@ -16,7 +16,15 @@ from django.db import connection, transaction
 from django.utils import timezone
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from portal.cluster.models import Gpu, Node
 from portal.jobs import lifecycle, services
@@ -94,14 +102,26 @@ class Lab(RuleBasedStateMachine):
 
     # -- what people do
 
+    @initialize(target=jobs, launcher=st.sampled_from(["horovod", "torchrun"]))
+    def begin(self, launcher: str) -> int:
+        return self.submit_one(launcher, False, 1, 1)
+
     @rule(
-        target=jobs, elastic=st.booleans(), launcher=st.sampled_from(["horovod", "torchrun"]), retries=st.integers(0, 1)
+        target=jobs,
+        elastic=st.booleans(),
+        launcher=st.sampled_from(["horovod", "torchrun"]),
+        retries=st.integers(0, 1),
+        count=st.sampled_from([1, 1, 2, 0]),
     )
-    def submit(self, elastic: bool, launcher: str, retries: int) -> int:
-        elastic = elastic and launcher == "horovod"
-        job = make_job(
-            self.project, launcher=launcher, elastic=elastic, max_gpus=3, retries=retries, time_limit_seconds=600
-        )
+    def submit(self, elastic: bool, launcher: str, retries: int, count: int) -> int:
+        return self.submit_one(launcher, elastic and launcher == "horovod", retries, count)
+
+    def submit_one(self, launcher: str, elastic: bool, retries: int, count: int) -> int:
+        """``count``: on how many GPUs it is placed at once, so that most steps are about jobs that run."""
+        limit = {"max_gpus": 3, "time_limit_seconds": 600}
+        job = make_job(self.project, launcher=launcher, elastic=elastic, retries=retries, **limit)
+        if count:
+            self.place_one(job.pk, count, True)
         return job.pk
 
     @rule(job=jobs, act=st.sampled_from([services.cancel, services.hold, services.release]))
@@ -119,7 +139,10 @@ class Lab(RuleBasedStateMachine):
 
     @rule(job=jobs, count=st.integers(1, 2), begin=st.booleans())
     def place(self, job: int, count: int, begin: bool) -> None:
-        """``begin``: its nodes hear of it at once, so that more of the steps are about jobs that run."""
+        self.place_one(job, count, begin)
+
+    def place_one(self, job: int, count: int, begin: bool) -> None:
+        """``begin``: its nodes hear of it at once."""
         row = Job.objects.get(pk=job)
         free = Gpu.objects.exclude(allocations__released_at=None, allocations__isnull=False).select_related("node")
         live = [gpu for gpu in free.order_by("id") if gpu.node_id not in self.world.cut_off and not gpu.node.draining][
@@ -140,8 +163,8 @@ class Lab(RuleBasedStateMachine):
             add_driver(attempt, len(by_node), live[0].node)
         if begin:
             for number in range(len(self.nodes)):
-                self.sync(number)
-                self.sync(number)
+                self.sync_one(number)
+                self.sync_one(number)
 
     @rule(job=jobs)
     def grow(self, job: int) -> None:
@@ -165,6 +188,9 @@ class Lab(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 20, 40, 46, 200, 700]), busy=st.booleans())
     def time_passes(self, seconds: int, busy: bool) -> None:
+        self.pass_time(seconds, busy)
+
+    def pass_time(self, seconds: int, busy: bool) -> None:
         """``busy``: the scheduler places again at once what the sweep has put back into the queue."""
         for _ in range(0, seconds, 20):
             self.world.now += timedelta(seconds=min(20, seconds))
@@ -172,7 +198,7 @@ class Lab(RuleBasedStateMachine):
         lifecycle.sweep(self.world.now)
         if busy:
             for job in Job.objects.filter(state=JobState.QUEUED).order_by("id"):
-                self.place(job.pk, 1, True)
+                self.place_one(job.pk, 1, True)
 
     @rule(node=st.integers(0, 1), draining=st.booleans())
     def drain(self, node: int, draining: bool) -> None:
@@ -183,7 +209,7 @@ class Lab(RuleBasedStateMachine):
     @rule(node=st.integers(0, 1), seconds=st.sampled_from([1, 20, 40, 46]))
     def cut(self, node: int, seconds: int) -> None:
         self.world.cut_off.add(self.nodes[node].pk)
-        self.time_passes(seconds, True)
+        self.pass_time(seconds, True)
 
     @rule(node=st.integers(0, 1))
     def heal(self, node: int) -> None:
@@ -198,6 +224,9 @@ class Lab(RuleBasedStateMachine):
 
     @rule(node=st.integers(0, 1))
     def sync(self, node: int) -> None:
+        self.sync_one(node)
+
+    def sync_one(self, node: int) -> None:
         """An agent reports, hears what is desired, and does it."""
         node_id = self.nodes[node].pk
         self.world.fences()
@@ -337,13 +366,13 @@ class Lab(RuleBasedStateMachine):
                 services.release(self.alice, job)
         for _ in range(60):
             for job in Job.objects.filter(state=JobState.QUEUED):
-                self.place(job.pk, 1, False)
+                self.place_one(job.pk, 1, False)
             for number in range(len(self.nodes)):
-                self.sync(number)
+                self.sync_one(number)
             for real in self.world.containers.values():
                 if real.ended is None:
                     real.ended, real.reason, real.code = self.world.now, "exited", 0
-            self.time_passes(20, False)
+            self.pass_time(20, False)
             for check in (
                 self.a_gpu_is_held_once_and_only_by_the_living,
                 self.running_means_one_live_attempt,
@@ -363,8 +392,8 @@ def test_the_lab_keeps_its_laws() -> None:
     run_state_machine_as_test(
         Lab,
         settings=settings(
-            max_examples=40,
-            stateful_step_count=40,
+            max_examples=50,
+            stateful_step_count=30,
             deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
