@@ -29,7 +29,6 @@ from portal.jobs.serializers import (
     SubmitSerializer,
 )
 from portal.projects.models import CodeVersion, Project
-from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
 from portal.rest import refusals
 
@@ -70,8 +69,7 @@ class Jobs(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]
     def _detail(self, job: Job, code: int = status.HTTP_200_OK) -> Response:
         user = signed_in(self.request)
         row = self.get_queryset().get(pk=job.pk)
-        sees = may_submit(role_of(user, row.project))
-        context = {"sees_values": sees, "may_act": services.may_act_on(user, row)}
+        context = {"env_vars": services.env_vars_for(user, row), "may_act": services.may_act_on(user, row)}
         return Response(JobDetailSerializer(row, context=context).data, code)
 
     @extend_schema(responses={200: JobDetailSerializer, **refusals(404)})

@@ -8,6 +8,7 @@ from typing import Any
 from django import forms
 from django.db.models import Count, Q
 
+from portal.accounts.models import User
 from portal.cluster.models import Environment, NodeEnvironment
 from portal.jobs import services
 from portal.jobs.models import Job
@@ -111,10 +112,18 @@ class JobForm(forms.Form):
     FIRST = ("launcher", "entry", "command")
     MORE = ("arguments", "env_vars", "retries", "priority", "name", "description")
 
-    def __init__(self, code: CodeVersion, data: Any = None, copy_of: Job | None = None) -> None:
+    def __init__(
+        self,
+        code: CodeVersion,
+        data: Any = None,
+        copy_of: Job | None = None,
+        copied_env_vars: Mapping[str, str | None] | None = None,
+    ) -> None:
         self.code = code
         self.environments = offered_environments()
-        super().__init__(data, initial=_from_job(copy_of, code) if copy_of else _from_guess(code, self.environments))
+        super().__init__(
+            data, initial=_from_job(copy_of, copied_env_vars or {}) if copy_of else _from_guess(code, self.environments)
+        )
         self.fields["entry"].choices = [("", "")] * (not _scripts(code)) + [(path, path) for path in _scripts(code)]  # type: ignore[attr-defined]
         self.fields["environment"].choices = [(each.key, environment_label(each)) for each in self.environments]  # type: ignore[attr-defined]
         for name, field in self.fields.items():
@@ -240,7 +249,7 @@ def _unfitness(guess: Mapping[str, Any], environment: Any) -> tuple[int, bool, i
     return missing, not environment.ready_on, environment.position
 
 
-def _from_job(job: Job, code: CodeVersion) -> dict[str, Any]:
+def _from_job(job: Job, env_vars: Mapping[str, str | None]) -> dict[str, Any]:
     is_command = job.launcher == Job.Launcher.COMMAND
     unit = next((seconds for seconds, _ in reversed(UNITS) if job.time_limit_seconds % seconds == 0), 60)
     return {
@@ -254,7 +263,7 @@ def _from_job(job: Job, code: CodeVersion) -> dict[str, Any]:
         "time_amount": max(1, round(job.time_limit_seconds / unit)),
         "time_unit": unit,
         "arguments": shlex.join(job.arguments),
-        "env_vars": "\n".join(f"{name}={value}" for name, value in job.env_vars.items()),
+        "env_vars": "\n".join(f"{name}={value}" for name, value in env_vars.items() if value is not None),
         "retries": job.retries,
         "priority": job.priority,
         "name": job.name,
@@ -271,16 +280,16 @@ def warnings_for(code: CodeVersion, environment: Environment | None) -> list[dic
     return found
 
 
-def specification(job: Job) -> dict[str, Any]:
-    """Exactly what was asked for, in the words of the API, to be read and copied."""
+def specification(job: Job, user: User) -> dict[str, Any]:
+    """What was asked for, in the words of the API, to be read and copied, as far as this person may read it."""
     asked = services.submission_of(job)
     kept = {name: getattr(asked, name) for name in Submission.__slots__}
     return {
         **kept,
         "project": job.project_id,
-        "code": job.code_id,
+        "code": job.code.number,
         "code_sha256": job.code.sha256,
         "environment": job.environment.key,
         "arguments": list(asked.arguments),
-        "env_vars": dict(asked.env_vars),
+        "env_vars": services.env_vars_for(user, job),
     }

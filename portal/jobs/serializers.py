@@ -64,8 +64,7 @@ class JobDetailSerializer(JobSerializer):
         read_only_fields = fields
 
     def get_env_vars(self, job: Job) -> dict[str, str | None]:
-        shown = self.context.get("sees_values", False)
-        return {name: value if shown else None for name, value in job.env_vars.items()}
+        return dict(self.context.get("env_vars", dict.fromkeys(job.env_vars)))
 
     def get_cause(self, job: Job) -> dict[str, Any] | None:
         last = job.attempts.order_by("-number").first()

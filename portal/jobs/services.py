@@ -306,6 +306,15 @@ def _require_act(user: User, job: Job) -> None:
         raise Refused("Only who submitted this job, the project's owners and admins may do that.", "forbidden")
 
 
+def env_vars_for(user: User, job: Job) -> dict[str, str | None]:
+    """Names and values of its environment variables; who may only look at the project gets the names."""
+    try:
+        require_member(user, job.project)
+    except Refused:
+        return dict.fromkeys(job.env_vars)
+    return dict(job.env_vars)
+
+
 # --- act on a job ------------------------------------------------------------------------------------------------
 
 

@@ -100,6 +100,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
         "states": STATE_FILTERS,
         "projects": Project.objects.visible_to(user).order_by("name").only("name")[:500],
         "unfinished": [state.value for state in ACTIVE],
+        "can_cancel": any(job.state in ACTIVE for job in page.object_list),
     }
     return render(request, "jobs/list.html", about)
 
@@ -157,7 +158,8 @@ def new(request: HttpRequest) -> HttpResponseBase:
     code = code or (copied.code if copied else None)
     if code is None:
         return _choose_code(request, user)
-    form = JobForm(code, request.POST if request.method == "POST" else None, copied)
+    env_vars = services.env_vars_for(user, copied) if copied else None
+    form = JobForm(code, request.POST if request.method == "POST" else None, copied, env_vars)
     if request.method == "POST" and form.is_valid():
         try:
             job = services.submit(
@@ -268,7 +270,7 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
 @require_safe
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
     job = _job_with_all(request, pk)
-    spec = json.dumps(specification(job), indent=2, ensure_ascii=False)
+    spec = json.dumps(specification(job, signed_in(request)), indent=2, ensure_ascii=False)
     return render(request, "jobs/detail.html", {**_about(request, job), "spec": spec, "edition": ""})
 
 
