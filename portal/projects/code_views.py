@@ -17,7 +17,7 @@ from django.views.decorators.http import require_POST, require_safe
 from portal.accounts.permissions import signed_in
 from portal.downloads import download
 from portal.projects import archive, comparison, services, store
-from portal.projects.models import CodeVersion
+from portal.projects.models import CodeVersion, Project
 from portal.projects.views import show_project, visible_project
 from portal.refused import Refused
 from portal.rest import STATUS_OF
@@ -96,7 +96,7 @@ class Item:
 
 def visible_version(request: HttpRequest, pk: int, number: int) -> CodeVersion:
     rows = CodeVersion.objects.visible_to(signed_in(request)).select_related("project", "created_by")
-    return get_object_or_404(rows, project=pk, number=number)
+    return get_object_or_404(rows, project__in=Project.objects.filter(pk=pk), number=number)
 
 
 def folder_items(files: list[dict[str, Any]], folder: str) -> list[Item]:
