@@ -1,0 +1,359 @@
+"""What every route answers to everybody: the table behind the stranger's tour.
+
+One ``Visit`` per route and method (and more where it matters). ``expect`` has one status per person, in the order of
+``people.ROLES``: anonymous, Charlie (a stranger to the project), Victor (viewer), Bob (member), Alice (owner), Ada
+(admin). A minus after a status means: refused in a friendly way, nothing may have changed. Statuses of 400 and above,
+and all answers to anonymous visitors, mean that anyway.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.contrib.auth.models import Group
+from django.contrib.auth.tokens import default_token_generator
+from django.utils.encoding import force_bytes
+from django.utils.http import urlsafe_base64_encode
+
+from portal.accounts import services as accounts
+from portal.accounts.models import ApiToken
+from portal.jobs.models import LogStream
+from portal.projects.models import Membership
+from scheduling import registry
+from tests.laws.people import ROLES, World
+
+# Pages
+ANYBODY = "200 200 200 200 200 200"
+MEMBERS = "302 200 200 200 200 200"
+IN_PROJECT = "302 404 200 200 200 200"
+OWNERS = "302 404 404 404 200 200"
+ADMINS = "302 404 404 404 404 200"
+DONE = "302 302 302 302 302 302"
+DONE_BY_OWNERS = "302 404 404 404 302 302"
+DONE_BY_ADMINS = "302 404 404 404 404 302"
+ON_JOB = "302 404 302- 302- 302 302"
+"""Pages of acts on Alice's job answer with a message when one may look but not act."""
+
+# REST
+API_MEMBERS = "401 200 200 200 200 200"
+API_IN_PROJECT = "401 404 200 200 200 200"
+API_WRITERS = "401 404 403 201 201 201"
+API_ON_JOB = "401 404 403 403 200 200"
+API_OWNERS = "401 404 403 403 200 200"
+API_ADMINS = "401 404 404 404 404 200"
+NODES_ONLY = "401 401 401 401 401 401"
+
+
+@dataclass(frozen=True)
+class Visit:
+    method: str
+    address: str
+    """With names of ``names()`` in braces."""
+    expect: str
+    data: dict[str, Any] = field(default_factory=dict)
+    raw: bytes | None = None
+
+    @property
+    def by_role(self) -> dict[str, str]:
+        return dict(zip(ROLES, self.expect.split(), strict=True))
+
+
+def get(address: str, expect: str) -> Visit:
+    return Visit("GET", address, expect)
+
+
+def post(address: str, expect: str, **data: Any) -> Visit:
+    return Visit("POST", address, expect, data)
+
+
+def names(world: World) -> dict[str, Any]:
+    """What addresses and forms of the table speak of, all Alice's or the lab's unless the name says otherwise."""
+    _, invite = accounts.create_invite(world.ada)
+    return {
+        "project": world.project.pk,
+        "job": world.jobs["QUEUED"].pk,
+        "held": world.jobs["HELD"].pk,
+        "running": world.running.pk,
+        "failed": world.jobs["FAILED"].pk,
+        "code": world.code.pk,
+        "stream": LogStream.objects.get(container__attempt__job=world.running, name="0").pk,
+        "token_row": ApiToken.objects.get(user=world.alice).pk,
+        "bob_member": Membership.objects.get(user=world.bob).pk,
+        "group": Group.objects.get().pk,
+        "bob": world.bob.pk,
+        "node": world.node.pk,
+        "invite": invite,
+        "invite_row": world.ada.invites.get().pk,
+        "uid": urlsafe_base64_encode(force_bytes(world.alice.pk)),
+        "reset": default_token_generator.make_token(world.alice),
+        "environment": world.environment.key,
+        "container": world.running.attempts.get().containers.get().name,
+        "sha256": world.code.sha256,
+    }
+
+
+NEW_JOB = {
+    "launcher": "command",
+    "command": "python train.py",
+    "min_gpus": 1,
+    "max_gpus": 1,
+    "time_amount": 1,
+    "time_unit": 3600,
+    "retries": 0,
+    "priority": 0,
+    "key": "tour",
+    "environment": "{environment}",
+}
+
+TABLE: dict[str, list[Visit]] = {
+    "": [get("/", MEMBERS)],
+    # accounts
+    "accounts/sign-in/": [get("/accounts/sign-in/", "200 302 302 302 302 302")],
+    "accounts/sign-out/": [post("/accounts/sign-out/", DONE)],
+    "accounts/sign-out-everywhere/": [post("/accounts/sign-out-everywhere/", DONE)],
+    "accounts/password/": [
+        get("/accounts/password/", MEMBERS),
+        post("/accounts/password/", "302 200- 200- 200- 200- 200-"),
+    ],
+    "accounts/password/reset/": [
+        get("/accounts/password/reset/", ANYBODY),
+        post("/accounts/password/reset/", DONE, email="x@example.org"),
+    ],
+    "accounts/password/reset/sent/": [get("/accounts/password/reset/sent/", ANYBODY)],
+    "accounts/password/reset/<uidb64>/<token>/": [
+        # Alice's own visit has changed when she last signed in, which ends her link
+        get("/accounts/password/reset/{uid}/{reset}/", "302 302 302 302 200 302"),
+        get("/accounts/password/reset/{uid}/x-y/", ANYBODY),
+        get("/accounts/password/reset/x/x-y/", ANYBODY),
+    ],
+    "accounts/invite/<str:token>/": [
+        get("/accounts/invite/{invite}/", ANYBODY),
+        get("/accounts/invite/wrong/", "404 404 404 404 404 404"),
+    ],
+    "accounts/profile/": [get("/accounts/profile/", MEMBERS), post("/accounts/profile/", DONE)],
+    "accounts/tokens/": [
+        get("/accounts/tokens/", MEMBERS),
+        post("/accounts/tokens/", MEMBERS, name="t", scope="read", days="30"),
+    ],
+    "accounts/tokens/<int:pk>/revoke/": [post("/accounts/tokens/{token_row}/revoke/", "302 404 404 404 302 404")],
+    # people, for admins
+    "admin/users/": [get("/admin/users/", ADMINS)],
+    "admin/users/(?P<pk>[0-9]{1,18})/(?P<act>make-admin|make-member|activate|deactivate)/": [
+        post(f"/admin/users/{{bob}}/{act}/", DONE_BY_ADMINS)
+        for act in ("make-admin", "make-member", "activate", "deactivate")
+    ],
+    "admin/users/<int:pk>/reset-link/": [post("/admin/users/{bob}/reset-link/", ADMINS)],
+    "admin/groups/": [get("/admin/groups/", ADMINS), post("/admin/groups/", DONE_BY_ADMINS, name="new")],
+    "admin/groups/<int:pk>/": [
+        get("/admin/groups/{group}/", ADMINS),
+        post("/admin/groups/{group}/", DONE_BY_ADMINS, names="bob"),
+    ],
+    "admin/groups/<int:pk>/delete/": [post("/admin/groups/{group}/delete/", DONE_BY_ADMINS)],
+    "admin/limits/": [get("/admin/limits/", ADMINS)],
+    "admin/limits/users/<int:pk>/": [
+        get("/admin/limits/users/{bob}/", ADMINS),
+        post("/admin/limits/users/{bob}/", DONE_BY_ADMINS, max_gpus=1),
+    ],
+    "admin/limits/groups/<int:pk>/": [
+        get("/admin/limits/groups/{group}/", ADMINS),
+        post("/admin/limits/groups/{group}/", DONE_BY_ADMINS, max_gpus=1),
+    ],
+    "admin/invites/": [get("/admin/invites/", ADMINS), post("/admin/invites/", ADMINS)],
+    "admin/invites/<int:pk>/revoke/": [post("/admin/invites/{invite_row}/revoke/", DONE_BY_ADMINS)],
+    "admin/audit/": [get("/admin/audit/", ADMINS)],
+    # projects
+    "projects/": [get("/projects/", MEMBERS)],
+    "projects/new": [get("/projects/new", MEMBERS), post("/projects/new", DONE, name="New")],
+    "projects/<int:pk>/": [get("/projects/{project}/", IN_PROJECT)],
+    "projects/<int:pk>/edit": [
+        get("/projects/{project}/edit", OWNERS),
+        post("/projects/{project}/edit", DONE_BY_OWNERS, name="New"),
+    ],
+    "projects/<int:pk>/archive": [post("/projects/{project}/archive", DONE_BY_OWNERS)],
+    "projects/<int:pk>/unarchive": [post("/projects/{project}/unarchive", DONE_BY_OWNERS)],
+    "projects/<int:pk>/members": [post("/projects/{project}/members", DONE_BY_OWNERS, username="ada", role="viewer")],
+    "projects/<int:pk>/members/<int:member>/role": [
+        post("/projects/{project}/members/{bob_member}/role", DONE_BY_OWNERS, role="viewer")
+    ],
+    "projects/<int:pk>/members/<int:member>/remove": [
+        post("/projects/{project}/members/{bob_member}/remove", "302 404 404 302 302 302")
+    ],
+    "projects/<int:pk>/code": [post("/projects/{project}/code", "302 404 403 400 400 400")],
+    "projects/<int:pk>/code/<int:number>/": [
+        get("/projects/{project}/code/1/", IN_PROJECT),
+        get("/projects/{project}/code/1/?path=train.py", IN_PROJECT),
+    ],
+    "projects/<int:pk>/code/<int:number>/changes": [get("/projects/{project}/code/1/changes", IN_PROJECT)],
+    "projects/<int:pk>/code/<int:number>/download": [get("/projects/{project}/code/1/download", IN_PROJECT)],
+    "projects/<int:pk>/code/<int:number>/file": [get("/projects/{project}/code/1/file?path=train.py", IN_PROJECT)],
+    "gallery/": [get("/gallery/", MEMBERS)],
+    "gallery/<slug:key>/": [get("/gallery/failing/", MEMBERS), get("/gallery/nothing/", "302 404 404 404 404 404")],
+    "gallery/<slug:key>/copy": [post("/gallery/failing/copy", DONE)],
+    "gallery/<slug:key>/run": [
+        post("/gallery/failing/run", DONE),
+        post("/gallery/nothing/run", "302 404 404 404 404 404"),
+    ],
+    # jobs
+    "jobs/": [get("/jobs/", MEMBERS), get("/jobs/?project={project}", MEMBERS)],
+    "jobs/new": [
+        get("/jobs/new", MEMBERS),
+        get("/jobs/new?code={code}", IN_PROJECT),
+        get("/jobs/new?copy={running}", IN_PROJECT),
+        post("/jobs/new?code={code}", "302 404 400 302 302 302", **NEW_JOB),
+    ],
+    "jobs/new/warnings": [get("/jobs/new/warnings?code={code}&environment={environment}", IN_PROJECT)],
+    "jobs/cancel": [post("/jobs/cancel", "302 302- 302- 302- 302 302", job=["{job}"])],
+    "jobs/<int:pk>/": [
+        get("/jobs/{running}/", IN_PROJECT),
+        get("/jobs/{failed}/", IN_PROJECT),
+        get("/jobs/{job}/", IN_PROJECT),
+    ],
+    "jobs/<int:pk>/live": [get("/jobs/{running}/live", IN_PROJECT), get("/jobs/{failed}/live", IN_PROJECT)],
+    "jobs/(?P<pk>[0-9]{1,18})/(?P<what>cancel|hold|release|retry)": [
+        post("/jobs/{job}/cancel", ON_JOB),
+        post("/jobs/{job}/hold", ON_JOB),
+        post("/jobs/{held}/release", ON_JOB),
+        post("/jobs/{failed}/retry", "302 404 302- 302 302 302"),
+    ],
+    "jobs/<int:pk>/log.txt": [get("/jobs/{running}/log.txt", IN_PROJECT)],
+    "jobs/<int:pk>/streams/<int:stream_pk>.log": [get("/jobs/{running}/streams/{stream}.log", IN_PROJECT)],
+    "jobs/<int:pk>/outputs.zip": [get("/jobs/{running}/outputs.zip", IN_PROJECT)],
+    "jobs/<int:pk>/outputs/<path:path>": [get("/jobs/{running}/outputs/results/metrics.txt", IN_PROJECT)],
+    "jobs/<int:pk>/view/<path:path>": [get("/jobs/{running}/view/results/metrics.txt", IN_PROJECT)],
+    "jobs/<int:pk>/image/<path:path>": [get("/jobs/{running}/image/results/metrics.txt", "302 404 404 404 404 404")],
+    # machines
+    "nodes/": [get("/nodes/", MEMBERS)],
+    "admin/": [get("/admin/", ADMINS)],
+    "admin/policy/": [
+        get("/admin/policy/", ADMINS),
+        get("/admin/policy/?policy=nothing", "302 404 404 404 404 404"),
+        post(
+            "/admin/policy/?policy=fifo",
+            DONE_BY_ADMINS,
+            **{f"p-{param.name}": param.default for param in registry.describe("fifo").params},
+        ),
+    ],
+    "admin/nodes/": [get("/admin/nodes/", ADMINS)],
+    "admin/nodes/add": [post("/admin/nodes/add", ADMINS)],
+    "admin/nodes/(?P<pk>[0-9]{1,18})/(?P<what>approve|cordon|drain|resume|remove)": [
+        *(post(f"/admin/nodes/{{node}}/{act}", DONE_BY_ADMINS) for act in ("approve", "cordon", "drain", "resume")),
+        post("/admin/nodes/{node}/remove", "302 404 404 404 404 302-"),
+    ],
+    # REST
+    "api/docs/": [get("/api/docs/", MEMBERS)],
+    "api/schema/": [get("/api/schema/", API_MEMBERS)],
+    "api/(?P<rest>.*)": [get("/api/v1/nothing/", "404 404 404 404 404 404"), get("/api/", "404 404 404 404 404 404")],
+    "api/v1/me/": [get("/api/v1/me/", API_MEMBERS)],
+    "api/v1/tokens/": [
+        get("/api/v1/tokens/", API_MEMBERS),
+        post("/api/v1/tokens/", "401 201 201 201 201 201", name="t"),
+    ],
+    "api/v1/tokens/<int:pk>/": [
+        get("/api/v1/tokens/{token_row}/", "401 404 404 404 200 404"),
+        Visit("DELETE", "/api/v1/tokens/{token_row}/", "401 404 404 404 204 404"),
+    ],
+    "api/v1/projects/": [
+        get("/api/v1/projects/", API_MEMBERS),
+        post("/api/v1/projects/", "401 201 201 201 201 201", name="New"),
+    ],
+    "api/v1/projects/<int:pk>/": [
+        get("/api/v1/projects/{project}/", API_IN_PROJECT),
+        Visit("PATCH", "/api/v1/projects/{project}/", API_OWNERS, {"name": "New"}),
+        Visit("DELETE", "/api/v1/projects/{project}/", "401 404 403 403 204 204"),
+    ],
+    "api/v1/projects/<int:pk>/restore/": [post("/api/v1/projects/{project}/restore/", API_OWNERS)],
+    "api/v1/projects/<int:project_pk>/members/": [
+        get("/api/v1/projects/{project}/members/", API_IN_PROJECT),
+        post("/api/v1/projects/{project}/members/", "401 404 403 403 201 201", username="charlie"),
+    ],
+    "api/v1/projects/<int:project_pk>/members/<str:username>/": [
+        Visit("PATCH", "/api/v1/projects/{project}/members/bob/", API_OWNERS, {"role": "viewer"}),
+        Visit("DELETE", "/api/v1/projects/{project}/members/bob/", "401 404 403 204 204 204"),
+    ],
+    "api/v1/projects/<int:project_pk>/code/": [
+        get("/api/v1/projects/{project}/code/", API_IN_PROJECT),
+        Visit("POST", "/api/v1/projects/{project}/code/?name=train.py", API_WRITERS, raw=b"print(1)\n"),
+    ],
+    "api/v1/projects/<int:project_pk>/code/<int:number>/": [get("/api/v1/projects/{project}/code/1/", API_IN_PROJECT)],
+    "api/v1/projects/<int:project_pk>/code/<int:number>/files/": [
+        get("/api/v1/projects/{project}/code/1/files/", API_IN_PROJECT)
+    ],
+    "api/v1/projects/<int:project_pk>/code/<int:number>/files/<path:path>": [
+        get("/api/v1/projects/{project}/code/1/files/train.py", API_IN_PROJECT)
+    ],
+    "api/v1/projects/<int:project_pk>/code/<int:number>/diff/": [
+        get("/api/v1/projects/{project}/code/1/diff/", API_IN_PROJECT)
+    ],
+    "api/v1/projects/<int:project_pk>/code/<int:number>/download/": [
+        get("/api/v1/projects/{project}/code/1/download/", API_IN_PROJECT)
+    ],
+    "api/v1/gallery/": [get("/api/v1/gallery/", API_MEMBERS)],
+    "api/v1/gallery/<slug:key>/use/": [post("/api/v1/gallery/failing/use/", API_WRITERS, project="{project}")],
+    "api/v1/jobs/": [
+        get("/api/v1/jobs/", API_MEMBERS),
+        get("/api/v1/jobs/?project={project}", API_MEMBERS),
+        post("/api/v1/jobs/", API_WRITERS, project="{project}", launcher="command", entry="python train.py"),
+    ],
+    "api/v1/jobs/<int:pk>/": [
+        get("/api/v1/jobs/{running}/", API_IN_PROJECT),
+        get("/api/v1/jobs/{failed}/", API_IN_PROJECT),
+    ],
+    "api/v1/jobs/<int:pk>/cancel/": [post("/api/v1/jobs/{job}/cancel/", API_ON_JOB)],
+    "api/v1/jobs/<int:pk>/hold/": [post("/api/v1/jobs/{job}/hold/", API_ON_JOB)],
+    "api/v1/jobs/<int:pk>/release/": [post("/api/v1/jobs/{held}/release/", API_ON_JOB)],
+    "api/v1/jobs/<int:pk>/retry/": [post("/api/v1/jobs/{failed}/retry/", API_WRITERS)],
+    "api/v1/jobs/<int:job_pk>/events/": [get("/api/v1/jobs/{running}/events/", API_IN_PROJECT)],
+    "api/v1/jobs/<int:job_pk>/attempts/": [get("/api/v1/jobs/{running}/attempts/", API_IN_PROJECT)],
+    "api/v1/jobs/<int:job_pk>/attempts/<int:number>/": [get("/api/v1/jobs/{failed}/attempts/1/", API_IN_PROJECT)],
+    "api/v1/jobs/<int:job_pk>/streams/": [get("/api/v1/jobs/{running}/streams/", API_IN_PROJECT)],
+    "api/v1/jobs/<int:job_pk>/log/": [
+        get("/api/v1/jobs/{running}/log/", API_IN_PROJECT),
+        get("/api/v1/jobs/{running}/log/?stream={stream}", API_IN_PROJECT),
+    ],
+    "api/v1/jobs/<int:job_pk>/log/follow/": [get("/api/v1/jobs/{running}/log/follow/", API_IN_PROJECT)],
+    "api/v1/jobs/<int:job_pk>/outputs/": [get("/api/v1/jobs/{running}/outputs/", API_IN_PROJECT)],
+    "api/v1/jobs/<int:job_pk>/outputs/<path:path>": [
+        get("/api/v1/jobs/{running}/outputs/results/metrics.txt", API_IN_PROJECT)
+    ],
+    "api/v1/environments/": [get("/api/v1/environments/", API_MEMBERS)],
+    "api/v1/environments/<slug:key>/": [get("/api/v1/environments/{environment}/", API_MEMBERS)],
+    "api/v1/nodes/": [get("/api/v1/nodes/", API_MEMBERS)],
+    "api/v1/nodes/join-token/": [post("/api/v1/nodes/join-token/", "401 404 404 404 404 201")],
+    "api/v1/nodes/<int:pk>/": [
+        get("/api/v1/nodes/{node}/", API_MEMBERS),
+        Visit("DELETE", "/api/v1/nodes/{node}/", "401 404 404 404 404 409"),
+    ],
+    **{
+        f"api/v1/nodes/<int:pk>/{act}/": [post(f"/api/v1/nodes/{{node}}/{act}/", API_ADMINS)]
+        for act in ("approve", "cordon", "drain", "resume")
+    },
+    "api/v1/policy/": [
+        get("/api/v1/policy/", API_MEMBERS),
+        Visit("PUT", "/api/v1/policy/", API_ADMINS, {"policy": "fifo"}),
+    ],
+    "api/v1/policies/": [get("/api/v1/policies/", API_MEMBERS)],
+    # what only a node's token opens; test_nodes_see_their_own_work_only visits with those
+    "agent/v1/join": [
+        post("/agent/v1/join", "403 403 403 403 403 403", join_token="x", name="n", runtime="docker", facts={})
+    ],
+    "agent/v1/sync": [post("/agent/v1/sync", NODES_ONLY)],
+    "agent/v1/wait": [get("/agent/v1/wait", NODES_ONLY)],
+    "agent/v1/code/<str:sha256>": [get("/agent/v1/code/{sha256}", NODES_ONLY)],
+    "agent/v1/containers/<str:name>/logs/<str:stream>": [
+        Visit("POST", "/agent/v1/containers/{container}/logs/0?offset=0", NODES_ONLY, raw=b"x")
+    ],
+    "agent/v1/containers/<str:name>/outputs/<path:path>": [
+        Visit("PUT", "/agent/v1/containers/{container}/outputs/x.txt", NODES_ONLY, raw=b"x")
+    ],
+}
+
+SOCKETS: dict[str, str] = {
+    r"^ws/jobs/(?P<job_id>[0-9]{1,18})/log/$": "no no yes yes yes yes",
+    "": "no no no no no no",
+}
+"""Who is let in, by the pattern of a websocket route."""
+
+SOCKET_ADDRESSES: dict[str, Callable[[World], str]] = {
+    r"^ws/jobs/(?P<job_id>[0-9]{1,18})/log/$": lambda world: f"/ws/jobs/{world.running.pk}/log/",
+    "": lambda world: "/ws/anything/",
+}
