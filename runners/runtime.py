@@ -39,8 +39,8 @@ class Problem:
     blocking: bool = False
     """True when no container can run, or none safely, before it is mended."""
 
-    def to_json(self) -> dict[str, str]:
-        return {"text": self.text, "mend": self.mend}
+    def to_json(self) -> dict[str, Any]:
+        return {"text": self.text, "mend": self.mend, "blocking": self.blocking}
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class Node(models.Model):
     facts = models.JSONField(default=dict)
     """What the agent says about its machine: {"cpus", "memory_mib", ...}."""
     problems = models.JSONField(default=list)
-    """[{"text": what is unfit, "mend": what to do}]"""
+    """[{"text": what is unfit, "mend": what to do, "blocking": true if it must take no work until then}]"""
 
     class Meta:
         ordering = ["name"]

@@ -71,7 +71,7 @@ class Report:
     full_pass: bool
     runtime: str
     facts: dict[str, Any]
-    problems: tuple[dict[str, str], ...]
+    problems: tuple[dict[str, Any], ...]
     gpus: tuple[GpuReport, ...]
     environments: tuple[EnvironmentReport, ...]
     containers: tuple[ContainerReport, ...]
@@ -129,7 +129,11 @@ def read_report(data: dict[str, Any]) -> Report:
         runtime=_text(data, "runtime", 10),
         facts=_facts(data),
         problems=tuple(
-            {"text": _text(item, "text", 500), "mend": _text(item, "mend", 500)}
+            {
+                "text": _text(item, "text", 500),
+                "mend": _text(item, "mend", 500),
+                "blocking": item.get("blocking") is True,
+            }
             for item in _items(data, "problems", MAX_PROBLEMS)
         ),
         gpus=tuple({gpu.uuid: gpu for gpu in gpus if gpu.uuid}.values()),
