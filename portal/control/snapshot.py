@@ -29,8 +29,10 @@ class Nodes:
     """Healthy and present ones, by node."""
     environments: Mapping[int, Mapping[int, NodeEnvironment]]
     """By environment, then node."""
-    open: frozenset[int] = frozenset()
-    names: dict[int, str] = field(default_factory=dict)
+    open: frozenset[int]
+    names: Mapping[int, str]
+    closed: Mapping[int, str]
+    """Why not, by node: name and clause."""
 
 
 @dataclass
@@ -105,9 +107,22 @@ def sha256_of(snapshot: types.Snapshot) -> str:
 
 def is_open(node: Node, now: datetime) -> bool:
     """May it be given new work."""
-    decided = node.approved_at is not None and not (node.cordoned or node.draining or node.removed_at)
-    fit = node.ready and not any(problem.get("blocking") for problem in node.problems)
-    return decided and fit and is_online(node, now)
+    return not why_closed(node, now)
+
+
+def why_closed(node: Node, now: datetime) -> str:
+    """What keeps new work from it, after its name in a sentence; empty when nothing does."""
+    if node.removed_at is not None or node.approved_at is None:
+        return "is not part of the lab"
+    if node.draining:
+        return "is being drained"
+    if node.cordoned:
+        return "takes no new work by an admin's decision"
+    if not is_online(node, now):
+        return "has not been heard of for a while"
+    if not node.ready:
+        return "is still starting"
+    return next((f"is unfit: {problem.get('text')}" for problem in node.problems if problem.get("blocking")), "")
 
 
 # --- nodes -------------------------------------------------------------------------------------------------------
@@ -119,12 +134,14 @@ def _nodes(now: datetime) -> Nodes:
     environments: dict[int, dict[int, NodeEnvironment]] = defaultdict(dict)
     for row in NodeEnvironment.objects.filter(node__in=rows):
         environments[row.environment_id][row.node_id] = row
+    closed = {node.pk: f"{node.name} {why}" for node in rows if (why := why_closed(node, now))}
     return Nodes(
         rows=rows,
         gpus=dict(usable.order_by("node")),
         environments=environments,
-        open=frozenset(node.pk for node in rows if is_open(node, now)),
+        open=frozenset(node.pk for node in rows if node.pk not in closed),
         names={node.pk: node.name for node in rows},
+        closed=closed,
     )
 
 
@@ -256,8 +273,7 @@ def _blocked(row: Job, nodes: Nodes, ready: frozenset[int], titles: Mapping[int,
     if row.min_gpus > lab:
         return f"It needs {row.min_gpus} GPUs at once, but the lab has {lab}. Submit it with fewer, or ask an admin."
     if not nodes.open:
-        names = ", ".join(list(nodes.names.values())[:3])
-        return f"No node takes new work now: {names} {'is' if len(nodes.names) == 1 else 'are'} lost or closed by an admin."
+        return f"No node takes new work now: {'; '.join(list(nodes.closed.values())[:3]).rstrip('.')}."
     if not ready:
         return _not_ready(nodes, row.environment_id, titles.get(row.environment_id, "?"))
     return ""

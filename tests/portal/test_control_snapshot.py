@@ -168,9 +168,19 @@ def test_more_than_the_lab_has_is_said_at_once() -> None:
     )
 
 
-def test_a_lab_whose_nodes_are_all_lost_names_them() -> None:
-    ready_node("a", ready=False)
-    assert view(queue()).blocked == "No node takes new work now: a is lost or closed by an admin."
+@pytest.mark.parametrize(
+    ("facts", "clause"),
+    [
+        ({"ready": False}, "a is still starting"),
+        ({"draining": True}, "a is being drained"),
+        ({"cordoned": True}, "a takes no new work by an admin's decision"),
+        ({"last_seen_at": None}, "a has not been heard of for a while"),
+        ({"problems": [{"text": "No space.", "mend": "", "blocking": True}]}, "a is unfit: No space"),
+    ],
+)
+def test_a_lab_with_no_open_node_says_what_is_the_matter(facts: dict[str, Any], clause: str) -> None:
+    ready_node("a", **facts)
+    assert view(queue()).blocked == f"No node takes new work now: {clause}."
 
 
 def test_an_environment_that_is_being_prepared_shows_how_far_it_is() -> None:
