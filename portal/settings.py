@@ -122,7 +122,6 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
-    "portal.middleware.RefuseNul",
     "django.middleware.security.SecurityMiddleware",
     "portal.middleware.StaticFiles",
     "csp.middleware.CSPMiddleware",
@@ -133,6 +132,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "portal.middleware.RefuseNul",
     "axes.middleware.AxesMiddleware",
 ]
 
