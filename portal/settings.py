@@ -184,7 +184,7 @@ else:
     DATABASES = {
         "default": {
             "ENGINE": "django.db.backends.sqlite3",
-            "NAME": HOME / "db.sqlite3",
+            "NAME": str(HOME / "db.sqlite3"),
             "OPTIONS": {
                 "timeout": 30,
                 "transaction_mode": "IMMEDIATE",

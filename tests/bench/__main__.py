@@ -6,16 +6,16 @@
 """
 
 import asyncio
-import io
 import os
 import statistics
 import sys
 import tempfile
 import threading
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
+
+import docker
 
 from tests import engine
 from tests.bench import line
@@ -27,28 +27,10 @@ LINES = 200
 FIRST = "print('first line', flush=True)\n"
 
 
-def upload(product: Product, name: str, script: str) -> int:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as zipped:
-        zipped.writestr(f"{name}.py", script)
-    project = product.post("projects/", json={"name": name})["id"]
-    return int(product.post(f"projects/{project}/code/", files={"files": (f"{name}.zip", buffer.getvalue())})["id"])
-
-
-def submit(product: Product, code: int, entry: str) -> int:
-    spec = {"code": code, "entry": f"python {entry}", "launcher": "command", "environment": "python"}
-    return int(product.post("jobs/", json={**spec, "min_gpus": 1, "max_gpus": 1, "time_limit_seconds": 600})["id"])
-
-
-def stored(product: Product, job: int) -> bytes:
-    answer = product.api("GET", f"jobs/{job}/log/", params={"stream": "0"})
-    return bytes(answer.content) if answer.status_code in (200, 206) else b""
-
-
-def submit_to_first_line(product: Product, code: int) -> float:
+def submit_to_first_line(product: Product, code: dict[str, int]) -> float:
     started = time.monotonic()
-    job = submit(product, code, "first.py")
-    wait_for("the first line", lambda: b"first line" in stored(product, job), 60, every=0.02)
+    job = product.submit(code, "python first.py")
+    wait_for("the first line", lambda: b"first line" in product.log(job), 60, every=0.02)
     seconds = time.monotonic() - started
     product.wait_for_job(job, "SUCCEEDED", seconds=60)
     return seconds
@@ -64,8 +46,8 @@ def bare_docker_run(client: Any, image: str) -> float:
     return seconds
 
 
-def line_to_browser(product: Product, code: int) -> tuple[line.Delays, line.Delays]:
-    job = submit(product, code, "stamps.py")
+def line_to_browser(product: Product, code: dict[str, int]) -> tuple[line.Delays, line.Delays]:
+    job = product.submit(code, "python stamps.py")
     product.wait_for_job(job, "RUNNING", seconds=60)
     files = wait_for(
         "the rank's file",
@@ -84,20 +66,20 @@ def main() -> int:
     if (missing := missing_packages(frozenset({"engine"}))) and (problem := install(missing)):
         print(f"The bench needs a Docker Engine: {problem}")
         return 1
-    with engine.job_engine() as host, tempfile.TemporaryDirectory(prefix="sl-bench-") as folder:
-        product = Product.make(Path(folder), "docker", DOCKER_HOST=host.url, SCHEDULEARN_BASE_IMAGE=host.base_image)
+    with engine.docker_engine(), tempfile.TemporaryDirectory(prefix="sl-bench-") as folder:
+        image = engine.job_environment_image("python")
+        product = Product.make(Path(folder), "docker", SCHEDULEARN_BASE_IMAGE=engine.base_image())
         with running(product):
             product.start_all()
             product.wait_for_environment("python")
-            client = host.client()
-            image = host.image_of("python")
-            first = upload(product, "first", FIRST)
+            client = docker.from_env()
+            first = product.upload("first", first=FIRST)
             pairs = [(submit_to_first_line(product, first), bare_docker_run(client, image)) for _ in range(RUNS)]
             ours, bare = (statistics.median(column) for column in zip(*pairs, strict=True))
             print(
                 f"submit -> first log line: {ours:.2f} s; bare docker run: {bare:.2f} s; ratio {ours / bare:.2f}, overhead {ours - bare:.2f} s"
             )
-            stamps = upload(product, "stamps", line.SCRIPT.format(lines=LINES * 3, gap=0.05))
+            stamps = product.upload("stamps", stamps=line.SCRIPT.format(lines=LINES * 3, gap=0.05))
             watched, tailed = line_to_browser(product, stamps)
             print(
                 f"line -> browser: median {watched.median:.0f} ms, p99 {watched.p99:.0f} ms; bare tail: median {tailed.median:.1f} ms, "

@@ -4,12 +4,14 @@
 one on PostgreSQL and Redis. Each program can be killed and started again by name.
 """
 
+import io
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -162,20 +164,57 @@ class Product:
     def get(self, path: str) -> Any:
         response = self.api("GET", path)
         assert response.status_code == 200, response.text
-        return response.json()
+        body = response.json()
+        return body["results"] if isinstance(body, dict) and "results" in body else body
 
     def post(self, path: str, **options: Any) -> Any:
         response = self.api("POST", path, **options)
         assert response.status_code in (200, 201), response.text
         return response.json()
 
+    def upload(self, name: str, **files: str) -> dict[str, int]:
+        """A new project with these Python files as its code: what a submit needs to name them."""
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as zipped:
+            for stem, text in files.items():
+                zipped.writestr(f"{stem}.py", text)
+        project = self.post("projects/", json={"name": name})["id"]
+        code = self.post(f"projects/{project}/code/", files={"file": (f"{name}.zip", buffer.getvalue())})["number"]
+        return {"project": project, "code": code}
+
+    def submit(self, code: dict[str, int], command: str, **spec: Any) -> int:
+        """A plain command on one GPU, unless ``spec`` says otherwise."""
+        plain = {
+            "launcher": "command",
+            "environment": "python",
+            "min_gpus": 1,
+            "max_gpus": 1,
+            "time_limit_seconds": 600,
+        }
+        return int(self.post("jobs/", json={**plain, **code, "entry": command, **spec})["id"])
+
+    def log(self, job: int, label: str = "rank 0") -> bytes:
+        """The stored bytes of one stream; nothing while the web process is away."""
+        try:
+            streams = self.get(f"jobs/{job}/streams/")
+            number = next((each["id"] for each in streams if each["label"] == label), None)
+            answer = self.api("GET", f"jobs/{job}/log/", params={"stream": number}) if number else None
+        except (httpx.HTTPError, AssertionError):
+            return b""
+        return answer.content if answer is not None and answer.status_code in (200, 206) else b""
+
+    def output_file(self, job: int, path: str) -> bytes:
+        answer = self.api("GET", f"jobs/{job}/outputs/{path}")
+        return answer.content if answer.status_code == 200 else b""
+
     def wait_for_environment(self, key: str, seconds: float = 900) -> None:
         def ready() -> bool:
             try:
-                nodes = self.get("nodes/")["results"]
+                nodes = self.get("nodes/")
             except (httpx.HTTPError, AssertionError):
                 return False
-            return any(e["key"] == key and e["state"] == "ready" for node in nodes for e in node["environments"])
+            states = [each for node in nodes for each in node["environments"]]
+            return any(each["key"] == key and each["state"] == "ready" for each in states)
 
         wait_for(f"environment {key} is ready", ready, seconds, every=1.0)
 
