@@ -67,6 +67,12 @@ export class List {
     this.spacer.style.height = `${Math.max(0, this.lines.length * this.lineHeight - clientHeight)}px`;
   }
 
+  /** No more lines will come: a short log takes no more room than it needs. */
+  settle() {
+    const needed = Math.max(8, this.lines.length + 1) * (this.lineHeight ?? 20);
+    if (needed < this.scroller.clientHeight) this.scroller.style.height = `${needed}px`;
+  }
+
   /** Lines before the first were given up: what is in sight stays in sight. */
   shift(count) {
     if (!this.follow) this.#scrollTo(Math.max(0, this.scroller.scrollTop - count * this.lineHeight));

@@ -60,7 +60,10 @@ class LogView {
     if (message.type === "job") document.dispatchEvent(new CustomEvent("job-changed", { detail: message }));
     if (message.type === "idle") {
       this.#showEmpty(message.finished);
-      if (message.finished) this.#status("Job ended", "done");
+      if (message.finished) {
+        this.#status("Job ended", "done");
+        this.list.settle();
+      }
     }
     if (message.type === "end") {
       this.ended = true;

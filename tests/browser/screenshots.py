@@ -1,0 +1,55 @@
+"""Takes the pictures of docs/screenshots from a portal with made-up people and jobs:
+
+python -m tests.browser.screenshots
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from tests.browser.portal import FLAGS, PASSWORD, ROOT, Portal
+
+FOLDER = ROOT / "docs" / "screenshots"
+PAGES = {
+    "dashboard": "/",
+    "project": "/projects/1/",
+    "submit": "/jobs/new?code=1",
+    "job-running": "/jobs/{running}/",
+    "job-failed": "/jobs/{failed}/",
+    "nodes": "/nodes/",
+    "policy": "/admin/policy/",
+}
+LOOKS = {"light": (1280, "light"), "dark": (1280, "dark"), "phone": (400, "light")}
+
+
+def main() -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as home, sync_playwright() as playwright:
+        portal = Portal(Path(home))
+        try:
+            made = portal.ask("seeded")
+            portal.start()
+            browser = playwright.chromium.launch(
+                executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=FLAGS
+            )
+            for look, (width, scheme) in LOOKS.items():
+                page = browser.new_page(viewport={"width": width, "height": 860}, color_scheme=scheme)  # type: ignore[arg-type]
+                page.goto(f"{portal.url}/accounts/sign-in/")
+                page.screenshot(path=FOLDER / f"sign-in-{look}.png")
+                page.fill("[name=username]", "alice")
+                page.fill("[name=password]", PASSWORD)
+                page.keyboard.press("Enter")
+                page.wait_for_url(f"{portal.url}/")
+                for name, path in PAGES.items():
+                    page.goto(portal.url + path.format(**made))
+                    page.wait_for_timeout(800)
+                    page.screenshot(path=FOLDER / f"{name}-{look}.png")
+            browser.close()
+        finally:
+            portal.stop()
+
+
+if __name__ == "__main__":
+    main()
