@@ -44,8 +44,8 @@ def make_environment(key: str = "pytorch", packages: Sequence[str] = ("torch", "
 def make_node(name: str = "", gpus: int = 2, **fields: Any) -> Node:
     number = next(_numbers)
     now = timezone.now()
-    fields = {"approved_at": now, "last_seen_at": now, "ready": True, "runtime": "fake", **fields}
-    node = Node.objects.create(name=name or f"node{number}", token_digest=f"{number:064}", **fields)
+    usual = {"approved_at": now, "last_seen_at": now, "ready": True, "runtime": "fake", "token_digest": f"{number:064}"}
+    node = Node.objects.create(name=name or f"node{number}", **{**usual, **fields})
     for index in range(gpus):
         Gpu.objects.create(node=node, uuid=f"{node.name}-gpu{index}", index=index, kind="cpu", model="CPU slot")
     return node

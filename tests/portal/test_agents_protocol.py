@@ -1,16 +1,30 @@
 """What agents say and hear: joining, reporting, what is desired, logs, outputs, code."""
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.test import Client
+from asgiref.sync import sync_to_async
+from django.conf import LazySettings
+from django.db import connections
+from django.test import AsyncClient, Client
+from django.utils import timezone
+from hypothesis import HealthCheck, given
+from hypothesis import settings as settings_of
+from hypothesis import strategies as st
 
 from portal.cluster import services as cluster
-from portal.cluster.models import Gpu, Node
-from portal.jobs import logs
-from portal.jobs.models import Container, Job
-from tests.portal.jobs_world import make_job, make_project, make_user, place
+from portal.cluster.models import Environment, Gpu, Node
+from portal.control import agents
+from portal.jobs import lifecycle, logs, outputs
+from portal.jobs.models import Container, Job, Output
+from portal.jobs.rules import STOP_SECONDS
+from portal.projects import store
+from portal.wake import node_bell, ring
+from tests.portal.jobs_world import add_host, make_environment, make_job, make_project, make_user, place
 
 pytestmark = pytest.mark.django_db
 
@@ -99,3 +113,411 @@ def test_a_container_is_listed_run_reported_and_collected() -> None:
     assert answer["containers"] == []
     [stream] = host.streams.all()
     assert logs.read(stream, 0, 100) == b"hello\n" and logs.read_marks(stream) == [(0, 1000)]
+
+
+# --- joining -----------------------------------------------------------------------------------------------------
+
+
+def test_a_join_token_serves_one_machine() -> None:
+    http = Client()
+    token = cluster.issue_join_token(None)
+    asked = {"join_token": token, "name": "gpu 1!", "runtime": "docker", "facts": {}}
+
+    def join(**fields: Any) -> Any:
+        return http.post("/agent/v1/join", json.dumps({**asked, **fields}), content_type="application/json")
+
+    first = join()
+    assert first.status_code == 201
+    node = Node.objects.get()
+    assert (node.name, node.approved_at) == ("gpu-1", None)
+    again = join()  # the answer was lost on the way
+    assert (again.status_code, again.json()["node"]) == (201, node.pk)
+    assert cluster.node_for(first.json()["token"]) is None
+    assert cluster.node_for(again.json()["token"]) == node
+    assert join(name="another").status_code == 403
+    Node.objects.update(last_seen_at=timezone.now())
+    used = join()
+    assert used.status_code == 403 and "used already" in used.json()["error"]["message"]
+    assert join(join_token="sln_wrong").status_code == 403
+
+
+def test_an_expired_token_and_a_foreign_runtime_are_refused(settings: LazySettings) -> None:
+    http = Client()
+
+    def join(token: str, runtime: str) -> Any:
+        body = {"join_token": token, "name": "n", "runtime": runtime, "facts": {}}
+        return http.post("/agent/v1/join", json.dumps(body), content_type="application/json")
+
+    assert join(cluster.issue_join_token(None, lifetime=timedelta(0)), "fake").status_code == 403
+    settings.LAB = True
+    refused = join(cluster.issue_join_token(None), "process")
+    assert refused.status_code == 403 and "Docker Engine" in refused.json()["error"]["message"]
+
+
+def test_two_machines_of_one_name_are_told_apart() -> None:
+    assert [Agent("twin").node.name, Agent("twin").node.name] == ["twin", "twin-2"]
+
+
+@pytest.fixture
+async def threads() -> AsyncIterator[None]:
+    """Leaves no connection behind in the thread that async views look up rows in."""
+    yield
+    await sync_to_async(connections.close_all)()
+
+
+# --- who sees what -----------------------------------------------------------------------------------------------
+
+DOORS = [
+    ("post", "/agent/v1/sync"),
+    ("get", "/agent/v1/code/" + "c" * 64),
+    ("post", "/agent/v1/containers/sl-1-a1-0/logs/0?offset=0"),
+    ("put", "/agent/v1/containers/sl-1-a1-0/outputs/a"),
+    ("get", "/agent/v1/wait?seen=x"),
+]
+
+
+@pytest.mark.parametrize(("method", "door"), DOORS)
+@pytest.mark.parametrize("token", ["", "Bearer", "Bearer sln_wrong", "Basic eDp5"])
+@pytest.mark.usefixtures("threads")
+@pytest.mark.django_db(transaction=True)
+async def test_no_door_opens_without_a_node_s_token(method: str, door: str, token: str) -> None:
+    answer = await getattr(AsyncClient(), method)(door, headers={"Authorization": token} if token else {})
+    assert answer.status_code == 401 and answer.json()["error"]["code"] == "token"
+
+
+def test_a_node_touches_only_its_own_containers() -> None:
+    mine, other = Agent("mine"), Agent("other")
+    mine.sync()
+    other.sync()
+    job = job_on(mine)
+    host = Container.objects.get(attempt__job=job, role="host")
+    other.sync(about(host, "EXITED", exit_code=0, collected=True))
+    host.refresh_from_db()
+    assert host.state == "ASSIGNED"
+    assert other.sync()["containers"] == []
+    for method, path in (("post", "logs/0?offset=0"), ("put", "outputs/a")):
+        send = getattr(other.http, method)
+        answer = send(
+            f"/agent/v1/containers/{host.name}/{path}",
+            b"x",
+            content_type="application/octet-stream",
+            headers=other.headers,
+        )
+        assert answer.status_code == 404
+
+
+def test_a_report_of_another_epoch_changes_nothing() -> None:
+    agent = Agent()
+    agent.sync()
+    job_on(agent)
+    host = Container.objects.get(role="host")
+    agent.sync(about(host, "EXITED", exit_code=0) | {"epoch": 2})
+    host.refresh_from_db()
+    assert host.state == "ASSIGNED"
+
+
+def test_a_node_that_is_not_approved_gets_no_work_and_a_removed_one_no_answer() -> None:
+    agent = Agent(approve=False)
+    answer = agent.sync()
+    assert (answer["approved"], answer["containers"], answer["environments"]) == (False, [], [])
+    admin = make_user("admin", is_staff=True)
+    cluster.approve(admin, agent.node)
+    assert agent.sync()["approved"]
+    cluster.remove(admin, agent.node)
+    assert agent.post("sync", agent.report).status_code == 401
+
+
+# --- reports -----------------------------------------------------------------------------------------------------
+
+
+def test_gpus_come_change_and_go() -> None:
+    agent = Agent()
+    agent.sync()
+    agent.report["gpus"] = [
+        {**agent.report["gpus"][0], "healthy": False, "problem": "Xid 79", "utilisation_percent": 250}
+    ]
+    agent.sync()
+    one, two = Gpu.objects.order_by("index")
+    assert (one.healthy, one.problem, one.utilisation_percent, two.present) == (False, "Xid 79", 100, False)
+
+
+def test_environments_are_noted_and_unknown_ones_passed_over() -> None:
+    Environment.objects.update(retired=True)  # those that come with the house
+    make_environment("pytorch")
+    agent = Agent()
+    agent.report["environments"] = [
+        {"key": "pytorch", "state": "preparing", "progress_percent": 40, "detail": "building Horovod"},
+        {"key": "nobody-knows", "state": "ready"},
+    ]
+    assert agent.sync()["environments"] == ["pytorch"]
+    [row] = agent.node.environments.all()
+    assert (row.state, row.progress_percent, row.detail) == ("preparing", 40, "building Horovod")
+
+
+def test_what_jobs_wait_for_is_prepared_first() -> None:
+    Environment.objects.update(retired=True)  # those that come with the house
+    first, second = make_environment("a"), make_environment("b")
+    project = make_project(make_user("alice"))
+    agent = Agent()
+    assert agent.sync()["environments"] == ["a", "b"]
+    make_job(project, environment=second)
+    assert agent.sync()["environments"][:2] == ["b", "a"]
+    make_job(project, environment=first)
+    assert agent.sync()["environments"][:2] == ["b", "a"]
+
+
+def test_a_lost_container_is_not_renewed_but_collected() -> None:
+    agent = Agent()
+    agent.sync()
+    job_on(agent)
+    host = Container.objects.get(role="host")
+    agent.sync(about(host, "RUNNING"))
+    lifecycle.advance(host, "EXITED", exit_reason="lost")
+    [item] = [item for item in agent.sync(about(host, "RUNNING"))["containers"] if item["spec"]["role"] == "host"]
+    assert item["wanted"] == "collect"
+
+
+def test_what_will_not_stop_loses_its_lease() -> None:
+    agent = Agent()
+    agent.sync()
+    job = job_on(agent)
+    attempt = job.attempts.get()
+    lifecycle.stop_attempt(attempt, "preempted")
+    assert [item["wanted"] for item in agent.sync()["containers"]] == ["stop", "stop"]
+    Container.objects.update(stop_requested_at=timezone.now() - timedelta(seconds=STOP_SECONDS + 1))
+    assert agent.sync()["containers"] == []
+
+
+def test_a_driver_is_given_the_hosts_that_shall_run() -> None:
+    agent, helper = Agent("one"), Agent("two")
+    agent.sync()
+    helper.sync()
+    job = job_on(agent, elastic=True, max_gpus=4)
+    more = add_host(job.attempts.get(), 7, helper.node, list(helper.node.gpus.all()))
+
+    def hosts() -> list[dict[str, Any]]:
+        [driver] = [item for item in agent.sync()["containers"] if item["spec"]["role"] == "driver"]
+        return driver["hosts"]
+
+    assert hosts() == [{"name": "h0", "slots": 2}, {"name": "h7", "slots": 2}]
+    before = agent.sync()["seen"]
+    lifecycle.stop_container(more, "preempted")
+    assert hosts() == [{"name": "h0", "slots": 2}]
+    assert agent.sync()["seen"] != before
+
+
+def test_a_sync_costs_the_same_few_queries_however_much_runs(django_assert_max_num_queries: Any) -> None:
+    agent = Agent()
+    agent.report["gpus"] = [{"uuid": f"g{number}", "index": number, "kind": "cpu"} for number in range(30)]
+    agent.sync()
+    project = make_project(make_user("alice"))
+    for gpu in Gpu.objects.select_related("node"):
+        place(make_job(project), [gpu])
+    running = [about(part, "RUNNING") for part in Container.objects.select_related("attempt")]
+    agent.sync(*running)
+    with django_assert_max_num_queries(16):  # savepoints included
+        assert len(agent.sync(*running)["containers"]) == 30
+
+
+# --- logs, outputs, code -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def placed() -> tuple[Agent, Container]:
+    agent = Agent()
+    agent.sync()
+    job_on(agent)
+    return agent, Container.objects.select_related("attempt").get(role="host")
+
+
+def send_log(agent: Agent, part: Container, query: str, body: bytes, **headers: str) -> Any:
+    path = f"/agent/v1/containers/{part.name}/logs/{query}"
+    return agent.http.post(path, body, content_type="application/octet-stream", headers={**agent.headers, **headers})
+
+
+def test_log_pieces_continue_or_say_where_to(placed: tuple[Agent, Container]) -> None:
+    agent, part = placed
+    assert send_log(agent, part, "0?offset=0", b"abc").json() == {"size": 3}
+    gap = send_log(agent, part, "0?offset=9", b"x")
+    assert (gap.status_code, gap.json()) == (409, {"size": 3})
+    final = send_log(agent, part, "0?offset=3&final=1", b"", Marks="junk,1:2:3,-1:5," + "9" * 40 + ":1")
+    assert (final.status_code, final.json()) == (200, {"size": 3})
+    assert part.streams.get().closed
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "0",
+        "0?offset=",
+        "0?offset=-1",
+        "0?offset=1e3",
+        "0?offset=" + "9" * 18,
+        "UP?offset=0",
+        "..?offset=0",
+        "0?offset=²",
+    ],
+)
+def test_a_log_piece_that_makes_no_sense_is_refused(placed: tuple[Agent, Container], query: str) -> None:
+    agent, part = placed
+    assert send_log(agent, part, query, b"x").status_code in (400, 404)
+
+
+def test_too_large_a_piece_is_refused(placed: tuple[Agent, Container]) -> None:
+    agent, part = placed
+    assert send_log(agent, part, "0?offset=0", b"x" * (1024 * 1024 + 1)).status_code == 413
+
+
+def put(agent: Agent, part: Container, path: str, body: bytes) -> Any:
+    return agent.http.put(
+        f"/agent/v1/containers/{part.name}/outputs/{path}",
+        body,
+        content_type="application/octet-stream",
+        headers=agent.headers,
+    )
+
+
+def test_outputs_are_kept_and_replaced(placed: tuple[Agent, Container]) -> None:
+    agent, part = placed
+    assert put(agent, part, "run/model.pt", b"one").status_code == 201
+    assert put(agent, part, "run/model.pt", b"two!").status_code == 201
+    assert put(agent, part, "gr%C3%B6%C3%9Fe%20x.txt", b"").status_code == 201
+    one, two = Output.objects.order_by("size")
+    assert (one.path, two.path, two.size) == ("größe x.txt", "run/model.pt", 4)
+    with outputs.open_output(two) as file:
+        assert file.read() == b"two!"
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "a/../../x", "a//b", "/etc/passwd", "./a", "a/.", "a%00b", "a%0Ab", "a%5Cb", "x" * 501]
+)
+def test_an_output_cannot_be_anywhere_else(placed: tuple[Agent, Container], path: str) -> None:
+    agent, part = placed
+    assert put(agent, part, path, b"x").status_code in (400, 404)
+    assert not Output.objects.exists()
+
+
+def test_outputs_over_the_limit_are_refused_with_a_sentence(
+    placed: tuple[Agent, Container], settings: LazySettings
+) -> None:
+    agent, part = placed
+    settings.MAX_OUTPUTS_MIB = 1
+    assert put(agent, part, "a", b"x" * 700_000).status_code == 201
+    refused = put(agent, part, "b", b"x" * 700_000)
+    assert refused.status_code == 413 and "1 MiB" in refused.json()["error"]["message"]
+    assert put(agent, part, "a", b"y" * 900_000).status_code == 201  # what it replaces does not count
+    assert len(list(outputs.folder_of(part.attempt.job_id).iterdir())) >= 1
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.django_db(transaction=True)
+async def test_code_goes_only_to_a_node_that_runs_it() -> None:
+    def prepare() -> tuple[Agent, Agent]:
+        agent, other = Agent("runs"), Agent("idles")
+        agent.sync()
+        other.sync()
+        job_on(agent)
+        store.path_of("c" * 64).write_bytes(b"tar" * 200_000)
+        return agent, other
+
+    agent, other = await sync_to_async(prepare)()
+    http = AsyncClient()
+    answer = await http.get("/agent/v1/code/" + "c" * 64, headers=agent.headers)
+    assert b"".join([piece async for piece in answer.streaming_content]) == b"tar" * 200_000
+    for who, sha256 in ((other, "c" * 64), (agent, "d" * 64), (agent, "x")):
+        assert (await http.get(f"/agent/v1/code/{sha256}", headers=who.headers)).status_code == 404
+    await sync_to_async(store.path_of("c" * 64).unlink)()
+    lost = await http.get("/agent/v1/code/" + "c" * 64, headers=agent.headers)
+    assert lost.status_code == 404 and "Upload it again" in lost.json()["error"]["message"]
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.django_db(transaction=True)
+async def test_waiting_ends_when_something_is_desired(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = await sync_to_async(Agent)()
+    seen = (await sync_to_async(agent.sync)())["seen"]
+    http = AsyncClient()
+    at_once = await http.get("/agent/v1/wait?seen=old", headers=agent.headers)
+    assert at_once.json() == {"seen": seen}
+    waiting = asyncio.create_task(http.get(f"/agent/v1/wait?seen={seen}", headers=agent.headers))
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    await sync_to_async(job_on)(agent)
+    await asyncio.sleep(0)
+    ring(node_bell(agent.node.pk))
+    assert (await asyncio.wait_for(waiting, 4)).json()["seen"] != seen
+    monkeypatch.setattr(agents, "WAIT_SECONDS", 0.2)
+    now = (await sync_to_async(agent.sync)())["seen"]
+    assert (await http.get(f"/agent/v1/wait?seen={now}", headers=agent.headers)).json() == {"seen": now}
+
+
+# --- garbage -----------------------------------------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["RUNNING", "EXITED", "\0", "\ud800", 10**400, "ready"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+KEYS = ["boot", "full_pass", "runtime", "facts", "problems", "gpus", "environments", "containers", "join_token", "name"]
+FIELDS = [
+    "uuid",
+    "index",
+    "kind",
+    "name",
+    "epoch",
+    "state",
+    "detail",
+    "running_at",
+    "exit_code",
+    "exit_reason",
+    "key",
+    "text",
+    "progress_percent",
+    "memory_mib",
+    "collected",
+]
+
+
+@settings_of(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    body=st.binary(max_size=60)
+    | st.dictionaries(
+        st.sampled_from(KEYS),
+        JSON | st.lists(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6), max_size=3),
+        max_size=8,
+    ).map(lambda data: json.dumps({"runtime": "fake", **data}).encode()),
+    door=st.sampled_from(["sync", "join"]),
+)
+def test_garbage_is_answered_not_stumbled_over(body: bytes, door: str) -> None:
+    node = Node.objects.filter(name="fuzzed").first()
+    agent = Agent("fuzzed") if node is None else fuzzed[0]
+    fuzzed[:] = [agent]
+    assert agent.post(door, body).status_code in (200, 201, 400, 403, 413)
+
+
+fuzzed: list[Agent] = []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"facts": ' + b'{"a":' * 50_000,
+        b'{"runtime": "fake", "facts": {"x": NaN}}',
+        b"[]",
+        b"",
+        b'"x"',
+    ],
+)
+def test_nested_and_endless_garbage_too(body: bytes) -> None:
+    assert Agent().post("sync", body).status_code == 400
+
+
+def test_too_large_a_report_is_refused() -> None:
+    assert Agent().post("sync", b"x" * (2 * 1024 * 1024 + 1)).status_code == 413
+    assert Agent().post("sync", b"x" * (6 * 1024 * 1024)).status_code == 413

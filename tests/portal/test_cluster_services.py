@@ -1,0 +1,103 @@
+"""What admins do with machines, and the trace it leaves."""
+
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from portal.accounts.models import AuditEntry, User, digest
+from portal.cluster import services
+from portal.cluster.models import Gpu, JoinToken, Node
+from portal.refused import Refused
+from tests.portal.jobs_world import exit, make_job, make_node, make_project, make_user, place
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def admin() -> User:
+    return make_user("admin", is_staff=True)
+
+
+def trail() -> list[tuple[str, str]]:
+    return list(AuditEntry.objects.order_by("id").values_list("action", "target"))
+
+
+def test_each_act_is_done_and_leaves_its_trace(admin: User) -> None:
+    node = make_node("gpu-1", approved_at=None)
+    assert services.approve(admin, node).approved_at is not None
+    assert services.cordon(admin, node).cordoned
+    assert services.drain(admin, node).draining
+    resumed = services.resume(admin, node)
+    assert not resumed.draining and not resumed.cordoned
+    services.remove(admin, node)
+    node = Node.objects.get(pk=node.pk)
+    assert node.removed_at is not None
+    assert trail() == [
+        ("node.approved", "gpu-1"),
+        ("node.cordoned", "gpu-1"),
+        ("node.drained", "gpu-1"),
+        ("node.resumed", "gpu-1"),
+        ("node.removed", "gpu-1"),
+    ]
+    assert all(entry.actor == admin for entry in AuditEntry.objects.all())
+    drained = AuditEntry.objects.get(action="node.drained")
+    assert (drained.before, drained.after) == ({"draining": False}, {"draining": True})
+
+
+def test_a_removed_node_s_name_is_free_again_and_nothing_more_is_done_with_it(admin: User) -> None:
+    node = make_node("gpu-1")
+    services.remove(admin, node)
+    make_node("gpu-1")
+    with pytest.raises(Refused, match="no longer part"):
+        services.approve(admin, node)
+
+
+def test_a_node_at_work_is_not_removed(admin: User) -> None:
+    node = make_node(gpus=1)
+    attempt = place(make_job(make_project(make_user("alice"))), list(Gpu.objects.select_related("node")))
+    with pytest.raises(Refused, match="Drain it first") as refused:
+        services.remove(admin, node)
+    assert refused.value.code == "conflict" and trail() == []
+    exit(attempt.containers.get())
+    services.remove(admin, node)
+
+
+def test_a_new_token_ends_the_old_one_and_is_nowhere_to_be_read(admin: User) -> None:
+    node = make_node(token_digest=digest("old"))
+    assert services.node_for("old") == node
+    new = services.rotate_token(admin, node)
+    assert services.node_for("old") is None and services.node_for(new) == node
+    stored = str(list(AuditEntry.objects.values())) + str(list(Node.objects.values()))
+    assert new not in stored and digest(new) not in str(list(AuditEntry.objects.values()))
+
+
+def test_join_tokens_are_kept_as_digests(admin: User) -> None:
+    token = services.issue_join_token(admin)
+    row = JoinToken.objects.get()
+    assert row.token_digest == digest(token) and token not in str(vars(row))
+    assert row.expires_at > timezone.now()
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [("gpu-1.lab", "gpu-1.lab"), ("<b>x</b>", "b-x-b"), ("", "node"), ("../..", "node"), ("a" * 99, "a" * 64)],
+)
+def test_a_name_is_fit_for_pages_and_sentences(said: str, name: str) -> None:
+    assert services.clean_name(said) == name
+
+
+def test_looking_at_all_nodes_costs_the_same_few_queries(django_assert_num_queries: Any) -> None:
+    project = make_project(make_user("alice"))
+    for _ in range(5):
+        node = make_node(gpus=4)
+        place(make_job(project), list(Gpu.objects.filter(node=node).select_related("node"))[:2])
+    with django_assert_num_queries(4):
+        nodes = services.nodes_with_gpus()
+        held = [
+            services.holder(gpu).submitted_by.username
+            for node in nodes
+            for gpu in node.gpus.all()
+            if services.holder(gpu)
+        ]
+    assert held == ["alice"] * 10

@@ -1,0 +1,271 @@
+"""What people may do with jobs, and what they are told when they may not."""
+
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from portal.accounts.models import Limit, User
+from portal.cluster.models import Gpu
+from portal.jobs import lifecycle, services
+from portal.jobs.models import IdempotencyKey, Job
+from portal.jobs.services import Submission, cancel, hold, release, retry, submit
+from portal.projects.models import Membership, Project
+from portal.refused import Refused
+from tests.portal.jobs_world import (
+    exit,
+    make_code,
+    make_environment,
+    make_job,
+    make_node,
+    make_project,
+    make_user,
+    place,
+    run,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def alice() -> User:
+    return make_user("alice")
+
+
+@pytest.fixture
+def project(alice: User) -> Project:
+    return make_project(alice)
+
+
+def asked(project: Project, **fields: Any) -> Submission:
+    code = project.code_versions.first() or make_code(project)
+    values = {"code": code, "environment": make_environment(), "launcher": "horovod", "entry": "train.py", **fields}
+    return Submission(**values)
+
+
+def member(project: Project, name: str, role: str) -> User:
+    user = make_user(name)
+    Membership.objects.create(project=project, user=user, role=role)
+    return user
+
+
+def test_it_queues_a_job_and_says_who_asked(alice: User, project: Project) -> None:
+    job = submit(alice, project, asked(project, env_vars={"EPOCHS": "3"}, arguments=("--lr", "0.1")))
+    assert (job.state, job.name, job.arguments, job.env_vars) == (
+        "QUEUED",
+        "train.py",
+        ["--lr", "0.1"],
+        {"EPOCHS": "3"},
+    )
+    event = job.events.get()
+    assert (event.kind, event.actor) == ("submitted", alice)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"launcher": "mpirun"}, "launcher"),
+        ({"entry": "missing.py"}, "entry"),
+        ({"entry": "../train.py"}, "entry"),
+        ({"entry": "train.txt"}, "entry"),
+        ({"entry": ""}, "entry"),
+        ({"launcher": "command", "entry": "echo 'unclosed"}, "entry"),
+        ({"launcher": "command", "entry": "a\nb"}, "entry"),
+        ({"launcher": "command", "entry": "''"}, "entry"),
+        ({"min_gpus": 0}, "min_gpus"),
+        ({"min_gpus": 2, "max_gpus": 1}, "max_gpus"),
+        ({"max_gpus": 3}, "max_gpus"),
+        ({"launcher": "torchrun", "elastic": True}, "elastic"),
+        ({"time_limit_seconds": 1}, "time_limit_seconds"),
+        ({"time_limit_seconds": 10**9}, "time_limit_seconds"),
+        ({"retries": -1}, "retries"),
+        ({"retries": 11}, "retries"),
+        ({"priority": 11}, "priority"),
+        ({"name": "x" * 81}, "name"),
+        ({"name": "nul\0"}, "name"),
+        ({"description": "\ud800"}, "description"),
+        ({"arguments": ("x" * 2001,)}, "arguments"),
+        ({"env_vars": {"1X": "a"}}, "env_vars"),
+        ({"env_vars": {"A B": "a"}}, "env_vars"),
+        ({"env_vars": {"X": "a" * 5000}}, "env_vars"),
+        ({"env_vars": {"X": "a\0"}}, "env_vars"),
+        *(
+            ({"env_vars": {name: "x"}}, "env_vars")
+            for name in (
+                "NVIDIA_VISIBLE_DEVICES",
+                "nvidia_visible_devices",
+                "CUDA_VISIBLE_DEVICES",
+                "LD_PRELOAD",
+                "PATH",
+                "PYTHONPATH",
+                "HOROVOD_GLOO_IFACE",
+                "SCHEDULEARN_JOB",
+                "MASTER_ADDR",
+            )
+        ),
+    ],
+)
+def test_it_refuses_what_could_not_run_or_may_not(
+    alice: User, project: Project, fields: dict[str, Any], field: str
+) -> None:
+    make_node(gpus=2)
+    with pytest.raises(Refused) as refused:
+        submit(alice, project, asked(project, **fields))
+    assert (refused.value.code, refused.value.field) == ("invalid", field)
+    assert refused.value.message.endswith(".")
+    assert not Job.objects.exists()
+
+
+def test_code_of_another_project_and_a_retired_environment_are_refused(alice: User, project: Project) -> None:
+    other = make_code(make_project(alice, "other"))
+    with pytest.raises(Refused, match="not one of this project"):
+        submit(alice, project, asked(project, code=other))
+    environment = make_environment("old")
+    environment.retired = True
+    with pytest.raises(Refused, match="no longer offered"):
+        submit(alice, project, asked(project, environment=environment))
+
+
+def test_viewers_and_strangers_do_not_submit(project: Project) -> None:
+    for user in (member(project, "viewer", "viewer"), make_user("charlie")):
+        with pytest.raises(Refused) as refused:
+            submit(user, project, asked(project))
+        assert refused.value.code == "forbidden"
+
+
+def test_the_same_key_and_body_give_the_same_job(alice: User, project: Project) -> None:
+    first = submit(alice, project, asked(project), idempotency_key="k")
+    assert submit(alice, project, asked(project), idempotency_key="k") == first
+    with pytest.raises(Refused) as refused:
+        submit(alice, project, asked(project, retries=1), idempotency_key="k")
+    assert refused.value.code == "conflict"
+    bob = member(project, "bob", "member")
+    assert submit(bob, project, asked(project), idempotency_key="k") != first
+    assert Job.objects.count() == 2
+
+
+def test_the_same_key_at_the_same_moment_gives_the_same_job(alice: User, project: Project) -> None:
+    """Both looked and found nothing; the second to insert finds the first's job instead."""
+    first = submit(alice, project, asked(project), idempotency_key="k", body=b"x")
+    looked = services._submitted_before
+    answers = iter([None])
+
+    def blind_once(*said: Any) -> Job | None:
+        return next(answers, None) or (looked(*said) if blind.call_count > 1 else None)
+
+    with mock.patch.object(services, "_submitted_before", side_effect=blind_once) as blind:
+        assert submit(alice, project, asked(project), idempotency_key="k", body=b"x") == first
+    assert Job.objects.count() == 1 and IdempotencyKey.objects.count() == 1
+
+
+def test_limits_of_users_and_groups_hold(alice: User, project: Project) -> None:
+    Limit.objects.create(user=alice, max_queued=2, max_gpus=1)
+    submit(alice, project, asked(project))
+    job = submit(alice, project, asked(project))
+    with pytest.raises(Refused) as refused:
+        submit(alice, project, asked(project))
+    assert refused.value.code == "limit" and "2" in refused.value.message
+    hold(alice, job)
+    with pytest.raises(Refused):
+        submit(alice, project, asked(project))
+    cancel(alice, job)
+    submit(alice, project, asked(project))
+    with pytest.raises(Refused, match="at most 1 GPUs"):
+        submit(alice, project, asked(project, min_gpus=2, max_gpus=2))
+
+
+def test_holding_and_releasing_a_waiting_job(alice: User, project: Project) -> None:
+    job = submit(alice, project, asked(project))
+    assert hold(alice, job).state == "HELD"
+    with pytest.raises(lifecycle.Stale):
+        lifecycle.start_attempt(job, "fifo v1")
+    assert release(alice, job).state == "QUEUED"
+    with pytest.raises(Refused):
+        release(alice, job)
+
+
+def test_holding_a_running_job_stops_it_and_keeps_its_retries(alice: User, project: Project) -> None:
+    job = make_job(project)
+    attempt = place(job, list(Gpu.objects.filter(node=make_node(gpus=1))))
+    part = attempt.containers.get()
+    run(part)
+    assert hold(alice, job).state == "RUNNING"
+    part.refresh_from_db()
+    assert (part.wanted, part.stop_reason) == ("stop", "held")
+    exit(part, None, "stopped")
+    attempt.refresh_from_db()
+    assert (attempt.outcome, Job.objects.get(pk=job.pk).state) == ("held", "HELD")
+    assert release(alice, job).state == "QUEUED"
+
+
+def test_a_finish_wins_over_a_later_cancel(alice: User, project: Project) -> None:
+    job = make_job(project)
+    attempt = place(job, list(Gpu.objects.filter(node=make_node(gpus=1))), driver=True)
+    host, driver = attempt.containers.order_by("index")
+    exit(driver, 0)
+    with pytest.raises(Refused, match="just finished"):
+        cancel(alice, job)
+    exit(host, None, "stopped")
+    assert Job.objects.get(pk=job.pk).state == "SUCCEEDED"
+    for act in (cancel, hold, release):
+        with pytest.raises(Refused) as refused:
+            act(alice, job)
+        assert refused.value.code == "conflict"
+
+
+def test_cancelling_twice_is_cancelling_once(alice: User, project: Project) -> None:
+    job = make_job(project)
+    place(job, list(Gpu.objects.filter(node=make_node(gpus=1))))
+    cancel(alice, job)
+    cancel(alice, job)
+    assert job.events.filter(kind="cancel_asked").count() == 1
+
+
+def test_retry_submits_a_copy_of_a_finished_job(alice: User, project: Project) -> None:
+    job = submit(alice, project, asked(project, arguments=("-x",), priority=3))
+    with pytest.raises(Refused, match="not finished"):
+        retry(alice, job)
+    cancel(alice, job)
+    job.refresh_from_db()
+    copy = retry(alice, job)
+    assert (copy.copied_from, copy.arguments, copy.priority, copy.state) == (job, ["-x"], 3, "QUEUED")
+    job.refresh_from_db()
+    assert job.state == "CANCELLED"
+
+
+def test_who_may_act_on_a_job(alice: User, project: Project) -> None:
+    bob, carol = member(project, "bob", "member"), member(project, "carol", "member")
+    admin, viewer = make_user("admin", is_staff=True), member(project, "eve", "viewer")
+    for user, may in (
+        (bob, True),
+        (carol, False),
+        (alice, True),
+        (admin, True),
+        (viewer, False),
+        (make_user("x"), False),
+    ):
+        job = submit(bob, project, asked(project))
+        if may:
+            assert cancel(user, job).state == "CANCELLED"
+        else:
+            with pytest.raises(Refused) as refused:
+                cancel(user, job)
+            assert refused.value.code == "forbidden"
+    Membership.objects.filter(user=bob).update(role="viewer")
+    with pytest.raises(Refused):
+        cancel(bob, Job.objects.filter(state="QUEUED")[0])
+
+
+def test_who_sees_a_job(alice: User, project: Project) -> None:
+    job = make_job(project)
+    viewer, admin = member(project, "eve", "viewer"), make_user("admin", is_staff=True)
+    for user, sees in ((alice, True), (viewer, True), (admin, True), (make_user("x"), False)):
+        assert Job.objects.visible_to(user).filter(pk=job.pk).exists() == sees
+
+
+def test_the_example_runs_as_its_inspection_reads_it(alice: User, project: Project) -> None:
+    make_environment()
+    code = make_code(project)
+    code.guess = {"entry": "train.py", "launcher": "horovod", "elastic": True, "warnings": []}
+    job = services.submit_example(alice, code)
+    assert (job.launcher, job.elastic, job.min_gpus, job.max_gpus) == ("horovod", True, 1, 2)
