@@ -14,6 +14,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import RequestDataTooBig
+from django.db import connection
 from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHttpResponse
 from django.http.request import UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
@@ -161,8 +162,12 @@ async def wait(request: HttpRequest) -> HttpResponseBase:
 
 
 def _seen(node_id: int) -> str:
-    node = Node.objects.get(pk=node_id)
-    return str(agent_sync.desired(node)["seen"])
+    """Lets go of its connection afterwards: a hundred waiting agents must not hold a hundred."""
+    try:
+        return str(agent_sync.desired(Node.objects.get(pk=node_id))["seen"])
+    finally:
+        if not connection.in_atomic_block:
+            connection.close()
 
 
 # --- code, logs, outputs -----------------------------------------------------------------------------------------

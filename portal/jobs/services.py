@@ -237,7 +237,7 @@ def _check_entry(asked: Submission) -> None:
             words = shlex.split(entry)
         except ValueError as error:
             raise Refused(f"This command line cannot be read: {error}. Check the quotes.", field="entry") from error
-        if not words:
+        if not any(words):
             raise Refused("Say what to run.", field="entry")
         return
     if not entry.endswith(".py"):
