@@ -99,7 +99,7 @@ class Groups(AdminOnly, ListView):
 def group(request: HttpRequest, pk: int) -> HttpResponse:
     row = get_object_or_404(Group, pk=pk)
     names = " ".join(row.user_set.order_by("username").values_list("username", flat=True))
-    form = MembersForm(request.POST or None, initial={"names": names})
+    form = MembersForm(request.POST if request.method == "POST" else None, initial={"names": names})
     if request.method == "POST" and form.is_valid():
         services.set_members(signed_in(request), row, form.cleaned_data["names"])
         messages.success(request, f"The members of {row.name} are saved.")
@@ -148,7 +148,7 @@ def limit_group(request: HttpRequest, pk: int) -> HttpResponse:
 def _edit_limit(request: HttpRequest, owner: User | Group, name: str, user_ids: list[int]) -> HttpResponse:
     now = Limit.objects.filter(**{"user" if isinstance(owner, User) else "group": owner}).first()
     initial = {"max_gpus": now.max_gpus, "max_queued": now.max_queued} if now else {}
-    form = LimitForm(request.POST or None, initial=initial)
+    form = LimitForm(request.POST if request.method == "POST" else None, initial=initial)
     if request.method == "POST" and form.is_valid():
         set_limit(signed_in(request), owner, **form.cleaned_data)
         messages.success(
@@ -163,7 +163,7 @@ def _edit_limit(request: HttpRequest, owner: User | Group, name: str, user_ids: 
 @never_cache
 def invites(request: HttpRequest) -> HttpResponse:
     """The link is shown in the answer to its creation only; the database keeps its digest."""
-    form, link = InviteForm(request.POST or None), ""
+    form, link = InviteForm(request.POST if request.method == "POST" else None), ""
     if request.method == "POST" and form.is_valid():
         _, token = services.create_invite(signed_in(request), **form.cleaned_data)
         link = settings.SITE_URL.rstrip("/") + reverse("accounts:invite", args=[token])

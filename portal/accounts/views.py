@@ -79,7 +79,7 @@ def invite(request: HttpRequest, token: str) -> HttpResponse:
     found = services.find_invite(token)
     if found is None:
         return render(request, "accounts/invite_invalid.html", status=404)
-    form = JoinForm(request.POST or None, initial={"email": found.email})
+    form = JoinForm(request.POST if request.method == "POST" else None, initial={"email": found.email})
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
         try:
@@ -127,7 +127,7 @@ def sign_out_everywhere(request: HttpRequest) -> HttpResponse:
 def tokens(request: HttpRequest) -> HttpResponse:
     """The new token is in the answer to its creation and nowhere else: neither in the session nor in the database."""
     user, new = signed_in(request), None
-    form = TokenForm(request.POST or None)
+    form = TokenForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
         try:

@@ -17,8 +17,9 @@ class Route:
 
     @property
     def actions(self) -> dict[str, str]:
-        """Methods of a REST viewset and what answers them; empty for other views."""
-        return dict(getattr(self.view, "actions", None) or {})
+        """Methods of a REST viewset and what answers them; empty for other views. HEAD is answered like GET."""
+        actions = getattr(self.view, "actions", None) or {}
+        return {method: action for method, action in actions.items() if method != "head"}
 
 
 def routes() -> list[Route]:

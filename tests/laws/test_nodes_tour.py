@@ -1,0 +1,133 @@
+"""A machine is a stranger, too: its token opens the work it was given, and nothing else."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from portal.accounts.models import digest
+from portal.cluster.models import Node, new_token
+from portal.jobs.models import LogStream, Output
+from tests.laws.people import CANARY, World, make_world
+from tests.laws.test_strangers_tour import client_of, go, rows, text_of, undone
+from tests.laws.tour_table import TABLE, names
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def world() -> World:
+    return make_world()
+
+
+class Machine(Client):
+    """Sends its token with everything."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__(headers={"Authorization": f"Bearer {token}"}, raise_request_exception=False)
+
+
+def another() -> tuple[Node, Machine]:
+    token = new_token()
+    node = Node.objects.create(
+        name="node-two", runtime="docker", token_digest=digest(token), approved_at=timezone.now(), ready=True
+    )
+    return node, Machine(token)
+
+
+WORK = (
+    ("GET", "/agent/v1/code/{sha256}", 200, b""),
+    ("POST", "/agent/v1/containers/{container}/logs/0?offset={end}", 200, b"more\n"),
+    ("PUT", "/agent/v1/containers/{container}/outputs/more.txt", 201, b"more"),
+)
+
+
+@pytest.mark.parametrize(("method", "address", "status", "body"), WORK)
+def test_a_node_reaches_its_own_work_only(method: str, address: str, status: int, body: bytes, world: World) -> None:
+    known = names(world) | {"end": LogStream.objects.get(container__attempt__job=world.running, name="0").size}
+    place = address.format(**known)
+    assert Machine(world.node_token).generic(method, place, body, "application/octet-stream").status_code == status
+    _, stranger = another()
+    before = rows()
+    response = stranger.generic(method, place, body, "application/octet-stream")
+    assert response.status_code == 404
+    assert CANARY not in text_of(response)
+    assert rows() == before
+
+
+@pytest.mark.parametrize(("method", "address", "status", "body"), WORK)
+def test_not_after_it_was_removed(method: str, address: str, status: int, body: bytes, world: World) -> None:
+    known = names(world) | {"end": 0}
+    Node.objects.update(removed_at=timezone.now())
+    response = Machine(world.node_token).generic(method, address.format(**known), body, "application/octet-stream")
+    assert response.status_code == 401
+
+
+def test_it_cannot_ask_for_work_that_is_over(world: World) -> None:
+    """The code of a job that has ended is no business of the node any more."""
+    machine = Machine(world.node_token)
+    assert machine.get(f"/agent/v1/code/{world.code.sha256}").status_code == 200
+    world.running.attempts.get().containers.update(state="EXITED", exited_at=timezone.now())
+    assert machine.get(f"/agent/v1/code/{world.code.sha256}").status_code == 404
+
+
+@pytest.mark.parametrize("address", sorted(address for address in TABLE if not address.startswith("agent/")))
+def test_its_token_is_no_key_to_pages_or_the_api(address: str, world: World) -> None:
+    known = names(world)
+    for visit in TABLE[address]:
+        with undone():
+            before = rows()
+            response = go(Machine(world.node_token), visit, known)
+            expected = (
+                401
+                if visit.address.startswith("/api/v1/") and "nothing" not in visit.address
+                else int(visit.by_role["anonymous"])
+            )
+            assert response.status_code == expected, visit
+            assert CANARY not in text_of(response)
+            assert rows() == before
+
+
+def test_a_hostile_report_changes_no_other_machines_work(world: World) -> None:
+    node, machine = another()
+    container = world.running.attempts.get().containers.get()
+    lie = {
+        "name": container.name,
+        "epoch": 1,
+        "state": "EXITED",
+        "exit_code": 0,
+        "exit_reason": "exited",
+        "collected": True,
+    }
+    report: dict[str, Any] = {
+        "boot": "b",
+        "full_pass": True,
+        "runtime": "docker",
+        "facts": {},
+        "problems": [],
+        "gpus": [
+            {"uuid": "GPU-0", "index": 0, "kind": "cuda", "model": "x", "memory_mib": 1, "healthy": True, "problem": ""}
+        ],
+        "environments": [],
+        "containers": [lie],
+    }
+    response = machine.post("/agent/v1/sync", report, content_type="application/json")
+    assert response.status_code == 200, response.content
+    assert CANARY not in text_of(response)
+    assert response.json()["containers"] == []
+    container.refresh_from_db()
+    assert container.state == "RUNNING"
+    assert world.gpu.allocations.filter(released_at=None).count() == 1
+    assert node.gpus.count() == 1 and world.node.gpus.count() == 2
+
+
+def test_people_do_not_pass_for_machines(world: World) -> None:
+    known = names(world)
+    for role in ("alice", "ada"):
+        for address in (address for address in TABLE if address.startswith("agent/")):
+            for visit in TABLE[address]:
+                client = client_of(world, role)
+                response = go(client, visit, known)
+                assert response.status_code in (401, 403)
+    assert not Output.objects.filter(path="x.txt").exists()
