@@ -5,7 +5,7 @@ way, because the server below has no back-pressure of its own: one viewer that n
 without end. The channel layer is a doorbell ("look again"), which may be lost; a timer looks anyway.
 
 To the viewer, as text: ``{"type": "streams", "streams": [{"id", "label", "attempt", "size"}]}``, answered by
-``{"type": "read", "cursors": {"<id>": offset}}``; ``{"type": "job", "state"}`` when something about the job changed;
+``{"type": "read", "cursors": {"<id>": offset}}`` (in several messages when "more" is true); ``{"type": "job", "state"}`` when something about the job changed;
 ``{"type": "idle", "finished"}`` when the viewer has everything for now; ``{"type": "end"}`` when there will be no
 more. As bytes: pieces, see ``feed.Piece``. From the viewer also ``{"type": "ack", "bytes": received so far}``.
 """

@@ -11,6 +11,7 @@ import { Stream } from "./stream.js";
 const FIRST_PAUSE = 500;
 const LONGEST_PAUSE = 15_000;
 const HISTORY_LIMIT = 48 * 1024 * 1024; // of one stream; of longer ones the end is shown, the whole can be downloaded
+const CURSORS_AT_ONCE = 100; // the server takes small messages only
 const REFUSED = { 4403: "You may not see this log any more.", 4404: "This job is not there any more.", 4401: "You are signed out. Sign in and reload the page." };
 const header = new TextDecoder();
 
@@ -89,7 +90,11 @@ class LogView {
       cursors[id] = stream.cursor;
     }
     this.#showFilter();
-    this.socket.send(JSON.stringify({ type: "read", cursors }));
+    const begun = Object.entries(cursors).filter(([, cursor]) => cursor > 0);
+    for (let i = 0; i === 0 || i < begun.length; i += CURSORS_AT_ONCE) {
+      const some = Object.fromEntries(begun.slice(i, i + CURSORS_AT_ONCE));
+      this.socket.send(JSON.stringify({ type: "read", cursors: some, more: i + CURSORS_AT_ONCE < begun.length }));
+    }
   }
 
   #bytes(data) {

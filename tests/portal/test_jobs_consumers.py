@@ -59,6 +59,7 @@ class Viewer:
     ) -> None:
         headers = [(b"host", host), (b"cookie", cookie)] + ([(b"origin", origin)] if origin is not None else [])
         self.socket = WebsocketCommunicator(application, f"/ws/jobs/{job.pk}/log/", headers=headers)
+        self.cursors: dict[int, int] = {}
         self.bytes: dict[int, bytes] = {}
         self.marks: dict[int, list[list[int]]] = {}
         self.told: list[dict[str, Any]] = []
@@ -199,6 +200,20 @@ async def test_after_a_break_it_goes_on_exactly_where_the_viewer_was(lab: Lab) -
             await viewer.until("idle")
             assert viewer.bytes == {}
         await viewer.socket.disconnect()
+
+
+async def test_cursors_may_come_in_several_messages(lab: Lab) -> None:
+    streams = [await sync_to_async(lab.write)(b"0123456789", name=str(name)) for name in range(3)]
+    viewer = Viewer(lab.job, await cookie_of(lab, lab.alice))
+    await viewer.socket.connect()
+    await viewer.socket.receive_json_from()
+    for number, stream in enumerate(streams):
+        message = {"type": "read", "cursors": {stream.pk: 4 + number}, "more": number < 2}
+        await viewer.socket.send_json_to(message)
+        viewer.cursors[stream.pk] = 4 + number
+    await viewer.until("idle")
+    assert viewer.bytes == {stream.pk: b"0123456789"[4 + number :] for number, stream in enumerate(streams)}
+    await viewer.socket.disconnect()
 
 
 async def test_times_are_right_from_any_cursor(lab: Lab) -> None:
