@@ -17,6 +17,7 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.cluster.models import Node
 from portal.jobs import causes
+from portal.jobs.clock import wall_clock
 from portal.jobs.models import (
     FINISHED_STATES,
     Allocation,
@@ -38,6 +39,7 @@ from portal.jobs.rules import (
     job_state,
     overdue,
     reason_to_stop,
+    silence_allowed,
 )
 from portal.wake import wake_job_viewers, wake_node, wake_scheduler
 
@@ -271,11 +273,18 @@ def note_collected(container: Container) -> None:
 
 
 def sweep(now: datetime | None = None) -> None:
-    """Does what time alone demands: lost nodes, time limits, what people asked for, deadlines. Two queries when idle."""
+    """Does what time alone demands: lost nodes, time limits, what people asked for, deadlines. Two queries when idle.
+
+    Without ``now`` it is the present, and nodes are not judged for a while after the clock has jumped.
+    """
+    in_doubt = now is None and wall_clock.in_doubt(silence_allowed().total_seconds())
     now = now or timezone.now()
     parts = Prefetch("containers", Container.objects.select_related("node"))
-    for attempt in Attempt.objects.filter(ended_at__isnull=True).select_related("job").prefetch_related(parts):
+    live = Attempt.objects.filter(ended_at__isnull=True).select_related("job").prefetch_related(parts)
+    for attempt in live.order_by("job_id"):
         for due in overdue(attempt, list(attempt.containers.all()), now):
+            if in_doubt and due.what == "silent":
+                continue
             try:
                 _carry_out(attempt, due, now)
             except DatabaseError:
