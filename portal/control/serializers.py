@@ -33,7 +33,7 @@ class PolicySerializer(serializers.Serializer[Any]):
 
 
 class ConfigSerializer(serializers.ModelSerializer[SchedulerConfig]):
-    created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
+    created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
 
     class Meta:
         model = SchedulerConfig

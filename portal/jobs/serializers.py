@@ -4,7 +4,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from portal.jobs.models import Attempt, Container, Job, JobEvent, LogStream, Output
+from portal.jobs.models import Attempt, Container, Job, JobEvent, LogStream, Outcome, Output, StopReason
 
 
 class JobSerializer(serializers.ModelSerializer[Job]):
@@ -103,7 +103,7 @@ class SubmitSerializer(serializers.Serializer[Any]):
 
 
 class EventSerializer(serializers.ModelSerializer[JobEvent]):
-    actor = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
+    actor = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
 
     class Meta:
         model = JobEvent
@@ -150,6 +150,12 @@ class ContainerSerializer(serializers.ModelSerializer[Container]):
 
 
 class AttemptSerializer(serializers.ModelSerializer[Attempt]):
+    outcome = serializers.CharField(
+        read_only=True, help_text=f"Empty while it lives; then {', '.join(Outcome.values)}."
+    )
+    stop_reason = serializers.CharField(
+        read_only=True, help_text=f"Empty unless it was told to stop: {', '.join(StopReason.values)}."
+    )
     containers = ContainerSerializer(many=True, read_only=True)
 
     class Meta:

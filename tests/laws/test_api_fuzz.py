@@ -1,0 +1,240 @@
+"""Every operation of the OpenAPI schema with thousands of odd requests: never a failure of ours, never off the schema.
+
+``FUZZ_EXAMPLES=500`` makes it search longer than the few seconds of an ordinary run.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from urllib.parse import quote
+
+import jsonschema
+import pytest
+from django.core.cache import cache as django_cache
+from django.db import transaction
+from drf_spectacular.generators import SchemaGenerator
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from rest_framework.throttling import UserRateThrottle
+
+from tests.laws.people import World, make_world
+from tests.laws.test_strangers_tour import undone
+from tests.laws.tour_table import names
+from tests.portal.api_client import Script
+
+pytestmark = pytest.mark.django_db
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))
+REFUSALS = {400, 401, 403, 404, 405, 406, 409, 413, 415, 416, 429}
+
+
+@dataclass(frozen=True)
+class Operation:
+    method: str
+    path: str
+
+    @property
+    def described(self) -> dict[str, Any]:
+        found: dict[str, Any] = schema()["paths"][self.path][self.method]
+        return found
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """As JSON Schema has it: ``nullable`` is OpenAPI's own word."""
+    made = json.loads(json.dumps(SchemaGenerator().get_schema(request=None, public=True), default=str))
+    return _nullable(made)  # type: ignore[no-any-return]
+
+
+def _nullable(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_nullable(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    done = {key: _nullable(value) for key, value in node.items()}
+    return {"anyOf": [done, {"type": "null"}]} if done.pop("nullable", False) is True else done
+
+
+OPERATIONS = [Operation(method, path) for path, methods in schema()["paths"].items() for method in methods]
+
+text = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from(["", "\0", "train.py", "command", "%s%n{}", "../../x", "\u202e", "9" * 40, "\ud7ff"]),
+)
+numbers = st.one_of(
+    st.integers(-2, 5),
+    st.sampled_from([2**31, 2**63, 10**30, -(10**30)]),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+anything = st.recursive(
+    st.one_of(st.none(), st.booleans(), numbers, text),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(text, inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+def resolved(described: dict[str, Any]) -> dict[str, Any]:
+    while "$ref" in described:
+        described = schema()["components"]["schemas"][described["$ref"].rsplit("/", 1)[-1]]
+    return described
+
+
+def values(described: dict[str, Any]) -> st.SearchStrategy[Any]:
+    """Mostly what the schema asks for, so that requests get past the first check; sometimes anything at all."""
+    described = resolved(described)
+    if options := described.get("anyOf") or described.get("oneOf") or described.get("allOf"):
+        fitting = st.one_of(*(values(each) for each in options))
+    elif "enum" in described:
+        fitting = st.sampled_from(described["enum"])
+    else:
+        fitting = _by_type(described)
+    return st.integers(0, 9).flatmap(lambda n: fitting if n else anything)
+
+
+def _by_type(described: dict[str, Any]) -> st.SearchStrategy[Any]:
+    match described.get("type"):
+        case "integer":
+            return st.integers(described.get("minimum", 0), min(described.get("maximum", 9), 9) + 1)
+        case "number":
+            return st.floats(0, 10)
+        case "boolean":
+            return st.booleans()
+        case "string":
+            return text
+        case "array":
+            return st.lists(values(described["items"]), max_size=3)
+        case "object":
+            required = described.get("required", [])
+            fields = {name: values(each) for name, each in described.get("properties", {}).items()}
+            if not fields:
+                return st.dictionaries(
+                    text, values(described.get("additionalProperties") or {"type": "string"}), max_size=3
+                )
+            return st.fixed_dictionaries(
+                {name: fields[name] for name in required if name in fields},
+                optional={name: each for name, each in fields.items() if name not in required},
+            )
+        case "null":
+            return st.none()
+    return anything
+
+
+@st.composite
+def requests(draw: st.DrawFn, operation: Operation, known: dict[str, Any]) -> tuple[str, Any]:
+    """The address and the body."""
+    ours = {
+        "project_pk": known["project"],
+        "job_pk": known["running"],
+        "id": known["job"]
+        if "/jobs/" in operation.path
+        else known["node"]
+        if "/nodes/" in operation.path
+        else known["project"],
+        "number": 1,
+        "username": "bob",
+        "key": known["environment"] if "environments" in operation.path else "failing",
+        "path": "train.py",
+    }
+    path = operation.path
+    query = []
+    for parameter in operation.described.get("parameters", []):
+        if parameter["in"] == "path":
+            value = draw(
+                st.one_of(
+                    st.just(ours[parameter["name"]]),
+                    st.just(ours[parameter["name"]]),
+                    values(parameter["schema"]),
+                    text,
+                )
+            )
+            path = path.replace(f"{{{parameter['name']}}}", quote(str(value), safe="") or "x")
+        elif parameter["in"] == "query" and draw(st.booleans()):
+            value = draw(values(parameter["schema"]))
+            query += [
+                f"{parameter['name']}={quote(str(each), safe='')}"
+                for each in (value if isinstance(value, list) else [value])
+            ]
+    body = None
+    if content := operation.described.get("requestBody", {}).get("content", {}).get("application/json"):
+        body = draw(values(content["schema"]))
+        if isinstance(body, dict) and draw(st.integers(0, 3)):
+            body |= (
+                {"project": known["project"]} if "project" in resolved(content["schema"]).get("properties", {}) else {}
+            )
+    return path + ("?" + "&".join(query) if query else ""), body
+
+
+@pytest.fixture(scope="module")
+def world(django_db_setup: None, django_db_blocker: Any) -> Iterator[World]:
+    django_cache.clear()
+    with django_db_blocker.unblock(), transaction.atomic():
+        yield make_world()
+        transaction.set_rollback(True)
+
+
+@pytest.fixture(scope="module")
+def known(world: World) -> dict[str, Any]:
+    return names(world)
+
+
+@pytest.fixture(scope="module")
+def scripts(world: World, known: dict[str, Any]) -> dict[str, Script]:
+    return {role: Script(world.users[role]) for role in ("alice", "charlie", "ada")}
+
+
+@pytest.fixture(autouse=True)
+def unthrottled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UserRateThrottle, "allow_request", lambda self, request, view: True)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: f"{each.method} {each.path}")
+def test_no_request_finds_a_failure_of_ours(
+    operation: Operation, scripts: dict[str, Script], known: dict[str, Any]
+) -> None:
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize="FUZZ_EXAMPLES" not in os.environ,
+        database=None,
+        phases=(Phase.explicit, Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(requests(operation, known), st.sampled_from(sorted(scripts)))
+    def hunt(request: tuple[str, Any], role: str) -> None:
+        address, body = request
+        script = scripts[role]
+        script.raise_request_exception = False
+        with undone():
+            response = script.generic(
+                operation.method.upper(), address, json.dumps(body).encode(), content_type="application/json"
+            )
+            check(operation, response, f"{operation.method} {address} as {role} with {body!r}")
+
+    hunt()
+
+
+def check(operation: Operation, response: Any, what: str) -> None:
+    assert response.status_code < 500, what
+    documented = operation.described["responses"]
+    if response.status_code >= 300:
+        assert response.status_code in REFUSALS or response.status_code == 301, f"{what}: {response.status_code}"
+        if response.status_code in REFUSALS:
+            error = response.json()["error"]
+            assert error["code"] and error["message"], what
+        return
+    assert str(response.status_code) in documented, f"{what}: {response.status_code} is not in the schema"
+    content = documented[str(response.status_code)].get("content", {}).get("application/json")
+    if content and response.get("Content-Type", "").startswith("application/json"):
+        jsonschema.validate(response.json(), {**content["schema"], "components": schema()["components"]})
+
+
+def test_the_schema_is_sound_and_names_each_operation_once() -> None:
+    ids = [operation.described["operationId"] for operation in OPERATIONS]
+    assert len(ids) == len(set(ids)) >= 40
+    for operation in OPERATIONS:
+        assert any(code.startswith("2") for code in operation.described["responses"]), operation
+        assert "401" in operation.described["responses"] or operation.method == "get", operation
