@@ -236,6 +236,16 @@ def _end(job: Job, attempt: Attempt, parts: Sequence[Container]) -> None:
     record(job, "ended", text, attempt=attempt.number, outcome=str(outcome))
 
 
+NEWS = {
+    JobState.QUEUED: "is queued",
+    JobState.RUNNING: "is running",
+    JobState.HELD: "is held",
+    JobState.SUCCEEDED: "has succeeded",
+    JobState.FAILED: "has failed",
+    JobState.CANCELLED: "was cancelled",
+}
+
+
 def _set_state(job: Job) -> None:
     outcomes = list(job.attempts.order_by("number").values_list("outcome", flat=True))
     state = job_state(job.intent, job.retries, outcomes)
@@ -245,7 +255,7 @@ def _set_state(job: Job) -> None:
     job.finished_at = timezone.now() if state in FINISHED_STATES else None
     job.save(update_fields=["state", "finished_at"])
     again = " again" if state == JobState.QUEUED and outcomes else ""
-    record(job, "state", f"The job is {state.label}{again}.", state=str(state))
+    record(job, "state", f"The job {NEWS[state]}{again}.", state=str(state))
     wake_scheduler()
 
 
