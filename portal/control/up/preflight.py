@@ -23,7 +23,7 @@ class Finding:
     fatal: bool = False
 
 
-class AlreadyRunning(Exception):
+class AlreadyRunning(Exception):  # noqa: N818
     """Another ``up`` holds this home."""
 
 
