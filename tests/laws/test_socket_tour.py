@@ -1,11 +1,13 @@
 """Everybody knocks at every websocket route, from our own page and from others."""
 
 import json
+from collections.abc import AsyncIterator
 
 import pytest
 from asgiref.sync import sync_to_async
 from channels.testing import WebsocketCommunicator
 from django.conf import settings
+from django.db import connections
 from django.test import Client
 
 from portal.asgi import application
@@ -16,6 +18,13 @@ from tests.laws.tour_table import SOCKET_ADDRESSES, SOCKETS
 pytestmark = pytest.mark.django_db(transaction=True)
 
 OURS = b"http://localhost:8000"
+
+
+@pytest.fixture(autouse=True)
+async def no_connection_is_left() -> AsyncIterator[None]:
+    """The thread that async code asks the database from keeps its own."""
+    yield
+    await sync_to_async(connections.close_all)()
 
 
 @pytest.fixture

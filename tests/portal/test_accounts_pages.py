@@ -10,7 +10,7 @@ from django.core.cache import cache
 from django.test import Client
 from django.urls import reverse
 
-from portal.accounts import services
+from portal.accounts import services, tasks
 from portal.accounts.limits import limits_for, set_limit
 from portal.accounts.models import ApiToken, AuditEntry, Invite, User
 from tests.laws.people import PASSWORD, make_people
@@ -20,8 +20,10 @@ NEW = "weathered-lighthouse-7"
 
 
 @pytest.fixture(autouse=True)
-def empty_cache() -> None:
+def clean_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asked for mail yet, and mail is sent at once also where a worker would send it."""
     cache.clear()
+    monkeypatch.setattr(tasks.mail, "delay", tasks.mail)
 
 
 @pytest.fixture
