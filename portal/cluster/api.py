@@ -1,8 +1,9 @@
 """Machines and environments over REST. Everybody signed in may look; admins act."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from django.apps import apps
 from django.db.models import Prefetch, QuerySet
 from django.http import Http404
 from drf_spectacular.utils import extend_schema
@@ -17,7 +18,6 @@ from portal.accounts.permissions import IsAdmin, signed_in
 from portal.cluster import services
 from portal.cluster.models import LIVE_NODE, Environment, Node, NodeEnvironment
 from portal.cluster.serializers import EnvironmentSerializer, NodeSerializer
-from portal.projects.models import Project
 from portal.rest import refusals
 
 Act = Callable[[User | None, Node], Node]
@@ -35,9 +35,11 @@ class Nodes(ViewSet):
     def get_permissions(self) -> list[Any]:
         return [IsAuthenticated()] if self.action in self.LOOKING else [IsAdmin()]
 
-    def _context(self) -> dict[str, Any]:
-        user = signed_in(self.request)
-        return {"projects": set(Project.objects.visible_to(user).values_list("pk", flat=True))}
+    def _context(self, nodes: Sequence[Node]) -> dict[str, Any]:
+        """Which of the jobs on these machines the caller may know of, asked once for all."""
+        held = {job.pk for node in nodes for gpu in node.gpus.all() if (job := services.holder(gpu))}
+        visible = apps.get_model("jobs", "Job").objects.visible_to(signed_in(self.request))
+        return {"visible_jobs": set(visible.filter(pk__in=held).values_list("pk", flat=True))}
 
     def _shown(self, user: User) -> list[Node]:
         """Machines that wait for approval are the admins' business."""
@@ -46,7 +48,7 @@ class Nodes(ViewSet):
     @extend_schema(operation_id="nodes_list", responses={200: NodeSerializer(many=True), **refusals()})
     def list(self, request: Request) -> Response:
         rows = self._shown(signed_in(request))
-        return Response(NodeSerializer(rows, many=True, context=self._context()).data)
+        return Response(NodeSerializer(rows, many=True, context=self._context(rows)).data)
 
     @extend_schema(operation_id="nodes_retrieve", responses={200: NodeSerializer, **refusals(404)})
     def retrieve(self, request: Request, pk: int) -> Response:
@@ -56,7 +58,7 @@ class Nodes(ViewSet):
         node = next((node for node in self._shown(signed_in(self.request)) if node.pk == pk), None)
         if node is None:
             raise Http404
-        return Response(NodeSerializer(node, context=self._context()).data)
+        return Response(NodeSerializer(node, context=self._context([node])).data)
 
     def _act(self, act: Act, pk: int) -> Response:
         act(signed_in(self.request), _live(pk))

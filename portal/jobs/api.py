@@ -10,7 +10,6 @@ from django.db.models import Prefetch, QuerySet
 from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import mixins, status
-from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer
@@ -20,6 +19,7 @@ from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.models import Environment
 from portal.jobs import services
+from portal.jobs.forms import best_environment, command_for, offered_environments
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent, JobState
 from portal.jobs.serializers import (
     AttemptSerializer,
@@ -135,14 +135,13 @@ def _submission(project: Project, data: dict[str, Any]) -> services.Submission:
     code = _code(project, data.get("code"))
     guess = code.guess
     launcher = data.get("launcher") or guess.get("launcher") or Job.Launcher.COMMAND
-    entry = data.get("entry") or guess.get("entry") or ""
+    guessed = command_for(guess) if launcher == Job.Launcher.COMMAND else guess.get("entry")
+    entry = data.get("entry") or guessed
     if not entry:
-        raise ValidationError({"entry": ["Say what to run: nothing could be guessed from the code."]})
-    if not data.get("entry") and launcher == Job.Launcher.COMMAND:
-        entry = f"python {entry}"
+        raise Refused("Say what to run: nothing could be guessed from the code.", field="entry")
     asked: dict[str, Any] = {
         "code": code,
-        "environment": _environment(data.get("environment")),
+        "environment": _environment(data.get("environment"), guess),
         "launcher": launcher,
         "entry": entry,
         "elastic": data.get("elastic", launcher == Job.Launcher.HOROVOD and bool(guess.get("elastic"))),
@@ -162,11 +161,11 @@ def _code(project: Project, number: int | None) -> CodeVersion:
     return found
 
 
-def _environment(key: str | None) -> Environment:
-    offered = Environment.objects.filter(retired=False)
-    found = offered.filter(key=key).first() if key else offered.first()
+def _environment(key: str | None, guess: dict[str, Any]) -> Environment:
+    offered = offered_environments()
+    found = next((each for each in offered if each.key == key), None) if key else best_environment(guess, offered)
     if found is None:
-        known = ", ".join(offered.values_list("key", flat=True)) or "none yet"
+        known = ", ".join(each.key for each in offered) or "none yet"
         raise Refused(f"There is no such environment. Offered are: {known}.", field="environment")
     return found
 

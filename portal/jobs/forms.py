@@ -222,15 +222,11 @@ def _from_guess(code: CodeVersion, environments: Sequence[Environment]) -> dict[
     elastic = bool(guess.get("elastic"))
     most = services.lab_gpus()
     several = launcher != Job.Launcher.COMMAND and (most == 0 or most > 1)
-    best = min(environments, key=lambda each: _unfitness(guess, each), default=None)
+    best = best_environment(guess, environments)
     return {
         "launcher": launcher,
         "entry": entry,
-        "command": ""
-        if not entry
-        else entry
-        if launcher == Job.Launcher.COMMAND and " " in entry
-        else f"python {shlex.quote(entry)}",
+        "command": command_for(guess),
         "min_gpus": 1,
         "max_gpus": 2 if several else 1,
         "elastic": elastic,
@@ -241,6 +237,18 @@ def _from_guess(code: CodeVersion, environments: Sequence[Environment]) -> dict[
         "priority": 0,
         "key": uuid.uuid4().hex,
     }
+
+
+def command_for(guess: Mapping[str, Any]) -> str:
+    """The command line that runs what inspection found; empty when it found nothing."""
+    entry = str(guess.get("entry") or "")
+    if not entry or (guess.get("launcher") == Job.Launcher.COMMAND and " " in entry):
+        return entry
+    return f"python {shlex.quote(entry)}"
+
+
+def best_environment(guess: Mapping[str, Any], environments: Sequence[Environment]) -> Environment | None:
+    return min(environments, key=lambda each: _unfitness(guess, each), default=None)
 
 
 def _unfitness(guess: Mapping[str, Any], environment: Any) -> tuple[int, bool, int]:

@@ -81,7 +81,9 @@ class SubmitSerializer(serializers.Serializer[Any]):
     code = serializers.IntegerField(
         min_value=1, required=False, help_text="Number of the code version; the newest by default."
     )
-    environment = serializers.SlugField(required=False, help_text="The first offered by default, see /environments/.")
+    environment = serializers.SlugField(
+        required=False, help_text="One of /environments/; by default the one that fits the code best."
+    )
     launcher = serializers.ChoiceField(Job.Launcher.choices, required=False)
     entry = serializers.CharField(max_length=255, required=False, help_text="Python file, or the whole command line.")
     name = serializers.CharField(max_length=80, required=False, allow_blank=True)
