@@ -76,15 +76,15 @@ class PasswordResetForm(DjangoPasswordResetForm):
 
 
 class TokenForm(forms.Form):
-    LIVES = (("30", "30 days"), ("90", "90 days"), ("365", "one year"), ("", "no end"))
+    LIVES = (("30", "30 days"), ("90", "90 days"), ("365", "one year"), ("0", "no end"))
 
     name = forms.CharField(max_length=80, help_text="What will use it, for example “laptop” or “nightly benchmark”.")
     scope = forms.ChoiceField(choices=ApiToken.Scope.choices, initial=ApiToken.Scope.WRITE, label="It may")
-    days = forms.ChoiceField(choices=LIVES, initial="90", required=False, label="Works for")
+    days = forms.ChoiceField(choices=LIVES, initial="90", label="Works for")
 
     def expires_at(self) -> datetime | None:
-        days = self.cleaned_data["days"]
-        return timezone.now() + timedelta(days=int(days)) if days else None
+        days = int(self.cleaned_data["days"])
+        return timezone.now() + timedelta(days=days) if days else None
 
 
 class InviteForm(forms.Form):

@@ -255,6 +255,10 @@ class TestTokens:
         row = ApiToken.objects.get()
         assert row.expires_at and (row.expires_at - row.created_at).days in (29, 30)
 
+    def test_one_without_an_end(self, people: dict[str, User]) -> None:
+        browser(people["alice"]).post(reverse("accounts:tokens"), {"name": "x", "scope": "write", "days": "0"})
+        assert ApiToken.objects.get().expires_at is None
+
     def test_nobody_revokes_anothers(self, people: dict[str, User]) -> None:
         row, _ = ApiToken.issue(people["alice"], "laptop")
         assert browser(people["bob"]).post(reverse("accounts:token-revoke", args=[row.pk])).status_code == 404
