@@ -57,6 +57,8 @@ class Real:
     leased_at: datetime
     began: datetime
     ended: datetime | None = None
+    stubborn: bool = False
+    """Does not stop when told to; only the fence ends it."""
     reason: str = ""
     code: int | None = None
 
@@ -183,6 +185,9 @@ class Lab(RuleBasedStateMachine):
 
     @rule(job=jobs)
     def preempt(self, job: int) -> None:
+        self.preempt_one(job)
+
+    def preempt_one(self, job: int) -> None:
         for attempt in Attempt.objects.filter(job=job, ended_at=None):
             lifecycle.stop_attempt(attempt, "preempted")
 
@@ -206,10 +211,22 @@ class Lab(RuleBasedStateMachine):
 
     # -- what nodes do
 
-    @rule(node=st.integers(0, 1), seconds=st.sampled_from([1, 20, 40, 46]))
-    def cut(self, node: int, seconds: int) -> None:
-        self.world.cut_off.add(self.nodes[node].pk)
+    @rule(data=st.data(), seconds=st.sampled_from([1, 20, 40, 46]))
+    def cut(self, data: st.DataObject, seconds: int) -> None:
+        """A node at work, if one is, is cut off for a while, and the scheduler goes on."""
+        live = [self.node_of(name) for name, real in self.world.containers.items() if real.ended is None]
+        self.world.cut_off.add(data.draw(st.sampled_from(live or [self.nodes[0].pk])))
         self.pass_time(seconds, True)
+
+    @rule(data=st.data(), seconds=st.sampled_from([1, 80, 140, 180]))
+    def hang(self, data: st.DataObject, seconds: int) -> None:
+        """A container no longer does as it is told, its job is preempted, and the scheduler goes on."""
+        live = [real for real in self.world.containers.values() if real.ended is None]
+        if live:
+            real = data.draw(st.sampled_from(live))
+            real.stubborn = True
+            self.preempt_one(real.job)
+            self.pass_time(seconds, True)
 
     @rule(node=st.integers(0, 1))
     def heal(self, node: int) -> None:
@@ -255,12 +272,12 @@ class Lab(RuleBasedStateMachine):
                     node_id,
                     {"name": name, "epoch": row.attempt.number, "state": "EXITED", "reason": "stopped", "code": None},
                 )
-            elif real.ended is None and row.wanted == "stop":
+            elif real.ended is None and row.wanted == "stop" and not real.stubborn:
                 real.ended, real.reason = self.world.now, "stopped"
             else:
                 real.leased_at = self.world.now
         for name, real in self.world.containers.items():
-            if name not in wanted and real.ended is None and self.node_of(name) == node_id:
+            if name not in wanted and real.ended is None and not real.stubborn and self.node_of(name) == node_id:
                 real.ended, real.reason = self.world.now, "stopped"
 
     @precondition(lambda self: self.world.sent)
@@ -392,8 +409,8 @@ def test_the_lab_keeps_its_laws() -> None:
     run_state_machine_as_test(
         Lab,
         settings=settings(
-            max_examples=50,
-            stateful_step_count=30,
+            max_examples=60,
+            stateful_step_count=25,
             deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
