@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -81,7 +82,7 @@ class Environments(Protocol):
         ...
 
 
-class Preparing:
+class Preparing(ABC):
     """What both kinds share: keeping book of each environment."""
 
     def __init__(self) -> None:
@@ -137,11 +138,13 @@ class Preparing:
             self._reports[report.key] = report
         return report
 
+    @abstractmethod
     def _make(self, entry: Entry, tell: Progress) -> Prepared:
-        raise NotImplementedError
+        """Raises PrepareError with what would mend it."""
 
+    @abstractmethod
     def _is_there(self, prepared: Prepared) -> bool:
-        raise NotImplementedError
+        """Whether what was made has not been deleted since."""
 
 
 class ProcessEnvironments(Preparing):

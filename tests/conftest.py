@@ -6,11 +6,15 @@ from collections.abc import Iterator
 
 import django
 import pytest
+from django.conf import settings
 
 os.environ.setdefault("SCHEDULEARN_HOME", tempfile.mkdtemp(prefix="schedulearn-test-"))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 # Not in pyproject.toml: from there pytest-django would read the settings before this folder is named.
 django.setup()  # test modules import models, and pytest-django waits with this until settings were looked at
+
+# A third of a second for each password is right for people and wrong for a thousand tests that make six of them.
+settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +38,19 @@ def django_db_setup(django_db_setup: None) -> Iterator[None]:
     operations.sql_flush = sql_flush
     yield
     operations.sql_flush = plain
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On PostgreSQL only what asks the database anything is worth running a second time."""
+    if not os.environ.get("DATABASE_URL"):
+        return
+    asks = {"db", "transactional_db", "client", "admin_client", "live_server", "django_db_reset_sequences"}
+    plain = [
+        item
+        for item in items
+        if not item.get_closest_marker("django_db")
+        and not asks.intersection(getattr(item, "fixturenames", ()))
+        and not item.get_closest_marker("postgres")
+    ]
+    config.hook.pytest_deselected(items=plain)
+    items[:] = [item for item in items if item not in set(plain)]

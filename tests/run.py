@@ -20,6 +20,10 @@ PYTEST = [sys.executable, "-m", "pytest", "-q"]
 SLOW = "postgres or docker or horovod or system or browser or gpu"
 
 
+ENGINE = frozenset({"engine"})
+ALL = frozenset({"servers", "engine", "chromium"})
+
+
 @dataclass(frozen=True)
 class Layer:
     """One pytest run. ``needs`` names what must be there first."""
@@ -31,32 +35,26 @@ class Layer:
 
 
 LAYERS = (
-    Layer("fast", "pure, and the portal on SQLite", ("-m", f"not ({SLOW})", "-n", "2")),
+    Layer("fast", "pure: scheduling, and the house itself", ("tests/scheduling", "tests/architecture")),
+    Layer(
+        "portal",
+        "the portal on SQLite, agents and supervisors as processes",
+        ("-m", f"not ({SLOW})", "-n", "2", "tests/portal", "tests/laws", "tests/runners"),
+    ),
     Layer(
         "postgres",
         "the portal on PostgreSQL and Redis",
         ("-m", "not (docker or horovod or system or browser or gpu)", "tests/portal", "tests/laws"),
         frozenset({"servers"}),
     ),
+    Layer("docker", "containers on a Docker Engine", ("-m", "docker and not (system or browser or gpu)"), ENGINE),
     Layer(
-        "docker",
-        "containers on a Docker Engine",
-        ("-m", "docker and not (system or browser or gpu)"),
-        frozenset({"engine"}),
+        "horovod", "real Horovod and torchrun", ("-m", "horovod and not (docker or system or browser or gpu)"), ENGINE
     ),
     Layer(
-        "horovod",
-        "real Horovod and torchrun",
-        ("-m", "horovod and not (docker or system or browser or gpu)"),
-        frozenset({"engine"}),
+        "system", "the whole product, real processes", ("-m", "system and not (browser or gpu)", "--timeout=900"), ALL
     ),
-    Layer(
-        "system",
-        "the whole product, real processes",
-        ("-m", "system and not (browser or gpu)", "--timeout=900"),
-        frozenset({"servers", "engine"}),
-    ),
-    Layer("browser", "Chromium", ("-m", "browser and not gpu", "--timeout=900"), frozenset({"engine", "chromium"})),
+    Layer("browser", "Chromium", ("-m", "browser and not gpu", "--timeout=900"), ALL),
 )
 
 PACKAGES = {

@@ -15,6 +15,7 @@ or JSON. Nothing here can unpickle.
 import json
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -157,15 +158,16 @@ def _message(body: bytes) -> dict[str, Any]:
     return message
 
 
-class BoundedHandler(BaseHTTPRequestHandler):
+class BoundedHandler(BaseHTTPRequestHandler, ABC):
     """Reads a bounded body, gives ``reply`` the request, writes its answer. Subclasses say what ``reply`` does."""
 
     timeout = SOCKET_SECONDS
     server_version = "schedulearn"
     sys_version = ""
 
+    @abstractmethod
     def reply(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        raise NotImplementedError
+        """Status and content. Raises RefusedError."""
 
     def _serve(self) -> None:
         try:

@@ -7,6 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TOP_LEVEL = {"portal", "scheduling", "runners", "templates", "static", "tests", "docs", "deploy"}
 LONGEST_FILE = 500
+LONGEST_TEST_FILE = 700
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -34,16 +35,18 @@ def test_no_source_file_is_longer_than_one_reads_in_a_sitting() -> None:
     long = {
         str(path.relative_to(ROOT)): lines
         for path in tracked("*.py", "static/*.js")
-        if "vendor" not in path.parts and (lines := len(path.read_text().splitlines())) > LONGEST_FILE
+        if "vendor" not in path.parts
+        and (lines := len(path.read_text().splitlines()))
+        > (LONGEST_TEST_FILE if "tests" in path.parts else LONGEST_FILE)
     }
     assert not long
 
 
-def test_nothing_asserts_by_print_or_hides_a_hole() -> None:
+def test_nothing_is_left_open() -> None:
     holes = [
         f"{path.relative_to(ROOT)}: {word}"
         for path in tracked("portal/*.py", "scheduling/*.py", "runners/*.py")
-        for word in ("NotImplementedError", "TODO", "FIXME")
+        for word in ("raise NotImplementedError", "TODO", "FIXME")
         if word in path.read_text()
     ]
     assert not holes

@@ -4,7 +4,6 @@ import io
 import os
 import resource
 import tarfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from tests import corpus
 HOSTILE = list(corpus.hostile())
 HONEST = list(corpus.honest())
 MOST_SECONDS = 10
+"""Of processor time, ours and the sandbox's: the wall clock of a busy machine says nothing."""
 MOST_GROWTH_KIB = 64 * 1024
 
 
@@ -42,6 +42,10 @@ def everything(top: Path) -> dict[str, tuple[int, bytes]]:
     return found
 
 
+def processor_seconds() -> float:
+    return sum(os.times()[:4])
+
+
 def own_kib() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -54,10 +58,10 @@ def test_the_corpus_is_as_large_as_promised() -> None:
 @pytest.mark.parametrize("case", HOSTILE, ids=lambda case: case.id)
 def test_a_hostile_upload_is_refused_and_leaves_no_trace(case: corpus.Case, own_home: Path) -> None:
     data = case.make()
-    before, memory, started = everything(own_home), own_kib(), time.monotonic()
+    before, memory, started = everything(own_home), own_kib(), processor_seconds()
     with pytest.raises(BadArchive) as refused:
         archive.take([(case.name, io.BytesIO(data))])
-    assert time.monotonic() - started < MOST_SECONDS
+    assert processor_seconds() - started < MOST_SECONDS
     assert everything(own_home) == before
     assert own_kib() - memory < MOST_GROWTH_KIB
     message = refused.value.message
