@@ -167,31 +167,39 @@ def lint() -> Result:
     return result
 
 
-def prepare(layer: Layer, stack: ExitStack, env: dict[str, str], ready: dict[str, dict[str, str]]) -> str:
-    """Installs and starts what the layer needs, into ``env``. Returns why it cannot run, or nothing."""
+def run_watched(layer: Layer, env: dict[str, str]) -> Result:
+    """While it runs, every container that Schedulearn starts is inspected; each that breaks the policy is a failure."""
+    from tests.watch import watching
+
+    with watching() as watch:
+        result = run_layer(layer, env)
+    for line in watch.broken:
+        print(f"POLICY BROKEN: {line}", flush=True)
+    result.failed += len(watch.broken)
+    result.note = f"{result.note} {len(watch.seen)} containers inspected, {len(watch.broken)} rules broken".strip()
+    return result
+
+
+def prepare(layer: Layer, stack: ExitStack, ready: dict[str, dict[str, str]]) -> tuple[dict[str, str], str]:
+    """Installs and starts what the layer needs. Returns its environment, and why it cannot run, or nothing."""
     missing = missing_packages(layer.needs)
     if missing and (problem := install(missing)):
-        return problem
-    if "servers" in layer.needs:
-        if "servers" not in ready:
-            from tests import servers
+        return {}, problem
+    if "servers" in layer.needs and "servers" not in ready:
+        from tests import servers
 
-            ready["servers"] = {
-                "DATABASE_URL": stack.enter_context(servers.postgres()),
-                "REDIS_URL": stack.enter_context(servers.redis()),
-                "SECRET_KEY": "only-for-tests-and-longer-than-thirty-two-characters",
-            }
-        if layer.name == "postgres":
-            env.update(ready["servers"])
-        else:
-            env.update({f"TEST_{name}": value for name, value in ready["servers"].items()})
+        ready["servers"] = {
+            "DATABASE_URL": stack.enter_context(servers.postgres()),
+            "REDIS_URL": stack.enter_context(servers.redis()),
+            "SECRET_KEY": "only-for-tests-and-longer-than-thirty-two-characters",
+        }
     if "engine" in layer.needs and "engine" not in ready:
         from tests import engine
 
-        if problem := stack.enter_context(engine.running_engine()):
-            return problem
+        if problem := stack.enter_context(engine.running_engine()):  # names itself in DOCKER_HOST
+            return {}, problem
         ready["engine"] = {}
-    return ""
+    return {**os.environ, **(ready["servers"] if layer.name == "postgres" else {})}, ""
 
 
 def main(names: list[str]) -> int:
@@ -204,12 +212,12 @@ def main(names: list[str]) -> int:
         for layer in LAYERS:
             if layer.name not in wanted and "all" not in wanted:
                 continue
-            env = dict(os.environ)
-            if problem := prepare(layer, stack, env, ready):
+            env, problem = prepare(layer, stack, ready)
+            if problem:
                 results[layer.name] = Result(note=f"NOT RUN: {problem}")
                 print(f"\n=== {layer.name}: NOT RUN: {problem} ===", flush=True)
                 continue
-            results[layer.name] = run_layer(layer, env)
+            results[layer.name] = run_watched(layer, env) if "engine" in layer.needs else run_layer(layer, env)
     print("\nlayer      passed failed skipped seconds", flush=True)
     for name, result in results.items():
         print(f"{name:10} {result.passed:6} {result.failed:6} {result.skipped:7} {result.seconds:7.0f}  {result.note}")
