@@ -174,7 +174,7 @@ TEMPLATES = [
 ]
 
 if LAB:
-    DATABASES = {"default": dj_database_url.parse(DATABASE_URL, conn_max_age=60, conn_health_checks=True)}
+    DATABASES = {"default": dj_database_url.parse(DATABASE_URL)}
     DATABASES["default"].setdefault("OPTIONS", {})["options"] = (
         "-c lock_timeout=10s -c idle_in_transaction_session_timeout=60s -c statement_timeout=60s"
     )

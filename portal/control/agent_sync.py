@@ -135,7 +135,7 @@ def _take_containers(node: Node, reports: tuple[ContainerReport, ...]) -> None:
                 detail=report.detail,
             )
         if report.collected and row.collected_at is None and row.state == ContainerState.EXITED:
-            lifecycle.note_collected(row)
+            lifecycle.note_collected(row, "" if report.detail == row.detail else report.detail)
 
 
 # --- what is desired ---------------------------------------------------------------------------------------------

@@ -265,8 +265,11 @@ def _copy_state(source: Job, target: Job) -> None:
         target.state, target.started_at, target.finished_at = source.state, source.started_at, source.finished_at
 
 
-def note_collected(container: Container) -> None:
-    """Its log and outputs are complete: the last lines may tell the cause better than what was there before."""
+def note_collected(container: Container, complaint: str = "") -> None:
+    """Its log and outputs are complete: the last lines may tell the cause better than what was there before.
+
+    ``complaint`` is what the agent says of outputs that it could not send.
+    """
     now = timezone.now()
     if not Container.objects.filter(pk=container.pk, collected_at__isnull=True).update(collected_at=now):
         return
@@ -276,6 +279,9 @@ def note_collected(container: Container) -> None:
         cause = causes.explain(attempt.job, attempt, list(attempt.containers.all()))
         if cause != attempt.cause:
             Attempt.objects.filter(pk=attempt.pk).update(cause=cause)
+    if complaint:
+        with transaction.atomic():
+            record(locked(attempt.job_id), "outputs", complaint)
     wake_job_viewers(attempt.job_id)
 
 

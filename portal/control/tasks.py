@@ -1,0 +1,38 @@
+"""Housekeeping, once an hour: what nobody needs any more and nobody would miss."""
+
+import time
+from datetime import timedelta
+
+from celery import shared_task
+from django.conf import settings
+from django.core.management import call_command
+from django.utils import timezone
+
+from portal.jobs.models import IdempotencyKey
+
+KEY_LIFE = timedelta(days=7)
+"""A script that repeats a submit does so within minutes."""
+INCOMING_LIFE_SECONDS = 24 * 3600
+"""A file still coming in after a day is what a killed process left."""
+
+
+@shared_task(ignore_result=True)
+def tidy() -> None:
+    """May be repeated and may run twice at once."""
+    IdempotencyKey.objects.filter(created_at__lt=timezone.now() - KEY_LIFE).delete()
+    call_command("clearsessions", verbosity=0)
+    remove_stale_files()
+
+
+def remove_stale_files() -> int:
+    """How many files of uploads and outputs that never got their name were deleted."""
+    before, removed = time.time() - INCOMING_LIFE_SECONDS, 0
+    for folder in (settings.HOME / "code", settings.HOME / "outputs"):
+        for path in folder.rglob(".incoming-*"):
+            try:
+                if path.lstat().st_mtime < before:
+                    path.unlink()
+                    removed += 1
+            except FileNotFoundError:
+                continue  # it got its name meanwhile
+    return removed
