@@ -169,28 +169,6 @@ def _check_limits(user: User, asked: Submission) -> None:
                 )
 
 
-def submit_example(user: User, code: CodeVersion) -> Job:
-    """The portal's own first job: the example as its inspection reads it, on one GPU or two."""
-    guess = code.guess
-    environment = Environment.objects.filter(retired=False).order_by("position", "key").first()
-    if environment is None:
-        raise Refused("No environment is offered yet.", "conflict")
-    elastic = bool(guess.get("elastic"))
-    asked = Submission(
-        code=code,
-        environment=environment,
-        launcher=str(guess.get("launcher") or Job.Launcher.COMMAND),
-        entry=str(guess.get("entry", "")),
-        name=f"{code.project.name}"[:80],
-        max_gpus=2 if elastic and lab_gpus() != 1 else 1,
-        elastic=elastic,
-        time_limit_seconds=3600,
-    )
-    check(code.project, asked)
-    with transaction.atomic():
-        return _insert(user, code.project, asked, None)
-
-
 # --- checks ------------------------------------------------------------------------------------------------------
 
 

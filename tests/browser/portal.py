@@ -15,14 +15,6 @@ from pathlib import Path
 from typing import Any
 
 PASSWORD = "sunflower-cabinet-92"  # noqa: S105  # of people who exist for one test
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 

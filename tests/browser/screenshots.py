@@ -3,13 +3,13 @@
 python -m tests.browser.screenshots
 """
 
-import os
 import tempfile
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from tests.browser.portal import FLAGS, PASSWORD, ROOT, Portal
+from tests.browser.chromium import FLAGS, PROGRAM
+from tests.browser.portal import PASSWORD, ROOT, Portal
 
 FOLDER = ROOT / "docs" / "screenshots"
 PAGES = {
@@ -31,9 +31,7 @@ def main() -> None:
         try:
             made = portal.ask("seeded")
             portal.start()
-            browser = playwright.chromium.launch(
-                executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=FLAGS
-            )
+            browser = playwright.chromium.launch(executable_path=PROGRAM, args=FLAGS)
             for look, (width, scheme) in LOOKS.items():
                 page = browser.new_page(viewport={"width": width, "height": 860}, color_scheme=scheme)  # type: ignore[arg-type]
                 page.goto(f"{portal.url}/accounts/sign-in/")

@@ -1,13 +1,11 @@
 """The pages of accounts and the API reference, as people meet them: from the admin's link to a token in use."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.axe import barriers
-from tests.browser.chromium import FLAGS, PROGRAM
 from tests.browser.portal import PASSWORD, Portal
 
 pytestmark = pytest.mark.browser
@@ -29,25 +27,6 @@ SIGNED_IN = (
     "/admin/invites/",
     "/admin/audit/",
 )
-
-
-@pytest.fixture(scope="module")
-def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Portal]:
-    portal = Portal(tmp_path_factory.mktemp("portal"))
-    try:
-        portal.ask("seeded")
-        portal.start()
-        yield portal
-    finally:
-        portal.stop()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=PROGRAM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 class Visitor:

@@ -1,15 +1,14 @@
 """The log viewer in a real browser: long histories, following, searching, hostile output, broken connections."""
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.portal import FLAGS, PASSWORD, Portal
+from tests.browser.portal import PASSWORD, Portal
 
 pytestmark = pytest.mark.browser
 NUMBERED = """() => [...document.querySelectorAll('.log-line .log-text')].map((line) => line.textContent)"""
@@ -31,26 +30,6 @@ SMOOTH = """async (steps) => {
   }
   return frames.sort((a, b) => a - b);
 }"""
-
-
-@pytest.fixture(scope="module")
-def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Portal]:
-    portal = Portal(tmp_path_factory.mktemp("portal"))
-    try:
-        portal.ask("seeded")
-        portal.start()
-        yield portal
-    finally:
-        portal.stop()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

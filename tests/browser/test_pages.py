@@ -1,14 +1,13 @@
 """Every page of jobs, nodes and policy: no barrier, no sideways scrolling on a phone, usable by keyboard."""
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.axe import barriers
-from tests.browser.portal import FLAGS, PASSWORD, Portal
+from tests.browser.portal import PASSWORD, Portal
 
 pytestmark = pytest.mark.browser
 PAGES = {
@@ -30,26 +29,6 @@ PAGES = {
     "policy": "/admin/policy/",
     "not found": "/nothing-here",
 }
-
-
-@pytest.fixture(scope="module")
-def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Portal]:
-    portal = Portal(tmp_path_factory.mktemp("portal"))
-    try:
-        portal.made = portal.ask("seeded")
-        portal.start()
-        yield portal
-    finally:
-        portal.stop()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 def sign_in(browser: Browser, portal: Portal, **looks: Any) -> Page:

@@ -261,11 +261,3 @@ def test_who_sees_a_job(alice: User, project: Project) -> None:
     viewer, admin = member(project, "eve", "viewer"), make_user("admin", is_staff=True)
     for user, sees in ((alice, True), (viewer, True), (admin, True), (make_user("x"), False)):
         assert Job.objects.visible_to(user).filter(pk=job.pk).exists() == sees
-
-
-def test_the_example_runs_as_its_inspection_reads_it(alice: User, project: Project) -> None:
-    make_environment()
-    code = make_code(project)
-    code.guess = {"entry": "train.py", "launcher": "horovod", "elastic": True, "warnings": []}
-    job = services.submit_example(alice, code)
-    assert (job.launcher, job.elastic, job.min_gpus, job.max_gpus) == ("horovod", True, 1, 2)
