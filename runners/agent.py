@@ -42,6 +42,7 @@ from runners.nodefiles import NodeFiles, read_json_beneath
 from runners.portal_client import Backoff, PortalAwayError, PortalClient, PortalError, PortalRefusedError
 from runners.reconcile import Action, Desired, Finish, Note, reconcile, renewed, state_of
 from runners.runtime import ContainerRuntime, EngineError, Observed, RunError
+from runners.signals import StopSignal
 
 logger = logging.getLogger("runners.agent")  # also when it is __main__
 
@@ -446,9 +447,7 @@ class Agent:
 
 def run(settings: Settings) -> int:
     """The agent's whole life. Raises SetupError when it cannot begin."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = StopSignal(signal.SIGTERM, signal.SIGINT)
     files = NodeFiles(settings.home, settings.datasets)
     lock = lock_home(files)
     try:

@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import socket
-import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from runners.nodefiles import NodeFiles, read_own_json, write_json
 from runners.portal_client import Backoff, PortalAwayError, PortalClient, PortalRefusedError, checked_url
 from runners.process_runtime import ProcessRuntime
 from runners.runtime import ContainerRuntime, RunError
+from runners.signals import StopSignal
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ def lock_home(files: NodeFiles) -> IO[str]:
     return file
 
 
-def identify(settings: Settings, files: NodeFiles, stop: threading.Event) -> Identity:
+def identify(settings: Settings, files: NodeFiles, stop: StopSignal) -> Identity:
     """The stored identity, else a new one by joining. Waits for a portal that is away. Raises SetupError."""
     stored = Identity.read(files.identity)
     if stored is not None and not (settings.join_token and _revoked(settings, stored)):

@@ -53,6 +53,14 @@ class OwnEngine:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(60)
+        for place in reversed(
+            self._mounts()
+        ):  # with live-restore it leaves its root mounted, so nobody could delete it
+            subprocess.run(["umount", "--lazy", place], check=False)
+
+    def _mounts(self) -> list[str]:
+        places = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        return sorted(place for place in places if place.startswith(f"{self.folder}/"))
 
     def docker(self, *args: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(["docker", "-H", self.url, *args], capture_output=True, check=check, timeout=300)
@@ -67,9 +75,10 @@ class OwnEngine:
 @contextmanager
 def own_engine(folder: Path, images: Sequence[str]) -> Iterator[OwnEngine]:
     engine = OwnEngine(folder)
-    engine.start()
     try:
+        engine.start()
         engine.take_over(images)
         yield engine
     finally:
         engine.stop()
+        shutil.rmtree(folder, ignore_errors=True)

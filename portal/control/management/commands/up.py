@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 from typing import Any
 
@@ -20,6 +19,7 @@ from portal.cluster.services import issue_join_token
 from portal.control.up.preflight import AlreadyRunning, findings, lock_home
 from portal.control.up.processes import Keeper, Program
 from portal.control.up.welcome import Story, submit_example, unfinished_example
+from runners.signals import StopSignal
 
 LOOK_SECONDS = 0.5
 PORTAL_SECRETS = {"DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE", "SECRET_KEY", "SECRET_KEY_FILE"}
@@ -33,9 +33,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """1. Look whether it can start. 2. Migrate. 3. Start the programs. 4. Tell where and how to sign in.
         5. Keep the programs running, and tell the way of the first job. 6. On Ctrl-C or SIGTERM stop them all."""
-        self.stopping = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: self.stopping.set())
+        self.stopping = StopSignal(signal.SIGINT, signal.SIGTERM)
         self._preflight()
         call_command("migrate", verbosity=0, interactive=False)
         keeper = Keeper(self._log_folder())
