@@ -66,7 +66,11 @@ PACKAGES = {
         "g++": "g++",
         "cmake": "cmake",
     },
-    "chromium": {"chromium": "chromium", "node": "nodejs"},
+    "chromium": {
+        "chromium": "chromium",
+        "/usr/share/fonts/truetype/dejavu": "fonts-dejavu-core",
+        "node": "nodejs",
+    },
 }
 """What a need is called on this machine -> the Debian package that brings it."""
 
