@@ -11,7 +11,7 @@
 set -eu
 
 IMAGE=${IMAGE:-schedulearn-base:bookworm}
-MIRROR=${MIRROR:-http://deb.debian.org/debian}
+MIRROR=${MIRROR:-}  # empty: debootstrap's own default
 # libgomp1: scikit-learn and torch bring their own copies, compiled user extensions do not.
 PACKAGES=python3,python3-pip,python3-venv,ca-certificates,libgomp1${EXTRA:+,$EXTRA}
 
@@ -32,10 +32,10 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/schedulearn-base.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
-say "Fetching Debian 12 from $MIRROR (about a minute, 300 MB) ..."
-if ! debootstrap --variant=minbase --include="$PACKAGES" bookworm "$work/root" "$MIRROR" >"$work/log" 2>&1; then
+say "Fetching Debian 12 (about a minute, 300 MB) ..."
+if ! debootstrap --variant=minbase --include="$PACKAGES" bookworm "$work/root" ${MIRROR:+"$MIRROR"} >"$work/log" 2>&1; then
     tail -n 20 "$work/log" >&2
-    say "debootstrap failed. Is $MIRROR reachable? Another mirror: MIRROR=http://... $0"
+    say "debootstrap failed. Is the mirror reachable? Another one: MIRROR=http://... $0"
     exit 1
 fi
 
