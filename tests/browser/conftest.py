@@ -13,7 +13,7 @@ from tests.browser.portal import Portal
 def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Portal]:
     portal = Portal(tmp_path_factory.mktemp("portal"))
     try:
-        portal.ask("seeded")
+        portal.made = portal.ask("seeded")
         portal.start()
         yield portal
     finally:
