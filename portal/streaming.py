@@ -7,6 +7,8 @@ from urllib.parse import quote
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, StreamingHttpResponse
 
+PIECE_BYTES = 64 * 1024
+
 
 def stream(request: HttpRequest, pieces: Iterator[bytes], content_type: str) -> StreamingHttpResponse:
     """Under ASGI Django would gather a plain iterator first: there each piece is made in a thread when it is asked for.
@@ -25,6 +27,18 @@ async def _in_threads(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
         # the client may have gone away in the middle: files are closed now, not when memory is collected
         if close := getattr(pieces, "close", None):
             await asyncio.to_thread(close)
+
+
+def gathered(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Lines in larger pieces: each piece costs a turn of a thread."""
+    buffer = bytearray()
+    for line in lines:
+        buffer += line
+        if len(buffer) >= PIECE_BYTES:
+            yield bytes(buffer)
+            buffer.clear()
+    if buffer:
+        yield bytes(buffer)
 
 
 def attachment(name: str) -> str:

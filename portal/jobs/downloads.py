@@ -13,8 +13,8 @@ from portal.accounts.permissions import signed_in
 from portal.downloads import download
 from portal.jobs import logs, outputs
 from portal.jobs.models import Job, LogStream, Output
+from portal.streaming import PIECE_BYTES, gathered
 
-PIECE_BYTES = 64 * 1024
 VIEW_BYTES = 256 * 1024
 """As much of a text as the page shows; the rest is for the download."""
 IMAGES = {
@@ -56,19 +56,7 @@ def _text(by_attempt: dict[int, list[LogStream]], times: bool) -> Iterator[bytes
     for number, streams in by_attempt.items():
         if len(by_attempt) > 1:
             yield f"--- attempt {number} ---\n".encode()
-        yield from _gathered(logs.as_text(streams, times=times))
-
-
-def _gathered(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """A line each would be a thread's turn each."""
-    buffer = bytearray()
-    for line in lines:
-        buffer += line
-        if len(buffer) >= PIECE_BYTES:
-            yield bytes(buffer)
-            buffer.clear()
-    if buffer:
-        yield bytes(buffer)
+        yield from gathered(logs.as_text(streams, times=times))
 
 
 @require_safe

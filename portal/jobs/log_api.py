@@ -22,8 +22,8 @@ from portal.jobs.consumers import LATE
 from portal.jobs.models import Attempt, LogStream, Output
 from portal.jobs.serializers import NewsSerializer, OutputSerializer, StreamSerializer
 from portal.rest import body, refusals
+from portal.streaming import PIECE_BYTES, gathered
 
-PIECE_BYTES = 64 * 1024
 MOST_BYTES = 1024 * 1024
 """In one answer to following; whoever is behind asks again at once."""
 MOST_STREAMS = 400
@@ -74,7 +74,7 @@ class Log(OfJob):
         wanted = {name: request.query_params.get(name) in ("1", "true") for name in ("raw", "times")}
         lines = logs.as_text(streams, plain=not wanted["raw"], times=wanted["times"])
         name = f"job-{job_pk}.log"
-        return download(request._request, name, _gathered(lines), content_type="text/plain; charset=utf-8")
+        return download(request._request, name, gathered(lines), content_type="text/plain; charset=utf-8")
 
     def _attempt(self, request: Request) -> Attempt | None:
         attempts = self.job.attempts.order_by("-number")
@@ -215,15 +215,3 @@ def _pieces(row: LogStream, start: int, left: int) -> Iterator[bytes]:
     while left and (piece := logs.read(row, start, min(left, PIECE_BYTES))):
         start, left = start + len(piece), left - len(piece)
         yield piece
-
-
-def _gathered(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Lines in larger pieces: each costs a turn of a thread."""
-    buffer = bytearray()
-    for line in lines:
-        buffer += line
-        if len(buffer) >= PIECE_BYTES:
-            yield bytes(buffer)
-            buffer.clear()
-    if buffer:
-        yield bytes(buffer)
