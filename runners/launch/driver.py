@@ -25,7 +25,7 @@ from runners.launch.rendezvous import Routes, serve
 from runners.launch.ringwork import FORM_SECONDS
 from runners.launch.scribe import Scribe
 from runners.launch.static import run_static
-from runners.launch.supervisor import SENTENCES, TURN_SECONDS, carry_out
+from runners.launch.supervisor import TURN_SECONDS, carry_out, sentence_of
 from runners.launch.work import Verdict
 from runners.spec import Ring, RunSpec
 
@@ -83,12 +83,11 @@ class Driver:
 
     def _stop(self, arrived: set[int]) -> Verdict | None:
         if self.fence.expired():
-            return Verdict(1, "fenced", SENTENCES["fenced"])
+            return Verdict(1, "fenced", sentence_of("fenced"))
         if self.control.stop:
-            reason = self.control.stop.reason
-            return Verdict(1, "stopped", SENTENCES.get(reason, f"Told to stop ({reason})"))
+            return Verdict(1, "stopped", sentence_of(self.control.stop.reason))
         if arrived & {signal.SIGTERM, signal.SIGINT}:
-            return Verdict(1, "stopped", "Told to stop")
+            return Verdict(1, "stopped", sentence_of("stopped"))
         return None
 
     # The ring, in a thread of its own

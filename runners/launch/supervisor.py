@@ -39,9 +39,18 @@ SENTENCES = {
     "drained": "The node is being emptied",
     "peer_lost": "Another part of the job was lost",
     "done": "The job's work is done",
-    "resized": "The job goes on without these GPUs",
+    "held": "The job was put on hold",
+    "stuck": "The job did not get on in time",
+    "disk": "The job has filled more of the disk than it may",
+    "stopped": "Told to stop",
     "fenced": "The node has lost contact with the portal",
 }
+"""By the portal's reasons to stop, the agent's (``disk``) and our own (``stopped``, ``fenced``)."""
+
+
+def sentence_of(reason: str) -> str:
+    """For the user. A portal or an agent newer than this image may name a reason that it has never heard of."""
+    return SENTENCES.get(reason, f"Told to stop ({reason})")
 
 
 @dataclass(slots=True)
@@ -111,8 +120,7 @@ class Supervisor:
             self._push(self.stopping, now)
 
     def _begin_stop(self, exit_reason: str, stop: Stop, now: float) -> None:
-        sentence = SENTENCES.get(stop.reason, f"Told to stop ({stop.reason})")
-        self.scribe.say(f"{sentence}: the ranks have {stop.grace_seconds:g} seconds to end")
+        self.scribe.say(f"{sentence_of(stop.reason)}: the ranks have {stop.grace_seconds:g} seconds to end")
         notice = {"reason": stop.reason, "grace_seconds": stop.grace_seconds, "until": time.time() + stop.grace_seconds}
         try:
             write_json(self.places.scribe / NOTICE_FILE, notice)
@@ -143,7 +151,7 @@ class Supervisor:
         if self.processes.running() and time.monotonic() < self.stopping.kill_at + UNKILLABLE_SECONDS:
             return None
         code = verdict.code if verdict else self.last_code
-        return Verdict(code, self.stopping.exit_reason, SENTENCES.get(self.stopping.stop.reason, ""))
+        return Verdict(code, self.stopping.exit_reason, sentence_of(self.stopping.stop.reason))
 
     def _clean_up(self) -> None:
         """Nothing of the job runs on, and no byte of it stays in a pipe."""

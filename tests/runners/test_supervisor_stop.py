@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from portal.jobs.models import StopReason
+from runners.launch.supervisor import SENTENCES
 from tests.runners.launching import attempt, until
 
 POLITE = """
@@ -54,6 +56,18 @@ def test_after_the_grace_everything_is_killed(tmp_path: Path) -> None:
             assert str(tmp_path).encode() not in environ.read_bytes()
         except OSError:
             continue
+
+
+def test_every_reason_to_stop_has_a_sentence_and_no_sentence_is_idle() -> None:
+    assert set(SENTENCES) == {*StopReason.values, "disk", "stopped", "fenced"}
+
+
+def test_a_reason_that_is_newer_than_the_image_is_named(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        container = made.container(("python", "-c", POLITE)).start()
+        until(lambda: "up" in container.log())
+        container.tell(stop={"reason": "moved", "grace_seconds": 5})
+        assert container.wait(5)["detail"] == "Told to stop (moved)"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
