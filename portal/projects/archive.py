@@ -14,8 +14,6 @@ from portal.projects.errors import BadArchive
 Upload = tuple[str, IO[bytes]]
 """A name (of an archive, or a file's path within a folder) and the open file."""
 
-ONE_FILE_ENDINGS = (".zip", ".tar.gz", ".tgz", ".tar", ".py", ".ipynb")
-
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
@@ -34,20 +32,16 @@ def take(uploads: Sequence[Upload]) -> Unpacked:
     one = len(uploads) == 1 and "/" not in uploads[0][0]
     with tempfile.TemporaryFile(dir=store.folder()) as packed, tempfile.TemporaryFile("w+") as listing:
         sizes = _gather(uploads, packed)
-        arguments = [uploads[0][0].rsplit("/", 1)[-1][:200] if one else "folder"]
-        fds = []
-        if not one:
-            json.dump(sizes, listing)
-            listing.seek(0)
-            fds = [listing.fileno()]
+        # by a file, as a name may hold what no argument of a command can: NUL, half a character, a megabyte
+        json.dump(uploads[0][0] if one else sizes, listing)
+        listing.seek(0)
         with store.incoming() as out:
+            fds = [out.fileno(), listing.fileno()]
             try:
-                answer = sandbox.run(
-                    "unpacking.program", [str(out.fileno()), *arguments, *map(str, fds)], packed, [out.fileno(), *fds]
-                )
+                answer = sandbox.run("unpacking.program", [str(fd) for fd in fds], packed, fds)
             except sandbox.NoAnswerError as error:
                 raise BadArchive(
-                    f"“{uploads[0][0]}” could not be unpacked within the limits of time and memory. Leave data out and pack it again."
+                    "It could not be unpacked within the limits of time and memory. Leave data out and pack it again."
                 ) from error
             if "refused" in answer:
                 raise BadArchive(answer["refused"])

@@ -222,6 +222,18 @@ def test_paths_that_do_not_fit_the_files_are_refused(paths: str, project: Projec
     assert answer.status_code == 400 and "do not fit" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("name", ["a\0.py", "\ud800.py", "x" * 200_000 + ".py", "x" * 253 + ".py"])
+def test_a_name_that_no_file_can_have_is_refused_in_words(name: str, project: Project, people: dict[str, User]) -> None:
+    client = as_(people["bob"])
+    data = {"files": [SimpleUploadedFile("a.py", b"1")], "paths": json.dumps([name])}
+    answer = client.post(reverse("projects:upload", args=[project.pk]), data, headers={"Accept": "application/json"})
+    assert answer.status_code == 400 and "and pack again." in answer.json()["error"]["message"]
+
+
+def test_a_long_name_keeps_its_ending(project: Project, people: dict[str, User]) -> None:
+    assert send(as_(people["bob"]), project, ("x" * 230 + ".py", b"1")).status_code == 201
+
+
 def test_a_plain_form_uploads_too_and_shows_the_refusal_in_place(project: Project, people: dict[str, User]) -> None:
     client = as_(people["bob"])
     answer = send(client, project, ("code.zip", corpus.raw_zip(corpus.Part("../evil.py"))), scripted=False)

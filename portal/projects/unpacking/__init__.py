@@ -1,6 +1,6 @@
 """Turns an upload into the canonical tar of a code version: a program of its own, because uploads are hostile.
 
-    upload on stdin  ->  tar on the descriptor that is named  +  a JSON account on stdout
+    upload on stdin, its name on a descriptor  ->  tar on another descriptor  +  a JSON account on stdout
 
 ``archive.py`` runs it with limits on memory, time and file size (``sandbox.py``). It needs nothing but the standard
 library (and jupytext, for a notebook), opens no path that an upload names, and keeps this order: read what the archive

@@ -164,14 +164,12 @@ def unpack(
 
 
 def main() -> None:
-    """argv: the descriptor to write to, the upload's name, and for a folder the descriptor of its listing."""
+    """argv: the descriptors to write the tar to, and to read JSON from: the upload's name, or a folder's listing."""
     try:
-        with os.fdopen(int(sys.argv[1]), "wb") as out:
-            listing = None
-            if len(sys.argv) > 3:
-                with os.fdopen(int(sys.argv[3])) as file:
-                    listing = json.load(file)
-            answer = unpack(sys.stdin.buffer, out, sys.argv[2], listing)
+        with os.fdopen(int(sys.argv[1]), "wb") as out, os.fdopen(int(sys.argv[2])) as file:
+            told = json.load(file)
+            name, listing = (told, None) if isinstance(told, str) else ("", told)
+            answer = unpack(sys.stdin.buffer, out, name, listing)
     except Bad as bad:
         answer = {"refused": str(bad)}
     except MemoryError:
