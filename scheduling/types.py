@@ -6,12 +6,46 @@ simulator and in "what if". Times are seconds since the epoch, GPU counts are wh
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 NodeId = str
 JobId = str
 Placement = Mapping[NodeId, int]
 """How many GPUs of each node; nodes with none are left out."""
+
+
+Source = Literal["given", "measured", "history", "default"]
+"""Where an estimate comes from: a person said so, this job was measured, others like it were, or nobody knows."""
+Tier = Literal["premium", "standard", "basic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number that nobody knows exactly, with where it comes from."""
+
+    value: float
+    source: Source = "given"
+    error: float = 0.0
+    """Relative standard error: with 0.5 the truth is within half the value two times out of three."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """How fast a job is on 1, 2, ... GPUs of as few nodes as they fit on; see ``estimates`` for reading it.
+
+    Speed is useful work per second; that of one GPU with the batch its owner asked for is 1.0.
+    """
+
+    speeds: tuple[float, ...]
+    """``speeds[n - 1]`` with n GPUs. More GPUs than listed are no faster than the last."""
+    batches: tuple[int, ...] = ()
+    """The total batch, in samples, behind each speed; empty where the batch is the one asked for."""
+    kinds: Mapping[str, float] = field(default_factory=dict)
+    """Factor on another kind of GPU; a kind left out counts as 1.0."""
+    apart: float = 1.0
+    """Factor where its GPUs are of more nodes than they need to be."""
+    source: Source = "given"
+    error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +62,8 @@ class Node:
     """GPUs already asked back from a job, not free yet: a reason to wait, not to preempt again."""
     open: bool = True
     """False while cordoned, draining, unapproved or lost: it takes no new GPUs of any job."""
+    kind: str = ""
+    """The model of its GPUs, as the driver names it; nodes of one kind can stand in for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +94,51 @@ class Job:
     preemptible: bool = False
     """May it be stopped and started again from its checkpoint."""
     started_at: float | None = None
+    """When the present attempt was given its GPUs."""
     served_gpu_seconds: float = 0.0
+    """Attained service: GPU-seconds held so far by all its attempts."""
     restarts: int = 0
+
+    group: str = ""
+    """The group it is accounted to; empty when its owner has none."""
+    asked_gpus: int = 0
+    """What a policy that does not resize gives it; 0 means ``max_gpus``. Read it as ``asked``."""
+    tier: Tier = "standard"
+    opportunistic: bool = False
+    """It runs only on GPUs that nobody else wants, and is the first to go."""
+    weight: float = 1.0
+    first_started_at: float | None = None
+    """When any attempt of it first held GPUs; None when none ever did."""
+    since: float | None = None
+    """When its GPUs were last changed: given, resized or all taken. None for a job that never held any."""
+    run_seconds: float = 0.0
+    """How long it has held GPUs, all attempts together."""
+    lost_gpu_seconds_if_stopped: float = 0.0
+    """Work since its last checkpoint: what a stop now would waste."""
+    restart_seconds: float = 30.0
+    """From a stop to the first step of the next attempt."""
+    resize_seconds: float = 10.0
+    """How long its training stands still when its GPUs change."""
+    script: str = ""
+    """Equal for jobs that run the same program: what is learnt of one is used for the next."""
+    batch: int = 0
+    """Total samples per step now, or asked for while it waits; 0 when unknown."""
+    speed: Curve | None = None
+    """With the batch its owner asked for; None when nothing is known."""
+    free_speed: Curve | None = None
+    """With the best batch for each size; None when its batch must stay."""
+    work: Estimate | None = None
+    """What is left to do, in seconds on one GPU with the batch asked for; None when nothing is known."""
+    progress: float | None = None
+    """The part done, 0 to 1; None when unknown."""
+    deadline: float | None = None
+    """When its result is needed; None when sooner is simply better."""
+    longest_seconds: float | None = None
+    """Its attempts are stopped after this long, whatever they do."""
+
+    @property
+    def asked(self) -> int:
+        return self.asked_gpus or self.max_gpus
 
     @property
     def gpus(self) -> int:
@@ -90,6 +169,34 @@ class Limit:
     jobs: frozenset[JobId]
     leaving: int = 0
     """GPUs that its jobs were asked to give back and still hold: they count until they are free."""
+    soft: bool = False
+    """May be exceeded on GPUs that nobody within a limit wants; what is beyond it is the first to go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user or a group as the fair share sees them."""
+
+    name: str
+    weight: float
+    jobs: frozenset[JobId]
+    used: tuple[float, ...] = ()
+    """GPU-seconds held in the last 24 hours, in the 24 hours before, and so on."""
+    parent: str = ""
+    """The account it is a part of; empty for those at the top."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """GPUs of a node kept for some people from ``start`` to ``end``. Jobs of others must be gone by then."""
+
+    name: str
+    node: NodeId
+    gpus: int
+    start: float
+    end: float
+    owners: frozenset[str]
+    """Whose jobs may use them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +208,8 @@ class Snapshot:
     jobs: tuple[Job, ...]
     limits: tuple[Limit, ...] = ()
     state: Mapping[str, Any] = field(default_factory=dict)
+    accounts: tuple[Account, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +222,8 @@ class Plan:
     target: Mapping[JobId, Placement]
     reasons: Mapping[JobId, str] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
+    batches: Mapping[JobId, int] = field(default_factory=dict)
+    """The total batch chosen for jobs whose batch is free; a job left out chooses for itself."""
 
 
 class Policy(Protocol):

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ from portal.accounts.limits import limits_in_force
 from portal.cluster.models import LIVE_NODE, Environment, Gpu, Node, NodeEnvironment
 from portal.cluster.services import is_online
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobState
-from scheduling import types
+from scheduling import types, wire
 
 
 @dataclass
@@ -102,7 +102,7 @@ def active_jobs() -> QuerySet[Job]:
 
 def sha256_of(snapshot: types.Snapshot) -> str:
     """Tells one snapshot from another."""
-    return hashlib.sha256(json.dumps(asdict(snapshot), sort_keys=True, default=sorted).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(wire.snapshot_to_json(snapshot), sort_keys=True).encode()).hexdigest()
 
 
 def is_open(node: Node, now: datetime) -> bool:

@@ -291,7 +291,7 @@ def note_collected(container: Container, complaint: str = "") -> None:
 def sweep(now: datetime | None = None) -> None:
     """Does what time alone demands: lost nodes, time limits, what people asked for, deadlines. Two queries when idle.
 
-    Without ``now`` it is the present, and nodes are not judged for a while after the clock has jumped.
+    Without ``now`` it is the present, and nothing is declared lost for a while after the clock has jumped.
     """
     in_doubt = now is None and wall_clock.in_doubt(silence_allowed().total_seconds())
     now = now or timezone.now()
@@ -299,7 +299,7 @@ def sweep(now: datetime | None = None) -> None:
     live = Attempt.objects.filter(ended_at__isnull=True).select_related("job").prefetch_related(parts)
     for attempt in live.order_by("job_id"):
         for due in overdue(attempt, list(attempt.containers.all()), now):
-            if in_doubt and due.what == "silent":
+            if in_doubt and due.what in ("silent", "unstoppable"):
                 continue
             try:
                 _carry_out(attempt, due, now)

@@ -8,7 +8,8 @@ from typing import ClassVar
 from scheduling import placement, reasons
 from scheduling.capacity import Capacity, in_turn, queue
 from scheduling.params import param
-from scheduling.types import Job, JobId, Placement, Plan, Snapshot
+from scheduling.realise import minus, part, shrink_to, start
+from scheduling.types import Job, JobId, Plan, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,9 @@ class ElasticFifo:
         _share_rest(later, served, running)
 
         now = Capacity(snapshot)
-        _shrink(now, later, running)
+        shrink_to(now, later, running)
         for job in served:
-            if missing := _start(job, now, later.held[job.id]):
+            if missing := start(job, now, later.held[job.id]):
                 why[job.id] = reasons.promised(missing)
         wish = self._grow(snapshot, now, later, running)
         for ahead, job in enumerate(line):
@@ -83,7 +84,7 @@ class ElasticFifo:
         before: Mapping[JobId, float] = snapshot.state.get("wish", {})
         wish: dict[JobId, float] = {}
         for job in running:
-            more = _part(_minus(later.held[job.id], job.now_on), now, job)
+            more = part(minus(later.held[job.id], job.now_on), now, job)
             if not more:
                 continue
             since = before.get(job.id, snapshot.now)
@@ -178,36 +179,3 @@ def _take_from_richer(job: Job, later: Capacity, running: Sequence[Job]) -> bool
             later.give(job, {node: 1})
             return True
     return False
-
-
-def _shrink(now: Capacity, later: Capacity, running: Sequence[Job]) -> None:
-    for job in running:
-        for node, gpus in _minus(job.now_on, later.held[job.id]).items():
-            for _ in range(gpus):
-                now.ask_back(job, node)
-
-
-def _start(job: Job, now: Capacity, wanted: Placement) -> int:
-    """Starts a served job as far as GPUs are free, and keeps them for it otherwise; returns how many are missing.
-
-    An elastic job starts from its least and grows later; another one keeps its size, so it waits for all of it.
-    """
-    here = _part(wanted, now, job)
-    missing = placement.total(wanted) - placement.total(here)
-    if not missing or (job.elastic and placement.total(here) >= job.min_gpus):
-        now.give(job, here)
-        return 0
-    now.reserve(here)
-    return missing
-
-
-def _part(wanted: Placement, now: Capacity, job: Job) -> Placement:
-    """As much of ``wanted`` as is free now and within the job's limits."""
-    free = {node: min(gpus, now.free.get(node, 0)) for node, gpus in wanted.items()}
-    count = min(placement.total(free), now.room(job))
-    return placement.place(free, count, spread=True) or {}
-
-
-def _minus(one: Placement, other: Placement) -> Placement:
-    more = {node: gpus - other.get(node, 0) for node, gpus in one.items()}
-    return {node: gpus for node, gpus in more.items() if gpus > 0}

@@ -5,7 +5,7 @@ import pytest
 from portal.cluster.models import Gpu
 from portal.jobs import lifecycle
 from portal.jobs.clock import WallClock
-from portal.jobs.models import Container
+from portal.jobs.models import Allocation, Container
 from tests.portal.jobs_world import make_job, make_node, make_project, make_user, place
 
 
@@ -51,3 +51,20 @@ def test_after_a_sleep_nodes_get_the_time_to_be_heard_of(slept: bool, monkeypatc
     times.pass_by(3, 7200 if slept else 0)
     lifecycle.sweep()
     assert Container.objects.get().state == ("ASSIGNED" if slept else "EXITED")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("slept", [True, False])
+def test_after_a_sleep_what_is_told_to_stop_keeps_its_gpus_until_its_lease_has_run_out(
+    slept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = Times()
+    monkeypatch.setattr(lifecycle, "wall_clock", WallClock(lambda: times.wall, lambda: times.steady))
+    node = make_node(gpus=1)
+    attempt = place(make_job(make_project(make_user("alice"))), list(Gpu.objects.filter(node=node)))
+    lifecycle.stop_attempt(attempt, "preempted")
+    Container.objects.update(stop_requested_at="2020-01-01T00:00:00Z")
+    times.pass_by(3, 7200 if slept else 0)
+    lifecycle.sweep()
+    assert Container.objects.get().state == ("ASSIGNED" if slept else "EXITED")
+    assert Allocation.objects.filter(released_at=None).exists() == slept

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from scheduling.types import Job, Limit, Node, Snapshot
+from scheduling.types import Account, Curve, Estimate, Job, Limit, Node, Snapshot
 from tests.scheduling.worlds import NOW
 
 NODE_NAMES = ("a", "b", "c", "d")
@@ -34,7 +34,14 @@ def snapshots(draw: st.DrawFn, *, most_jobs: int = 10, calm: bool = False) -> Sn
         if draw(st.booleans()):
             mine = frozenset(job.id for job in jobs if job.owner == owner)
             limits.append(Limit(owner, draw(st.integers(0, 8)), mine, draw(st.integers(0, 1))))
-    return Snapshot(NOW, tuple(nodes), tuple(jobs), tuple(limits))
+    accounts = tuple(_account(draw, owner, jobs) for owner in ("alice", "bob", "charlie"))
+    return Snapshot(NOW, tuple(nodes), tuple(jobs), tuple(limits), accounts=accounts)
+
+
+def _account(draw: st.DrawFn, owner: str, jobs: list[Job]) -> Account:
+    mine = frozenset(job.id for job in jobs if job.owner == owner)
+    used = tuple(draw(st.lists(st.floats(0, 1e6), max_size=3)))
+    return Account(owner, draw(st.sampled_from([1.0, 1.0, 2.0, 0.5])), mine, used)
 
 
 def _job(draw: st.DrawFn, id: str, names: tuple[str, ...], calm: bool) -> Job:
@@ -42,16 +49,33 @@ def _job(draw: st.DrawFn, id: str, names: tuple[str, ...], calm: bool) -> Job:
     spread = draw(st.booleans())
     elastic = spread and draw(st.booleans())
     some = draw(st.booleans()) and not calm
+    most = least + draw(st.integers(0, 4))
+    ran = draw(st.sampled_from([0.0, 0.0, 600.0, 1e5]))
     return Job(
         id=id,
         owner=draw(st.sampled_from(["alice", "bob", "charlie"])),
         submitted_at=float(draw(st.integers(0, 5))),
         min_gpus=least,
-        max_gpus=least + draw(st.integers(0, 4)),
+        max_gpus=most,
+        asked_gpus=draw(st.integers(least, most)),
         priority=draw(st.sampled_from([0, 0, 0, 1])),
         elastic=elastic,
         spread=spread,
         nodes=draw(st.frozensets(st.sampled_from(names))) if some else None,
+        preemptible=draw(st.booleans()),
+        served_gpu_seconds=ran * least,
+        run_seconds=ran,
+        first_started_at=NOW - 2 * ran if ran else None,
+        since=NOW - ran / 2 if ran else None,
+        restarts=1 if ran else 0,
+        tier=draw(st.sampled_from(["premium", "standard", "standard", "basic"])),
+        opportunistic=draw(st.integers(0, 5)) == 0,
+        script=draw(st.sampled_from(["", "digits", "bert"])),
+        batch=draw(st.sampled_from([0, 128])),
+        speed=draw(st.none() | curves()),
+        free_speed=draw(st.none() | curves(batches=True)),
+        work=draw(st.none() | st.builds(Estimate, st.floats(0.0, 1e6), st.just("history"), st.floats(0.0, 2.0))),
+        deadline=draw(st.sampled_from([None, None, NOW - 10, NOW + 3600])),
         blocked="Its environment is not ready." if not calm and draw(st.integers(0, 7)) == 0 else "",
     )
 
@@ -76,3 +100,14 @@ def _put(draw: st.DrawFn, job: Job, left: dict[str, int]) -> Job:
             left[name] += now_on[name] - base.get(name, 0)
         now_on = dict(base)
     return replace(job, now_on=now_on, base=base, stopping=False, started_at=NOW - 60)
+
+
+@st.composite
+def curves(draw: st.DrawFn, batches: bool = False) -> Curve:
+    """Not concave and not even growing: measured curves are like that."""
+    gains = draw(st.lists(st.sampled_from([1.0, 0.9, 0.5, 0.1, 0.0, -0.3]), min_size=0, max_size=8))
+    speeds = [1.0]
+    for gain in gains:
+        speeds.append(max(0.1, speeds[-1] + gain))
+    sizes = tuple(64 * (n + 1) for n in range(len(speeds))) if batches else ()
+    return Curve(tuple(speeds), sizes, apart=draw(st.sampled_from([1.0, 0.5])), source="measured", error=0.1)

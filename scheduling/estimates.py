@@ -1,0 +1,46 @@
+"""Reading what is known of a job's speed and length, with honest defaults where nothing is.
+
+Policies ask here instead of looking into curves, so that "unknown" means the same to all of them.
+"""
+
+from scheduling.types import Curve, Estimate, Job
+
+DEFAULT_EXPONENT = 0.9
+"""Of the speed of a job that nobody measured: n GPUs are n ** 0.9 times as fast, a mild loss for talking."""
+DEFAULT_WORK_SECONDS = 3600.0
+"""One GPU-hour: about the median of published traces of shared clusters."""
+
+
+def curve(job: Job, *, free_batch: bool = False) -> Curve | None:
+    return job.free_speed or job.speed if free_batch else job.speed
+
+
+def speed(job: Job, gpus: int, *, free_batch: bool = False) -> float:
+    """Useful work per second with ``gpus`` GPUs; 1.0 is one GPU with the batch asked for."""
+    if gpus <= 0:
+        return 0.0
+    known = curve(job, free_batch=free_batch)
+    if known is None or not known.speeds:
+        return gpus**DEFAULT_EXPONENT
+    return known.speeds[min(gpus, len(known.speeds)) - 1]
+
+
+def batch(job: Job, gpus: int) -> int:
+    """The best total batch with ``gpus`` GPUs where it is free; otherwise the one it has, 0 when unknown."""
+    known = job.free_speed
+    if known is None or not known.batches or gpus <= 0:
+        return job.batch
+    return known.batches[min(gpus, len(known.batches)) - 1]
+
+
+def work(job: Job) -> Estimate:
+    """Seconds of work left on one GPU. Unknown lengths are taken as heavy-tailed: as much again as was served."""
+    if job.work is not None:
+        return job.work
+    return Estimate(max(DEFAULT_WORK_SECONDS, job.served_gpu_seconds), "default", 2.0)
+
+
+def remaining_seconds(job: Job, gpus: int, *, free_batch: bool = False) -> float:
+    """How long it still takes with ``gpus`` GPUs; infinite without any."""
+    fast = speed(job, gpus, free_batch=free_batch)
+    return work(job).value / fast if fast > 0 else float("inf")

@@ -1,0 +1,181 @@
+"""From "who should have how many" to a plan: shared by all policies that decide in counts.
+
+A policy ranks the jobs and says how many GPUs each should have. What remains is the same for all: find nodes, take
+only from those who can give, stop nobody in vain, start what fits now, and tell the others what they wait for.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from scheduling import placement, reasons
+from scheduling.capacity import Capacity
+from scheduling.types import Job, JobId, Placement, Plan, Snapshot
+
+PRUNED = 16
+"""Up to so many victims are looked through again for one that can be spared."""
+
+
+def realise(
+    snapshot: Snapshot,
+    order: Sequence[Job],
+    wanted: Mapping[JobId, int],
+    *,
+    why: Mapping[JobId, str] | None = None,
+    state: Mapping[str, Any] | None = None,
+    batches: Mapping[JobId, int] | None = None,
+) -> Plan:
+    """The plan that comes closest to ``wanted`` GPUs per job.
+
+    ``order`` has every running and waiting job, the most deserving first; a job wanted with 0, or left out of
+    ``wanted``, is to have none. ``why`` are the policy's own sentences for jobs it lets wait.
+
+    A running job that is preemptible and wanted with none is stopped only on behalf of a job before it in the order
+    that fits in its place; an elastic one is resized in place; any other keeps what it holds. GPUs of stopped and
+    shrunk jobs are not free yet: who is to have them waits with that as the reason, and no one else gets them.
+    """
+    why = dict(why or {})
+    later = Capacity(snapshot, coming=True)
+    running = [job for job in order if job.running]
+    _shrink(later, running, wanted)
+    served, line, stopped = _serve(later, order, wanted, why)
+    for job in (*running, *served):
+        if job.elastic and job.id in later.held:
+            while later.count(job) < min(wanted.get(job.id, 0), job.max_gpus) and later.grow(job):
+                pass
+    now = act(snapshot, later, running, served, stopped, why)
+    for ahead, job in enumerate(line):
+        why.setdefault(job.id, reasons.shortage(job, now, ahead))
+    return Plan(now.held, why, state or {}, {job: size for job, size in (batches or {}).items() if job in now.held})
+
+
+def act(
+    snapshot: Snapshot,
+    later: Capacity,
+    running: Iterable[Job],
+    served: Iterable[Job],
+    stopped: Iterable[Job],
+    why: dict[JobId, str],
+) -> Capacity:
+    """The present, with as much of the ledger ``later`` as can be done at once; tells ``served`` what they wait for."""
+    now = Capacity(snapshot)
+    gone = {job.id for job in stopped}
+    for job in stopped:
+        now.evict(job)
+    staying = [job for job in running if job.id not in gone]
+    shrink_to(now, later, staying)
+    for job in served:
+        if missing := start(job, now, later.held[job.id]):
+            why[job.id] = reasons.promised(missing)
+    for job in staying:
+        if more := part(minus(later.held[job.id], job.now_on), now, job):
+            now.give(job, more)
+    return now
+
+
+def shrink_to(now: Capacity, later: Capacity, running: Iterable[Job]) -> None:
+    """Asks back what running jobs no longer have in ``later``."""
+    for job in running:
+        for node, gpus in minus(job.now_on, later.held[job.id]).items():
+            for _ in range(gpus):
+                now.ask_back(job, node)
+
+
+def start(job: Job, now: Capacity, wanted: Placement) -> int:
+    """Starts a job as far as GPUs are free, and keeps them for it otherwise; returns how many are missing.
+
+    An elastic job starts from its least and grows later; another one keeps its size, so it waits for all of it.
+    """
+    here = part(wanted, now, job)
+    missing = placement.total(wanted) - placement.total(here)
+    if not missing or (job.elastic and placement.total(here) >= job.min_gpus):
+        now.give(job, here)
+        return 0
+    now.reserve(here)
+    return missing
+
+
+def part(wanted: Placement, now: Capacity, job: Job) -> Placement:
+    """As much of ``wanted`` as is free now and within the job's limits."""
+    free = {node: min(gpus, now.free.get(node, 0)) for node, gpus in wanted.items()}
+    count = min(placement.total(free), now.room(job))
+    return placement.place(free, count, spread=True) or {}
+
+
+def minus(one: Placement, other: Placement) -> Placement:
+    more = {node: gpus - other.get(node, 0) for node, gpus in one.items()}
+    return {node: gpus for node, gpus in more.items() if gpus > 0}
+
+
+def _shrink(later: Capacity, running: Iterable[Job], wanted: Mapping[JobId, int]) -> None:
+    for job in running:
+        least = max(wanted.get(job.id, 0), job.min_gpus)
+        if not wanted.get(job.id, 0) and job.preemptible:
+            continue  # it is stopped as a whole, or not at all
+        while later.count(job) > least and later.spare(job):
+            later.ask_back(job)
+
+
+def _serve(
+    later: Capacity, order: Sequence[Job], wanted: Mapping[JobId, int], why: dict[JobId, str]
+) -> tuple[list[Job], list[Job], list[Job]]:
+    """Gives waiting jobs their GPUs in ``later``, stopping others where needed: who is served, who waits, who stops."""
+    served: list[Job] = []
+    line: list[Job] = []
+    stopped: list[Job] = []
+    rank = {job.id: number for number, job in enumerate(order)}
+    victims = [job for job in order if job.running and job.preemptible and not wanted.get(job.id, 0)]
+    vain: set[Hashable] = set()
+    for job in order:
+        if not job.waiting or job.id in why:
+            continue
+        if alone := reasons.impossible(job, later):
+            why[job.id] = alone
+            continue
+        count = min(max(wanted.get(job.id, 0), job.min_gpus), job.max_gpus) if wanted.get(job.id, 0) else 0
+        least = job.min_gpus if job.elastic else count
+        terms = (least, later.terms(job))
+        where = None
+        if count and terms not in vain:
+            last = [victim for victim in victims if rank[victim.id] > rank[job.id]]
+            where = _make_room(later, job, least, count, last, stopped)
+        if where is None:
+            vain.add(terms)
+            if limited := reasons.limited(job, later):
+                why[job.id] = limited
+            else:
+                line.append(job)
+            continue
+        later.give(job, where)
+        served.append(job)
+        victims = [victim for victim in victims if victim not in stopped] if stopped else victims
+    return served, line, stopped
+
+
+def _make_room(
+    later: Capacity, job: Job, least: int, most: int, victims: Sequence[Job], stopped: list[Job]
+) -> Placement | None:
+    """Where it fits with ``least`` to ``most`` GPUs, after stopping as few of the last ``victims`` as it takes."""
+
+    def fits() -> Placement | None:
+        return later.fit(job, most) or (later.best_fit(job, most) if least < most else None)
+
+    if where := fits():
+        return where
+    taken: dict[JobId, tuple[Job, Placement]] = {}
+    for victim in reversed(victims):
+        taken[victim.id] = (victim, later.evict(victim))
+        if fits():
+            break
+    else:
+        for victim, held in taken.values():
+            later.reinstate(victim, held)
+        return None
+    if len(taken) <= PRUNED:
+        for victim, held in list(taken.values()):
+            later.reinstate(victim, held)
+            if fits():
+                del taken[victim.id]
+            else:
+                later.evict(victim)
+    stopped += [victim for victim, _ in taken.values()]
+    return fits()

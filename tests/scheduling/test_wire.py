@@ -1,0 +1,33 @@
+import json
+
+from hypothesis import given
+
+from scheduling.types import Account, Curve, Estimate, Plan, Reservation, Snapshot
+from scheduling.wire import plan_from_json, plan_to_json, snapshot_from_json, snapshot_to_json
+from tests.scheduling.strategies import snapshots
+from tests.scheduling.worlds import NOW, draw, waiting
+
+
+@given(snapshots())
+def test_a_snapshot_comes_back_as_it_went(snapshot: Snapshot) -> None:
+    assert snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot)))) == snapshot
+
+
+def test_what_is_known_of_jobs_and_people_comes_back_too() -> None:
+    job = waiting(
+        "1", speed=Curve((1.0, 1.8), (32, 64), {"H200": 3.0}), work=Estimate(60.0, "history", 0.4), deadline=NOW + 5
+    )
+    snapshot = draw({"a": 2}, job)
+    snapshot = Snapshot(
+        NOW,
+        snapshot.nodes,
+        snapshot.jobs,
+        accounts=(Account("alice", 2.0, frozenset({"1"}), (5.0, 3.0), "vision"),),
+        reservations=(Reservation("course", "a", 1, NOW, NOW + 60, frozenset({"bob"})),),
+    )
+    assert snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot)))) == snapshot
+
+
+def test_a_plan_comes_back_as_it_went() -> None:
+    plan = Plan({"1": {"a": 2}}, {"2": "All 2 GPUs are in use."}, {"queue": [1]}, {"1": 64})
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
