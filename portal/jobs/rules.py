@@ -211,8 +211,12 @@ def overdue(attempt: Attempt, parts: Sequence[Container], now: datetime) -> Iter
     elif attempt.wanted == Attempt.Wanted.RUN:
         needed = essential(job.elastic, parts)
         for part in live:
-            if part.node.draining and part.wanted == Container.Wanted.RUN and part not in needed:
+            if part.wanted == Container.Wanted.STOP or part in needed:
+                continue
+            if part.node.draining:
                 yield Due("stop_part", part, StopReason.DRAINED)
+            elif _is_stuck(part, now):
+                yield Due("stop_part", part, StopReason.STUCK)
 
 
 def _reason_by_time(
@@ -235,6 +239,10 @@ def _reason_by_time(
     hosts_live = any(part.role == Container.Role.HOST for part in live)
     if gone and not (hosts_live and all(ended_well(part) for part in gone)):
         return StopReason.PEER_LOST
-    if any(now - part.state_since > PATIENCE.get(part.state, timedelta.max) for part in needed):
+    if any(_is_stuck(part, now) for part in needed):
         return StopReason.STUCK
     return None
+
+
+def _is_stuck(part: Container, now: datetime) -> bool:
+    return now - part.state_since > PATIENCE.get(part.state, timedelta.max)

@@ -276,6 +276,19 @@ def test_a_container_that_does_not_get_on_is_given_up(project: Project, state: s
     assert (attempt.outcome, state_of(job)) == ("error", "QUEUED")
 
 
+def test_an_elastic_attempt_gives_up_only_the_part_that_does_not_get_on(project: Project) -> None:
+    first, second = make_node(gpus=1), make_node(gpus=1)
+    attempt = place(make_job(project, elastic=True, max_gpus=2), gpus(first, second), driver=True)
+    base, more, driver = parts_of(attempt)
+    run(base)
+    run(driver)
+    sweep(after(seconds=301), first, second)
+    for row in (attempt, base, more, driver):
+        row.refresh_from_db()
+    assert (more.wanted, more.stop_reason) == ("stop", "stuck")
+    assert [row.wanted for row in (attempt, base, driver)] == ["run"] * 3
+
+
 def test_what_will_not_stop_is_ended_once_its_lease_has_run_out(project: Project) -> None:
     node = make_node(gpus=1)
     job = make_job(project)
