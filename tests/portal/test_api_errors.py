@@ -110,6 +110,15 @@ def test_too_many_requests(world: World, monkeypatch: pytest.MonkeyPatch) -> Non
     assert Script(world.bob).get("me/").status_code == 200
 
 
+def test_while_redis_is_away_requests_are_answered_uncounted(world: World, settings: Any) -> None:
+    settings.CACHES = {
+        "default": {"BACKEND": "portal.caches.ForgivingRedisCache", "LOCATION": "redis://127.0.0.1:1"}  # nobody there
+    }
+    assert Script(world.alice).get("me/").status_code == 200
+    asked = Client().post("/accounts/password/reset/", {"email": world.alice.email})
+    assert asked.status_code == 302
+
+
 def test_our_own_failure_is_told_in_the_same_shape(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from portal.accounts import api
 
