@@ -5,7 +5,6 @@
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,16 +12,13 @@ from urllib.parse import quote
 
 import jsonschema
 import pytest
-from django.core.cache import cache as django_cache
-from django.db import transaction
 from drf_spectacular.generators import SchemaGenerator
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rest_framework.throttling import UserRateThrottle
 
-from tests.laws.people import World, make_world
-from tests.laws.test_strangers_tour import undone
-from tests.laws.tour_table import names
+from tests.laws.people import World
+from tests.laws.tour import undone
 from tests.portal.api_client import Script
 
 pytestmark = pytest.mark.django_db
@@ -165,19 +161,6 @@ def requests(draw: st.DrawFn, operation: Operation, known: dict[str, Any]) -> tu
                 {"project": known["project"]} if "project" in resolved(content["schema"]).get("properties", {}) else {}
             )
     return path + ("?" + "&".join(query) if query else ""), body
-
-
-@pytest.fixture(scope="module")
-def world(django_db_setup: None, django_db_blocker: Any) -> Iterator[World]:
-    django_cache.clear()
-    with django_db_blocker.unblock(), transaction.atomic():
-        yield make_world()
-        transaction.set_rollback(True)
-
-
-@pytest.fixture(scope="module")
-def known(world: World) -> dict[str, Any]:
-    return names(world)
 
 
 @pytest.fixture(scope="module")

@@ -1,43 +1,19 @@
 """What every answer carries, whatever it is: no page of ours can be framed, sniffed, scripted or left by accident."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.core.cache import cache
-from django.db import transaction
-from django.test import Client
 
-from tests.laws.people import World, make_world
-from tests.laws.test_strangers_tour import go
-from tests.laws.tour_table import TABLE, names
+from tests.laws.people import World
+from tests.laws.tour import client_of, go, undone
+from tests.laws.tour_table import TABLE
 
 pytestmark = pytest.mark.django_db
 
 SCRIPTS = re.compile(r"<script\b([^>]*)>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 INLINE = re.compile(r"\son[a-z]+\s*=\s*[\"']|\sstyle\s*=\s*[\"']|javascript:", re.IGNORECASE)
 ELSEWHERE = re.compile(r"""(?:src|href|action)\s*=\s*["'](?:https?:)?//(?!localhost)""", re.IGNORECASE)
-
-
-@pytest.fixture(scope="module")
-def world(django_db_setup: None, django_db_blocker: Any) -> Iterator[World]:
-    cache.clear()
-    with django_db_blocker.unblock(), transaction.atomic():
-        yield make_world()
-        transaction.set_rollback(True)
-
-
-@pytest.fixture(scope="module")
-def known(world: World) -> dict[str, Any]:
-    return names(world)
-
-
-def visitor(world: World, role: str) -> Client:
-    client = Client(raise_request_exception=False)
-    if role != "anonymous":
-        client.force_login(world.users[role])
-    return client
 
 
 def check(response: Any, what: str) -> None:
@@ -77,9 +53,8 @@ def check_page(page: str, what: str) -> None:
 def test_every_answer_is_armoured(address: str, world: World, known: dict[str, Any]) -> None:
     for visit in TABLE[address]:
         for role in ("anonymous", "charlie", "alice", "ada"):
-            with transaction.atomic():
-                response = go(visitor(world, role), visit, known)
-                transaction.set_rollback(True)
+            with undone():
+                response = go(client_of(world, role), visit, known)
             check(response, f"{visit.method} {visit.address} as {role} ({response.status_code})")
 
 
@@ -89,7 +64,7 @@ def test_every_answer_is_armoured(address: str, world: World, known: dict[str, A
 )
 def test_what_is_not_there_is_armoured_too(address: str, world: World) -> None:
     for role in ("anonymous", "alice"):
-        response = visitor(world, role).get(address)
+        response = client_of(world, role).get(address)
         assert response.status_code in (400, 404)
         check(response, f"{address} as {role}")
         if address.startswith(("/api/", "/agent/")):
@@ -103,7 +78,7 @@ def test_our_own_failure_is_armoured_and_tells_nothing(world: World, monkeypatch
         raise ZeroDivisionError("secret detail")
 
     monkeypatch.setattr(views, "signed_in", broken)
-    response = visitor(world, "alice").get("/accounts/tokens/")
+    response = client_of(world, "alice").get("/accounts/tokens/")
     assert response.status_code == 500
     assert b"secret" not in response.content and b"Traceback" not in response.content
     check(response, "500")
@@ -126,7 +101,7 @@ def test_no_form_or_address_leads_to_another_site(world: World) -> None:
             "/accounts/tokens/",
         ):
             for role in ("anonymous", "alice"):
-                client = visitor(world, role)
+                client = client_of(world, role)
                 for response in (
                     client.get(address, {"next": away}),
                     client.post(f"{address}?next={away.strip()}", {"next": away, "username": "x", "password": "y"}),
@@ -135,7 +110,7 @@ def test_no_form_or_address_leads_to_another_site(world: World) -> None:
 
 
 def test_cookies_keep_to_themselves(world: World) -> None:
-    client = visitor(world, "anonymous")
+    client = client_of(world, "anonymous")
     page = client.get("/accounts/sign-in/")
     cookie = page.cookies["csrftoken"]
     assert cookie["samesite"] == "Lax"
@@ -147,8 +122,8 @@ def test_cookies_keep_to_themselves(world: World) -> None:
 
 
 def test_pages_about_a_person_are_not_kept_by_caches(world: World, known: dict[str, Any]) -> None:
-    alice = visitor(world, "alice")
+    alice = client_of(world, "alice")
     for address in ("/accounts/tokens/", "/accounts/password/"):
         assert "no-store" in alice.get(address)["Cache-Control"]
-    assert "no-store" in visitor(world, "ada").post("/admin/invites/")["Cache-Control"]
-    assert "no-store" in visitor(world, "ada").post("/admin/nodes/add")["Cache-Control"]
+    assert "no-store" in client_of(world, "ada").post("/admin/invites/")["Cache-Control"]
+    assert "no-store" in client_of(world, "ada").post("/admin/nodes/add")["Cache-Control"]

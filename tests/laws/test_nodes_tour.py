@@ -10,7 +10,7 @@ from portal.accounts.models import digest
 from portal.cluster.models import Node, new_token
 from portal.jobs.models import LogStream, Output
 from tests.laws.people import CANARY, World, make_world
-from tests.laws.test_strangers_tour import client_of, go, rows, text_of, undone
+from tests.laws.tour import client_of, go, rows, text_of, undone
 from tests.laws.tour_table import TABLE, names
 
 pytestmark = pytest.mark.django_db

@@ -3,36 +3,20 @@
 The routes come from the URL map: a new one without a row in ``tour_table`` fails here.
 """
 
-import gzip
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group
-from django.core.cache import cache
-from django.db import models, transaction
 from django.test import Client
 
-from portal.accounts.models import ApiToken, AuditEntry, Invite, Limit, User
-from portal.cluster.models import JoinToken, Node
-from portal.control.models import SchedulerConfig
-from portal.jobs.models import Attempt, Job, JobEvent, LogStream, Output
-from portal.projects.models import CodeVersion, Membership, Project
-from tests.laws.people import CANARY, ROLES, SECRET, World, make_world
-from tests.laws.tour_table import TABLE, Visit, names
+from tests.laws.people import CANARY, ROLES, SECRET, World
+from tests.laws.tour import client_of, go, rows, text_of, undone
+from tests.laws.tour_table import TABLE
 from tests.laws.urlmap import Route, routes
 
 pytestmark = pytest.mark.django_db
 
 ROUTES = routes()
-WATCHED: list[type[models.Model]] = [
-    User, ApiToken, AuditEntry, Invite, Limit, Group, JoinToken, Node, SchedulerConfig,
-    Attempt, Job, JobEvent, LogStream, Output, CodeVersion, Membership, Project,
-]  # fmt: skip
-UNWATCHED_COLUMNS = {"last_login", "last_used_at", "session_salt"}
-
 
 OBJECTS = (
     "project",
@@ -49,73 +33,6 @@ OBJECTS = (
     "invite_row",
 )
 """Names of the table that stand for rows by number."""
-
-
-@pytest.fixture(scope="module")
-def world(django_db_setup: None, django_db_blocker: Any) -> Iterator[World]:
-    """One for all visits: each is undone."""
-    cache.clear()
-    with django_db_blocker.unblock(), transaction.atomic():
-        yield make_world()
-        transaction.set_rollback(True)
-
-
-@pytest.fixture(scope="module")
-def known(world: World) -> dict[str, Any]:
-    return names(world)
-
-
-def client_of(world: World, role: str) -> Client:
-    client = Client(raise_request_exception=False)
-    if role != "anonymous":
-        client.force_login(world.users[role])
-    return client
-
-
-def filled(value: Any, known: dict[str, Any]) -> Any:
-    if isinstance(value, dict):
-        return {key: filled(inner, known) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [filled(inner, known) for inner in value]
-    return value.format(**known) if isinstance(value, str) else value
-
-
-def go(client: Client, visit: Visit, known: dict[str, Any]) -> Any:
-    address = visit.address.format(**known)
-    data = filled(visit.data, known)
-    if visit.raw is not None:
-        return client.generic(visit.method, address, visit.raw, content_type="application/octet-stream")
-    if visit.method == "GET":
-        return client.get(address)
-    if address.startswith(("/api/", "/agent/")):
-        return getattr(client, visit.method.lower())(address, data, content_type="application/json")
-    return getattr(client, visit.method.lower())(address, data)
-
-
-def text_of(response: Any) -> str:
-    """Everything that reaches the visitor: body and headers."""
-    content = b"".join(response.streaming_content) if response.streaming else response.content
-    if content[:2] == b"\x1f\x8b":
-        content = gzip.decompress(content)
-    headers = "\n".join(f"{name}: {value}" for name, value in response.items())
-    return f"{headers}\n{content.decode('utf-8', 'replace')}"
-
-
-def rows() -> dict[str, Any]:
-    """Everything that an act could change."""
-    state = {}
-    for model in WATCHED:
-        columns = [field.attname for field in model._meta.concrete_fields if field.name not in UNWATCHED_COLUMNS]
-        state[model.__name__] = sorted(map(repr, model._default_manager.values_list(*columns)))
-    return state
-
-
-@contextmanager
-def undone() -> Iterator[None]:
-    """Each visitor meets the same world."""
-    with transaction.atomic():
-        yield
-        transaction.set_rollback(True)
 
 
 def test_every_route_has_its_rows_and_no_row_is_left_over() -> None:

@@ -1,0 +1,25 @@
+"""The world that visits share: made once for a module, since every visit undoes what it did (``tour.undone``)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.db import transaction
+
+from tests.laws.people import World, make_world
+from tests.laws.tour_table import names
+
+
+@pytest.fixture(scope="module")
+def world(django_db_setup: None, django_db_blocker: Any) -> Iterator[World]:
+    cache.clear()
+    with django_db_blocker.unblock(), transaction.atomic():
+        yield make_world()
+        transaction.set_rollback(True)
+
+
+@pytest.fixture(scope="module")
+def known(world: World) -> dict[str, Any]:
+    """What addresses of the table stand for in this world."""
+    return names(world)
