@@ -129,9 +129,19 @@ class ContainerLog:
     def _send(self, portal: LogPortal, folder: int, stream: _Stream, size: int, ended: bool) -> int | None:
         if stream.finished:
             return None
+        try:
+            return self._send_next(portal, folder, stream, size, ended)
+        except PortalRefusedError as refused:
+            if refused.status == 401:
+                raise PortalAwayError(str(refused)) from refused
+            logger.warning("The portal takes no more of the log of %s, stream %s: %s", self.name, stream.name, refused)
+            self.refusal = str(refused)
+            stream.finished = True
+            return 0
+
+    def _send_next(self, portal: LogPortal, folder: int, stream: _Stream, size: int, ended: bool) -> int | None:
         if stream.offset is None:
-            answer = portal.append_log(self.name, stream.name, 0, b"")
-            stream.offset = answer.size
+            stream.offset = portal.append_log(self.name, stream.name, 0, b"").size
         content = _read(folder, stream.name, stream.offset, min(MOST_BATCH, size - stream.offset))
         if content is None:
             # It is not what its name promised: it has nothing to send, now or later.
@@ -140,23 +150,15 @@ class ContainerLog:
         final = ended and stream.offset + len(content) >= size
         if not content and not final:
             return None
-        try:
-            answer = portal.append_log(
-                self.name,
-                stream.name,
-                stream.offset,
-                content,
-                marks=read_marks(folder, f"{stream.name}.idx", stream.offset, stream.offset + len(content)),
-                label=_label(self.scribe, stream.name),
-                final=final,
-            )
-        except PortalRefusedError as refused:
-            if refused.status == 401:
-                raise PortalAwayError(str(refused)) from refused
-            logger.warning("The portal takes no more of the log of %s, stream %s: %s", self.name, stream.name, refused)
-            self.refusal = str(refused)
-            stream.finished = True
-            return 0
+        answer = portal.append_log(
+            self.name,
+            stream.name,
+            stream.offset,
+            content,
+            marks=read_marks(folder, f"{stream.name}.idx", stream.offset, stream.offset + len(content)),
+            label=_label(self.scribe, stream.name),
+            final=final,
+        )
         if answer.accepted:
             stream.rejections = 0
             stream.finished = final

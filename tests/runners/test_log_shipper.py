@@ -168,8 +168,9 @@ def test_a_contradicting_portal_is_not_asked_in_a_hot_loop(tmp_path: Path) -> No
         log.send_batch(Contradicting())
 
 
-def test_a_stream_that_the_portal_refuses_ends_without_holding_up_the_container(tmp_path: Path) -> None:
-    log = ContainerLog("c", make_log(tmp_path, s0=b"a"), 1)
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_stream_that_the_portal_refuses_ends_without_holding_up_the_container(tmp_path: Path, adopted: bool) -> None:
+    log = ContainerLog("c", make_log(tmp_path, s0=b"a"), 1, known_to_portal=adopted)
     portal = MemoryPortal()
     portal.refuse = True
     log.ended = True
