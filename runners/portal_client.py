@@ -204,9 +204,14 @@ class PortalClient:
 
 def checked_url(url: str, allow_http: bool) -> str:
     """The portal's address, refused when a token would travel over a network in clear."""
-    parts = urlsplit(url)
+    example = f"{url!r} is not the address of a portal. Give it like https://schedulearn.example.org"
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises ValueError for what is no port
+    except ValueError as error:
+        raise ValueError(example) from error
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
-        raise ValueError(f"{url!r} is not the address of a portal. Give it like https://schedulearn.example.org")
+        raise ValueError(example)
     if parts.scheme == "http" and not allow_http and not _loopback(parts.hostname):
         raise ValueError(
             f"{url} would send this node's token unencrypted. Use https://, or set SCHEDULEARN_ALLOW_HTTP=true "

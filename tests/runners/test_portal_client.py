@@ -88,7 +88,19 @@ def test_plain_http_to_another_machine_needs_a_word(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "portal", "ftp://x", "https://", "https://user:pw@x", "https://x/?a=b", "file:///etc/passwd"]
+    "url",
+    [
+        "",
+        "portal",
+        "ftp://x",
+        "https://",
+        "https://user:pw@x",
+        "https://x/?a=b",
+        "file:///etc/passwd",
+        "https://x:port",
+        "https://x:99999",
+        "https://[::1",
+    ],
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="not the address"):
