@@ -50,10 +50,9 @@ class DockerImages:
 
     def pull(self, image: str, tell: Callable[[str], None]) -> None:
         """Raises PrepareError when no registry gives it."""
-        repository, _, tag = image.partition(":")
         with engine_calls():
             try:
-                for event in self.client.api.pull(repository, tag or "latest", stream=True, decode=True):
+                for event in self.client.api.pull(image, stream=True, decode=True):
                     if "error" in event:
                         raise no_image(image, str(event["error"]))
                     tell(str(event.get("status", "")))

@@ -1,0 +1,51 @@
+"""What the engine is asked when it builds and fetches images, without an engine."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import docker
+import pytest
+
+from runners import docker_images
+from runners.docker_images import DockerImages
+
+
+class Api(docker.APIClient):
+    """Connects nowhere; notes what it would have fetched."""
+
+    def __init__(self) -> None:
+        super().__init__(version="1.41")
+        self.asked: list[dict[str, str]] = []
+
+    def _post(self, url: str, params: dict[str, str], **_: Any) -> None:
+        self.asked.append(params)
+
+    def _raise_for_status(self, response: None) -> None:
+        pass
+
+    def _stream_helper(self, response: None, decode: bool = False) -> Iterator[dict[str, str]]:
+        yield {"status": "Pulling"}
+
+
+class Client:
+    def __init__(self) -> None:
+        self.api = Api()
+
+
+@pytest.mark.parametrize(
+    ("image", "repository", "tag"),
+    [
+        ("python", "python", "latest"),
+        ("python:3.11-slim", "python", "3.11-slim"),
+        ("registry.example.org:5000/lab/base", "registry.example.org:5000/lab/base", "latest"),
+        ("registry.example.org:5000/lab/base:1", "registry.example.org:5000/lab/base", "1"),
+        ("lab/base@sha256:" + "0" * 64, "lab/base", "sha256:" + "0" * 64),
+    ],
+)
+def test_an_image_is_fetched_by_the_name_it_was_given(
+    image: str, repository: str, tag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, said = Client(), list[str]()
+    monkeypatch.setattr(docker_images, "connect", lambda *_: client)
+    DockerImages().pull(image, said.append)
+    assert client.api.asked == [{"fromImage": repository, "tag": tag}] and said == ["Pulling"]
