@@ -112,9 +112,11 @@ class RingWork:
                 self._leaving = True
             case "end":
                 self._over = Verdict(int(command.get("code", 1)), "exited", str(command.get("sentence", "")))
+                # When an attempt is stopped, this may come sooner than its own word to this host: it promises as much.
+                patience = max(KILL_SECONDS, self.desk.spec.grace_seconds)
                 for key in list(self._runs):
                     self.desk.processes.signal(signal.SIGTERM, key)
-                    self._kill_at.setdefault(key, time.monotonic() + KILL_SECONDS)
+                    self._kill_at.setdefault(key, time.monotonic() + patience)
 
     def _start(self, command: dict[str, Any]) -> None:
         spec, run, slot = self.desk.spec, int(command["run"]), int(command["slot"])

@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 from runners.launch.forwarder import call
 from tests.runners.launching import Attempt, Container, attempt, local_ring, until
@@ -21,13 +22,13 @@ time.sleep(60)
 """
 
 
-def ring_of(made: Attempt, program: str, *slots: int, start: bool = True) -> list[Container]:
+def ring_of(made: Attempt, program: str, *slots: int, start: bool = True, **more: Any) -> list[Container]:
     """Driver first, then hosts h1, h2, ... with so many slots."""
     ring = local_ring(sum(slots), sum(slots))
     command = ("python", "-c", program)
-    containers = [made.container(command, "horovod", "driver", "driver", 0, ring)]
+    containers = [made.container(command, "horovod", "driver", "driver", 0, ring, **more)]
     for number, count in enumerate(slots, start=1):
-        containers.append(made.container(command, "horovod", "host", f"h{number}", count, ring))
+        containers.append(made.container(command, "horovod", "host", f"h{number}", count, ring, **more))
     containers[0].tell(hosts=[(host.spec.hostname, host.spec.slots) for host in containers[1:]])
     if start:
         for container in containers:
@@ -99,6 +100,29 @@ def test_a_stop_of_the_driver_ends_every_host(tmp_path: Path) -> None:
         assert driver.wait(10)["reason"] == "stopped"
         assert h1.wait(10)["code"] != 0
         assert h2.wait(10)["code"] != 0
+
+
+SAVES_FOR_LONG = """
+import signal, sys, time
+def save(number, frame):
+    time.sleep(6.5)
+    print("saved")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("up")
+time.sleep(60)
+"""
+
+
+def test_a_stop_gives_the_ranks_of_a_ring_all_of_their_grace(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        driver, host = ring_of(made, SAVES_FOR_LONG, 1, grace_seconds=20)
+        until(lambda: "up" in host.log())
+        for container in (driver, host):
+            container.tell(stop={"reason": "preempted", "grace_seconds": 20}, hosts=[("h1", 1)])
+        assert driver.wait(10)["reason"] == "stopped"
+        assert host.wait(15)["reason"] == "stopped"
+    assert host.log() == "up\nsaved\n"
 
 
 def test_a_ring_that_broke_because_a_host_was_stopped_did_not_fail(tmp_path: Path) -> None:
