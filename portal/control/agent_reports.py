@@ -5,7 +5,6 @@ are cut, unknown keys are passed over, so that no report can break a row.
 """
 
 import json
-import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +23,8 @@ MAX_FACTS_BYTES = 64 * 1024
 MAX_MARKS = 200
 SMALL = 32_767
 LARGE = 2_147_483_647
+MOST_NUMBER = 2**63
+"""Facts are kept as they came: what is larger than this could not be reckoned with (``runspec.share_of``)."""
 
 
 class BadReport(Exception):  # noqa: N818
@@ -101,14 +102,14 @@ def _refuse_constant(name: str) -> None:
 
 
 def _storable(value: Any) -> Any:
-    """Without what PostgreSQL cannot keep: NUL, halves of surrogate pairs, and numbers without end."""
+    """Without what PostgreSQL cannot keep, NUL and halves of surrogate pairs; no number is beyond reckoning."""
     if isinstance(value, str):
         return value.replace("\0", "").encode(errors="replace").decode()
     if isinstance(value, dict):
         return {_storable(key): _storable(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_storable(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, int | float) and not abs(value) <= MOST_NUMBER:
         raise BadReport("A number is too large.")
     return value
 

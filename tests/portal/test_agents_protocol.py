@@ -318,6 +318,7 @@ fuzzed: list[Agent] = []
         b"[" * 100_000,
         b'{"facts": ' + b'{"a":' * 50_000,
         b'{"runtime": "fake", "facts": {"x": NaN}}',
+        b'{"runtime": "fake", "facts": {"memory_mib": 1' + b"0" * 400 + b"}}",
         b"[]",
         b"",
         b'"x"',
