@@ -1,13 +1,17 @@
 """The keeper of ``up``: starts again what died, rests while it keeps dying, leaves nothing behind."""
 
 import os
+import re
 import signal
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from django.conf import LazySettings
 
+from portal import settings as settings_file
+from portal.control.management.commands.up import Command
 from portal.control.up.preflight import AlreadyRunning, lock_home, port_findings
 from portal.control.up.processes import Keeper, Program
 from tests.servers import free_port
@@ -107,3 +111,22 @@ def test_a_taken_port_is_named_with_the_mend() -> None:
 def test_a_second_start_with_the_same_home_is_refused(tmp_path: Path) -> None:
     with lock_home(tmp_path), pytest.raises(AlreadyRunning):
         lock_home(tmp_path)
+
+
+@pytest.mark.django_db
+def test_no_secret_of_the_portal_reaches_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = re.findall(r'env_secret\("(\w+)"\)', Path(settings_file.__file__).read_text())
+    assert len(secrets) >= 4
+    for name in secrets:
+        monkeypatch.setenv(name, "treasure")
+        monkeypatch.setenv(f"{name}_FILE", "/run/treasure")
+    env = {program.name: program.env for program in Command()._programs()}
+    assert not [name for name, value in env["agent"].items() if "treasure" in value]
+    assert env["web"]["SECRET_KEY"] == "treasure"
+
+
+@pytest.mark.django_db
+def test_nothing_is_written_beside_the_code(settings: LazySettings) -> None:
+    settings.LAB = True
+    (worker,) = (program for program in Command()._programs() if program.name == "worker")
+    assert str(settings.HOME / "beat") in worker.argv

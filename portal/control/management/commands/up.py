@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from celery.beat import EmbeddedService
@@ -22,8 +23,8 @@ from portal.control.up.welcome import Story, submit_example, unfinished_example
 from runners.signals import StopSignal
 
 LOOK_SECONDS = 0.5
-PORTAL_SECRETS = {"DATABASE_URL", "DATABASE_URL_FILE", "REDIS_URL", "REDIS_URL_FILE", "SECRET_KEY", "SECRET_KEY_FILE"}
-"""Never given to the agent, which runs beside users' code."""
+PORTAL_SECRETS = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "EMAIL_HOST_PASSWORD")
+"""Never given to the agent, which runs beside users' code; nor are the files named by ``NAME_FILE``."""
 HOST = os.environ.get("HOST") or "127.0.0.1"
 
 
@@ -66,7 +67,7 @@ class Command(BaseCommand):
                 raise CommandError(f"{finding.text} {finding.mend}")
             self.say(f"Note: {finding.text} {finding.mend}")
 
-    def _log_folder(self) -> Any:
+    def _log_folder(self) -> Path:
         folder = settings.HOME / "log"
         folder.mkdir(exist_ok=True)
         return folder
@@ -78,7 +79,7 @@ class Command(BaseCommand):
             "PORT": str(settings.PORT),
             "SCHEDULEARN_URL": f"http://127.0.0.1:{settings.PORT}",
         }
-        agent_env = {name: value for name, value in env.items() if name not in PORTAL_SECRETS}
+        agent_env = {name: value for name, value in env.items() if name.removesuffix("_FILE") not in PORTAL_SECRETS}
         if not (settings.HOME / "agent" / "node.json").exists():
             agent_env["SCHEDULEARN_JOIN_TOKEN"] = issue_join_token(None, approves=True)
         python = sys.executable
@@ -102,8 +103,13 @@ class Command(BaseCommand):
             Program("agent", (python, "-m", "runners.agent", "--stop-jobs-on-exit"), agent_env, grace_seconds=25),
         ]
         if settings.LAB:
-            programs.append(Program("worker", (python, "-m", "celery", "-A", "portal", "worker", "-B"), env))
+            beat = ("-B", "-s", str(self._beat_file()))
+            programs.append(Program("worker", (python, "-m", "celery", "-A", "portal", "worker", *beat), env))
         return programs
+
+    def _beat_file(self) -> Path:
+        """When what is periodic was done last. Celery's default is a file in the folder of the code."""
+        return settings.HOME / "beat"
 
     def _announce(self) -> None:
         self.say(f"\nSchedulearn is starting at {settings.SITE_URL}")
@@ -113,7 +119,7 @@ class Command(BaseCommand):
 
     def _keep(self, keeper: Keeper) -> None:
         if not settings.LAB:
-            EmbeddedService(app, thread=True, schedule_filename=str(settings.HOME / "beat")).start()
+            EmbeddedService(app, thread=True, schedule_filename=str(self._beat_file())).start()
         story = self._story()
         while not self.stopping.wait(LOOK_SECONDS):
             keeper.look()
