@@ -7,6 +7,7 @@ that was declared lost meanwhile is therefore never in the answer, and its lease
 import hashlib
 import json
 from collections import defaultdict
+from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,18 +25,9 @@ from portal.wake import wake_scheduler
 
 COLLECT_DAYS = 7
 """A node that could not hand over a container's log in this time no longer has it."""
-GPU_FIELDS = (
-    "index",
-    "kind",
-    "model",
-    "memory_mib",
-    "healthy",
-    "problem",
-    "utilisation_percent",
-    "memory_used_mib",
-    "temperature_celsius",
-)
-ENVIRONMENT_FIELDS = ("digest", "state", "progress_percent", "detail")
+# The agent's columns are what it reports, each under its own name.
+GPU_FIELDS = [each.name for each in fields(GpuReport) if each.name != "uuid"]
+ENVIRONMENT_FIELDS = [each.name for each in fields(EnvironmentReport) if each.name != "key"]
 
 
 def take_in(node: Node, report: Report) -> None:
