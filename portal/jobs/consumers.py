@@ -5,9 +5,9 @@ way, because the server below has no back-pressure of its own: one viewer that n
 without end. The channel layer is a doorbell ("look again"), which may be lost; a timer looks anyway.
 
 To the viewer, as text: ``{"type": "streams", "streams": [{"id", "label", "attempt", "size"}]}``, answered by
-``{"type": "read", "cursors": {"<id>": offset}}`` (in several messages when "more" is true); ``{"type": "job", "state"}`` when something about the job changed;
-``{"type": "idle", "finished"}`` when the viewer has everything for now; ``{"type": "end"}`` when there will be no
-more. As bytes: pieces, see ``feed.Piece``. From the viewer also ``{"type": "ack", "bytes": received so far}``.
+``{"type": "read", "cursors": {"<id>": offset}}`` (in several messages when "more" is true); ``{"type": "job", "state",
+"changed"}`` when something about the job changed; ``{"type": "idle", "finished"}`` when the viewer has everything for
+now; ``{"type": "end"}`` when there will be no more. As bytes: pieces, see ``feed.Piece``. From the viewer also ``{"type": "ack", "bytes": received so far}``.
 """
 
 import asyncio
@@ -62,9 +62,18 @@ class LogConsumer(AsyncWebsocketConsumer):
     pump: asyncio.Task[None] | None = None
     told_idle = False
 
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """However it ends, the socket counts no longer: ``disconnect`` is not called when the channel layer fails."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._let_go()
+
     async def connect(self) -> None:
         self.job_id = int(self.scope["url_route"]["kwargs"]["job_id"])
         self.feed = Feed()
+        self.cursors: dict[int, int] = {}
+        self.checked_at = time.monotonic()
         self.sent = self.acked = 0
         self.bell = asyncio.Event()
         self.room = asyncio.Event()
@@ -84,12 +93,18 @@ class LogConsumer(AsyncWebsocketConsumer):
         self.pump = asyncio.create_task(self._run())
 
     async def disconnect(self, code: int) -> None:
+        was_watching = self.pump is not None
+        self._let_go()
+        if was_watching:
+            await self.channel_layer.group_discard(job_group(self.job_id), self.channel_name)
+
+    def _let_go(self) -> None:
         if self.counted_for is not None:
             _open_sockets[self.counted_for] -= 1
             self.counted_for = None
-            await self.channel_layer.group_discard(job_group(self.job_id), self.channel_name)
-        if self.pump is not None and self.pump is not asyncio.current_task():
+        if self.pump is not None:
             self.pump.cancel()
+            self.pump = None
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if len(text_data or bytes_data or "") > LARGEST_MESSAGE:
@@ -97,7 +112,7 @@ class LogConsumer(AsyncWebsocketConsumer):
             return
         try:
             self._hear(json.loads(text_data or ""))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             await self.close(NONSENSE)
 
     def _hear(self, message: dict[str, Any]) -> None:
@@ -106,7 +121,9 @@ class LogConsumer(AsyncWebsocketConsumer):
             self.acked = max(self.acked, min(int(message["bytes"]), self.sent))
             self.room.set()
         elif message["type"] == "read":
-            self.cursors.update({int(stream): int(offset) for stream, offset in message["cursors"].items()})
+            said = {int(stream): int(offset) for stream, offset in message["cursors"].items()}
+            # only of streams that were told: a viewer cannot fill our memory with others
+            self.cursors.update({stream: offset for stream, offset in said.items() if self.feed.has(stream)})
             if not message.get("more"):
                 self.reading = True
                 self.bell.set()
@@ -119,8 +136,6 @@ class LogConsumer(AsyncWebsocketConsumer):
     # --- the pump -------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        self.cursors: dict[int, int] = {}
-        self.checked_at = time.monotonic()
         try:
             while not await self._turn():
                 try:

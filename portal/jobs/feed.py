@@ -68,6 +68,9 @@ class Feed:
                 position.row = self._rows[pk]
         return fresh
 
+    def has(self, stream: int) -> bool:
+        return stream in self._rows
+
     def start(self, cursors: dict[int, int]) -> None:
         """The viewer's cursors. Streams begun already go on where they are: a later word about them is older news."""
         for pk, row in self._rows.items():

@@ -5,9 +5,11 @@ import json
 import struct
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest import mock
 
 import pytest
 from asgiref.sync import sync_to_async
+from channels.layers import InMemoryChannelLayer
 from channels.testing import WebsocketCommunicator
 from django.conf import settings
 from django.test import Client
@@ -15,6 +17,7 @@ from django.test import Client
 from portal.accounts.models import User
 from portal.asgi import application
 from portal.jobs import consumers, logs
+from portal.jobs.feed import Feed
 from portal.jobs.models import Job, LogStream
 from portal.projects.models import Membership
 from tests.portal import jobs_world as world
@@ -321,6 +324,32 @@ async def test_a_user_has_a_limited_number_of_sockets(lab: Lab, monkeypatch: pyt
     assert consumers._open_sockets[lab.alice.pk] == consumers._open_sockets[lab.bob.pk] == 0
 
 
+@pytest.mark.parametrize("moment", ["group_add", "receive"])
+async def test_a_socket_that_the_channel_layer_ended_counts_no_longer(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """As when Redis goes away: the same person must still get in afterwards."""
+    viewer = Viewer(lab.job, await cookie_of(lab, lab.alice))
+    gone = mock.AsyncMock(side_effect=ConnectionError("Redis is away"))
+    monkeypatch.setattr(InMemoryChannelLayer, moment, gone)
+    await viewer.socket.send_input({"type": "websocket.connect"})
+    with pytest.raises(ConnectionError):
+        await viewer.socket.wait(10)
+    assert consumers._open_sockets[lab.alice.pk] == 0
+    assert not [task for task in asyncio.all_tasks() if "LogConsumer" in str(task.get_coro())]
+
+
+async def test_cursors_of_streams_that_are_not_there_take_no_memory(lab: Lab) -> None:
+    stream = await sync_to_async(lab.write)(b"0123456789")
+    consumer = consumers.LogConsumer()
+    consumer.feed, consumer.cursors = Feed(), {}
+    consumer.feed.look([stream])
+    for number in range(100):
+        cursors = {str(stream.pk): 4, str(10**6 + number): 1}
+        await consumer.receive(json.dumps({"type": "read", "cursors": cursors, "more": True}))
+    assert consumer.cursors == {stream.pk: 4}
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -331,6 +360,7 @@ async def test_a_user_has_a_limited_number_of_sockets(lab: Lab, monkeypatch: pyt
         '{"type": "else"}',
         '{"type": "ack"}',
         '{"type": "ack", "bytes": []}',
+        '{"type": "ack", "bytes": 1e999}',
         '{"type": "read", "cursors": 3}',
         "[" * 4000,
     ],
