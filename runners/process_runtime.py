@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runners import processes
+from runners.nodefiles import write_json
 from runners.runtime import CreateError, Folders, Interpreter, Observed, Problem, module_of
 from runners.spec import RunSpec
 
@@ -142,9 +143,11 @@ class ProcessRuntime:
             if record is None or (record["installation"], record["node"]) != (self.installation, self.node):
                 continue
             state: Literal["created", "running", "exited"] = "running"
-            if record["process"] is None:
+            if record["exit_code"] is not None:
+                state = "exited"
+            elif record["process"] is None:
                 state = "created"
-            elif record["exit_code"] is not None or not processes.alive(record["process"]):
+            elif not processes.alive(record["process"]):
                 state = "exited"
             seen.append(
                 Observed(
@@ -190,12 +193,8 @@ class ProcessRuntime:
         return found
 
     def _write(self, name: str, record: dict[str, Any]) -> None:
-        beside = self.state / f".{name}.new"
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(record, file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self._path(name))
+        """Several threads may see one end, and each writes it down."""
+        write_json(self._path(name), record, 0o600)
 
     def _seen(self, name: str) -> dict[str, Any] | None:
         """The record, with the exit code written in as soon as our child has ended."""

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -119,6 +120,36 @@ def test_a_start_that_was_not_written_down_is_not_repeated(
     later.start(name)
     assert only(later).state == "running" and later.logs(name, 10) == b"up\n"
     assert json.loads((tmp_path / "state" / f"{name}.json").read_text())["process"] == record["process"]
+
+
+def test_two_threads_may_see_one_end(
+    runtime: ProcessRuntime, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One lists while the other stops."""
+    run(runtime, folders, "raise SystemExit(3)")
+    whole, seen = os.fsync, list[Observed]()
+
+    def interrupted(handle: int) -> None:
+        whole(handle)
+        if not seen:
+            seen.append(Observed("in hand", 0, 0, 0, "running"))
+            other = threading.Thread(target=lambda: seen.extend(runtime.list()))
+            other.start()
+            other.join()
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    wait(lambda: only(runtime).state == "exited")
+    assert [one.exit_code for one in seen[1:]] == [only(runtime).exit_code] == [3]
+
+
+def test_an_end_that_was_seen_before_its_start_was_written_down_is_an_end(
+    runtime: ProcessRuntime, folders: Folders, tmp_path: Path
+) -> None:
+    name = run(runtime, folders, "raise SystemExit(3)")
+    wait(lambda: only(runtime).state == "exited")
+    path = tmp_path / "state" / f"{name}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "process": None}))
+    assert (only(runtime).state, only(runtime).exit_code) == ("exited", 3)
 
 
 def test_a_number_that_was_given_to_somebody_else_is_not_ours(runtime: ProcessRuntime, folders: Folders) -> None:
