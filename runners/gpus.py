@@ -48,6 +48,10 @@ def driver_problem(nvml: Any = pynvml) -> Problem | None:
     """A driver that is there and does not work. No driver at all is no problem."""
     try:
         nvml.nvmlInit()
+        try:
+            nvml.nvmlDeviceGetCount()
+        finally:
+            nvml.nvmlShutdown()
     except (nvml.NVMLError_LibraryNotFound, nvml.NVMLError_DriverNotLoaded):
         return None
     except nvml.NVMLError as error:
@@ -56,7 +60,6 @@ def driver_problem(nvml: Any = pynvml) -> Problem | None:
             "Reboot after a driver update, and see that nvidia-smi works for the agent's user.",
             blocking=True,
         )
-    nvml.nvmlShutdown()
     return None
 
 

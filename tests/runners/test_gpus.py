@@ -29,9 +29,12 @@ class Driver:
     NVMLError_DriverNotLoaded = DriverMissing
     NVML_TEMPERATURE_GPU = NVML_MEMORY_ERROR_TYPE_UNCORRECTED = NVML_VOLATILE_ECC = 0
 
-    def __init__(self, *devices: dict[str, Any], start: Exception | None = None) -> None:
+    def __init__(
+        self, *devices: dict[str, Any], start: Exception | None = None, count: Exception | None = None
+    ) -> None:
         self.devices = devices
         self.start = start
+        self.count = count
         self.shut = False
 
     def nvmlInit(self) -> None:
@@ -42,6 +45,8 @@ class Driver:
         self.shut = True
 
     def nvmlDeviceGetCount(self) -> int:
+        if self.count:
+            raise self.count
         return len(self.devices)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> dict[str, Any]:
@@ -136,9 +141,12 @@ def test_no_driver_is_no_problem(error: Exception) -> None:
     assert cuda_devices(driver) == [] and driver_problem(driver) is None
 
 
-def test_a_broken_driver_does_not_turn_the_machine_into_a_cpu_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("question", ["start", "count"])
+def test_a_broken_driver_does_not_turn_the_machine_into_a_cpu_machine(
+    question: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SCHEDULEARN_CPU_SLOTS", raising=False)
-    problem = driver_problem(Driver(start=NVMLError("Driver/library version mismatch")))
+    problem = driver_problem(Driver(**{question: NVMLError("Driver/library version mismatch")}))  # type: ignore[arg-type]
     assert problem is not None and problem.blocking and "mismatch" in problem.text
     monkeypatch.setattr(gpus, "driver_problem", lambda: problem)
     assert gpus.inventory() == []
