@@ -7,6 +7,7 @@ which outlive the attempt, have as much again; and what only the supervisor shou
 import os
 import time
 from collections.abc import Collection
+from pathlib import Path
 
 from runners.ledger import delete_tree
 from runners.log_shipper import MOST_STREAM
@@ -46,12 +47,20 @@ def over_limit(files: NodeFiles, spec: RunSpec) -> str:
 
 def tidy(files: NodeFiles, jobs: Collection[int], attempts: Collection[int]) -> None:
     """Marks the folders of these jobs as used; deletes those of jobs long gone, and of attempts nobody knows."""
+    used, known = {str(job) for job in jobs}, {str(attempt) for attempt in attempts}
     for folder in files.jobs.iterdir():
-        if folder.name in {str(job) for job in jobs}:
+        if folder.name in used:
             os.utime(folder)
-        elif time.time() - folder.stat().st_mtime > KEEP_SECONDS:
+        elif age_seconds(folder) > KEEP_SECONDS:
             delete_tree(folder)
     for folder in files.attempts.iterdir():
-        known = folder.name in {str(attempt) for attempt in attempts}
-        if not known and time.time() - folder.stat().st_mtime > SETTLED_SECONDS:
+        if folder.name not in known and age_seconds(folder) > SETTLED_SECONDS:
             delete_tree(folder)
+
+
+def age_seconds(folder: Path) -> float:
+    """0 when it is gone: an attempt's last container may be forgotten at this very moment."""
+    try:
+        return time.time() - folder.lstat().st_mtime
+    except FileNotFoundError:
+        return 0.0

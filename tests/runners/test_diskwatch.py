@@ -66,6 +66,23 @@ def test_the_scribe_may_not_be_used_as_a_store(
     assert "only its supervisor" in sentence(tmp_path)
 
 
+def test_an_attempt_that_goes_while_it_is_looked_at_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = NodeFiles(tmp_path)
+    files.make()
+    (files.attempt(1)).mkdir()
+    os.utime(files.attempt(1), (1, 1))
+    gone = files.attempt(2)
+    monkeypatch.setattr("runners.diskwatch.Path.iterdir", lambda folder: iter([gone, *os_list(folder)]))
+    tidy(files, jobs=[], attempts=[])
+    assert not files.attempt(1).exists()
+
+
+def os_list(folder: Path) -> list[Path]:
+    return [folder / name for name in os.listdir(folder)]
+
+
 def test_checkpoints_of_jobs_long_gone_are_deleted_and_no_others(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path)
     files.make()
