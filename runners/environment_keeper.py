@@ -78,23 +78,21 @@ class EnvironmentKeeper:
 
     def _work(self) -> None:
         while not self._stopping:
+            with self._changed:
+                wanted = self._wanted
             try:
-                key = self._next()
-                if key is None:
-                    with self._changed:
-                        if not self._stopping:
-                            self._changed.wait(min(LOOK_SECONDS, FIRST_RETRY_SECONDS))
+                if (key := self._next(wanted)) is not None:
+                    self._prepare(key)
                     continue
-                self._prepare(key)
             except Ended:
                 return
             except Exception:
                 logger.exception("Preparing an environment went wrong; it is tried again.")
-                time.sleep(1)
+            with self._changed:
+                if not self._stopping and self._wanted is wanted:  # else somebody wanted more meanwhile
+                    self._changed.wait(min(LOOK_SECONDS, FIRST_RETRY_SECONDS))
 
-    def _next(self) -> str | None:
-        with self._changed:
-            wanted = self._wanted
+    def _next(self, wanted: Sequence[str]) -> str | None:
         now = time.monotonic()
         for key in wanted:
             if key in self._retry and now < self._retry[key][0]:
@@ -108,14 +106,21 @@ class EnvironmentKeeper:
 
     def _prepare(self, key: str) -> None:
         logger.info("Preparing the environment %s.", key)
-        report = self._environments.prepare(key, self._progress)
+        try:
+            report = self._environments.prepare(key, self._progress)
+        except Exception:
+            self._put_off(key)
+            raise
         if report.state == "ready":
             self._retry.pop(key, None)
             logger.info("The environment %s is ready.", key)
         else:
-            backoff = self._retry[key][1] if key in self._retry else Backoff(FIRST_RETRY_SECONDS, MOST_RETRY_SECONDS)
-            self._retry[key] = (time.monotonic() + backoff.failed(), backoff)
+            self._put_off(key)
             logger.warning("The environment %s is not ready: %s", key, report.detail)
+
+    def _put_off(self, key: str) -> None:
+        backoff = self._retry[key][1] if key in self._retry else Backoff(FIRST_RETRY_SECONDS, MOST_RETRY_SECONDS)
+        self._retry[key] = (time.monotonic() + backoff.failed(), backoff)
 
     @property
     def _progress(self) -> Progress:

@@ -124,8 +124,8 @@ def mended_source(horovod: Horovod, work: Path, progress: Progress, percent: int
         run([*PIP, *fetch, f"horovod=={horovod.version}"], log, env={"PYTHONPATH": str(tools)}, seconds=600)
     except ProgramError as error:
         raise explain(error, "Fetching Horovod's source", log) from error
-    archive = next(iter(work.glob("horovod-*.tar.gz")))
-    if hashlib.sha256(archive.read_bytes()).hexdigest() != horovod.sha256:
+    archive = work / f"horovod-{horovod.version}.tar.gz"
+    if not archive.exists() or hashlib.sha256(archive.read_bytes()).hexdigest() != horovod.sha256:
         raise PrepareError(
             f"The source of Horovod {horovod.version} is not the one this recipe was written for.",
             "Check where this machine's pip fetches from; the expected hash is in environment.toml.",

@@ -71,7 +71,8 @@ def test_they_are_prepared_in_order_and_told_of_meanwhile() -> None:
 def test_what_failed_is_said_and_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runners.environment_keeper.FIRST_RETRY_SECONDS", 0.1)
     slow = Slow()
-    slow.bad, _ = {"a"}, slow.go.set()
+    slow.bad = {"a"}
+    slow.go.set()
     keeper = EnvironmentKeeper(slow)
     keeper.start()
     keeper.want(["a"])
@@ -81,6 +82,47 @@ def test_what_failed_is_said_and_tried_again_later(monkeypatch: pytest.MonkeyPat
         keeper.require("a")
     slow.bad.clear()
     until(lambda: slow.known["a"].state == "ready")
+    keeper.stop()
+
+
+def test_what_is_wanted_while_it_looks_is_not_missed() -> None:
+    class Wanting(Slow):
+        """Asked for the first, somebody wants a second."""
+
+        def reference_of(self, key: str) -> str | None:
+            if key == "a" and not self.order:
+                keeper.want(["a", "b"])
+            return "a" if key == "a" else super().reference_of(key)
+
+    slow = Wanting()
+    slow.go.set()
+    keeper = EnvironmentKeeper(slow)
+    keeper.want(["a"])
+    keeper.start()
+    until(lambda: slow.order == ["b"])
+    keeper.stop()
+
+
+def test_a_mistake_of_ours_is_not_repeated_in_a_hot_loop_and_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("runners.environment_keeper.FIRST_RETRY_SECONDS", 0.5)
+
+    class Broken(Slow):
+        def prepare(self, key: str, progress: Progress | None = None) -> Report:
+            if key == "broken":
+                self.order.append(key)
+                raise RuntimeError("nobody thought of this")
+            return super().prepare(key, progress)
+
+    slow = Broken()
+    slow.go.set()
+    keeper = EnvironmentKeeper(slow)
+    keeper.want(["broken", "good"])
+    keeper.start()
+    until(lambda: "good" in slow.order)
+    assert slow.order == ["broken", "good"]
+    until(lambda: slow.order == ["broken", "good", "broken"])
     keeper.stop()
 
 
