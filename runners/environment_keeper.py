@@ -87,7 +87,7 @@ class EnvironmentKeeper:
             except Ended:
                 return
             except Exception:
-                logger.exception("Preparing an environment went wrong; it is tried again.")
+                logger.exception("Looking for what to prepare went wrong; it is tried again.")
             with self._changed:
                 if not self._stopping and self._wanted is wanted:  # else somebody wanted more meanwhile
                     self._changed.wait(min(LOOK_SECONDS, FIRST_RETRY_SECONDS))
@@ -108,9 +108,12 @@ class EnvironmentKeeper:
         logger.info("Preparing the environment %s.", key)
         try:
             report = self._environments.prepare(key, self._progress)
+        except Ended:
+            raise
         except Exception:
             self._put_off(key)
-            raise
+            logger.exception("Preparing the environment %s went wrong; it is tried again.", key)
+            return
         if report.state == "ready":
             self._retry.pop(key, None)
             logger.info("The environment %s is ready.", key)
