@@ -105,6 +105,24 @@ def test_by_keyboard_alone_a_job_is_cancelled_after_a_question(browser: Browser,
     page.context.close()
 
 
+def test_a_question_is_answered_although_the_job_changed_meanwhile(browser: Browser, portal: Portal) -> None:
+    page = sign_in(browser, portal)
+    page.goto(f"{portal.url}/jobs/new?code=1")
+    page.get_by_role("button", name="Submit job").click()
+    page.wait_for_load_state("load")
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    with page.expect_response(lambda answer: "/live" in answer.url and answer.status == 200):
+        other = page.context.new_page()
+        other.goto(page.url)
+        other.get_by_role("button", name="Hold", exact=True).click()
+        expect(other.locator(".job-state .badge")).to_contain_text("held")
+    page.wait_for_timeout(200)  # what the answer brings would be in the page by now
+    page.get_by_role("button", name="Cancel the job").click()
+    expect(page.locator(".job-state .badge")).to_contain_text("cancelled")
+    page.context.close()
+
+
 def test_the_theme_is_remembered(browser: Browser, portal: Portal) -> None:
     page = sign_in(browser, portal, color_scheme="light")
     ground = "getComputedStyle(document.documentElement).backgroundColor"
