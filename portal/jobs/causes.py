@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from portal.cluster.models import Environment
-from portal.jobs import logs
-from portal.jobs.models import Attempt, Container, Job, Outcome, StopReason
+from portal.jobs import logs, rules
+from portal.jobs.models import Attempt, Container, Job, JobState, Outcome, StopReason
 
 
 class Cause(TypedDict):
@@ -33,6 +33,8 @@ class Facts:
     detail: str = ""
     node: str = ""
     """Where the part to blame ran."""
+    final: bool = False
+    """The job has failed with it: no other attempt follows."""
     some_ended_early: bool = False
     """A part ended without an error while others still worked."""
     time_limit_seconds: int = 0
@@ -161,6 +163,9 @@ PATTERNS = (
 EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout)\b(?::.*)?$", re.MULTILINE
 )
+NOT_TRIED_AGAIN = (
+    "It has happened too often in a row to be tried again. Tell an admin, and submit it again when that is mended."
+)
 EARLY = "A part ended without an error while others still worked: every rank must run the same number of steps."
 
 
@@ -198,7 +203,7 @@ def _by_outcome(facts: Facts) -> Cause | None:
                 code="node_lost",
                 title=title,
                 detail=facts.detail,
-                advice="Nothing to do: it starts again on another node.",
+                advice=NOT_TRIED_AGAIN if facts.final else "Nothing to do: it starts again on another node.",
             )
     return None
 
@@ -227,16 +232,21 @@ def _by_reason(facts: Facts) -> Cause | None:
             if image
             else f"The node {facts.node} could not start it".replace("  ", " "),
             detail=facts.detail,
-            advice="This is not your code's fault. It is tried again; tell an admin if that fails too.",
+            advice=_advice_on_error(facts),
         )
     if facts.stop_reason == StopReason.STUCK:
         return Cause(
             code="stuck",
             title="The node did not get it started in time",
             detail=facts.detail,
-            advice="This is not your code's fault. It is tried again; tell an admin if that fails too.",
+            advice=_advice_on_error(facts),
         )
     return None
+
+
+def _advice_on_error(facts: Facts) -> str:
+    then = NOT_TRIED_AGAIN if facts.final else "It is tried again; tell an admin if that fails too."
+    return f"This is not your code's fault. {then}"
 
 
 def _by_log(facts: Facts, tail: str) -> Cause | None:
@@ -268,7 +278,7 @@ def _by_exit(facts: Facts, tail: str) -> Cause:
             code="launch",
             title="The ranks could not be brought together",
             detail=facts.detail,
-            advice="This is not your code's fault. It is tried again; tell an admin if that fails too.",
+            advice=_advice_on_error(facts),
         )
     code = facts.exit_code
     if code is None:
@@ -343,12 +353,25 @@ def _to_blame(parts: Sequence[Container]) -> Container | None:
     return min(parts, key=rank, default=None)
 
 
+def _is_final(job: Job, attempt: Attempt) -> bool:
+    """Asked before the attempt's own outcome is stored, and after."""
+    earlier = job.attempts.filter(number__lt=attempt.number).order_by("number").values_list("outcome", flat=True)
+    return rules.job_state(job.intent, job.retries, [*earlier, attempt.outcome]) == JobState.FAILED
+
+
+def _some_ended_early(parts: Sequence[Container]) -> bool:
+    """By itself: a host that an elastic job was to give back ends without an error too."""
+    hosts = [part for part in parts if part.role == Container.Role.HOST]
+    return any(rules.ended_well(host) and host.wanted == Container.Wanted.RUN for host in hosts) and any(
+        host.exit_reason == "exited" and host.exit_code != 0 for host in hosts
+    )
+
+
 def explain(job: Job, attempt: Attempt, parts: Sequence[Container]) -> dict[str, object]:
     """The cause of an ended attempt, from its rows and logs; empty when it succeeded."""
     if attempt.outcome == Outcome.SUCCEEDED:
         return {}
-    part = _to_blame(parts)
-    hosts = [part for part in parts if part.role == Container.Role.HOST]
+    part = _to_blame(rules.essential(job.elastic, parts))  # as the outcome is judged by these alone
     offered_by: dict[str, list[str]] = {}
     for environment in Environment.objects.filter(retired=False):
         for package in environment.packages:
@@ -360,9 +383,8 @@ def explain(job: Job, attempt: Attempt, parts: Sequence[Container]) -> dict[str,
         exit_reason=part.exit_reason if part else "",
         detail=part.detail if part else "",
         node=part.node.name if part else "",
-        some_ended_early=attempt.outcome == Outcome.FAILED
-        and any(host.exit_reason == "exited" and host.exit_code == 0 for host in hosts)
-        and any(host.exit_reason == "exited" and host.exit_code != 0 for host in hosts),
+        final=_is_final(job, attempt),
+        some_ended_early=attempt.outcome == Outcome.FAILED and _some_ended_early(parts),
         time_limit_seconds=job.time_limit_seconds,
         memory_mib=int(part.spec.get("resources", {}).get("memory_mib", 0)) if part else 0,
         offered_by=offered_by,

@@ -1,11 +1,14 @@
 """Causes named from what real failures leave in a log."""
 
+import time
+
 import pytest
 
 from portal.cluster.models import Gpu
 from portal.jobs import lifecycle, logs
 from portal.jobs.causes import Facts, classify, duration
 from portal.jobs.models import Attempt
+from portal.jobs.rules import LOSSES_IN_A_ROW
 from tests.portal.jobs_world import exit, make_environment, make_job, make_node, make_project, make_user, place
 
 FAILED = Facts(outcome="failed", exit_reason="exited", exit_code=1)
@@ -155,7 +158,9 @@ def test_a_hostile_tail_is_read_in_no_time() -> None:
         "'" * 100_000,
         "CUDA error: " * 20_000,
     ):
+        began = time.process_time()
         classify(FAILED, text)
+        assert time.process_time() - began < 2, text[:20]
 
 
 def test_times_are_told_in_words() -> None:
@@ -180,3 +185,48 @@ def test_the_cause_is_found_again_when_the_last_of_the_log_has_come() -> None:
     lifecycle.note_collected(part)
     cause = Attempt.objects.get(pk=attempt.pk).cause
     assert cause["code"] == "import_error" and "science" in cause["advice"]
+
+
+@pytest.mark.django_db
+def test_a_part_that_the_job_went_on_without_is_not_to_blame() -> None:
+    first, second = make_node(gpus=1), make_node(gpus=1)
+    job = make_job(make_project(make_user("alice")), elastic=True, max_gpus=2)
+    attempt = place(job, list(Gpu.objects.filter(node__in=(first, second)).order_by("id")), driver=True)
+    base, more, driver = attempt.containers.order_by("index")
+    exit(more, None, "lost")
+    exit(base, 3)
+    exit(driver, 3)
+    attempt.refresh_from_db()
+    assert (attempt.outcome, attempt.cause["title"]) == ("failed", "It ended with exit code 3")
+
+
+@pytest.mark.django_db
+def test_a_host_that_was_given_back_did_not_end_early() -> None:
+    first, second = make_node(gpus=1), make_node(gpus=1)
+    job = make_job(make_project(make_user("alice")), elastic=True, max_gpus=2)
+    attempt = place(job, list(Gpu.objects.filter(node__in=(first, second)).order_by("id")), driver=True)
+    base, more, driver = attempt.containers.order_by("index")
+    lifecycle.stop_container(more, "preempted")
+    exit(more, 0)
+    exit(base, 3)
+    exit(driver, 3)
+    attempt.refresh_from_db()
+    assert attempt.outcome == "failed" and "same number of steps" not in attempt.cause["detail"]
+
+
+@pytest.mark.django_db
+def test_the_last_of_many_losses_promises_no_further_attempt() -> None:
+    node = make_node(gpus=1)
+    job = make_job(make_project(make_user("alice")), launcher="command")
+    advice = []
+    for _ in range(LOSSES_IN_A_ROW):
+        attempt = place(job, list(Gpu.objects.filter(node=node)))
+        exit(attempt.containers.get(), None, "lost")
+        attempt.refresh_from_db()
+        advice.append(attempt.cause["advice"])
+        job.refresh_from_db()
+    assert job.state == "FAILED"
+    assert all("starts again" in text for text in advice[:-1]) and "Tell an admin" in advice[-1]
+    lifecycle.note_collected(attempt.containers.get())
+    attempt.refresh_from_db()
+    assert attempt.cause["advice"] == advice[-1]
