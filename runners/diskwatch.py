@@ -30,7 +30,7 @@ def over_limit(files: NodeFiles, spec: RunSpec) -> str:
     limit = spec.resources.disk_mib * MIB
     workspace, outputs = disk_usage(files.workspace(spec.name)), disk_usage(files.outputs(spec.attempt))
     if not (workspace.complete and outputs.complete):
-        return "It has too many files, or folders too deep, in /workspace and /outputs."
+        return "It has too many files, folders too deep, or folders closed to reading, in /workspace and /outputs."
     used = workspace.disk_bytes + outputs.disk_bytes
     if used > limit:
         return (

@@ -2,8 +2,8 @@
 
 import contextlib
 import logging
+import os
 import shutil
-import stat
 import threading
 from collections.abc import Collection
 from dataclasses import asdict, replace
@@ -99,20 +99,19 @@ def _from_json(data: Any) -> Note | None:
 
 def delete_tree(folder: Path) -> None:
     """Deletes what users' code may have filled, without following links; what resists is logged and left."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if not os.path.lexists(folder):
+        return
+    # A job may take its own folders' rights away; when we are not root that keeps us out.
+    open_up(folder)
+    shutil.rmtree(folder, onerror=lambda _, path, info: logger.warning("%s could not be deleted: %s", path, info[1]))
 
-    def open_up(_: object, path: str, error: BaseException) -> None:
-        # A job may take its own folders' rights away; when we are not root that keeps us out.
-        with contextlib.suppress(OSError):
-            parent = Path(path).parent
-            for place in (parent, Path(path)):
-                if stat.S_ISDIR(place.lstat().st_mode):
-                    place.chmod(0o700)
-            if stat.S_ISDIR(Path(path).lstat().st_mode):
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                Path(path).unlink()
-            return
-        logger.warning("%s could not be deleted: %s", path, error)
 
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(folder, onerror=lambda function, path, info: open_up(function, path, info[1]))
+def open_up(folder: Path) -> None:
+    """Gives us the rights to every folder of a tree, from the top down, because those of one show what is in it."""
+    with contextlib.suppress(OSError):
+        folder.chmod(0o700)
+        with os.scandir(folder) as entries:
+            beneath = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        for each in beneath:
+            open_up(each)

@@ -248,8 +248,11 @@ class Walk:
                     return
                 try:
                     info = entry.stat(follow_symlinks=False)
-                except OSError:
+                except FileNotFoundError:
                     continue  # gone meanwhile
+                except OSError:
+                    self.complete = False
+                    continue
                 self.disk_bytes += max(info.st_blocks * 512, 4096)
                 if stat.S_ISDIR(info.st_mode):
                     folders.append(entry.name)
@@ -259,8 +262,13 @@ class Walk:
             self.complete = False
             return
         for name in folders:
-            with contextlib.suppress(OSError), opened_folder(handle, name) as beneath:
-                yield from self._beneath(beneath, f"{prefix}{name}/", depth + 1)
+            try:
+                with opened_folder(handle, name) as beneath:
+                    yield from self._beneath(beneath, f"{prefix}{name}/", depth + 1)
+            except PermissionError:
+                self.complete = False  # a job that we are no match for: we run as its user, not as root
+            except OSError:
+                pass  # gone meanwhile, or a link by now
 
 
 def disk_usage(folder: Path) -> Walk:

@@ -1,7 +1,10 @@
 """What tests of the runners share: specs, folders, an engine, prepared environments."""
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,22 @@ def make_folders(top: Path) -> Folders:
     for name in names:
         (top / name).mkdir(parents=True, exist_ok=True)
     return Folders(**{name: top / name for name in names})
+
+
+@contextmanager
+def as_nobody(tmp_path: Path) -> Iterator[Path]:
+    """A folder that belongs to whom this process works as meanwhile: anybody but root."""
+    if os.geteuid() != 0:
+        yield tmp_path
+        return
+    home = Path(tempfile.mkdtemp(prefix="schedulearn-nobody-"))  # tmp_path lies where only root may enter
+    os.chown(home, 65534, 65534)
+    os.seteuid(65534)
+    try:
+        yield home
+    finally:
+        os.seteuid(0)
+        shutil.rmtree(home)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from runners.nodefiles import (
     write_atomic,
     write_json,
 )
+from tests.runners.conftest import as_nobody
 
 
 @pytest.fixture
@@ -127,6 +128,16 @@ def test_a_walk_is_bounded_in_breadth_and_depth(folder: Path) -> None:
         deep.mkdir()
     walk = disk_usage(folder)
     assert not walk.complete
+
+
+@pytest.mark.parametrize("rights", [0o000, 0o400])
+def test_a_folder_closed_to_an_agent_that_is_not_root_is_not_overlooked(tmp_path: Path, rights: int) -> None:
+    with as_nobody(tmp_path) as home:
+        (home / "closed").mkdir()
+        (home / "closed/hoard").write_bytes(b"1")
+        assert disk_usage(home).complete
+        (home / "closed").chmod(rights)
+        assert not disk_usage(home).complete
 
 
 def test_disk_usage_counts_blocks_and_names(folder: Path) -> None:

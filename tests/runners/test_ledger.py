@@ -1,0 +1,67 @@
+"""What the agent remembers, and that it can let go of what jobs leave."""
+
+from pathlib import Path
+
+import pytest
+
+from runners.ledger import Ledger, delete_tree
+from runners.nodefiles import NodeFiles
+from runners.reconcile import Exit, Note, Told
+from tests.runners.conftest import as_nobody
+
+NOTE = Note(1, 11, 1, created=True, told=Told("cancelled", 5, (("h0", 1),)), exit=Exit(0, "exited"))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> NodeFiles:
+    files = NodeFiles(tmp_path / "agent")
+    files.make()
+    return files
+
+
+def test_the_next_agent_knows_what_this_one_did(files: NodeFiles) -> None:
+    ledger = Ledger(files)
+    assert ledger.begin("sl-1-a1-0", NOTE) == NOTE
+    assert ledger.begin("sl-1-a1-0", Note(1, 11, 1)) == NOTE, "a note is begun once"
+    changed = ledger.change("sl-1-a1-0", started=True)
+    assert Ledger(files).get("sl-1-a1-0") == changed and changed.started
+
+
+def test_an_attempts_folder_goes_with_its_last_container(files: NodeFiles) -> None:
+    ledger = Ledger(files)
+    files.outputs(11).mkdir(parents=True)
+    for name in ("sl-1-a1-0", "sl-1-a1-1"):
+        ledger.begin(name, NOTE)
+    ledger.forget("sl-1-a1-0")
+    assert files.attempt(11).exists() and not files.container("sl-1-a1-0").exists()
+    ledger.forget("sl-1-a1-1")
+    assert not files.attempt(11).exists()
+    assert Ledger(files).notes(["sl-1-a1-0"])["sl-1-a1-0"].exit is not None, "an old reply makes it anew"
+
+
+@pytest.mark.parametrize("junk", ["", "{", "[]", '{"job": 1}', '{"told": 7, "exit": null}'])
+def test_a_note_that_was_cut_short_is_no_note(files: NodeFiles, junk: str) -> None:
+    files.container("sl-1-a1-0").mkdir()
+    files.note("sl-1-a1-0").write_text(junk)
+    assert Ledger(files).notes() == {}
+
+
+def test_folders_that_a_job_has_closed_are_deleted_all_the_same(tmp_path: Path) -> None:
+    with as_nobody(tmp_path) as home:
+        kept, gone = home / "kept", home / "gone"
+        kept.mkdir()
+        (kept / "file").touch()
+        (gone / "outer/inner").mkdir(parents=True)
+        (gone / "outer/inner/file").touch()
+        (gone / "link").symlink_to(kept)
+        for folder in (gone / "outer/inner", gone / "outer", gone, kept):
+            folder.chmod(0o500 if folder in (gone, kept) else 0o000)
+        delete_tree(gone)
+        assert not gone.exists()
+        assert kept.stat().st_mode & 0o777 == 0o500 and (kept / "file").exists(), "it followed a link"
+        kept.chmod(0o700)
+
+
+def test_what_is_not_there_is_deleted(tmp_path: Path) -> None:
+    delete_tree(tmp_path / "absent")
+    assert list(tmp_path.iterdir()) == []
