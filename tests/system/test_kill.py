@@ -10,6 +10,7 @@ import pytest
 from tests import engine, servers
 from tests.system.own_engine import OwnEngine, own_engine
 from tests.system.product import Product, running, wait_for
+from tests.watch import watching
 
 pytestmark = pytest.mark.system
 
@@ -35,7 +36,9 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnEngine]:
     with engine.docker_engine():
         images = [engine.base_image(), *(engine.job_environment_image(key) for key in ("python", "pytorch-horovod"))]
         with own_engine(tmp_path_factory.mktemp("engine"), images) as own:
-            yield own
+            with watching(own.url) as watch:
+                yield own
+            assert watch.seen and not watch.broken
 
 
 @pytest.fixture(scope="module")

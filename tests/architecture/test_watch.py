@@ -1,0 +1,47 @@
+"""The judge of containers judges: what it cannot see or read is no acquittal."""
+
+import pytest
+
+from tests.watch import violations, watching
+
+BARE = {
+    "Name": "/bare",
+    "Config": {"User": "", "Env": None},
+    "Mounts": [],
+    "HostConfig": {
+        "CapDrop": None,
+        "Privileged": False,
+        "SecurityOpt": None,
+        "ReadonlyRootfs": False,
+        "PidsLimit": None,
+        "Memory": 0,
+        "MemorySwap": 0,
+        "NanoCpus": 0,
+        "CpuQuota": 0,
+        "IpcMode": "private",
+        "NetworkMode": "default",
+    },
+}
+"""What an engine says of ``docker create IMAGE`` without any option."""
+
+
+def test_a_container_without_any_protection_breaks_the_policy() -> None:
+    broken = violations(BARE)
+    assert len(broken) >= 9 and {"drops all capabilities", "has /tmp of bounded size", "does not run as root"} <= set(
+        broken
+    )
+
+
+def test_a_protection_missing_alone_is_noticed() -> None:
+    host = {**BARE["HostConfig"], "CapDrop": ["ALL"], "NetworkMode": "none"}  # type: ignore[dict-item]
+    assert set(violations(BARE)) - set(violations({**BARE, "HostConfig": host})) == {
+        "drops all capabilities",
+        "has no or its attempt's network",
+    }
+
+
+@pytest.mark.timeout(20)
+def test_a_watch_that_sees_nothing_says_so() -> None:
+    with watching("unix:///nowhere/docker.sock") as watch:
+        pass
+    assert watch.broken and not watch.seen
