@@ -1,6 +1,6 @@
 """Runs the tests layer by layer, installing and starting what each needs, and prints the count by layer.
 
-``python -m tests.run [all | fast | lint | LAYER ...]``. Needs root (or passwordless sudo) to install Debian
+``python -m tests.run [all | lint | LAYER ...]``. Needs root (or passwordless sudo) to install Debian
 packages and to start a Docker Engine; without, it runs what it can and says plainly what it did not.
 """
 
@@ -18,8 +18,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PYTEST = [sys.executable, "-m", "pytest", "-q"]
 SLOW = "postgres or docker or horovod or system or browser or gpu"
-
-
 ENGINE = frozenset({"engine"})
 ALL = frozenset({"servers", "engine", "chromium"})
 
@@ -208,6 +206,10 @@ def prepare(layer: Layer, stack: ExitStack, ready: dict[str, dict[str, str]]) ->
 
 def main(names: list[str]) -> int:
     wanted = names or ["all"]
+    known = ["all", "lint", *(layer.name for layer in LAYERS)]
+    if unknown := set(wanted) - set(known):
+        print(f"There is no layer {', '.join(sorted(unknown))}; there are {', '.join(known)}.")
+        return 2
     results: dict[str, Result] = {}
     if "lint" in wanted or "all" in wanted:
         results["lint"] = lint()

@@ -4,6 +4,8 @@ import ast
 import subprocess
 from pathlib import Path
 
+from tests import run
+
 ROOT = Path(__file__).resolve().parents[2]
 TOP_LEVEL = {"portal", "scheduling", "runners", "templates", "static", "tests", "docs", "deploy"}
 LONGEST_FILE = 500
@@ -50,3 +52,7 @@ def test_nothing_is_left_open() -> None:
         if word in path.read_text()
     ]
     assert not holes
+
+
+def test_a_misspelt_layer_is_no_success() -> None:
+    assert run.main(["systen"]) != 0
