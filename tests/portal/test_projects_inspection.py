@@ -37,6 +37,10 @@ def codes(files: dict[str, str] | str) -> dict[str, int]:
     return {warning["code"]: warning["line"] for warning in look(files)["warnings"]}
 
 
+def test_a_condition_nested_deeper_than_python_recurses_is_read() -> None:
+    assert look(f"if {' + '.join('a' * 1500)}:\n    import torch\n")["imports"] == {"torch": ["train.py", 2]}
+
+
 # Entry, launcher, imports
 
 

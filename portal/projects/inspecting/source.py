@@ -158,7 +158,7 @@ def _nodes(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
             inner = [(child, True) for child in node.body] if caught else [(child, optional) for child in node.body]
             rest = [(child, optional or caught) for child in (*node.handlers, *node.orelse, *node.finalbody)]
             stack.extend(reversed([*inner, *rest]))
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)[:200]:
+        elif isinstance(node, ast.If) and _is_for_type_checkers(node.test):
             stack.extend((child, True) for child in reversed([node.test, *node.body, *node.orelse]))
         else:
             stack.extend((child, optional) for child in reversed(list(ast.iter_child_nodes(node))))
@@ -170,6 +170,11 @@ def _catches_imports(handler: ast.ExceptHandler) -> bool:
         one is None or (isinstance(one, ast.Name) and one.id in ("ImportError", "ModuleNotFoundError", "Exception"))
         for one in caught
     )
+
+
+def _is_for_type_checkers(test: ast.expr) -> bool:
+    name = test.id if isinstance(test, ast.Name) else test.attr if isinstance(test, ast.Attribute) else ""
+    return name == "TYPE_CHECKING"
 
 
 def _is_main_guard(test: ast.expr) -> bool:
