@@ -216,12 +216,11 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         """All files of the version as a tar."""
         version = self.get_object()
         try:
-            tar = store.path_of(version.sha256).open("rb")
-        except FileNotFoundError as error:
+            tar = store.open_tar(version)
+        except store.MissingError as error:
             raise Http404 from error
         name = f"project-{version.project_id}-code-{version.number}.tar"
-        pieces = iter(lambda: tar.read(256 * 1024), b"")
-        return download(request._request, name, pieces, content_type="application/x-tar")
+        return download(request._request, name, tar, content_type="application/x-tar")
 
     @extend_schema(
         parameters=[OpenApiParameter("to", int, description="Number of the other version; the one before by default.")],

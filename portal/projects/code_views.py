@@ -1,10 +1,11 @@
 """The pages of code versions: upload, files, changes, download."""
 
+import io
 import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
@@ -26,7 +27,6 @@ MAX_VIEW_BYTES = 512 * 1024
 MAX_VIEW_LINES = 10_000
 MAX_SHOWN_LINE = 2_000
 MAX_ENTRIES_SHOWN = 1_000
-PIECE = 256 * 1024
 FORM_BYTES = 16 * 1024 * 1024
 """Around the files of an upload: names, boundaries, the note."""
 
@@ -156,7 +156,7 @@ def _file(version: CodeVersion, path: str) -> dict[str, Any]:
     if text is None and size > MAX_VIEW_BYTES:
         # the cut may have gone through a character
         text = comparison.as_text(store.read_file(version, path, MAX_VIEW_BYTES).rstrip(bytes(range(0x80, 0x100))))
-    lines = [] if text is None else text.splitlines()
+    lines = [] if text is None else _lines(text)
     warnings = [warning for warning in version.guess.get("warnings", []) if warning.get("path") == path]
     return {
         "file_size": size,
@@ -165,6 +165,11 @@ def _file(version: CodeVersion, path: str) -> dict[str, Any]:
         "lines": [line[:MAX_SHOWN_LINE] for line in lines[:MAX_VIEW_LINES]],
         "marked": {warning["line"] for warning in warnings},
     }
+
+
+def _lines(text: str) -> list[str]:
+    """As Python and editors number them, so that warnings meet theirs: a form feed, say, ends no line."""
+    return [line.removesuffix("\n") for line in io.StringIO(text, newline=None)]
 
 
 def _before(version: CodeVersion) -> CodeVersion | None:
@@ -200,19 +205,18 @@ def changes(request: HttpRequest, pk: int, number: int) -> HttpResponse:
 def download_all(request: HttpRequest, pk: int, number: int) -> HttpResponseBase:
     found = visible_version(request, pk, number)
     try:
-        tar = store.path_of(found.sha256).open("rb")
-    except (FileNotFoundError, ValueError) as error:
+        tar = store.open_tar(found)
+    except store.MissingError as error:
         raise Http404 from error
     words = "".join(c if c.isalnum() else "-" for c in found.project.name).strip("-") or "code"
     return download(request, f"{words}-{found.number}.tar.gz", _gzipped(tar), content_type="application/gzip")
 
 
-def _gzipped(tar: IO[bytes]) -> Iterator[bytes]:
+def _gzipped(tar: Iterator[bytes]) -> Iterator[bytes]:
     packer = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
-    with tar:
-        while piece := tar.read(PIECE):
-            if packed := packer.compress(piece):
-                yield packed
+    for piece in tar:
+        if packed := packer.compress(piece):
+            yield packed
     yield packer.flush()
 
 

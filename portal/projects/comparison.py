@@ -77,11 +77,11 @@ def _lines(before: CodeVersion | None, after: CodeVersion | None, path: str) -> 
     texts = []
     for version in (before, after):
         data = store.read_file(version, path, MAX_TEXT_BYTES + 1) if version else b""
+        if len(data) > MAX_TEXT_BYTES:
+            return [], f"Not shown: it is larger than {MAX_TEXT_BYTES // 1024} KiB."
         text = as_text(data)
         if text is None:
             return [], "Not shown: it is not text."
-        if len(data) > MAX_TEXT_BYTES:
-            return [], f"Not shown: it is larger than {MAX_TEXT_BYTES // 1024} KiB."
         texts.append(text.split("\n"))
     old, new = texts
     if max(len(old), len(new)) > MAX_LINES or _repeats(old, new) > MAX_REPEATS:

@@ -13,6 +13,7 @@ from django.conf import settings
 from portal.projects.models import CodeVersion
 
 MODE = 0o640
+PIECE_BYTES = 256 * 1024
 
 
 class MissingError(Exception):
@@ -65,27 +66,33 @@ def entry_of(version: CodeVersion, path: str) -> dict[str, Any]:
 def read_file(version: CodeVersion, path: str, at_most: int) -> bytes:
     """The first bytes of one file, straight from the tar: its place is in the file list."""
     entry = entry_of(version, path)
-    try:
-        with path_of(version.sha256).open("rb") as tar:
-            tar.seek(entry["offset"])
-            return tar.read(min(entry["size"], at_most))
-    except FileNotFoundError as error:
-        raise MissingError(f"The bytes of {version} are gone from {folder()}.") from error
+    with _open(version) as tar:
+        tar.seek(entry["offset"])
+        return tar.read(min(entry["size"], at_most))
 
 
 def open_file(version: CodeVersion, path: str) -> Iterator[bytes]:
     """One file in pieces, for a download."""
     entry = entry_of(version, path)
+    return _pieces(_open(version), entry["offset"], entry["size"])
+
+
+def open_tar(version: CodeVersion) -> Iterator[bytes]:
+    """All files as the tar they lie in, in pieces."""
+    tar = _open(version)
+    return _pieces(tar, 0, os.fstat(tar.fileno()).st_size)
+
+
+def _open(version: CodeVersion) -> IO[bytes]:
     try:
-        tar = path_of(version.sha256).open("rb")
+        return path_of(version.sha256).open("rb")
     except FileNotFoundError as error:
         raise MissingError(f"The bytes of {version} are gone from {folder()}.") from error
-    return _pieces(tar, entry["offset"], entry["size"])
 
 
 def _pieces(tar: IO[bytes], offset: int, left: int) -> Iterator[bytes]:
     with tar:
         tar.seek(offset)
-        while left and (piece := tar.read(min(left, 256 * 1024))):
+        while left and (piece := tar.read(min(left, PIECE_BYTES))):
             left -= len(piece)
             yield piece

@@ -301,6 +301,12 @@ def test_large_binary_and_odd_files_are_shown_as_what_they_are(project: Project,
     assert len(seen["long-line.json"]) < 60_000
 
 
+def test_lines_are_numbered_as_python_numbers_them(project: Project, people: dict[str, User]) -> None:
+    store_code(project, people["alice"], {"train.py": b"import os\r\n\x0cx = '\xe2\x80\xa8'\rprint('~/data')\n"})
+    page = as_(people["bob"]).get(reverse("projects:code", args=[project.pk, 1]))
+    assert page.context["lines"] == ["import os", "\x0cx = '\u2028'", "print('~/data')"]
+
+
 def test_a_version_whose_bytes_are_lost_is_no_fault_of_the_page(version: CodeVersion, people: dict[str, User]) -> None:
     store.path_of(version.sha256).unlink()
     client = as_(people["alice"])

@@ -284,6 +284,11 @@ def test_a_difference_names_what_came_went_and_changed(project: Project, alice: 
     assert "not text" in found["data.bin"].remark
 
 
+def test_a_large_text_is_called_large_even_when_the_cut_goes_through_a_character(project: Project, alice: User) -> None:
+    text = "ü".encode() * comparison.MAX_TEXT_BYTES
+    assert "larger" in changes(project, alice, {"a.txt": b"1"}, {"a.txt": b"1\n" + text})["a.txt"].remark
+
+
 def test_files_made_to_be_slow_are_not_compared(project: Project, alice: User) -> None:
     lines = [f"{number % 170}\n" for number in range(4900)]
     found = changes(
