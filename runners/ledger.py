@@ -1,16 +1,18 @@
 """The agent's notes about its containers, in memory and on the disk, so that the next agent knows what this one did."""
 
 import contextlib
+import itertools
 import logging
 import os
 import shutil
 import threading
+import uuid
 from collections.abc import Collection
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from runners.nodefiles import NodeFiles, read_own_json, write_json
+from runners.nodefiles import NodeFiles, opened_folder, read_own_json, write_json
 from runners.reconcile import Exit, Note, Told
 
 logger = logging.getLogger(__name__)
@@ -99,19 +101,35 @@ def _from_json(data: Any) -> Note | None:
 
 def delete_tree(folder: Path) -> None:
     """Deletes what users' code may have filled, without following links; what resists is logged and left."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if not os.path.lexists(folder):
-        return
-    # A job may take its own folders' rights away; when we are not root that keeps us out.
-    open_up(folder)
-    shutil.rmtree(folder, onerror=lambda _, path, info: logger.warning("%s could not be deleted: %s", path, info[1]))
+    with contextlib.suppress(OSError, RecursionError):
+        shutil.rmtree(folder)
+    if os.path.lexists(folder):
+        flatten(folder)
+        shutil.rmtree(folder, onerror=lambda _, path, info: logger.warning("%s stays: %s", path, info[1]))
 
 
-def open_up(folder: Path) -> None:
-    """Gives us the rights to every folder of a tree, from the top down, because those of one show what is in it."""
+def flatten(folder: Path) -> None:
+    """Moves every folder of a tree to its top and gives us the rights to it.
+
+    A job may take its own folders' rights away, which keeps us out when we are not root, and may nest them deeper than
+    ``shutil`` can recurse.
+    """
+    fresh = (f"{uuid.uuid4()}-{number}" for number in itertools.count())
     with contextlib.suppress(OSError):
         folder.chmod(0o700)
-        with os.scandir(folder) as entries:
-            beneath = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-        for each in beneath:
-            open_up(each)
+        with opened_folder(folder) as top:
+            todo = folders_in(top)
+            while todo:
+                with contextlib.suppress(OSError), opened_folder(top, todo.pop()) as parent:
+                    for name, new in zip(folders_in(parent), fresh, strict=False):
+                        os.rename(name, new, src_dir_fd=parent, dst_dir_fd=top)
+                        todo.append(new)
+
+
+def folders_in(handle: int) -> list[str]:
+    """Their names, once they are open to us."""
+    with os.scandir(handle) as entries:
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for name in names:
+        os.chmod(name, 0o700, dir_fd=handle)  # noqa: PTH101 - pathlib knows no folder's handle
+    return names

@@ -1,5 +1,6 @@
 """What the agent remembers, and that it can let go of what jobs leave."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,21 @@ def test_folders_that_a_job_has_closed_are_deleted_all_the_same(tmp_path: Path) 
         assert not gone.exists()
         assert kept.stat().st_mode & 0o777 == 0o500 and (kept / "file").exists(), "it followed a link"
         kept.chmod(0o700)
+
+
+def test_folders_nested_deeper_than_python_recurses_are_deleted(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    handle = os.open(gone, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=handle)
+        beneath = os.open("d", os.O_RDONLY, dir_fd=handle)
+        os.close(handle)
+        handle = beneath
+    os.close(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=handle))
+    os.close(handle)
+    delete_tree(gone)
+    assert not gone.exists()
 
 
 def test_what_is_not_there_is_deleted(tmp_path: Path) -> None:
