@@ -1,11 +1,12 @@
 """Jobs over REST: submit, list, act. Their logs and outputs are in ``log_api``."""
 
-import hashlib
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import django_filters
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db.models import Prefetch, QuerySet
 from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -41,6 +42,10 @@ KEY = OpenApiParameter(
 )
 
 
+EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
+"""In every time zone these have a date."""
+
+
 class JobFilter(django_filters.FilterSet):
     state = django_filters.MultipleChoiceFilter(choices=JobState.choices)
     project = django_filters.NumberFilter(field_name="project_id", max_value=2**62, min_value=1)
@@ -48,7 +53,11 @@ class JobFilter(django_filters.FilterSet):
     environment = django_filters.CharFilter(field_name="environment__key")
     submitted_by = django_filters.CharFilter(field_name="submitted_by__username")
     q = django_filters.CharFilter(field_name="name", lookup_expr="icontains", label="Part of its name")
-    submitted_after = django_filters.IsoDateTimeFilter(field_name="submitted_at", lookup_expr="gte")
+    submitted_after = django_filters.IsoDateTimeFilter(
+        field_name="submitted_at",
+        lookup_expr="gte",
+        validators=[MinValueValidator(EARLIEST), MaxValueValidator(LATEST)],
+    )
 
     class Meta:
         model = Job
@@ -88,18 +97,12 @@ class Jobs(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]
         user, data = signed_in(request), asked.validated_data
         project = get_object_or_404(Project.objects.visible_to(user), pk=data["project"])
         services.require_member(user, project)
-        key = request.headers.get("Idempotency-Key", "")
-        if key and (job := self._answered_before(user, key, request.data)):
+        key, body = request.headers.get("Idempotency-Key", ""), _body(request.data)
+        # before anything is guessed: that may come out otherwise after another upload, the answer must not
+        if job := services.submitted_before(user, key, body):
             return self._detail(job)
-        job = services.submit(user, project, _submission(project, data), idempotency_key=key, body=_body(request.data))
+        job = services.submit(user, project, _submission(project, data), idempotency_key=key, body=body)
         return self._detail(job, status.HTTP_201_CREATED)
-
-    def _answered_before(self, user: User, key: str, data: Any) -> Job | None:
-        """The guesses may come out otherwise after another upload; the answer to a repeated request must not."""
-        row = services.IdempotencyKey.objects.filter(user=user, key=key).select_related("job").first()
-        if row is None or row.body_sha256 != hashlib.sha256(_body(data)).hexdigest():
-            return None  # submit() tells a key used for something else
-        return row.job
 
     def _act(self, act: Act) -> Response:
         return self._detail(act(signed_in(self.request), self.get_object()))

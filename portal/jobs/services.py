@@ -80,10 +80,8 @@ def submit(
 ) -> Job:
     """Queues a job. The same key with the same body answers with the same job, with another body is a conflict."""
     require_member(user, project)
-    if len(idempotency_key) > 100 or "\0" in idempotency_key:
-        raise Refused("An Idempotency-Key has at most 100 characters.", field="idempotency_key")
-    digest = hashlib.sha256(body if body is not None else _canonical(project, submission)).hexdigest()
-    if idempotency_key and (job := _submitted_before(user, idempotency_key, digest)):
+    body = _canonical(project, submission) if body is None else body
+    if job := submitted_before(user, idempotency_key, body):
         return job
     check(project, submission)
     try:
@@ -91,10 +89,10 @@ def submit(
             _check_limits(user, submission)
             job = _insert(user, project, submission, copied_from)
             if idempotency_key:
-                IdempotencyKey.objects.create(user=user, key=idempotency_key, body_sha256=digest, job=job)
+                IdempotencyKey.objects.create(user=user, key=idempotency_key, body_sha256=_digest(body), job=job)
     except IntegrityError:
         # The same key came in at the same moment; what that one made is the answer.
-        if idempotency_key and (earlier := _submitted_before(user, idempotency_key, digest)):
+        if earlier := submitted_before(user, idempotency_key, body):
             return earlier
         raise
     return job
@@ -130,13 +128,20 @@ def _default_name(asked: Submission) -> str:
     return (PurePosixPath(asked.entry).name if asked.launcher != Job.Launcher.COMMAND else asked.entry)[:80]
 
 
-def _submitted_before(user: User, key: str, digest: str) -> Job | None:
-    row = IdempotencyKey.objects.filter(user=user, key=key).select_related("job").first()
+def submitted_before(user: User, key: str, body: bytes) -> Job | None:
+    """The job that this key made; None without a key. Refused when it came with another body then."""
+    if len(key) > 100 or "\0" in key:
+        raise Refused("An Idempotency-Key has at most 100 characters.", field="idempotency_key")
+    row = IdempotencyKey.objects.filter(user=user, key=key).select_related("job").first() if key else None
     if row is None:
         return None
-    if row.body_sha256 != digest:
+    if row.body_sha256 != _digest(body):
         raise Refused("This Idempotency-Key was used for another job. Use a new key for a new job.", "conflict")
     return row.job
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
 
 
 def _canonical(project: Project, asked: Submission) -> bytes:

@@ -64,6 +64,14 @@ class TestSubmit:
         CodeVersion.objects.filter(pk=world.code.pk).update(guess={})
         assert script.send("post", "jobs/", said, **{"Idempotency-Key": "k"}).json()["id"] == first.json()["id"]
 
+    def test_a_used_key_is_told_before_anything_is_guessed(self, world: World) -> None:
+        script, key = Script(world.bob), {"Idempotency-Key": "k"}
+        script.send("post", "jobs/", asked(world), **key)
+        other = script.send("post", "jobs/", {"project": world.project.pk, "environment": "nothing"}, **key)
+        assert (other.status_code, other.json()["error"]["code"]) == (409, "conflict")
+        long = script.send("post", "jobs/", asked(world), **{"Idempotency-Key": "k" * 101})
+        assert long.status_code == 400 and "idempotency_key" in long.json()["error"]["fields"]
+
     @pytest.mark.parametrize(
         ("wrong", "field"),
         [
@@ -127,6 +135,11 @@ class TestList:
         assert self.ids(script, "q=queued&launcher=command") == {jobs["QUEUED"].pk, world.charlies_job.pk}  # type: ignore[union-attr]
         assert self.ids(script, "submitted_after=2099-01-01T00:00:00Z") == set()
         assert self.ids(Script(world.charlie), "") == {world.charlies_job.pk}  # type: ignore[union-attr]
+
+    @pytest.mark.parametrize("when", ["0001-01-01T00:00:00%2B14:00", "9999-12-31T23:59:59-14:00", "yesterday"])
+    def test_a_time_that_no_clock_shows_is_refused(self, world: World, when: str) -> None:
+        response = Script(world.bob).get(f"jobs/?submitted_after={when}")
+        assert response.status_code == 400 and "submitted_after" in response.json()["error"]["fields"]
 
     def test_hidden_fields_are_no_filters(self, world: World) -> None:
         every = self.ids(Script(world.charlie), "")

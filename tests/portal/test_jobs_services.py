@@ -147,13 +147,13 @@ def test_the_same_key_and_body_give_the_same_job(alice: User, project: Project) 
 def test_the_same_key_at_the_same_moment_gives_the_same_job(alice: User, project: Project) -> None:
     """Both looked and found nothing; the second to insert finds the first's job instead."""
     first = submit(alice, project, asked(project), idempotency_key="k", body=b"x")
-    looked = services._submitted_before
+    looked = services.submitted_before
     answers = iter([None])
 
     def blind_once(*said: Any) -> Job | None:
         return next(answers, None) or (looked(*said) if blind.call_count > 1 else None)
 
-    with mock.patch.object(services, "_submitted_before", side_effect=blind_once) as blind:
+    with mock.patch.object(services, "submitted_before", side_effect=blind_once) as blind:
         assert submit(alice, project, asked(project), idempotency_key="k", body=b"x") == first
     assert Job.objects.count() == 1 and IdempotencyKey.objects.count() == 1
 
