@@ -291,11 +291,7 @@ def _require_act(user: User, job: Job) -> None:
 
 def env_vars_for(user: User, job: Job) -> dict[str, str | None]:
     """Names and values of its environment variables; who may only look at the project gets the names."""
-    try:
-        require_member(user, job.project)
-    except Refused:
-        return dict.fromkeys(job.env_vars)
-    return dict(job.env_vars)
+    return dict(job.env_vars) if may_submit(role_of(user, job.project)) else dict.fromkeys(job.env_vars)
 
 
 # --- act on a job ------------------------------------------------------------------------------------------------

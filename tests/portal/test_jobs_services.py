@@ -4,6 +4,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from django.utils import timezone
 
 from portal.accounts.models import Limit, User
 from portal.cluster.models import Gpu
@@ -254,6 +255,17 @@ def test_who_may_act_on_a_job(alice: User, project: Project) -> None:
     Membership.objects.filter(user=bob).update(role="viewer")
     with pytest.raises(Refused):
         cancel(bob, Job.objects.filter(state="QUEUED")[0])
+
+
+def test_values_of_variables_are_for_those_who_may_submit_and_stay_so_in_the_archive(
+    alice: User, project: Project
+) -> None:
+    job = make_job(project, env_vars={"A": "1"})
+    viewer = member(project, "eve", "viewer")
+    for archived_at in (None, timezone.now()):
+        job.project.archived_at = archived_at
+        assert services.env_vars_for(alice, job) == {"A": "1"}
+        assert services.env_vars_for(viewer, job) == {"A": None}
 
 
 def test_who_sees_a_job(alice: User, project: Project) -> None:
