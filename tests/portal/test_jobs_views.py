@@ -162,6 +162,12 @@ class TestHome:
         for text in ("busy one", "waiting one", "It needs 4 GPUs; 1 is free.", "40 %", "1<small> of 2</small>"):
             assert text in page
 
+    def test_a_machine_that_waits_for_approval_is_not_told_of(self, lab: Lab) -> None:
+        new = world.make_node("newcomer", approved_at=None)
+        new.environments.create(environment=lab.environment, state="failed", detail="no compiler on newcomer")
+        page = browser(lab.charlie).get("/").content.decode()
+        assert "newcomer" not in page and "1<small> of 1</small>" in page
+
     def test_steps_disappear_with_the_first_success(self, lab: Lab) -> None:
         lab.ended()
         assert "First steps" not in browser(lab.alice).get("/").content.decode()
@@ -435,6 +441,10 @@ class TestOneJob:
         services.hold(lab.alice, job)
         again = client.get(f"/jobs/{job.pk}/live?edition={edition}")
         assert again.status_code == 200 and "held" in again.content.decode()
+
+    def test_the_live_part_shows_texts_as_they_are(self, lab: Lab) -> None:
+        job = lab.job(waiting_reason="It waits for the second-edition-node.")
+        assert "second-edition-node" in browser(lab.alice).get(f"/jobs/{job.pk}/live").content.decode()
 
     def test_acting_leads_back_to_the_job_and_says_what_happened(self, lab: Lab) -> None:
         client = browser(lab.alice)
