@@ -2,6 +2,7 @@
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
+from django.template.loader import render_to_string
 from django.views.decorators.csrf import requires_csrf_token
 
 from portal.rest import NOT_FOUND, error_response
@@ -13,7 +14,7 @@ TEXTS = {
         "There is nothing here",
         "Or you may not see it. Check the address, or ask an owner of the project to share it.",
     ),
-    500: ("Something broke on our side", "It is written down for the admin. Try again in a moment."),
+    500: ("Something went wrong here", "It has been logged. Try again in a moment."),
 }
 STALE = "The form was too old or came from another site. Load the page again and send it once more."
 
@@ -35,28 +36,23 @@ def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Plain on purpose: the database may be what is broken, so nobody's name and no banner."""
-    if _is_program(request):
-        return _json(request, 500)
-    return HttpResponse(_plain_page(), status=500)
-
-
-def _plain_page() -> str:
-    title, advice = TEXTS[500]
-    return f'<!doctype html><html lang="en"><title>{title}</title><h1>{title}</h1><p>{advice}</p><p><a href="/">Home</a></p>'
+    """Without the request: the database may be what is broken, so nobody's name and no banner."""
+    if is_program(request):
+        return _json(500)
+    return HttpResponse(render_to_string("500.html"), status=500)
 
 
 @requires_csrf_token
 def _answer(request: HttpRequest, status: int, advice: str = "") -> HttpResponse:
-    if _is_program(request):
-        return _json(request, status)
+    if is_program(request):
+        return _json(status)
     title, text = TEXTS[status]
     return render(request, "error.html", {"title": title, "advice": advice or text}, status=status)
 
 
-def _is_program(request: HttpRequest) -> bool:
+def is_program(request: HttpRequest) -> bool:
     return request.path.startswith(("/api/", "/agent/"))
 
 
-def _json(request: HttpRequest, status: int) -> JsonResponse:
-    return error_response(request, status, NOT_FOUND if status == 404 else TEXTS[status][0] + ".")
+def _json(status: int) -> JsonResponse:
+    return error_response(status, NOT_FOUND if status == 404 else TEXTS[status][0] + ".")

@@ -11,6 +11,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from whitenoise.middleware import WhiteNoiseMiddleware
 
+from portal.errors import is_program
 from portal.rest import error_response
 
 Answer = HttpResponseBase | Awaitable[HttpResponseBase]
@@ -40,8 +41,8 @@ class RefuseNul:
 
     def _refusal(self, request: HttpRequest) -> HttpResponseBase:
         text = "An address cannot contain a NUL character."
-        if request.path.startswith("/api/"):
-            return error_response(request, 400, text)
+        if is_program(request):
+            return error_response(400, text)
         return HttpResponse(text, status=400, content_type="text/plain")
 
 

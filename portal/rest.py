@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from django.core.exceptions import PermissionDenied as DjangoPermissionDenied
 from django.core.exceptions import RequestDataTooBig
-from django.http import Http404, HttpRequest, JsonResponse
+from django.http import Http404, JsonResponse
 from drf_spectacular.utils import OpenApiResponse, inline_serializer
 from rest_framework import exceptions, serializers, status
 from rest_framework.pagination import PageNumberPagination
@@ -138,7 +138,7 @@ def _flat(detail: Any, path: str = "") -> Iterator[tuple[str, list[str]]]:
         yield path, [str(one) for one in (detail if isinstance(detail, list) else [detail])]
 
 
-def error_response(request: HttpRequest, status_code: int, message: str) -> JsonResponse:
+def error_response(status_code: int, message: str) -> JsonResponse:
     """The same shape for what happens outside the endpoints: unknown addresses, failures."""
     return JsonResponse(body(status_code, message), status=status_code)
 

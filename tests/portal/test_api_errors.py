@@ -47,6 +47,12 @@ def test_what_a_script_gets_wrong(world: World, method: str, path: str, data: An
     assert (response.status_code, code_of(response)) == (status, code), response.content
 
 
+@pytest.mark.parametrize("address", ["/api/v1/%00", "/agent/v1/%00", "/agent/v1/wait?seen=%00"])
+def test_a_nul_in_the_address(address: str) -> None:
+    response = Client().get(address)
+    assert (response.status_code, code_of(response)) == (400, "invalid")
+
+
 @pytest.mark.parametrize(
     "body",
     [b"{", b"[]", b"7", b"\xff", b'{"name": NaN}', b'{"a":' * 5000, b'{"name": ' + b"9" * 5000 + b"}", b'"\\ud800"'],
