@@ -5,7 +5,7 @@ from typing import Any
 
 from django.contrib.auth.models import AnonymousUser
 from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 
 from portal.cluster.models import LIVE_NODE, Node
@@ -35,12 +35,12 @@ class Entry:
 def site(request: HttpRequest) -> dict[str, Any]:
     user = getattr(request, "user", AnonymousUser())
     if not user.is_authenticated:
-        return {"sign_in_url": _url("accounts:sign-in")}
+        return {"sign_in_url": reverse("accounts:sign-in")}
     shown = (*MAIN, ADMIN) if user.is_staff else MAIN
     return {
-        "navigation": [entry for place in shown if (entry := _entry(place, request.path))],
-        "personal_navigation": [entry for place in PERSONAL if (entry := _entry(place, request.path))],
-        "sign_out_url": _url("accounts:sign-out"),
+        "navigation": [_entry(place, request.path) for place in shown],
+        "personal_navigation": [_entry(place, request.path) for place in PERSONAL],
+        "sign_out_url": reverse("accounts:sign-out"),
         "process_runtime": SimpleLazyObject(_has_process_node),
     }
 
@@ -49,15 +49,7 @@ def _has_process_node() -> bool:
     return Node.objects.filter(LIVE_NODE, runtime=Node.Runtime.PROCESS).exists()
 
 
-def _entry(place: tuple[str, str, str, str], path: str) -> Entry | None:
+def _entry(place: tuple[str, str, str, str], path: str) -> Entry:
     name, text, icon, prefix = place
-    url = _url(name)
     current = path == prefix if prefix == "/" else bool(prefix) and path.startswith(prefix)
-    return Entry(url, text, icon, current) if url else None
-
-
-def _url(name: str) -> str:
-    try:
-        return reverse(name)
-    except NoReverseMatch:
-        return ""
+    return Entry(reverse(name), text, icon, current)
