@@ -7,7 +7,6 @@ from django.contrib.auth.models import Group
 from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_safe
 
 from portal.accounts.models import Limit, User
@@ -93,8 +92,9 @@ def _plain(value: object) -> object:
 
 
 def _trouble() -> Cycle | None:
-    """The last turn, when it went wrong and not long ago."""
+    """The last turn, when it went wrong and nobody has switched since. However long ago: what goes on being wrong
+    is recorded once, and so is its end (``cycle._record``)."""
     last = Cycle.objects.select_related("config").first()
-    if last is None or not last.error or (timezone.now() - last.at).total_seconds() > 3600:
+    if last is None or not last.error or last.config_id != services.current_config().pk:
         return None
     return last

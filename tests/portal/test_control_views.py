@@ -1,5 +1,7 @@
 """The admin's entrance and the page of the scheduling policy."""
 
+from datetime import timedelta
+
 import pytest
 from django.test import Client
 from django.utils import timezone
@@ -108,4 +110,13 @@ def test_turns_are_shown_and_one_that_failed_is_loud(client: Client) -> None:
         page = client.get(path).content.decode()
         assert 'role="alert"' in page and "&lt;boom&gt;" in page
     Cycle.objects.create(epoch=1, snapshot_sha256="", duration_ms=1.0, at=timezone.now())
+    assert 'role="alert"' not in client.get("/admin/").content.decode()
+
+
+def test_what_goes_on_being_wrong_stays_loud_until_a_switch(client: Client, admin: User) -> None:
+    config = services.switch_policy(admin, "elastic_fifo", {})
+    days_ago = timezone.now() - timedelta(days=2)
+    Cycle.objects.create(epoch=1, snapshot_sha256="", duration_ms=1.0, config=config, error="It broke.", at=days_ago)
+    assert 'role="alert"' in client.get("/admin/").content.decode()
+    services.switch_policy(admin, "fifo", {})
     assert 'role="alert"' not in client.get("/admin/").content.decode()
