@@ -13,7 +13,7 @@ from portal.accounts.permissions import signed_in
 from portal.downloads import download
 from portal.jobs import logs, outputs
 from portal.jobs.models import Job, LogStream, Output
-from portal.streaming import PIECE_BYTES, gathered
+from portal.streaming import gathered
 
 VIEW_BYTES = 256 * 1024
 """As much of a text as the page shows; the rest is for the download."""
@@ -24,8 +24,6 @@ IMAGES = {
     b"GIF89a": "image/gif",
 }
 """Kinds that run nothing, known by their first bytes. SVG is a document with scripts and no such kind."""
-MOST_STREAMS = 400
-"""Merged by time into one text: each keeps a file's position and a line in memory."""
 
 
 def visible_job(request: HttpRequest, pk: int) -> Job:
@@ -43,7 +41,7 @@ def log(request: HttpRequest, pk: int) -> HttpResponseBase:
     number = request.GET.get("attempt", "")
     if number:
         rows = rows.filter(container__attempt__number=int(number) if number.isdecimal() and len(number) < 9 else -1)
-    found = list(rows.order_by("container__attempt__number", "container__index", "name")[:MOST_STREAMS])
+    found = list(rows.order_by("container__attempt__number", "container__index", "name")[: logs.MOST_MERGED])
     # one attempt after the other: their lines never mix
     by_attempt: dict[int, list[LogStream]] = {}
     for row in found:
@@ -68,14 +66,7 @@ def raw_stream(request: HttpRequest, pk: int, stream_pk: int) -> HttpResponseBas
     )
     part = row.container
     name = f"job-{job.pk}-attempt-{part.attempt.number}-{part.role}-{part.index}-{row.name}.log"
-    return download(request, name, _raw(row), row.size)
-
-
-def _raw(row: LogStream) -> Iterator[bytes]:
-    start = 0
-    while piece := logs.read(row, start, PIECE_BYTES):
-        yield piece
-        start += len(piece)
+    return download(request, name, logs.pieces(row), row.size)
 
 
 # --- outputs -----------------------------------------------------------------------------------------------------
@@ -97,7 +88,7 @@ def _opened(output: Output) -> BinaryIO:
 @require_safe
 def output(request: HttpRequest, pk: int, path: str) -> HttpResponseBase:
     row = _output(request, pk, path)
-    return download(request, path, _pieces(_opened(row)), row.size)
+    return download(request, path, outputs.pieces(_opened(row)), row.size)
 
 
 @require_safe
@@ -110,7 +101,7 @@ def image(request: HttpRequest, pk: int, path: str) -> HttpResponseBase:
         file.close()
         raise Http404("This is no image that can be shown.")
     file.seek(0)
-    response = download(request, path, _pieces(file), row.size, kind)
+    response = download(request, path, outputs.pieces(file), row.size, kind)
     del response["Content-Disposition"]
     return response
 
@@ -187,14 +178,8 @@ def _zip(rows: Sequence[Output]) -> Iterator[bytes]:
             info = zipfile.ZipInfo(row.path, row.stored_at.timetuple()[:6])
             info.external_attr = 0o644 << 16
             with archive.open(info, "w", force_zip64=True) as entry:
-                for piece in _pieces(file):
+                for piece in outputs.pieces(file):
                     entry.write(piece)
                     yield pipe.take()
             yield pipe.take()
     yield pipe.take()
-
-
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    with file:
-        while piece := file.read(PIECE_BYTES):
-            yield piece

@@ -1,7 +1,6 @@
 """Logs and outputs of jobs over REST: as one text, as exact bytes of one stream, or followed by cursor."""
 
 import re
-from collections.abc import Iterator
 
 from django.db.models import QuerySet
 from django.http import Http404, StreamingHttpResponse
@@ -22,12 +21,10 @@ from portal.jobs.consumers import LATE
 from portal.jobs.models import Attempt, LogStream, Output
 from portal.jobs.serializers import NewsSerializer, OutputSerializer, StreamSerializer
 from portal.rest import body, refusals
-from portal.streaming import PIECE_BYTES, gathered
+from portal.streaming import gathered
 
 MOST_BYTES = 1024 * 1024
 """In one answer to following; whoever is behind asks again at once."""
-MOST_STREAMS = 400
-LARGEST = 2**62
 RANGE = re.compile(r"bytes=([0-9]{1,18})?-([0-9]{1,18})?")
 CURSOR = re.compile(r"(?:[0-9]{1,18}:[0-9]{1,18}(?:,(?!$)|$)){0,400}")
 
@@ -70,7 +67,7 @@ class Log(OfJob):
         if request.query_params.get("stream"):
             return self._bytes(request)
         attempt = self._attempt(request)
-        streams = logs.streams_of(attempt)[:MOST_STREAMS] if attempt else []
+        streams = logs.streams_of(attempt)[: logs.MOST_MERGED] if attempt else []
         wanted = {name: request.query_params.get(name) in ("1", "true") for name in ("raw", "times")}
         lines = logs.as_text(streams, plain=not wanted["raw"], times=wanted["times"])
         name = f"job-{job_pk}.log"
@@ -95,7 +92,7 @@ class Log(OfJob):
             refusal["Content-Range"] = f"bytes */{row.size}"
             return refusal
         length = max(0, end - start)
-        response = download(request._request, f"{row.name}.log", _pieces(row, start, length), length)
+        response = download(request._request, f"{row.name}.log", logs.pieces(row, start, length), length)
         response.status_code = status
         response["Accept-Ranges"] = "bytes"
         response["X-Log-Size"] = str(row.size)
@@ -122,7 +119,7 @@ class Log(OfJob):
             rows = rows.filter(container__attempt__number=number)
         positions = _positions(request.query_params.get("cursor", ""))
         pieces, left, more = [], MOST_BYTES, False
-        for row in rows.select_related("container__attempt").order_by("id")[:MOST_STREAMS]:
+        for row in rows.select_related("container__attempt").order_by("id")[: logs.MOST_MERGED]:
             start = min(positions.get(row.pk, 0), row.size)
             data = logs.read(row, start, left)
             ended = (row.closed or late) and start + len(data) == row.size
@@ -163,13 +160,7 @@ class Outputs(mixins.ListModelMixin, OfJob):
             file = outputs.open_output(row)
         except FileNotFoundError as error:
             raise Http404 from error
-
-        def pieces() -> Iterator[bytes]:
-            with file:
-                while piece := file.read(PIECE_BYTES):
-                    yield piece
-
-        return download(request._request, path, pieces(), row.size)
+        return download(request._request, path, outputs.pieces(file), row.size)
 
 
 def _number(request: Request, name: str) -> int | None:
@@ -209,9 +200,3 @@ def _whole_characters(data: bytes) -> bytes:
         length = 2 if byte >> 5 == 0b110 else 3 if byte >> 4 == 0b1110 else 4 if byte >> 3 == 0b11110 else 1
         return data[:-back] if length > back else data
     return data
-
-
-def _pieces(row: LogStream, start: int, left: int) -> Iterator[bytes]:
-    while left and (piece := logs.read(row, start, min(left, PIECE_BYTES))):
-        start, left = start + len(piece), left - len(piece)
-        yield piece

@@ -30,6 +30,8 @@ TAIL_LINE_BYTES = 1000
 STREAM_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,19}")
 MAX_STREAMS = 100
 """Of one container; a rank has one, so far more than any machine has GPUs."""
+MOST_MERGED = 400
+"""Streams in one answer: each keeps a file's position and a line in memory."""
 LATEST_MS = 253_402_300_799_000
 """The end of the year 9999: what a date can hold."""
 CUT_MARKER = b"\n[Schedulearn: this log is full (%d MiB). The rest was dropped.]\n"
@@ -210,17 +212,17 @@ def lines(stream: LogStream) -> Iterator[Line]:
     marks = iter(_marks(stream))
     coming = next(marks, None)
     ms, offset = 0, 0
-    for data in _split(_pieces(stream)):
+    for data in _split(pieces(stream)):
         while coming and coming[0] <= offset:
             ms, coming = max(ms, coming[1]), next(marks, None)
         yield Line(ms, offset, data)
         offset += len(data)
 
 
-def _split(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _split(source: Iterable[bytes]) -> Iterator[bytes]:
     """At line feeds alone: a carriage return is part of a progress bar's line."""
     rest = b""
-    for piece in pieces:
+    for piece in source:
         *whole, rest = (rest + piece).split(b"\n")
         yield from (line + b"\n" for line in whole)
         if len(rest) >= READ_BYTES:
@@ -230,11 +232,12 @@ def _split(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _pieces(stream: LogStream) -> Iterator[bytes]:
-    start = 0
-    while piece := read(stream, start, READ_BYTES):
+def pieces(stream: LogStream, start: int = 0, length: int | None = None) -> Iterator[bytes]:
+    """At most ``length`` bytes from ``start``, or all, as they were written."""
+    left = stream.size if length is None else length
+    while piece := read(stream, start, min(left, READ_BYTES)):
         yield piece
-        start += len(piece)
+        start, left = start + len(piece), left - len(piece)
 
 
 def _marks(stream: LogStream) -> Iterator[tuple[int, int]]:

@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,6 +23,7 @@ from portal.wake import wake_job_viewers
 
 MAX_FILES = 10_000
 MAX_PATH = 500
+READ_BYTES = 64 * 1024
 UNWANTED = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 
 
@@ -52,6 +53,13 @@ def open_output(output: Output) -> BinaryIO:
     """Its bytes; raises FileNotFoundError when they are gone."""
     handle = os.open(folder_of(output.job_id) / output.sha256, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     return os.fdopen(handle, "rb")
+
+
+def pieces(file: BinaryIO) -> Iterator[bytes]:
+    """The rest of a file, which is closed after it."""
+    with file:
+        while piece := file.read(READ_BYTES):
+            yield piece
 
 
 def room_for(job_id: int, path: str) -> int:

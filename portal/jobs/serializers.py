@@ -4,6 +4,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from portal.jobs.logs import label_of
 from portal.jobs.models import Attempt, Container, Job, JobEvent, LogStream, Outcome, Output, StopReason
 
 
@@ -123,7 +124,7 @@ class StreamSerializer(serializers.ModelSerializer[LogStream]):
         read_only_fields = fields
 
     def get_label(self, stream: LogStream) -> str:
-        return stream.label or ("set-up" if stream.name == "setup" else f"rank {stream.name}")
+        return label_of(stream)
 
 
 class ContainerSerializer(serializers.ModelSerializer[Container]):
