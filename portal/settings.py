@@ -8,7 +8,10 @@ Two sizes of the same program:
 
 import os
 import secrets
+import tempfile
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import dj_database_url
 from csp.constants import NONCE, NONE, SELF
@@ -38,9 +41,26 @@ def env_list(name: str) -> list[str]:
 
 def env_secret(name: str) -> str:
     """The variable itself, or the content of the file that NAME_FILE points to."""
-    if path := os.environ.get(f"{name}_FILE"):
+    path = os.environ.get(f"{name}_FILE")
+    if not path:
+        return os.environ.get(name, "")
+    try:
         return Path(path).read_text().strip()
-    return os.environ.get(name, "")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ImproperlyConfigured(f"{name}_FILE ({path}) cannot be read: {error}.") from error
+
+
+def env_site(name: str, default: str) -> str:
+    """An address of http or https, without a slash at its end: paths are put behind it."""
+    value = (os.environ.get(name) or default).rstrip("/")
+    try:
+        parts = urlsplit(value)
+        known = parts.scheme in ("http", "https") and parts.hostname and not parts.path and not parts.query
+    except ValueError:
+        known = False
+    if not known:
+        raise ImproperlyConfigured(f"{name} must be like https://schedulearn.example.org, not {value!r}.")
+    return value
 
 
 def make_home(path: Path) -> Path:
@@ -59,11 +79,13 @@ HOME = make_home(Path(os.environ.get("SCHEDULEARN_HOME") or BASE_DIR / "var"))
 
 
 def stored_secret_key(path: Path) -> str:
-    """The small size makes its own key once and keeps it beside its database."""
+    """The small size makes its own key once and keeps it beside its database. Of several at once, one key stays."""
     if not path.exists():
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as file:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".secret_key-") as file:  # mode 0600
             file.write(secrets.token_urlsafe(50))
+            file.flush()
+            with suppress(FileExistsError):
+                os.link(file.name, path)
     return path.read_text().strip()
 
 
@@ -91,7 +113,7 @@ if len(SECRET_KEY) < 32:
     raise ImproperlyConfigured("SECRET_KEY is too short: use at least 32 characters.")
 
 PORT = env_int("PORT", 8000, 1, 65535)
-SITE_URL = os.environ.get("SITE_URL") or f"http://localhost:{PORT}"
+SITE_URL = env_site("SITE_URL", f"http://localhost:{PORT}")
 """Where people reach the portal; used in links sent by mail and in the join line of nodes."""
 ALLOWED_HOSTS = env_list("ALLOWED_HOSTS") or ["localhost", "127.0.0.1", "[::1]"]
 if LAB and "*" in ALLOWED_HOSTS:

@@ -166,7 +166,7 @@ def invites(request: HttpRequest) -> HttpResponse:
     form, link = InviteForm(request.POST if request.method == "POST" else None), ""
     if request.method == "POST" and form.is_valid():
         _, token = services.create_invite(signed_in(request), **form.cleaned_data)
-        link = settings.SITE_URL.rstrip("/") + reverse("accounts:invite", args=[token])
+        link = settings.SITE_URL + reverse("accounts:invite", args=[token])
         form = InviteForm()
     rows = Paginator(Invite.objects.select_related("created_by", "used_by").prefetch_related("groups"), PAGE)
     context = {"form": form, "link": link, "page_obj": rows.get_page(request.GET.get("page"))}

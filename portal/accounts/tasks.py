@@ -14,9 +14,7 @@ log = logging.getLogger(__name__)
 
 def send_reset_mail(*, user_name: str, to: str, token: str, uid: str) -> None:
     path = reverse("accounts:password-reset-confirm", args=[uid, token])
-    text = render_to_string(
-        "accounts/mail_reset.txt", {"user_name": user_name, "link": settings.SITE_URL.rstrip("/") + path}
-    )
+    text = render_to_string("accounts/mail_reset.txt", {"user_name": user_name, "link": settings.SITE_URL + path})
     try:
         mail.delay("Choose a new password for Schedulearn", text, to)
     except OperationalError:

@@ -1,0 +1,63 @@
+"""What the environment says is taken or refused with a sentence, before anything has started."""
+
+import stat
+from pathlib import Path
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from portal import settings
+
+
+@pytest.mark.parametrize("said", ["true", "1", "Yes"])
+def test_switches_are_read(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    monkeypatch.setenv("SWITCH", said)
+    assert settings.env_bool("SWITCH", False) is True
+
+
+def test_nonsense_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ODD", "maybe")
+    with pytest.raises(ImproperlyConfigured, match="ODD must be true or false"):
+        settings.env_bool("ODD", False)
+    for said in ("maybe", "0", "11", "-1", "1.5"):
+        monkeypatch.setenv("ODD", said)
+        with pytest.raises(ImproperlyConfigured, match="ODD must be a whole number from 1 to 10"):
+            settings.env_int("ODD", 5, 1, 10)
+
+
+def test_the_site_has_no_slash_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SITE", "https://lab.example:8443/")
+    assert settings.env_site("SITE", "") == "https://lab.example:8443"
+    assert settings.env_site("OTHER", "http://localhost:8000") == "http://localhost:8000"
+
+
+@pytest.mark.parametrize(
+    "said", ["lab.example", "lab.example:8000", "ftp://lab.example", "https://", "https://lab.example/gpus", "http://["]
+)
+def test_a_site_that_no_link_could_begin_with_is_refused(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    monkeypatch.setenv("SITE", said)
+    with pytest.raises(ImproperlyConfigured, match="SITE must be like https://"):
+        settings.env_site("SITE", "")
+
+
+def test_a_secret_may_lie_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WORD_FILE", str(tmp_path / "word"))
+    with pytest.raises(ImproperlyConfigured, match="WORD_FILE .* cannot be read"):
+        settings.env_secret("WORD")
+    (tmp_path / "word").write_text("sesame\n")
+    assert settings.env_secret("WORD") == "sesame"
+
+
+def test_the_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "secret_key"
+    key = settings.stored_secret_key(path)
+    assert len(key) >= 50 and settings.stored_secret_key(path) == key
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_key_that_another_process_made_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "secret_key"
+    path.write_text("k" * 50)
+    monkeypatch.setattr(Path, "exists", lambda self: False)  # as it looked a moment ago
+    assert settings.stored_secret_key(path) == "k" * 50
