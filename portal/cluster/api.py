@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from django.apps import apps
 from django.db.models import Prefetch, QuerySet
 from django.http import Http404
 from drf_spectacular.utils import extend_schema
@@ -36,10 +35,7 @@ class Nodes(ViewSet):
         return [IsAuthenticated()] if self.action in self.LOOKING else [IsAdmin()]
 
     def _context(self, nodes: Sequence[Node]) -> dict[str, Any]:
-        """Which of the jobs on these machines the caller may know of, asked once for all."""
-        held = {job.pk for node in nodes for gpu in node.gpus.all() if (job := services.holder(gpu))}
-        visible = apps.get_model("jobs", "Job").objects.visible_to(signed_in(self.request))
-        return {"visible_jobs": set(visible.filter(pk__in=held).values_list("pk", flat=True))}
+        return {"known_jobs": services.known_jobs(signed_in(self.request), nodes)}
 
     def _shown(self, user: User) -> list[Node]:
         """Machines that wait for approval are the admins' business."""

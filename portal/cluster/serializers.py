@@ -35,7 +35,7 @@ class GpuSerializer(serializers.ModelSerializer[Gpu]):
 
     def get_job(self, gpu: Gpu) -> int | None:
         job = holder(gpu)
-        return job.pk if job is not None and job.pk in self.context["visible_jobs"] else None
+        return job.pk if job is not None and job.pk in self.context["known_jobs"] else None
 
 
 class NodeEnvironmentSerializer(serializers.Serializer[Any]):

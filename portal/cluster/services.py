@@ -200,6 +200,13 @@ def holder(gpu: Gpu) -> Any:
     return live[0].attempt.job if live else None
 
 
+def known_jobs(user: User, nodes: Sequence[Node]) -> set[int]:
+    """Which of the jobs that hold GPUs of ``nodes_with_gpus`` the user may know of: one query for all."""
+    held = {job.pk for node in nodes for gpu in node.gpus.all() if (job := holder(gpu))}
+    visible = apps.get_model("jobs", "Job").objects.visible_to(user)
+    return set(visible.filter(pk__in=held).values_list("pk", flat=True))
+
+
 def is_online(node: Node, now: datetime | None = None) -> bool:
     """Heard of within the last seconds."""
     now = now or timezone.now()

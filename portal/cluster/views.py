@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from django.apps import apps
 from django.conf import settings
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -78,10 +77,8 @@ def state_of(node: Node) -> tuple[str, str]:
 
 
 def machines_for(user: User) -> list[Machine]:
-    """Nodes with their GPUs; which jobs on them the user may know of is asked once for all."""
     nodes = services.nodes_with_gpus()
-    held = {job.pk for node in nodes for gpu in node.gpus.all() if (job := services.holder(gpu))}
-    known = set(apps.get_model("jobs", "Job").objects.visible_to(user).filter(pk__in=held).values_list("pk", flat=True))
+    known = services.known_jobs(user, nodes)
     machines = []
     for node in nodes:
         slots = []
