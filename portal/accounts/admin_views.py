@@ -101,8 +101,11 @@ def group(request: HttpRequest, pk: int) -> HttpResponse:
     names = " ".join(row.user_set.order_by("username").values_list("username", flat=True))
     form = MembersForm(request.POST if request.method == "POST" else None, initial={"names": names})
     if request.method == "POST" and form.is_valid():
-        services.set_members(signed_in(request), row, form.cleaned_data["names"])
-        messages.success(request, f"The members of {row.name} are saved.")
+        try:
+            services.set_members(signed_in(request), row, form.cleaned_data["names"])
+            messages.success(request, f"The members of {row.name} are saved.")
+        except Refused as refusal:
+            messages.error(request, str(refusal))
         return redirect("accounts:groups")
     return render(
         request, "accounts/admin_group.html", {"group": row, "form": form}, status=400 if form.errors else 200

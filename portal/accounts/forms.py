@@ -104,7 +104,7 @@ class GroupForm(forms.ModelForm):
 
 
 class MembersForm(forms.Form):
-    """User names, because a list of everybody does not scale; the page offers them while one types."""
+    """User names as text, because a list of everybody to choose from does not scale."""
 
     names = forms.CharField(
         required=False,

@@ -8,7 +8,7 @@ from django.contrib.auth import password_validation
 from django.contrib.auth.models import Group
 from django.contrib.auth.tokens import default_token_generator
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.urls import reverse
 from django.utils import timezone
@@ -84,7 +84,13 @@ def accept_invite(token: str, *, username: str, password: str, email: str = "") 
         invite = open_invites().select_for_update(of=("self",)).filter(token_digest=digest(token)).first()
         if invite is None:
             raise Refused("This invitation was used already or has expired. Ask your admin for a new one.", "conflict")
-        user = User.objects.create_user(username, email, password, is_staff=invite.makes_admin)
+        try:
+            with transaction.atomic():
+                user = User.objects.create_user(username, email, password, is_staff=invite.makes_admin)
+        except IntegrityError as error:  # somebody took them between the form's look and now
+            raise Refused(
+                "This name or e-mail address has just been taken. Choose another.", field="username"
+            ) from error
         user.groups.set(invite.groups.all())
         Invite.objects.filter(pk=invite.pk).update(used_at=timezone.now(), used_by=user)
         audit(user, "user.join", f"user {user}", after={"admin": invite.makes_admin, "invite": invite.pk})
@@ -180,7 +186,8 @@ def delete_group(actor: User, group: Group) -> None:
 
 def set_members(actor: User, group: Group, users: Iterable[User]) -> None:
     with transaction.atomic():
-        Group.objects.select_for_update().get(pk=group.pk)
+        if not Group.objects.select_for_update().filter(pk=group.pk).exists():
+            raise Refused(f"The group {group.name} has been deleted meanwhile.", "conflict")
         before = sorted(group.user_set.values_list("username", flat=True))
         group.user_set.set(users)
         after = sorted(group.user_set.values_list("username", flat=True))
@@ -194,9 +201,11 @@ def set_members(actor: User, group: Group, users: Iterable[User]) -> None:
 def create_token(
     user: User, name: str, *, scope: str = ApiToken.Scope.WRITE, expires_at: datetime | None = None
 ) -> tuple[ApiToken, str]:
-    if live_tokens(user).count() >= MOST_TOKENS:
-        raise Refused(f"You have {MOST_TOKENS} API tokens already. Revoke one you no longer use.", "limit")
-    return ApiToken.issue(user, name, scope=scope, expires_at=expires_at)
+    with transaction.atomic():
+        User.objects.select_for_update(of=("self",)).get(pk=user.pk)  # two requests at once must not both be the last
+        if live_tokens(user).count() >= MOST_TOKENS:
+            raise Refused(f"You have {MOST_TOKENS} API tokens already. Revoke one you no longer use.", "limit")
+        return ApiToken.issue(user, name, scope=scope, expires_at=expires_at)
 
 
 def live_tokens(user: User) -> QuerySet[ApiToken]:

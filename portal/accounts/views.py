@@ -86,11 +86,13 @@ def invite(request: HttpRequest, token: str) -> HttpResponse:
             user = services.accept_invite(
                 token, username=data["username"], password=data["password"], email=data["email"]
             )
-        except Refused:
-            return render(request, "accounts/invite_invalid.html", status=404)
-        login(request, user, backend=BACKEND)
-        messages.success(request, f"Welcome, {user}.")
-        return redirect("home")
+            login(request, user, backend=BACKEND)
+            messages.success(request, f"Welcome, {user}.")
+            return redirect("home")
+        except Refused as refusal:
+            if refusal.code == "conflict":
+                return render(request, "accounts/invite_invalid.html", status=404)
+            form.add_error(refusal.field, refusal.message)
     return render(request, "accounts/invite.html", {"form": form, "first": found.created_by is None})
 
 
@@ -100,9 +102,8 @@ class Profile(UpdateView):
     success_url = reverse_lazy("accounts:profile")
 
     def get_object(self, queryset: Any = None) -> User:
-        return User.objects.get(
-            pk=signed_in(self.request).pk
-        )  # a copy: what a form refuses must not show in the page's head
+        # a copy: what a form refuses must not show in the page's head
+        return User.objects.get(pk=signed_in(self.request).pk)
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         user = signed_in(self.request)

@@ -224,6 +224,17 @@ class TestInvites:
             assert said in page.content.decode(), said
         assert self.join(path).status_code == 302
 
+    def test_a_name_taken_while_it_was_typed_is_said_beside_it(
+        self, people: dict[str, User], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        _, token = services.create_invite(people["ada"])
+        path = reverse("accounts:invite", args=[token])
+        # the form looked before alice had joined
+        monkeypatch.setattr(User, "validate_constraints", lambda self, exclude: None)
+        page = self.join(path, "Alice")
+        assert page.status_code == 200 and "just been taken" in page.content.decode()
+        assert self.join(path).status_code == 302
+
     def test_a_role_cannot_be_smuggled_in(self, people: dict[str, User]) -> None:
         _, token = services.create_invite(people["ada"])
         data = {
@@ -301,9 +312,9 @@ class TestAdminPages:
 
     def test_the_last_admin_is_told_why_not(self, people: dict[str, User]) -> None:
         page = browser(people["ada"]).post(
-            reverse("accounts:user-act", args=[people["ada"].pk, "deactivate"]), follow=False
+            reverse("accounts:user-act", args=[people["ada"].pk, "deactivate"]), follow=True
         )
-        assert page.status_code == 302
+        assert "ada is the last admin. Make somebody else an admin first." in page.content.decode()
         assert User.objects.get(username="ada").is_active
 
     def test_groups_members_and_limits(self, people: dict[str, User]) -> None:
