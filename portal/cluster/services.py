@@ -134,14 +134,6 @@ def resume(actor: User | None, node: Node) -> Node:
 
 
 @transaction.atomic
-def rotate_token(actor: User | None, node: Node) -> str:
-    """A new token for a machine; the old one stops working at once."""
-    token = new_token()
-    _change(actor, node, "node.token_rotated", hide=("token_digest",), token_digest=digest(token))
-    return token
-
-
-@transaction.atomic
 def remove(actor: User | None, node: Node) -> Node:
     """Takes an empty machine out of the lab; its history stays. Its token stops working.
 
@@ -159,18 +151,17 @@ def remove(actor: User | None, node: Node) -> Node:
 
 
 @transaction.atomic
-def _change(actor: User | None, node: Node, action: str, *, hide: Sequence[str] = (), **values: Any) -> Node:
+def _change(actor: User | None, node: Node, action: str, **values: Any) -> Node:
     row = Node.objects.select_for_update().get(pk=node.pk)
     if row.removed_at is not None:
         raise Refused(f"{row.name} is no longer part of the lab.", "conflict")
-    shown = [name for name in values if name not in hide]
-    before = {name: _plain(getattr(row, name)) for name in shown}
+    before = {name: _plain(getattr(row, name)) for name in values}
     target = row.name
     for name, value in values.items():
         setattr(row, name, value)
         setattr(node, name, value)
     row.save(update_fields=list(values))
-    audit(actor, action, target, before=before, after={name: _plain(values[name]) for name in shown})
+    audit(actor, action, target, before=before, after={name: _plain(value) for name, value in values.items()})
     wake_node(row.pk)
     wake_scheduler()
     return row

@@ -63,13 +63,17 @@ def test_a_node_at_work_is_not_removed(admin: User) -> None:
     services.remove(admin, node)
 
 
-def test_a_new_token_ends_the_old_one_and_is_nowhere_to_be_read(admin: User) -> None:
+def test_a_removed_node_s_token_stops_working(admin: User) -> None:
     node = make_node(token_digest=digest("old"))
     assert services.node_for("old") == node
-    new = services.rotate_token(admin, node)
-    assert services.node_for("old") is None and services.node_for(new) == node
+    services.remove(admin, node)
+    assert services.node_for("old") is None
+
+
+def test_a_node_s_token_is_nowhere_to_be_read(admin: User) -> None:
+    token = services.join(services.issue_join_token(admin), "gpu-1", "docker", {}).token
     stored = str(list(AuditEntry.objects.values())) + str(list(Node.objects.values()))
-    assert new not in stored and digest(new) not in str(list(AuditEntry.objects.values()))
+    assert token not in stored and digest(token) not in str(list(AuditEntry.objects.values()))
 
 
 def test_join_tokens_are_kept_as_digests(admin: User) -> None:
