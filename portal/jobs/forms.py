@@ -268,7 +268,7 @@ def _from_job(job: Job, env_vars: Mapping[str, str | None]) -> dict[str, Any]:
         "max_gpus": job.max_gpus,
         "elastic": job.elastic,
         "environment": job.environment.key,
-        "time_amount": max(1, round(job.time_limit_seconds / unit)),
+        "time_amount": -(-job.time_limit_seconds // unit),  # rounded up: a copy has no less time
         "time_unit": unit,
         "arguments": shlex.join(job.arguments),
         "env_vars": "\n".join(f"{name}={value}" for name, value in env_vars.items() if value is not None),

@@ -376,6 +376,12 @@ class TestSubmit:
         assert second.copied_from == first and second.pk != first.pk
         assert services.submission_of(second) == services.submission_of(first)
 
+    @pytest.mark.parametrize(("limit", "shown"), [(7200, (2, 3600)), (150, (3, 60)), (10, (1, 60))])
+    def test_a_copy_has_no_less_time(self, lab: Lab, limit: int, shown: tuple[int, int]) -> None:
+        first = lab.job(time_limit_seconds=limit)
+        form = browser(lab.alice).get(f"/jobs/new?copy={first.pk}").context["form"]
+        assert (form["time_amount"].value(), form["time_unit"].value()) == shown
+
     def test_a_copy_can_use_newer_code(self, lab: Lab) -> None:
         first = lab.job()
         newer = world.make_code(lab.project, ("train.py",), "d" * 64)
