@@ -20,7 +20,6 @@ from portal.refused import Refused
 
 PAGE_SIZE = 25
 VERSIONS_PER_PAGE = 10
-MOST_MEMBERS_SHOWN = 100
 
 
 def visible_project(request: HttpRequest, pk: int) -> Project:
@@ -111,7 +110,7 @@ def show_project(
         "may_manage": services.may_manage(role),
         "page": page,
         "newest": page.object_list[0] if page.number == 1 and page.object_list else versions.first(),
-        "memberships": project.memberships.select_related("user")[:MOST_MEMBERS_SHOWN],
+        "memberships": project.memberships.select_related("user"),
         "roles": Membership.Role.choices,
         "share_form": share_form or ShareForm(auto_id="share_%s"),
         "upload_error": upload_error,

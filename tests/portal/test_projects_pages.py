@@ -142,6 +142,13 @@ def test_a_project_is_made_shared_and_archived_in_the_browser(people: dict[str, 
     assert "Speech" in alice.get(reverse("projects:list") + "?show=archived").content.decode()
 
 
+def test_an_owner_reaches_every_member(project: Project, people: dict[str, User]) -> None:
+    many = User.objects.bulk_create(User(username=f"student{n}", email=f"s{n}@example.org") for n in range(150))
+    Membership.objects.bulk_create(Membership(project=project, user=user) for user in many)
+    page = as_(people["alice"]).get(reverse("projects:detail", args=[project.pk])).content.decode()
+    assert "Remove student149" in page
+
+
 def test_what_cannot_be_done_is_said_beside_the_input(project: Project, people: dict[str, User]) -> None:
     alice = as_(people["alice"])
     page = alice.post(reverse("projects:share", args=[project.pk]), {"username": "nobody", "role": "member"})
