@@ -36,8 +36,6 @@ from portal.projects.serializers import (
 from portal.refused import Refused
 from portal.rest import Json, refusals
 
-MOST_FILES = 10_000
-
 
 class RawFile(BaseParser):
     """The file itself as the body: ``curl --data-binary @code.zip``. The view reads it, piece by piece."""
@@ -188,8 +186,8 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         files, paths = request.FILES.getlist("file"), fields.getlist("paths")
         if not files:
             raise Refused("Choose a file or a folder first.", field="file")
-        if len(files) > MOST_FILES or (paths and len(paths) != len(files)):
-            raise Refused("Each file needs its path, and there may be at most 10,000.", field="paths")
+        if paths and len(paths) != len(files):
+            raise Refused("Each file needs its path: send as many of one as of the other.", field="paths")
         names = paths or [file.name for file in files]
         return list(zip(names, files, strict=True)), fields.get("note", "")
 

@@ -130,6 +130,15 @@ class TestCode:
         assert response.status_code == 201, response.content
         assert [file["path"] for file in response.json()["files"]] == ["a.py", "deep/b.py"]
 
+    def test_a_folder_of_more_files_than_a_form_usually_has_fields(self, world: World) -> None:
+        names = [f"lab/{number}.py" for number in range(1_001)]
+        files = [SimpleUploadedFile("x.py", b"") for _ in names]
+        response = Script(world.bob).post(
+            f"projects/{world.project.pk}/code/", {"file": files, "paths": names}, format="multipart"
+        )
+        assert response.status_code == 201, response.content
+        assert len(response.json()["files"]) == len(names)
+
     @pytest.mark.parametrize(
         ("query", "data", "content_type"),
         [
