@@ -11,10 +11,14 @@ from portal.refused import Refused
 
 
 def run_example(user: User, example: Example, project: Project | None = None) -> Job:
-    code = use_example(user, example, project)
+    """On as many GPUs as the example is for, or as the lab has."""
     environment = Environment.objects.filter(key=example.environment, retired=False).first()
     if environment is None:
-        raise Refused(f"This example needs the environment {example.environment}, which this portal does not offer.")
+        raise Refused(
+            f"This example needs the environment {example.environment}, which this portal does not offer. Ask an admin."
+        )
+    code = use_example(user, example, project)
+    most = services.lab_gpus() or example.max_gpus
     submission = services.Submission(
         code=code,
         environment=environment,
@@ -25,7 +29,7 @@ def run_example(user: User, example: Example, project: Project | None = None) ->
         arguments=tuple(example.arguments),
         env_vars=example.env_vars,
         min_gpus=example.min_gpus,
-        max_gpus=example.max_gpus,
+        max_gpus=max(example.min_gpus, min(example.max_gpus, most)),
         elastic=example.elastic,
         time_limit_seconds=example.time_limit_seconds,
     )
