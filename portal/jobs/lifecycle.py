@@ -2,7 +2,7 @@
 
 Reports come in through ``advance``; what the loop wants goes out through ``start_attempt``, ``stop_attempt`` and
 ``stop_container``; ``settle`` draws the conclusions in the same transaction; ``sweep`` does what time alone demands.
-Everything may be repeated. Locks are taken in one order: job, attempt, container, node.
+Everything may be repeated. Locks are taken in one order: job, attempt, node, container.
 """
 
 import logging
