@@ -30,10 +30,17 @@ class Layer:
     title: str
     args: tuple[str, ...]
     needs: frozenset[str] = frozenset()
+    env: tuple[tuple[str, str], ...] = ()
 
 
 LAYERS = (
     Layer("fast", "pure: scheduling, and the house itself", ("tests/scheduling", "tests/architecture")),
+    Layer(
+        "laws",
+        "thousands of random worlds for every policy",
+        ("-n", "2", "--timeout=900", "-k", "laws", "tests/scheduling"),
+        env=(("LAW_EXAMPLES", "500"),),
+    ),
     Layer(
         "portal",
         "the portal on SQLite, agents and supervisors as processes",
@@ -201,7 +208,7 @@ def prepare(layer: Layer, stack: ExitStack, ready: dict[str, dict[str, str]]) ->
         if problem := stack.enter_context(engine.running_engine()):  # names itself in DOCKER_HOST
             return {}, problem
         ready["engine"] = {}
-    return {**os.environ, **(ready["servers"] if layer.name == "postgres" else {})}, ""
+    return {**os.environ, **dict(layer.env), **(ready["servers"] if layer.name == "postgres" else {})}, ""
 
 
 def main(names: list[str]) -> int:

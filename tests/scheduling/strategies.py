@@ -4,6 +4,7 @@ Hypothesis chooses sizes and a seed, and shrinks those; a plain generator fills 
 than drawing each number by itself.
 """
 
+import os
 import random
 from dataclasses import replace
 
@@ -14,6 +15,8 @@ from tests.scheduling.worlds import NOW
 
 NODE_NAMES = ("a", "b", "c", "d")
 OWNERS = ("alice", "bob", "charlie")
+EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "60"))
+"""Worlds per law: few in the fast tests, thousands in ``make test``."""
 
 
 def snapshots(*, most_jobs: int = 10, calm: bool = False) -> st.SearchStrategy[Snapshot]:
