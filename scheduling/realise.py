@@ -4,7 +4,7 @@ A policy ranks the jobs and says how many GPUs each should have. What remains is
 only from those who can give, stop nobody in vain, start what fits now, and tell the others what they wait for.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from scheduling import placement, reasons
@@ -23,11 +23,13 @@ def realise(
     why: Mapping[JobId, str] | None = None,
     state: Mapping[str, Any] | None = None,
     batches: Mapping[JobId, int] | None = None,
+    short: Callable[[Job, Capacity, int], str] = reasons.shortage,
 ) -> Plan:
     """The plan that comes closest to ``wanted`` GPUs per job.
 
     ``order`` has every running and waiting job, the most deserving first; a job wanted with 0, or left out of
-    ``wanted``, is to have none. ``why`` are the policy's own sentences for jobs it lets wait.
+    ``wanted``, is to have none. ``why`` are the policy's own sentences for jobs it lets wait; ``short`` tells those for
+    whom too little is left what they wait for, given how many are ahead of them.
 
     A running job that is preemptible and wanted with none is stopped only on behalf of a job before it in the order
     that fits in its place; an elastic one is resized in place; any other keeps what it holds. GPUs of stopped and
@@ -44,8 +46,46 @@ def realise(
                 pass
     now = act(snapshot, later, running, served, stopped, why)
     for ahead, job in enumerate(line):
-        why.setdefault(job.id, reasons.shortage(job, now, ahead))
+        why.setdefault(job.id, short(job, now, ahead))
     return Plan(now.held, why, state or {}, {job: size for job, size in (batches or {}).items() if job in now.held})
+
+
+def stand_in_line(
+    snapshot: Snapshot, order: Iterable[Job], size: Callable[[Job], int]
+) -> tuple[dict[JobId, int], Capacity]:
+    """Who would have GPUs if all that may be stopped stood in line again: ``size`` or nothing, skipping who does not fit.
+
+    Jobs that cannot be stopped are served before all others, wherever they stand. Also returns the ledger behind it,
+    in which the others are packed anew: good for counting, not for placing.
+    """
+    ledger = Capacity(snapshot, coming=True)
+    order = list(order)
+    again = {job.id for job in order if job.running and job.preemptible and ledger.nodes.keys() >= job.now_on.keys()}
+    for job in order:
+        if job.id in again:
+            ledger.evict(job)
+    wanted: dict[JobId, int] = {}
+    vain: set[Hashable] = set()
+    for job in order:
+        if job.running and job.id not in again:
+            wanted[job.id] = size(job)
+            while ledger.count(job) > wanted[job.id] and ledger.spare(job):
+                ledger.ask_back(job)
+            while job.elastic and ledger.count(job) < wanted[job.id] and ledger.grow(job):
+                pass
+    for job in order:
+        if job.id not in again and (not job.waiting or job.blocked):
+            continue
+        count = size(job)
+        terms = (count, ledger.terms(job))
+        if terms in vain:
+            continue
+        if where := ledger.fit(job, count):
+            ledger.give(job, where)
+            wanted[job.id] = count
+        else:
+            vain.add(terms)
+    return wanted, ledger
 
 
 def act(

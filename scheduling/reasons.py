@@ -83,6 +83,11 @@ def in_line(first: Job, ahead: int) -> str:
     return f"{jobs(ahead)} ahead of it and jobs start strictly in order; the first waits for {gpus(first.min_gpus)}."
 
 
+def outserved(reason: str, job: Job) -> str:
+    """It was stopped, or will wait, because it has had more than others."""
+    return f"{reason.rstrip('.')}; it has had {job.served_gpu_seconds / 3600:.1f} GPU-hours, and jobs that had fewer go first."
+
+
 def promised(count: int) -> str:
     """Others were asked for these GPUs on its behalf, or give them back anyway."""
     return f"{gpus(count)} {'is' if count == 1 else 'are'} being given back by other jobs; then it starts."

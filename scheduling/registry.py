@@ -8,12 +8,14 @@ from scheduling import params
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fifo import Fifo
 from scheduling.policies.round_robin import RoundRobin
+from scheduling.policies.tiresias import Tiresias
 from scheduling.types import Policy
 
 POLICIES: dict[str, type[Policy]] = {
     "fifo": Fifo,
     "round_robin": RoundRobin,
     "elastic_fifo": ElasticFifo,
+    "tiresias": Tiresias,
 }
 DEFAULT = "elastic_fifo"
 

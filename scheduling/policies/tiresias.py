@@ -1,0 +1,226 @@
+"""Who has had least goes first: discretised two-dimensional least attained service.
+
+Tiresias (Gu et al., NSDI 2019). Confirmed in the authors' code: queues by attained GPU-seconds, inside a queue by first
+start, all or nothing at the size asked for, promotion after ``knob`` times the time run, the Gittins rank. Elastic
+Tiresias (EDL, Wu et al. 2019) is confirmed through the Voda scheduler's code. Reconstructions of ours: attained service
+is compared at each turn instead of at its own ticks; a wait counts for the promotion since the last stop; the history
+behind the Gittins rank is that of the jobs seen to end; jobs without checkpoints go first once they run.
+"""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from scheduling import estimates, placement, reasons
+from scheduling.capacity import Capacity
+from scheduling.params import param
+from scheduling.realise import realise, stand_in_line
+from scheduling.types import Job, JobId, Plan, Snapshot
+
+CROWD = 10
+"""EDL shrinks the jobs of the lower queues when more jobs than this wait."""
+HISTORY = 1000
+"""So many of the latest lengths are remembered for the Gittins rank."""
+ENOUGH = 20
+"""With fewer lengths than this the Gittins rank says nothing yet."""
+STEPS = 8
+"""The Gittins rank changes only so often on the way through a queue, so that equals do not take turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiresias:
+    """``state`` is {"promoted": {job: [GPU-seconds, seconds run] at its promotion}}, and for the Gittins rank
+    {"seen": {job: GPU-seconds}, "sizes": [GPU-seconds of ended jobs, latest last]}.
+    """
+
+    title: ClassVar[str] = "Tiresias: least served first"
+    explanation: ClassVar[str] = (
+        "Jobs that have used few GPU-hours so far go before those that have used many, which are stopped for them and "
+        "go on from their checkpoint later. It needs to know nothing about the jobs, and short ones do not wait for long ones."
+    )
+
+    threshold: float = param(
+        57_600.0,
+        "GPU-seconds in the first queue",
+        "A job that has used so much moves to the second queue, behind all of the first. 57600 are 16 GPU-hours.",
+        least=1,
+        most=1e9,
+    )
+    queues: int = param(2, "Queues", "How many queues there are; the last one is never left.", least=1, most=10)
+    growth: float = param(
+        4.0,
+        "Growth of the threshold",
+        "Each further queue is left after so many times the GPU-seconds of the one before.",
+        least=1.1,
+        most=100,
+    )
+    knob: float = param(
+        8.0,
+        "Waiting that brings a job back",
+        "A stopped job returns to the first queue when it has waited this many times as long as it has run, "
+        "so that none waits for ever. 0 means never.",
+        least=0,
+        most=1000,
+    )
+    rank: str = param(
+        "start",
+        "Order within a queue",
+        "Who goes first among jobs of one queue.",
+        choices=[
+            ("start", "who started first, so that few are stopped"),
+            ("gittins", "who is likely to end soon, judged by the jobs that ended before"),
+        ],
+    )
+    elastic: bool = param(
+        False,
+        "Resize jobs",
+        "Yes: idle GPUs go to the jobs that gain most by them, and jobs of the lower queues shrink to their least when "
+        "more than ten wait. No: each job has as many as it asked for.",
+    )
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        promoted = self._promoted(snapshot)
+        served = {job.id: job.served_gpu_seconds - promoted.get(job.id, (0.0, 0.0))[0] for job in snapshot.jobs}
+        queue = {job.id: self._queue(served[job.id]) for job in snapshot.jobs}
+        state: dict[str, Any] = {"promoted": promoted} if promoted else {}
+        ranks: Mapping[JobId, float] = {}
+        if self.rank == "gittins":
+            state |= _history(snapshot)
+            ranks = self._gittins(state["sizes"], served, queue)
+        order = sorted(
+            (job for job in snapshot.jobs if not job.stopping),
+            key=lambda job: (
+                -job.priority,
+                queue[job.id],
+                -ranks.get(job.id, 0.0),
+                _first_start(job),
+                job.submitted_at,
+                job.id,
+            ),
+        )
+        wanted, ledger = stand_in_line(snapshot, order, _size)
+        if self.elastic:
+            _resize(order, wanted, ledger, queue)
+        for job in order:
+            if job.waiting and not job.elastic:
+                wanted.setdefault(job.id, _size(job))  # where packing leaves a gap, who fits may have it
+
+        def short(job: Job, capacity: Capacity, ahead: int) -> str:
+            reason = reasons.shortage(job, capacity, ahead)
+            return reasons.outserved(reason, job) if queue[job.id] else reason
+
+        return realise(snapshot, order, wanted, state=state, short=short)
+
+    def _queue(self, served: float) -> int:
+        number, limit = 0, self.threshold
+        while number < self.queues - 1 and served >= limit:
+            number, limit = number + 1, limit * self.growth
+        return number
+
+    def _promoted(self, snapshot: Snapshot) -> dict[JobId, list[float]]:
+        before: Mapping[JobId, Sequence[float]] = snapshot.state.get("promoted", {})
+        promoted: dict[JobId, list[float]] = {}
+        for job in snapshot.jobs:
+            served, run = before.get(job.id, (0.0, 0.0))
+            lower = self._queue(job.served_gpu_seconds - served) > 0
+            if self.knob and lower and job.waiting and job.since is not None:
+                ran = max(job.run_seconds - run, 0.0)
+                if snapshot.now - job.since >= self.knob * ran:
+                    served, run = job.served_gpu_seconds, job.run_seconds
+            if served:
+                promoted[job.id] = [served, run]
+        return promoted
+
+    def _gittins(
+        self, sizes: Sequence[float], served: Mapping[JobId, float], queue: Mapping[JobId, int]
+    ) -> Mapping[JobId, float]:
+        """P(it ends within its queue's quantum) over what that is expected to take, given what it has had."""
+        if len(sizes) < ENOUGH:
+            return {}
+        ordered = np.sort(np.asarray(sizes, dtype=float))
+        sums = np.concatenate([[0.0], np.cumsum(ordered)])
+        bounds = self.threshold * self.growth ** np.arange(self.queues)
+        quanta = np.diff(np.concatenate([[0.0], bounds[: max(1, self.queues - 1)]]))
+        number = np.minimum(np.fromiter(queue.values(), dtype=int), len(quanta) - 1)
+        quantum = quanta[number]
+        age = np.fromiter((max(0.0, served[job]) for job in queue), dtype=float)
+        age = np.floor(age / quantum * STEPS) * quantum / STEPS
+        outlived = np.searchsorted(ordered, age, side="right")
+        ending = np.searchsorted(ordered, age + quantum, side="right")
+        ends = ending - outlived
+        takes = sums[ending] - sums[outlived] - age * ends + quantum * (len(ordered) - ending)
+        ranks = np.divide(ends, takes, out=np.zeros(len(age)), where=takes > 0)
+        return dict(zip(queue, ranks.tolist(), strict=True))
+
+
+def _size(job: Job) -> int:
+    """What it asked for; a job that runs and cannot be resized has what it has."""
+    return job.gpus if job.running and not job.elastic else min(max(job.asked, job.min_gpus), job.max_gpus)
+
+
+def _first_start(job: Job) -> float:
+    first = job.first_started_at if job.first_started_at is not None else job.started_at
+    return float("inf") if first is None else first
+
+
+def _history(snapshot: Snapshot) -> dict[str, Any]:
+    here = {job.id for job in snapshot.jobs}
+    seen: Mapping[JobId, float] = snapshot.state.get("seen", {})
+    ended = [served for job, served in sorted(seen.items()) if job not in here and served > 0]
+    sizes = [*snapshot.state.get("sizes", []), *ended][-HISTORY:]
+    return {"seen": {job.id: job.served_gpu_seconds for job in snapshot.jobs}, "sizes": sizes}
+
+
+def _resize(order: Sequence[Job], wanted: dict[JobId, int], ledger: Capacity, queue: Mapping[JobId, int]) -> None:
+    """EDL: compaction when many wait, then what is left to whoever gains most by it."""
+    hopeful = [job for job in order if job.id in wanted or (job.waiting and not reasons.impossible(job, ledger))]
+    if sum(job.id not in wanted for job in hopeful) > CROWD:
+        for job in hopeful:
+            if wanted.get(job.id, 0) > job.min_gpus and queue[job.id] and _may_change(job):
+                _pack(job, job.min_gpus, ledger)
+                wanted[job.id] = ledger.count(job)
+    heap = [(-_gain(job, wanted.get(job.id, 0)), number) for number, job in enumerate(hopeful)]
+    heapq.heapify(heap)
+    while heap:
+        gain, number = heapq.heappop(heap)
+        job = hopeful[number]
+        if gain >= 0:
+            break
+        if job.id not in wanted:
+            where = ledger.fit(job, _least(job))
+            if where is None:
+                continue
+            ledger.give(job, where)
+        elif not ledger.grow(job):
+            continue
+        wanted[job.id] = ledger.count(job)
+        heapq.heappush(heap, (-_gain(job, wanted[job.id]), number))
+
+
+def _may_change(job: Job) -> bool:
+    return job.elastic or not job.running
+
+
+def _least(job: Job) -> int:
+    return job.min_gpus if _may_change(job) else job.gpus
+
+
+def _gain(job: Job, count: int) -> float:
+    """By one more GPU; for a job without any, by each of its least."""
+    if not count:
+        return estimates.speed(job, _least(job)) / _least(job)
+    if count >= job.max_gpus or not _may_change(job) or job.blocked:
+        return 0.0
+    return estimates.speed(job, count + 1) - estimates.speed(job, count)
+
+
+def _pack(job: Job, count: int, ledger: Capacity) -> None:
+    """Down to ``count`` GPUs: of one that could be stopped anywhere, of another outside its base."""
+    held = ledger.held[job.id]
+    if (job.preemptible or job.waiting) and ledger.nodes.keys() >= held.keys():
+        ledger.give(job, placement.place(ledger.evict(job), count, spread=True) or held)
+    while ledger.count(job) > count and ledger.spare(job):
+        ledger.ask_back(job)
