@@ -67,10 +67,14 @@ function start(form) {
     request.upload.addEventListener("progress", (event) => {
       if (event.lengthComputable) show(`Sending ${name}`, (100 * event.loaded) / event.total);
     });
-    request.upload.addEventListener("load", () => show("Looking at what is in it", null));
+    let arrived = false;
+    request.upload.addEventListener("load", () => {
+      arrived = true;
+      show("Looking at what is in it", null);
+    });
     request.addEventListener("load", () => answered(request));
     request.addEventListener("error", () => refuse("The connection broke. Try again."));
-    request.addEventListener("abort", () => refuse("Stopped. Nothing was stored."));
+    request.addEventListener("abort", () => refuse(arrived ? "Stopped, but it had arrived: reload the page to see whether it became a version." : "Stopped. Nothing was stored."));
     sending = request;
     form.classList.add("busy");
     hide("[data-error]");
@@ -94,7 +98,7 @@ function start(form) {
     } else if (answer?.error?.message) {
       refuse(answer.error.message);
     } else if (request.status === 413) {
-      refuse(`It is larger than the server takes. Leave data out.`);
+      refuse("It is larger than the server takes. Leave data out.");
     } else {
       refuse("The server did not take it. Reload the page, sign in again if asked, and try once more.");
     }

@@ -1,6 +1,7 @@
 """Uploads in a real browser: dropped, chosen, a folder, refused, stopped; and the pages that follow."""
 
 import base64
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from portal.accounts.models import User
-from portal.projects import services
+from portal.projects import archive, services
 from portal.projects.models import CodeVersion, Project
 from tests import corpus
 from tests.browser.chromium import FLAGS, PROGRAM
+from tests.system.product import wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -90,6 +92,17 @@ def test_a_refusal_is_said_in_place_and_the_next_try_works(page: Page) -> None:
     )
     expect(page.get_by_role("heading", name="Version 1", exact=True)).to_be_visible()
     assert CodeVersion.objects.get().note == "second try"
+
+
+def test_what_is_stopped_after_it_arrived_may_have_been_stored(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped, take = threading.Event(), archive.take
+    monkeypatch.setattr(archive, "take", lambda uploads: take(uploads) if stopped.wait(20) else None)
+    drop(page, "train.py", b"print(1)\n")
+    expect(page.locator("[data-what]")).to_contain_text("Looking at what is in it")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("[data-error]")).to_contain_text("it had arrived")
+    stopped.set()
+    wait_for("it became a version", lambda: page.reload() and page.get_by_role("link", name="Version 1").count(), 20)
 
 
 def test_what_is_too_large_is_not_even_sent(page: Page) -> None:
