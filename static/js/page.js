@@ -106,4 +106,4 @@ document.addEventListener("htmx:beforeSwap", (event) => {
 document.addEventListener("htmx:afterSwap", () => localise());
 
 localise();
-setInterval(() => localise(document), 1_000);
+setInterval(() => localise(), 1_000);

@@ -3,9 +3,8 @@
 const UNITS = [["year", 31_536_000], ["month", 2_592_000], ["day", 86_400], ["hour", 3_600], ["minute", 60]];
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
 const absolute = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
-const short = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 
-export function ago(date, now = Date.now()) {
+function ago(date, now = Date.now()) {
   const seconds = (date.getTime() - now) / 1000;
   for (const [unit, length] of UNITS) {
     if (Math.abs(seconds) >= length) return relative.format(Math.round(seconds / length), unit);
@@ -13,7 +12,7 @@ export function ago(date, now = Date.now()) {
   return Math.abs(seconds) < 10 ? "just now" : relative.format(Math.round(seconds), "second");
 }
 
-export function duration(seconds) {
+function duration(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   const [days, hours, minutes] = [Math.floor(whole / 86_400), Math.floor(whole / 3_600) % 24, Math.floor(whole / 60) % 60];
   const two = (large, unit, small, smallUnit) => `${large} ${unit}${small ? ` ${small} ${smallUnit}` : ""}`;
@@ -27,7 +26,7 @@ export function localise(root = document) {
     const date = new Date(element.dateTime);
     if (Number.isNaN(date.getTime())) continue;
     element.title = absolute.format(date);
-    element.textContent = element.dataset.when === "clock" ? short.format(date) : ago(date);
+    element.textContent = ago(date);
   }
   for (const element of root.querySelectorAll("time[data-since]")) {
     const start = new Date(element.dataset.since);
