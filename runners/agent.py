@@ -248,7 +248,10 @@ class Agent:
                 self._replied_at = sent_at
         if prompt:
             for name in renewed(desired, self.ledger.notes(desired)):
-                renew_lease(self.files, name)
+                try:
+                    renew_lease(self.files, name)
+                except OSError as error:  # of one container: the others' must not wait for it
+                    logger.error("The lease of %s could not be renewed, it will end by itself: %s", name, error)
         self.environments.want(environments)
         if changed or not self._full_pass:
             self._ring("reconcile", "observe")

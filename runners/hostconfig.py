@@ -145,8 +145,11 @@ def environment(spec: RunSpec) -> list[str]:
 def container_config(
     spec: RunSpec, folders: Folders, image: str, owner: Owner, identity: Identity, host: Host
 ) -> dict[str, Any]:
-    """The whole policy. Raises ValueError for what is no UUID among the GPUs. Anything not named here keeps the engine's default: its seccomp profile, masked paths,
-    read-only /proc/sys, AppArmor where there is one, and no device, host namespace or port."""
+    """The whole policy. Raises ValueError for what is no UUID among the GPUs.
+
+    Anything not named here keeps the engine's default: its seccomp profile, masked paths, read-only /proc/sys, AppArmor
+    where there is one, and no device, host namespace or port.
+    """
     resources = spec.resources
     memory = max(LEAST_MEMORY_MIB, resources.memory_mib) * 2**20
     network = identity.engine_name(spec.network) if spec.network else None

@@ -22,6 +22,8 @@ from runners.spec import Resources, RunSpec
 from tests.fake_portal import FakePortal
 
 ROOT = Path(__file__).resolve().parents[2]
+NAME = "sl-1-a1-0"
+FOREVER = {"FAKE_RUN_SECONDS": "never"}
 
 
 def tar_of(files: dict[str, bytes]) -> bytes:
@@ -161,6 +163,10 @@ class AgentProcess:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(seconds)
+
+
+def starts(runtime: object) -> list[str]:
+    return [name for verb, name in runtime.calls if verb == "start"]  # type: ignore[attr-defined]
 
 
 def settle(seconds: float) -> None:

@@ -13,6 +13,8 @@ import pytest
 from runners.runtime import Folders
 from runners.spec import Resources, Ring, RunSpec
 from tests import engine as engines
+from tests.fake_portal import FakePortal
+from tests.runners.agent_bench import Bench, follow_protocol
 
 RING = Ring(driver_host="driver", port=4000, secret="s" * 43, min_ranks=1, max_ranks=2)
 
@@ -62,6 +64,29 @@ def as_nobody(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def folders(tmp_path: Path) -> Folders:
     return make_folders(tmp_path)
+
+
+@pytest.fixture
+def quick_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runners.agent.SYNC_SECONDS", 0.5)
+    monkeypatch.setattr("runners.agent.OBSERVE_SECONDS", 0.05)
+    monkeypatch.setattr("runners.agent.TEND_SECONDS", 0.2)
+    monkeypatch.setattr("runners.agent.OUTPUTS_SECONDS", 0.2)
+    monkeypatch.setenv("SCHEDULEARN_CPU_SLOTS", "2")
+
+
+@pytest.fixture
+def portal() -> Iterator[FakePortal]:
+    with FakePortal() as portal:
+        follow_protocol(portal)
+        yield portal
+
+
+@pytest.fixture
+def bench(tmp_path: Path, portal: FakePortal) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "agent", portal)
+    yield bench
+    bench.stop()
 
 
 @pytest.fixture(scope="session")

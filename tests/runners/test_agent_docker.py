@@ -9,21 +9,13 @@ from runners.docker_runtime import DockerRuntime
 from runners.spec import Resources
 from tests import engine as engines
 from tests.fake_portal import FakePortal
-from tests.runners.agent_bench import Bench, entry, follow_protocol, give_code, spec_of
+from tests.runners.agent_bench import NAME, Bench, entry, give_code, spec_of
 from tests.runners.test_agent_process import COUNT, lines
 
 pytestmark = pytest.mark.docker
 
-NAME = "sl-1-a1-0"
 SLEEP = ("python", "-c", "import time; time.sleep(600)")
 SMALL = Resources(memory_mib=256, shm_mib=64, tmp_mib=16, disk_mib=64)
-
-
-@pytest.fixture
-def portal() -> Iterator[FakePortal]:
-    with FakePortal() as portal:
-        follow_protocol(portal)
-        yield portal
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,8 @@ import pytest
 
 from runners import processes
 from tests.fake_portal import FakePortal
-from tests.runners.agent_bench import AgentProcess, entry, follow_protocol, give_code, settle, spec_of
+from tests.runners.agent_bench import NAME, AgentProcess, entry, give_code, settle, spec_of
 
-NAME = "sl-1-a1-0"
 COUNT = b"""
 import os, sys, time
 for number in range(int(sys.argv[1])):
@@ -21,13 +20,6 @@ for number in range(int(sys.argv[1])):
         time.sleep(0.02)
 open(os.path.join(os.environ["SCHEDULEARN_OUTPUTS"], "result.txt"), "w").write("done")
 """
-
-
-@pytest.fixture
-def portal() -> Iterator[FakePortal]:
-    with FakePortal() as portal:
-        follow_protocol(portal)
-        yield portal
 
 
 @pytest.fixture

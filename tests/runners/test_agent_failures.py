@@ -1,0 +1,212 @@
+"""The agent against a portal and a runtime that fail in every way they can."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from runners.fake_runtime import BadRuntime, SlowRuntime
+from runners.hands import renew_lease
+from runners.nodefiles import NodeFiles
+from tests.fake_portal import FakePortal
+from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, settle, spec_of, starts
+
+pytestmark = pytest.mark.usefixtures("quick_agent")
+
+
+class TestFailures:
+    def test_an_engine_that_fails_now_and_then_is_asked_again(self, portal: FakePortal, tmp_path: Path) -> None:
+        runtime = BadRuntime(("list", "create", "start", "remove", "logs"), times=2)
+        bench = Bench(tmp_path / "agent", portal, runtime)
+        portal.want(entry(spec_of(give_code(portal))))
+        bench.start()
+        portal.until(lambda: not portal.desired and not bench.runtime.containers, 20)  # type: ignore[attr-defined]
+        assert portal.states(NAME)[-1] == "EXITED"
+        assert portal.container(NAME)["exit_reason"] == "exited"
+        bench.stop()
+
+    def test_a_slow_engine_does_not_hold_up_the_reports(self, portal: FakePortal, tmp_path: Path) -> None:
+        bench = Bench(tmp_path / "agent", portal, SlowRuntime(1.5))
+        sha256 = give_code(portal)
+        portal.want(*(entry(spec_of(sha256, f"sl-{job}-a1-0", job=job, env=FOREVER)) for job in range(1, 6)))
+        bench.start()
+        settle(0.3)
+        before, began = len(portal.reports), time.monotonic()
+        settle(2)
+        assert (len(portal.reports) - before) / (time.monotonic() - began) > 1.2
+        portal.until(
+            lambda: (
+                portal.reports[-1]["containers"]
+                and all(item["state"] == "RUNNING" for item in portal.reports[-1]["containers"])
+            ),
+            30,
+        )
+        bench.stop()
+
+    def test_one_slow_code_does_not_hold_up_another_job(self, bench: Bench, portal: FakePortal) -> None:
+        slow, fast = give_code(portal, {"slow.py": b"1"}), give_code(portal, {"fast.py": b"2"})
+        portal.faults = lambda path: "500" if slow in path else ""
+        portal.want(entry(spec_of(slow)), entry(spec_of(fast, "sl-2-a1-0", job=2, env=FOREVER)))
+        bench.start()
+        portal.until(lambda: portal.container("sl-2-a1-0").get("state") == "RUNNING")
+        assert portal.container(NAME)["state"] == "PREPARING"
+        portal.faults = lambda path: ""
+        portal.until(lambda: not [item for item in portal.desired if item["spec"]["name"] == NAME])
+
+    def test_code_that_arrives_altered_is_not_run(self, bench: Bench, portal: FakePortal) -> None:
+        sha256 = give_code(portal)
+        honest = portal.code[sha256]
+        portal.code[sha256] = honest[:-1] + b"\1"
+        portal.want(entry(spec_of(sha256, env=FOREVER)))
+        bench.start()
+        portal.until(lambda: portal.requests[f"GET /agent/v1/code/{sha256}"] >= 2)
+        assert not starts(bench.runtime)
+        portal.code[sha256] = honest
+        portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
+
+    def test_lost_and_failed_answers_cost_only_time(self, bench: Bench, portal: FakePortal) -> None:
+        calls = 0
+
+        def chaos(path: str) -> str:
+            nonlocal calls
+            calls += 1
+            return {0: "500", 1: "lose", 2: "down"}.get(calls % 5, "")
+
+        portal.faults = chaos
+        output = "".join(f"line {number}\n" for number in range(1000))
+        spec = spec_of(give_code(portal), env={"FAKE_OUTPUT": output, "FAKE_RUN_SECONDS": "1"})
+        portal.want(entry(spec))
+        bench.start()
+        portal.until(lambda: bench.files.outputs(spec.attempt).exists(), 20)
+        (bench.files.outputs(spec.attempt) / "a").write_bytes(b"a")
+        portal.until(lambda: not portal.desired, 60)
+        assert portal.log(NAME) == output.encode()
+        assert portal.outputs == {(NAME, "a"): b"a"}
+        assert starts(bench.runtime) == [NAME]
+
+    def test_doubled_and_old_replies_start_nothing_twice(self, bench: Bench, portal: FakePortal) -> None:
+        spec = spec_of(give_code(portal), env={"FAKE_RUN_SECONDS": "0.2"})
+        portal.want(entry(spec))
+        bench.start()
+        portal.until(lambda: not portal.desired)
+        portal.until(lambda: not bench.files.container(NAME).exists())
+        for wanted in ("run", "run", "collect", "run", "stop"):
+            portal.on_report = lambda report: None
+            portal.want(entry(spec, wanted))
+            settle(0.2)
+            portal.want()
+            settle(0.1)
+        portal.want(entry(spec))
+        portal.until(lambda: portal.container(NAME).get("state") == "EXITED")
+        assert portal.container(NAME)["collected"]
+        assert starts(bench.runtime) == [NAME]
+
+    def test_a_reply_that_makes_no_sense_changes_nothing(self, bench: Bench, portal: FakePortal) -> None:
+        spec = spec_of(give_code(portal), env=FOREVER)
+        portal.want(entry(spec))
+        bench.start()
+        portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
+        lease = bench.lease(NAME)
+        portal.want({"spec": {"name": NAME}, "wanted": "dance"})
+        settle(0.7)
+        portal.want({**entry(spec), "wanted": "dance"})
+        settle(0.7)
+        assert bench.runtime.list()[0].state == "running"
+        portal.want(entry(spec))
+        portal.until(lambda: bench.lease(NAME) != lease)
+
+
+class TestPortalAway:
+    def test_containers_run_on_without_a_lease_and_everything_arrives_afterwards(
+        self, bench: Bench, portal: FakePortal
+    ) -> None:
+        spec = spec_of(give_code(portal), env={"FAKE_RUN_SECONDS": "2.5", "FAKE_OUTPUT": "before\n"})
+        portal.want(entry(spec))
+        bench.start()
+        portal.until(lambda: portal.container(NAME).get("state") == "RUNNING" and portal.log(NAME) == b"before\n")
+        portal.down = True
+        settle(0.3)
+        lease = bench.lease(NAME)
+        assert lease
+        with open(bench.files.scribe(NAME) / "log/0.log", "ab") as file:
+            file.write(b"meanwhile\n")
+        (bench.files.outputs(spec.attempt) / "result").write_bytes(b"42")
+        settle(1.0)
+        assert bench.runtime.list()[0].state == "running"
+        assert bench.lease(NAME) == lease, "a lease was renewed without the portal"
+        settle(2.0)
+        assert bench.runtime.list()[0].state == "exited"
+        portal.down = False
+        portal.until(lambda: not portal.desired, 30)
+        assert portal.log(NAME) == b"before\nmeanwhile\n"
+        assert portal.outputs == {(NAME, "result"): b"42"}
+
+    def test_leases_are_renewed_by_each_reply(self, bench: Bench, portal: FakePortal) -> None:
+        portal.want(entry(spec_of(give_code(portal), env=FOREVER)))
+        bench.start()
+        portal.until(lambda: bench.lease(NAME))
+        first = bench.lease(NAME)
+        portal.until(lambda: bench.lease(NAME) != first)
+
+    def test_a_lease_that_cannot_be_written_does_not_keep_the_others_from_theirs(
+        self, bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def renew(files: NodeFiles, name: str) -> None:
+            if name == NAME:
+                raise OSError(5, "Input/output error")
+            renew_lease(files, name)
+
+        sha256 = give_code(portal)
+        other = "sl-2-a1-0"
+        portal.want(entry(spec_of(sha256, env=FOREVER)), entry(spec_of(sha256, other, job=2, env=FOREVER)))
+        bench.start()
+        portal.until(lambda: bench.lease(NAME) and bench.lease(other))
+        monkeypatch.setattr("runners.agent.renew_lease", renew)
+        before = bench.lease(other)
+        portal.until(lambda: bench.lease(other) != before)
+
+    def test_a_late_reply_renews_nothing(
+        self, bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        portal.want(entry(spec_of(give_code(portal), env=FOREVER)))
+        bench.start()
+        portal.until(lambda: bench.lease(NAME))
+        monkeypatch.setattr("runners.agent.PROMPT_SECONDS", 0.3)
+        portal.slow_seconds = 0.6
+        settle(1.0)
+        lease = bench.lease(NAME)
+        settle(2.0)
+        assert bench.lease(NAME) == lease
+        portal.slow_seconds = 0.0
+        portal.until(lambda: bench.lease(NAME) != lease)
+
+    def test_nothing_is_started_on_an_old_word(
+        self, bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("runners.agent.PROMPT_SECONDS", 0.8)  # more than a start rests between tries
+        sha256 = give_code(portal)
+        portal.faults = lambda path: "500" if "code" in path else ""
+        portal.want(entry(spec_of(sha256, env=FOREVER)))
+        bench.start()
+        portal.until(lambda: portal.container(NAME).get("state") == "PREPARING")
+        portal.faults = lambda path: "down" if "sync" in path or "code" in path else ""
+        settle(1.0)
+        portal.faults = lambda path: "down" if "sync" in path else ""
+        portal.until(bench.runtime.list)
+        settle(1.0)
+        assert [seen.state for seen in bench.runtime.list()] == ["created"]
+        portal.faults = lambda path: ""
+        portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
+
+    def test_an_agent_that_starts_while_the_portal_is_away_ends_nothing(self, bench: Bench, portal: FakePortal) -> None:
+        portal.want(entry(spec_of(give_code(portal), env=FOREVER)))
+        bench.start()
+        portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
+        bench.stop()
+        portal.down = True
+        bench.start()
+        settle(0.7)
+        assert [seen.state for seen in bench.runtime.list()] == ["running"]
+        portal.down = False
+        portal.until(lambda: portal.reports[-1]["full_pass"])
+        assert [seen.state for seen in bench.runtime.list()] == ["running"]
