@@ -224,6 +224,9 @@ class Plan:
     state: Mapping[str, Any] = field(default_factory=dict)
     batches: Mapping[JobId, int] = field(default_factory=dict)
     """The total batch chosen for jobs whose batch is free; a job left out chooses for itself."""
+    again_at: float | None = None
+    """When time alone may change the decision. The live loop turns every few seconds anyway; a simulation jumps from
+    one event to the next, and asks again then."""
 
 
 class Policy(Protocol):

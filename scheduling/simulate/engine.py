@@ -1,0 +1,566 @@
+"""A lab in a virtual clock: the same policies, the same check and the same rules of giving back as the live loop.
+
+The live loop turns every few seconds. Here nothing happens between two events, so the clock jumps: to the next
+submission, end, GPU given back, node lost or back, edge of a reservation, or moment the policy asked for
+(``Plan.again_at``); a policy that lets jobs wait is asked at least every ``tick_seconds``. A turn is left out when no
+plan could change anything: nobody waits, and nobody who runs may be resized or stopped.
+
+With ``round_seconds`` the world stands still between rounds instead, as in the simulators that published policies
+were measured in: see ``rounds``.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from scheduling.check import violations
+from scheduling.simulate.ledger import Ledger
+from scheduling.simulate.result import JobResult, Outcome, Result
+from scheduling.simulate.settle import Refused, base_of, clean
+from scheduling.simulate.truth import Run, Truth
+from scheduling.types import Account, Job, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Reservation, Snapshot
+
+IDLE_TURNS = 300
+"""So many turns without anything under way, and those who wait would wait for ever."""
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job that comes at ``job.submitted_at``, or is there already, waiting, or running on ``job.now_on``."""
+
+    job: Job
+    truth: Truth
+    start_seconds: float = 0.0
+    """From its first GPUs to its first step; later starts take ``job.restart_seconds``."""
+    checkpoint_seconds: float | None = None
+    """It saves this often, and a stop loses what came since. None: it saves when it is told to stop."""
+    movable: bool = False
+    """It may change all its GPUs at once, at the price of a restart: it has no base."""
+    cancelled_at: float | None = None
+    """When its owner gave up, whether it had started or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A node is lost, with all that runs on it, and comes back empty."""
+
+    node: NodeId
+    at: float
+    back_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    release_seconds: float = 10.0
+    """From asking GPUs back to their being free: the class measured on real containers."""
+    loop_seconds: float = 3.0
+    """The live loop looks again this soon after it resized something or started an elastic job."""
+    tick_seconds: float = 300.0
+    """A policy whose jobs wait, or might be changed, is asked at least this often."""
+    losses: Sequence[Loss] = ()
+    until: float | None = None
+    """The clock stops here; what has not ended by then is unfinished."""
+    round_seconds: float | None = None
+    """Decide at each multiple of it only, with GPUs given back at once; see ``rounds``."""
+    placement: Literal["own", "larger first", "queue order"] = "own"
+    """In rounds: the policy's own, or that of the reference simulators, emptiest node first."""
+    used_days: int = 14
+    """How far back ``Account.used`` reaches."""
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """The policy's memory at the beginning."""
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """A job in the system. What changes only by the clock is brought up to date by ``Engine.touch``."""
+
+    submission: Submission
+    job: Job
+    run: Run
+    at: float
+    """Everything below is as of then."""
+    active_area: float
+    """The integral of jobs in the system when it came."""
+    leaving: int = 0
+    trains_from: float = 0.0
+    version: int = 0
+    attempts: int = 0
+    served: float = 0.0
+    paused: float = 0.0
+    """GPU-seconds held without training."""
+    lost: float = 0.0
+    since_saved: float = 0.0
+    """GPU-seconds trained since the last checkpoint."""
+    saved: Any = None
+    saved_at: float = 0.0
+    run_seconds: float = 0.0
+    served_before: float = 0.0
+    """What the snapshot it came from says of the time before the simulation."""
+    preemptions: int = 0
+    resizes: int = 0
+    fresh: bool = True
+    """Its ``job`` is as of ``at``."""
+
+
+class Engine:
+    def __init__(
+        self,
+        policy: Policy,
+        nodes: Iterable[Node],
+        submissions: Iterable[Submission],
+        *,
+        now: float,
+        limits: Iterable[Limit],
+        accounts: Iterable[Account],
+        reservations: Iterable[Reservation],
+        options: Options,
+        clock: Callable[[], float] | None,
+        on_turn: Callable[[Snapshot, Plan], None] | None,
+        on_progress: Callable[[float], None] | None,
+    ) -> None:
+        self.policy, self.options, self.clock = policy, options, clock
+        self.on_turn, self.on_progress = on_turn, on_progress
+        self.now = self.begun_at = now
+        self.state: Mapping[str, Any] = options.state
+        self.reservations = tuple(reservations)
+        self.ledger = Ledger(now, limits, accounts, options.used_days)
+        self.nodes: dict[NodeId, Node] = {}
+        self.free: dict[NodeId, int] = {}
+        self.leaving: dict[NodeId, int] = {}
+        self.stale: set[NodeId] = set()
+        self.lives: dict[JobId, Live] = {}
+        self.events: list[tuple[float, int, int, str, Any]] = []
+        self.count = 0
+        self.results: list[JobResult] = []
+        self.turns = 0
+        self.decision_ms: list[float] = []
+        self.active_area = 0.0
+        self.steps: list[tuple[float, int]] = []
+        """When how many GPUs were there."""
+        self.total = 0
+        self.again_at = NEVER
+        for node in nodes:
+            self.nodes[node.id] = node
+            self.free[node.id], self.leaving[node.id] = node.total - node.leaving, node.leaving
+            if node.leaving:
+                self.push(now + options.release_seconds, "release", (None, {node.id: node.leaving}))
+            self.stale.add(node.id)
+        self.kinds = {node.id: node.kind for node in self.nodes.values()}
+        self._capacity()
+        for submission in submissions:
+            self.total += 1
+            self.push(max(now, submission.job.submitted_at), "come", submission)
+        for loss in options.losses:
+            self.push(loss.at, "loss", loss)
+        for reservation in self.reservations:
+            for edge in (reservation.start, reservation.end):
+                if edge > now:
+                    self.push(edge, "look", None)
+
+    # --- the clock
+
+    ORDER = {"end": 0, "release": 1, "loss": 2, "back": 3, "cancel": 4, "come": 5, "look": 6}
+
+    def push(self, at: float, kind: str, about: Any) -> None:
+        self.count += 1
+        heapq.heappush(self.events, (at, self.ORDER[kind], self.count, kind, about))
+
+    def live(self) -> None:
+        until = NEVER if self.options.until is None else self.options.until
+        idle = 0
+        while self.events or (self.lives and idle < IDLE_TURNS):
+            at = min(self.events[0][0] if self.events else NEVER, self.again_at)
+            if at > until or at == NEVER:
+                break
+            idle = 0 if self.events else idle + 1
+            self.go(at)
+            looks = at >= self.again_at
+            while self.events and self.events[0][0] <= at:
+                _, _, _, kind, about = heapq.heappop(self.events)
+                looks = self.happen(kind, about) or looks
+            if looks:
+                self.turn()
+        if until < NEVER:
+            self.go(max(until, self.now))
+
+    def go(self, at: float) -> None:
+        self.active_area += len(self.lives) * (at - self.now)
+        self.now = at
+
+    def happen(self, kind: str, about: Any) -> bool:
+        """True when the world has changed."""
+        if kind == "come":
+            self.come(about)
+        elif kind == "end":
+            live, version, outcome = about
+            if live.version != version:
+                return False
+            self.touch(live)
+            self.end(live, outcome)
+        elif kind == "release":
+            live, where = about
+            self.release(live, where)
+        elif kind == "cancel":
+            if about.job.id not in self.lives:
+                return False
+            self.touch(about)
+            self.end(about, "cancelled")
+        elif kind == "loss":
+            self.lose(about)
+        elif kind == "back":
+            self.nodes[about] = replace(self.nodes[about], open=True)
+            self.stale.add(about)
+            self._capacity()
+        return True
+
+    # --- one turn
+
+    def turn(self) -> None:
+        self.again_at = NEVER
+        if not self.could_change():
+            return
+        snapshot = self.snapshot()
+        plan = self.ask(snapshot)
+        if wrong := violations(snapshot, plan):
+            raise Refused(" ".join(wrong[:10]))
+        self.state = plan.state
+        again = self.apply(snapshot, plan)
+        if plan.again_at is not None and plan.again_at > self.now:
+            again = min(again, plan.again_at)
+        self.again_at = min(again, self.now + self.options.tick_seconds)
+
+    def could_change(self) -> bool:
+        """Somebody waits, or somebody who runs may be resized or stopped."""
+        for live in self.lives.values():
+            job = live.job
+            if not job.stopping and (not job.now_on or job.elastic or job.preemptible):
+                return True
+        return False
+
+    def ask(self, snapshot: Snapshot) -> Plan:
+        self.turns += 1
+        began = self.clock() if self.clock else 0.0
+        plan = self.policy.plan(snapshot)
+        if self.clock:
+            self.decision_ms.append((self.clock() - began) * 1000)
+        if self.on_turn:
+            self.on_turn(snapshot, plan)
+        if self.on_progress and self.turns % 100 == 0:
+            self.on_progress(len(self.results) / self.total if self.total else 1.0)
+        return plan
+
+    def snapshot(self) -> Snapshot:
+        jobs = []
+        for live in self.lives.values():
+            if live.at != self.now and (live.job.now_on or live.leaving):
+                self.touch(live)
+            if not live.fresh:
+                self.refresh(live)
+            jobs.append(live.job)
+        for id in self.stale:
+            self.nodes[id] = replace(self.nodes[id], free=self.free[id], leaving=self.leaving[id])
+        self.stale.clear()
+        return Snapshot(
+            self.now, tuple(self.nodes.values()), tuple(jobs), self.ledger.limits(), self.state,
+            self.ledger.accounts(self.now), self.reservations,
+        )  # fmt: skip
+
+    def apply(self, snapshot: Snapshot, plan: Plan) -> float:
+        """Does what the plan says. Returns when it wants another look for it."""
+        again = NEVER
+        for job in snapshot.jobs:
+            target = plan.target.get(job.id)
+            if target is job.now_on or (not target and not job.now_on):
+                self.choose_batch(job, plan)
+                continue
+            target = clean(target or {})
+            live = self.lives[job.id]
+            if target == job.now_on:
+                self.choose_batch(job, plan)
+            elif not job.now_on:
+                self.start(live, target, plan.batches.get(job.id, 0))
+                if job.elastic:
+                    again = self.now + self.options.loop_seconds
+            elif not target:
+                self.stop(live)
+            else:
+                self.resize(live, target, plan.batches.get(job.id, 0))
+                again = self.now + self.options.loop_seconds
+        return again
+
+    # --- what happens to a job
+
+    def come(self, submission: Submission) -> None:
+        job = submission.job
+        run = submission.truth.begin(job, self.kinds)
+        live = Live(
+            submission, job, run, self.now, self.active_area,
+            run_seconds=job.run_seconds, served_before=job.served_gpu_seconds,
+            trains_from=self.now, saved=run.save(), saved_at=self.now,
+            attempts=job.restarts + 1 if job.now_on or job.first_started_at is not None else 0,
+        )  # fmt: skip
+        self.lives[job.id] = live
+        self.ledger.come(job)
+        if submission.cancelled_at is not None:
+            self.push(max(self.now, submission.cancelled_at), "cancel", live)
+        if job.now_on:
+            self.take(job.now_on)
+            self.schedule(live)
+        elif job.stopping:
+            self.push(self.now + self.options.release_seconds, "release", (live, {}))
+        live.fresh = False
+
+    def start(self, live: Live, target: Placement, batch: int, *, movable: bool = False) -> None:
+        job = live.job
+        self.touch(live)
+        first = job.first_started_at is None
+        live.attempts += 1
+        live.trains_from = self.now + (live.submission.start_seconds if first else job.restart_seconds)
+        live.saved, live.saved_at, live.since_saved = live.run.save(), live.trains_from, 0.0
+        live.job = replace(
+            job,
+            now_on=target,
+            base=base_of(job, target, movable=movable or live.submission.movable),
+            started_at=self.now,
+            since=self.now,
+            first_started_at=self.now if first else job.first_started_at,
+            restarts=live.attempts - 1,
+            batch=batch or job.batch,
+        )
+        live.fresh = False
+        self.take(target)
+        self.schedule(live)
+
+    def stop(self, live: Live, *, at_once: bool = False) -> None:
+        """The policy takes all its GPUs; they are free when it has let go."""
+        self.touch(live)
+        live.preemptions += 1
+        self.halt(live, saves=True)
+        self.give_back(live, live.job.now_on, at_once=at_once)
+        live.job = replace(live.job, now_on={}, base={}, stopping=live.leaving > 0, since=self.now, started_at=None)
+
+    def resize(self, live: Live, target: Placement, batch: int, *, at_once: bool = False) -> None:
+        self.touch(live)
+        job = live.job
+        live.resizes += 1
+        moved = not any(node in target for node in job.now_on)
+        live.trains_from = max(live.trains_from, self.now + (job.restart_seconds if moved else job.resize_seconds))
+        more = _minus(target, job.now_on)
+        self.give_back(live, _minus(job.now_on, target), at_once=at_once)
+        self.take(more)
+        live.job = replace(job, now_on=target, since=self.now, batch=batch or job.batch)
+        live.fresh = False
+        self.schedule(live)
+
+    def choose_batch(self, job: Job, plan: Plan) -> None:
+        batch = plan.batches.get(job.id)
+        if not job.now_on or not batch or batch == job.batch:
+            return
+        live = self.lives[job.id]
+        self.touch(live)
+        live.job = replace(live.job, batch=batch)
+        live.fresh = False
+        self.schedule(live)
+
+    def halt(self, live: Live, *, saves: bool) -> None:
+        """It trains no more. What came since its last checkpoint is lost, unless it saves now."""
+        live.version += 1
+        live.fresh = False
+        if saves and live.submission.checkpoint_seconds is None:
+            return
+        live.lost += live.since_saved
+        live.since_saved = 0.0
+        live.run.restore(live.saved)
+
+    def release(self, live: Live | None, where: Placement) -> None:
+        if live is not None:
+            self.touch(live)
+            live.leaving -= sum(where.values())
+            live.fresh = False
+            self.ledger.leave(live.job.id, -sum(where.values()))
+            if live.job.stopping and not live.leaving:
+                live.job = replace(live.job, stopping=False)
+        for node, gpus in where.items():
+            self.leaving[node] -= gpus
+            self.free[node] += gpus
+            self.stale.add(node)
+
+    def lose(self, loss: Loss) -> None:
+        node = loss.node
+        self.nodes[node] = replace(self.nodes[node], open=False)
+        self.stale.add(node)
+        self._capacity()
+        if loss.back_at is not None:
+            self.push(loss.back_at, "back", node)
+        for live in list(self.lives.values()):
+            here = live.job.now_on.get(node, 0)
+            if not here:
+                continue
+            self.touch(live)
+            rest = {where: gpus for where, gpus in live.job.now_on.items() if where != node}
+            self.free[node] += here
+            if live.job.elastic and rest and node not in live.job.base:
+                live.trains_from = max(live.trains_from, self.now + live.job.resize_seconds)
+                live.job = replace(live.job, now_on=rest, since=self.now)
+                live.fresh = False
+                self.schedule(live)
+                continue
+            self.halt(live, saves=False)
+            self.give_back(live, rest)
+            live.job = replace(live.job, now_on={}, base={}, stopping=live.leaving > 0, since=self.now, started_at=None)
+
+    def end(self, live: Live, outcome: Outcome) -> None:
+        job = live.job
+        live.version += 1
+        for node, gpus in job.now_on.items():
+            self.free[node] += gpus
+            self.stale.add(node)
+        del self.lives[job.id]
+        self.ledger.go(job.id)
+        self.results.append(self.row(live, outcome))
+
+    # --- facts
+
+    def touch(self, live: Live) -> None:
+        """Brings a job up to now: what it was given, what it trained, what it saved."""
+        seconds = self.now - live.at
+        if seconds <= 0:
+            return
+        job = live.job
+        gpus = sum(job.now_on.values())
+        billed = (gpus + live.leaving) * seconds
+        if billed:
+            live.served += billed
+            live.run_seconds += seconds
+            self.ledger.use(job.id, live.at, seconds, gpus + live.leaving)
+            trained = min(seconds, max(0.0, self.now - live.trains_from)) if gpus else 0.0
+            live.paused += billed - trained * gpus
+            if trained > 0:
+                self.train(live, trained, gpus)
+            live.fresh = False
+        live.at = self.now
+
+    def train(self, live: Live, seconds: float, gpus: int) -> None:
+        job = live.job
+        every = live.submission.checkpoint_seconds
+        if every is not None:
+            saves = int((self.now - live.saved_at) / every)
+            if saves > 0:
+                before = seconds - (self.now - live.saved_at - saves * every)
+                if before > 0:
+                    live.run.advance(before, job.now_on, job.batch)
+                    seconds -= before
+                live.saved, live.since_saved = live.run.save(), 0.0
+                live.saved_at += saves * every
+        live.run.advance(seconds, job.now_on, job.batch)
+        live.since_saved += seconds * gpus
+
+    def refresh(self, live: Live) -> None:
+        """Writes the facts of now into its ``Job``."""
+        job = live.job
+        known = live.run.known(job.now_on, job.batch)
+        live.job = replace(
+            job,
+            served_gpu_seconds=live.served_before + live.served,
+            run_seconds=live.run_seconds,
+            restarts=max(0, live.attempts - 1),
+            lost_gpu_seconds_if_stopped=0.0 if live.submission.checkpoint_seconds is None else live.since_saved,
+            work=known.work,
+            speed=known.speed,
+            free_speed=known.free_speed,
+            progress=known.progress,
+            batch=known.batch or job.batch,
+        )
+        live.fresh = True
+
+    def schedule(self, live: Live) -> None:
+        """When it will end if nothing changes."""
+        live.version += 1
+        job = live.job
+        ends = max(self.now, live.trains_from) + live.run.seconds_to_end(job.now_on, job.batch)
+        outcome: Outcome = "ended"
+        if job.longest_seconds is not None and job.started_at is not None:
+            limit = max(self.now, job.started_at + job.longest_seconds)
+            if limit < ends:
+                ends, outcome = limit, "timed out"
+        if ends < NEVER:
+            self.push(ends, "end", (live, live.version, outcome))
+
+    def take(self, where: Placement) -> None:
+        for node, gpus in where.items():
+            self.free[node] -= gpus
+            self.stale.add(node)
+
+    def give_back(self, live: Live, where: Placement, *, at_once: bool = False) -> None:
+        if not where:
+            return
+        if at_once:
+            for node, gpus in where.items():
+                self.free[node] += gpus
+                self.stale.add(node)
+            return
+        count = sum(where.values())
+        live.leaving += count
+        live.fresh = False
+        self.ledger.leave(live.job.id, count)
+        for node, gpus in where.items():
+            self.leaving[node] += gpus
+            self.stale.add(node)
+        self.push(self.now + self.options.release_seconds, "release", (live, where))
+
+    def _capacity(self) -> None:
+        self.steps.append((self.now, sum(node.total for node in self.nodes.values() if node.open)))
+
+    # --- the end
+
+    def row(self, live: Live, outcome: Outcome) -> JobResult:
+        job = live.job
+        return JobResult(
+            id=job.id,
+            owner=job.owner,
+            group=job.group,
+            submitted_at=job.submitted_at,
+            first_started_at=job.first_started_at,
+            ended_at=None if outcome == "unfinished" else self.now,
+            outcome=outcome,
+            gpu_seconds=live.served,
+            useful_gpu_seconds=max(0.0, live.served - live.paused - live.lost),
+            preemptions=live.preemptions,
+            resizes=live.resizes,
+            restarts=max(0, live.attempts - 1),
+            alone_seconds=None if outcome in ("unfinished", "cancelled") else self.alone_seconds(live),
+        )
+
+    def alone_seconds(self, live: Live) -> float:
+        """In 1/N of the cluster, with N the jobs there were on average while it was there."""
+        job = live.submission.job
+        lasted = self.now - live.job.submitted_at
+        jobs = max(1.0, (self.active_area - live.active_area) / lasted) if lasted > 0 else 1.0
+        share = max(1e-9, sum(node.total for node in self.nodes.values()) / jobs)
+        gpus = max(job.min_gpus, min(job.max_gpus, int(share))) if job.elastic else job.asked
+        return live.submission.truth.seconds_alone(job, gpus) * max(1.0, gpus / share)
+
+    def result(self) -> Result:
+        for live in list(self.lives.values()):
+            self.touch(live)
+            self.results.append(self.row(live, "unfinished"))
+        order = {id: number for number, id in enumerate(sorted(job.id for job in self.results))}
+        rows = sorted(self.results, key=lambda job: (job.submitted_at, order[job.id]))
+        ends = [row.ended_at for row in rows if row.ended_at is not None]
+        first = min((row.submitted_at for row in rows), default=self.begun_at)
+        capacity = _area(self.steps, max(first, self.begun_at), max(ends, default=self.now))
+        return Result(rows, self.begun_at, self.now, capacity, self.turns, self.decision_ms)
+
+
+def _minus(one: Placement, other: Placement) -> Placement:
+    more = {node: gpus - other.get(node, 0) for node, gpus in one.items()}
+    return {node: gpus for node, gpus in more.items() if gpus > 0}
+
+
+def _area(steps: Sequence[tuple[float, int]], start: float, end: float) -> float:
+    area = 0.0
+    for (at, gpus), (after, _) in zip(steps, [*steps[1:], (end, 0)], strict=True):
+        area += gpus * max(0.0, min(after, end) - max(at, start))
+    return area

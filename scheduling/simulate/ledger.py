@@ -1,0 +1,116 @@
+"""Limits and accounts as a snapshot has them: of the jobs that are there now, with what was used day by day."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+
+from scheduling.types import Account, Job, JobId, Limit
+
+DAY = 86400.0
+BIN = 3600.0
+"""What accounts have used is kept by the hour."""
+NEWS = 600.0
+"""It is told anew every ten minutes: nothing to a memory of days."""
+
+
+class Ledger:
+    def __init__(self, now: float, limits: Iterable[Limit], accounts: Iterable[Account], days: int) -> None:
+        self._limits, self._accounts = list(limits), list(accounts)
+        self._limits_of = _index(self._limits)
+        self._accounts_of = _index(self._accounts)
+        self._limits = [replace(limit, jobs=frozenset()) for limit in self._limits]
+        self._accounts = [replace(account, jobs=frozenset()) for account in self._accounts]
+        self._told_limits: tuple[Limit, ...] | None = None
+        self._told_accounts: tuple[Account, ...] | None = None
+        self.now, self.days = now, days
+        self.per_day = int(DAY / BIN)
+        bins = days * self.per_day
+        self.used = np.zeros((len(self._accounts), bins))
+        """By account, what was held in each bin; the last column is the present one."""
+        self.bin = 0
+        self._news_at = now
+        for row, account in enumerate(self._accounts):
+            for day, seconds in enumerate(account.used[:days]):
+                end = bins - day * self.per_day
+                self.used[row, end - self.per_day : end] = seconds / self.per_day
+
+    def come(self, job: Job) -> None:
+        for index in self._limits_of.get(job.id, ()):
+            limit = self._limits[index]
+            self._limits[index] = replace(limit, jobs=limit.jobs | {job.id})
+            self._told_limits = None
+        for index in self._accounts_of.get(job.id, ()):
+            account = self._accounts[index]
+            self._accounts[index] = replace(account, jobs=account.jobs | {job.id})
+            self._told_accounts = None
+
+    def go(self, job: JobId) -> None:
+        for index in self._limits_of.get(job, ()):
+            limit = self._limits[index]
+            self._limits[index] = replace(limit, jobs=limit.jobs - {job})
+            self._told_limits = None
+        for index in self._accounts_of.get(job, ()):
+            account = self._accounts[index]
+            self._accounts[index] = replace(account, jobs=account.jobs - {job})
+            self._told_accounts = None
+
+    def leave(self, job: JobId, gpus: int) -> None:
+        for index in self._limits_of.get(job, ()):
+            limit = self._limits[index]
+            self._limits[index] = replace(limit, leaving=limit.leaving + gpus)
+            self._told_limits = None
+
+    def use(self, job: JobId, start: float, seconds: float, gpus: int) -> None:
+        """GPUs held from ``start`` on, to the hour."""
+        accounts = self._accounts_of.get(job)
+        if not accounts:
+            return
+        self._roll(start + seconds)
+        first = int((start - self.now) / BIN)
+        last = max(first, ceil((start + seconds - self.now) / BIN) - 1)
+        end = self.used.shape[1] - (self.bin - last)
+        bins = min(end, 1 + last - first)
+        self.used[accounts, end - bins : end] += seconds * gpus / bins
+
+    def limits(self) -> tuple[Limit, ...]:
+        if self._told_limits is None:
+            self._told_limits = tuple(limit for limit in self._limits if limit.jobs)
+        return self._told_limits
+
+    def accounts(self, now: float) -> tuple[Account, ...]:
+        if not self._accounts:
+            return ()
+        if now >= self._news_at:
+            self._roll(now)
+            self._news_at = now + NEWS
+            by_day = self.used.reshape(len(self._accounts), self.days, self.per_day).sum(axis=2)[:, ::-1]
+            for index, row in enumerate(by_day.tolist()):
+                used = tuple(row)
+                if used != self._accounts[index].used:
+                    self._accounts[index] = replace(self._accounts[index], used=used)
+            self._told_accounts = None
+        if self._told_accounts is None:
+            self._told_accounts = tuple(self._accounts)
+        return self._told_accounts
+
+    def _roll(self, now: float) -> None:
+        """Moves the window on."""
+        ahead = int((now - self.now) / BIN) - self.bin
+        if ahead <= 0:
+            return
+        self.bin += ahead
+        if ahead >= self.used.shape[1]:
+            self.used[:] = 0.0
+        else:
+            self.used[:, :-ahead] = self.used[:, ahead:]
+            self.used[:, -ahead:] = 0.0
+
+
+def _index(named: Iterable[Limit | Account]) -> dict[JobId, list[int]]:
+    of: dict[JobId, list[int]] = {}
+    for index, item in enumerate(named):
+        for job in item.jobs:
+            of.setdefault(job, []).append(index)
+    return of

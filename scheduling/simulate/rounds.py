@@ -1,0 +1,106 @@
+"""The world as simulators with rounds have it, so that our figures can stand beside published ones.
+
+Everything is decided at multiples of ``seconds`` only. A job is considered at the first round at or after its
+submission; running jobs are brought up to date before the decision; GPUs of jobs that ended are given away at the next
+round. GPUs asked back are free at once, and the policy turns until it rests (``settle``), so only the difference
+between two rounds counts: a job on the GPUs it had pays nothing, one on a changed set ``resize_seconds`` (elastic) or
+``restart_seconds``. No job has a base.
+"""
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+
+from scheduling.simulate.engine import IDLE_TURNS, Engine
+from scheduling.simulate.settle import settle
+from scheduling.types import Job, JobId, Node, NodeId, Placement, Plan
+
+
+def in_rounds(engine: Engine, seconds: float) -> None:
+    until = math.inf if engine.options.until is None else engine.options.until
+    at = seconds * math.ceil(engine.now / seconds)
+    idle = 0
+    while engine.events or engine.lives:
+        if not engine.lives:
+            at = max(at, seconds * math.ceil(engine.events[0][0] / seconds))
+        if at > until:
+            break
+        while engine.events and engine.events[0][0] <= at:
+            when, _, _, kind, about = heapq.heappop(engine.events)
+            engine.go(max(engine.now, when))
+            engine.happen(kind, about)
+        engine.go(at)
+        if engine.lives:
+            _round(engine)
+        under_way = engine.events or any(live.job.now_on for live in engine.lives.values())
+        idle = 0 if under_way else idle + 1
+        if idle > IDLE_TURNS:
+            break
+        at += seconds
+    if until < math.inf:
+        engine.go(max(until, engine.now))
+
+
+def _round(engine: Engine) -> None:
+    before = engine.snapshot()
+    if engine.could_change():
+        plan, after = settle(engine.policy, before, ask=engine.ask, movable=True)
+        engine.state = plan.state
+        targets: Mapping[JobId, Placement] = {job.id: job.now_on for job in after.jobs}
+        if engine.options.placement != "own":
+            targets = emptiest_first(
+                before.nodes, before.jobs, targets, plan, engine.options.placement == "larger first"
+            )
+        _apply(engine, before.jobs, targets, plan)
+    for live in engine.lives.values():
+        if live.job.now_on:
+            engine.schedule(live)  # how long it still takes is told in whole seconds, so each round tells it anew
+
+
+def _apply(engine: Engine, jobs: Sequence[Job], targets: Mapping[JobId, Placement], plan: Plan) -> None:
+    changed = [(engine.lives[job.id], job, targets[job.id]) for job in jobs if targets[job.id] != job.now_on]
+    for job in jobs:
+        if targets[job.id] == job.now_on:
+            engine.choose_batch(job, plan)
+    for live, job, target in changed:
+        if job.now_on and (not target or not job.elastic):
+            engine.stop(live, at_once=True)
+    for live, job, target in changed:
+        batch = plan.batches.get(job.id, 0)
+        if target and job.now_on and job.elastic:
+            engine.resize(live, target, batch, at_once=True)
+        elif target:
+            engine.start(live, target, batch, movable=True)
+
+
+def emptiest_first(
+    nodes: Sequence[Node], jobs: Sequence[Job], targets: Mapping[JobId, Placement], plan: Plan, larger_first: bool
+) -> dict[JobId, Placement]:
+    """The same counts, placed as Pollux's simulator does: who keeps his count stays, others go to the emptiest node.
+
+    Ties go to the first node. Newcomers come larger first, or else in the order the plan names them.
+    """
+    counts = {job.id: sum(targets[job.id].values()) for job in jobs}
+    placed: dict[JobId, Placement] = {job.id: {} for job in jobs}
+    free = {node.id: node.total for node in nodes if node.open}
+    for job in jobs:
+        if job.now_on and job.gpus == counts[job.id]:
+            placed[job.id] = job.now_on
+            for node, gpus in job.now_on.items():
+                free[node] = free.get(node, 0) - gpus
+    rank = {id: number for number, id in enumerate(plan.target)}
+    new = [job for job in jobs if counts[job.id] and not placed[job.id]]
+    new.sort(key=(lambda job: -counts[job.id]) if larger_first else (lambda job: rank.get(job.id, 0)))
+    for job in new:
+        placed[job.id] = _emptiest(free, counts[job.id])
+    return placed
+
+
+def _emptiest(free: dict[NodeId, int], count: int) -> Placement:
+    where: dict[NodeId, int] = {}
+    while count:
+        node = max(free, key=lambda node: free[node])
+        where[node] = min(count, free[node])
+        count -= where[node]
+        free[node] -= where[node]
+    return where

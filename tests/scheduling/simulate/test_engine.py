@@ -1,0 +1,176 @@
+"""A lab in a virtual clock."""
+
+from typing import Any
+
+import pytest
+
+from scheduling import registry
+from scheduling.simulate import Loss, Options, Plain, Refused, Result, Submission, accounts_of, lasts, linear, simulate
+from scheduling.types import Curve, Job, Limit, Node, Plan, Snapshot
+
+QUICK = Options(release_seconds=10)
+
+
+def nodes(**gpus: int) -> list[Node]:
+    return [Node(name, name, count, count) for name, count in gpus.items()]
+
+
+def job(id: str, at: float, least: int = 1, most: int | None = None, **facts: Any) -> Job:
+    return Job(id, facts.pop("owner", "alice"), at, least, most or least, **facts)
+
+
+def rigid(id: str, at: float, gpus: int, seconds: float, **facts: Any) -> Submission:
+    return Submission(job(id, at, gpus, **facts), lasts(seconds, gpus))
+
+
+def run(
+    key: str, cluster: list[Node], *submissions: Submission, params: dict[str, Any] | None = None, **more: Any
+) -> Result:
+    more.setdefault("options", QUICK)
+    return simulate(registry.build(key, params or {}), cluster, submissions, **more)
+
+
+def ends(result: Result) -> dict[str, float | None]:
+    return {row.id: row.ended_at for row in result.jobs}
+
+
+def test_jobs_follow_one_another_in_order() -> None:
+    result = run("fifo", nodes(a=2), rigid("x", 0, 2, 100), rigid("y", 10, 2, 50), rigid("z", 20, 1, 5))
+    assert ends(result) == {"x": 100, "y": 150, "z": 155}
+    assert [row.waiting for row in result.jobs] == [0, 90, 130]
+    summary = result.summary()
+    assert summary.makespan == 155
+    assert summary.gpu_hours == pytest.approx((200 + 100 + 5) / 3600)
+    assert summary.utilisation == pytest.approx(305 / 310)
+
+
+def test_an_elastic_job_gives_way_and_grows_again_and_each_change_costs_it() -> None:
+    long = Submission(job("x", 0, 1, 2, elastic=True, resize_seconds=5), Plain(work=200, curve=Curve((1.0, 2.0))))
+    result = run("elastic_fifo", nodes(a=2), long, rigid("y", 20, 1, 30), params={"grow_after_seconds": 0})
+    # x: 20 s on two; then y waits 10 s for what x gives back; x stands still for 5 s at each change.
+    y = next(row for row in result.jobs if row.id == "y")
+    assert (y.first_started_at, y.ended_at) == (30, 60)
+    x = next(row for row in result.jobs if row.id == "x")
+    # 40 s of work till 20, 1 a second from 25 to 60, 2 a second from 65
+    assert x.ended_at == pytest.approx(65 + (200 - 40 - 35) / 2)
+    assert x.resizes == 2
+    assert x.lost_gpu_seconds == pytest.approx(10 + 5 + 10)  # leaving, then still on one, then on two
+
+
+def test_facts_of_a_job_are_kept_as_the_live_snapshot_has_them() -> None:
+    seen: list[tuple[float, Job]] = []
+
+    def note(snapshot: Snapshot, plan: Plan) -> None:
+        seen.extend((snapshot.now, job) for job in snapshot.jobs if job.id == "x")
+
+    long = Submission(job("x", 0, 1, 2, elastic=True, preemptible=True), Plain(100, Curve((1.0, 2.0))))
+    run("elastic_fifo", nodes(a=2), long, rigid("y", 20, 1, 10), on_turn=note)
+    facts = dict(seen)
+    assert (facts[0].served_gpu_seconds, facts[0].since, facts[0].waiting) == (0, None, True)
+    now = facts[20]
+    assert (now.served_gpu_seconds, now.run_seconds, now.first_started_at, now.since) == (40, 20, 0, 0)
+    assert (now.now_on, now.base, now.started_at) == ({"a": 2}, {"a": 1}, 0)
+    assert now.work is not None and now.work.value == 60
+    assert now.progress == 0.4
+
+
+def test_gpus_asked_back_are_leaving_and_nobody_has_them_meanwhile() -> None:
+    views: dict[float, tuple[int, int]] = {}
+
+    def note(snapshot: Snapshot, plan: Plan) -> None:
+        views[snapshot.now] = (snapshot.nodes[0].free, snapshot.nodes[0].leaving)
+
+    long = Submission(job("x", 0, 1, 2, elastic=True), Plain(100, Curve((1.0, 2.0))))
+    run("elastic_fifo", nodes(a=2), long, rigid("y", 20, 1, 10), on_turn=note)
+    assert views[20] == (0, 0)
+    assert views[23] == (0, 1)
+    assert views[30] == (1, 0)
+
+
+class TakesAll:
+    """Breaks the rule that GPUs in use are not given."""
+
+    title = explanation = ""
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        return Plan({job.id: {"a": 2} for job in snapshot.jobs})
+
+
+def test_a_plan_that_breaks_a_rule_ends_it_all() -> None:
+    with pytest.raises(Refused, match="free GPUs"):
+        simulate(TakesAll(), nodes(a=2), [rigid("x", 0, 2, 10), rigid("y", 0, 2, 10)])
+
+
+def test_a_lost_node_takes_its_jobs_back_to_their_last_checkpoint() -> None:
+    saver = Submission(job("x", 0, 1, restart_seconds=7), lasts(100, 1), checkpoint_seconds=20)
+    options = Options(losses=[Loss("a", at=50, back_at=200)])
+    result = run("fifo", nodes(a=1), saver, options=options)
+    (x,) = result.jobs
+    assert x.ended_at == 200 + 7 + 60  # 40 s were saved
+    assert x.restarts == 1
+    assert x.lost_gpu_seconds == pytest.approx(10 + 7)
+
+
+def test_without_checkpoints_a_lost_node_means_from_the_beginning() -> None:
+    result = run("fifo", nodes(a=1), rigid("x", 0, 1, 100), options=Options(losses=[Loss("a", 50, 60)]))
+    assert ends(result) == {"x": 60 + 30 + 100}
+
+
+def test_an_elastic_job_lives_on_without_the_node_it_lost() -> None:
+    wide = Submission(job("x", 0, 2, 4, elastic=True, resize_seconds=0), Plain(400, linear(4)))
+    options = Options(losses=[Loss("b", at=50)])
+    result = run("elastic_fifo", nodes(a=2, b=2), wide, options=options)
+    assert ends(result) == {"x": 50 + 200 / 2}
+
+
+def test_it_starts_from_a_world_in_which_jobs_run_already() -> None:
+    old = job(
+        "x", -500, 1, now_on={"a": 1}, base={"a": 1}, started_at=-100, first_started_at=-100, served_gpu_seconds=100
+    )
+    result = run("fifo", nodes(a=1), Submission(old, lasts(40, 1)), rigid("y", -400, 1, 10), now=0)
+    assert ends(result) == {"x": 40, "y": 50}
+
+
+def test_an_attempt_that_takes_too_long_is_stopped() -> None:
+    result = run("fifo", nodes(a=1), rigid("x", 0, 1, 100, longest_seconds=30), rigid("y", 0, 1, 10))
+    assert {row.id: row.outcome for row in result.jobs} == {"x": "timed out", "y": "ended"}
+    assert ends(result) == {"x": 30, "y": 40}
+
+
+def test_a_job_that_can_never_run_does_not_keep_the_clock_going() -> None:
+    result = run("fifo", nodes(a=1), rigid("x", 0, 2, 10), rigid("y", 0, 1, 10))
+    assert {row.id: row.outcome for row in result.jobs} == {"x": "unfinished", "y": "ended"}
+
+
+def test_a_limit_counts_what_is_leaving() -> None:
+    jobs = [rigid("x", 0, 1, 100), rigid("y", 0, 1, 100)]
+    result = run("fifo", nodes(a=2), *jobs, limits=[Limit("alice", 1, frozenset({"x", "y"}))])
+    assert ends(result) == {"x": 100, "y": 200}
+
+
+def test_accounts_tell_what_was_used_by_day() -> None:
+    told: dict[float, tuple[float, ...]] = {}
+
+    def note(snapshot: Snapshot, plan: Plan) -> None:
+        told[snapshot.now] = snapshot.accounts[0].used[:3]
+
+    day = 86400.0
+    jobs = [rigid("x", 0, 1, 3600), rigid("y", 1.9 * day, 1, 10), rigid("z", 1.5 * day, 1, 10)]
+    run("fifo", nodes(a=1), *jobs, accounts=accounts_of(jobs), on_turn=note)
+    assert told[0.0] == (0, 0, 0)
+    assert told[1.5 * day] == (0, 3600, 0)
+    assert told[1.9 * day] == (10, 3600, 0)
+
+
+def test_fairness_compares_with_a_share_of_ones_own() -> None:
+    result = run("fifo", nodes(a=2), rigid("x", 0, 1, 1000), rigid("y", 0, 1, 1000))
+    assert [row.rho for row in result.jobs] == [1.0, 1.0]
+    late = run("fifo", nodes(a=1), rigid("x", 0, 1, 1000), rigid("y", 0, 1, 1000))
+    # Two jobs at first, one after the other: x was alone with half a GPU; y shared with 1.5 on average.
+    assert [row.rho for row in late.jobs] == [0.5, pytest.approx(2000 / 1500)]
+    assert late.summary().unfair == 0.5
+
+
+def test_equal_questions_get_equal_answers() -> None:
+    jobs = [rigid(str(n), 7.0 * n % 50, 1 + n % 3, 20 + n) for n in range(30)]
+    assert run("elastic_fifo", nodes(a=2, b=3), *jobs) == run("elastic_fifo", nodes(a=2, b=3), *jobs)
