@@ -3,6 +3,8 @@
 Policies ask here instead of looking into curves, so that "unknown" means the same to all of them.
 """
 
+from functools import lru_cache
+
 from scheduling.types import Curve, Estimate, Job
 
 DEFAULT_EXPONENT = 0.9
@@ -44,3 +46,32 @@ def remaining_seconds(job: Job, gpus: int, *, free_batch: bool = False) -> float
     """How long it still takes with ``gpus`` GPUs; infinite without any."""
     fast = speed(job, gpus, free_batch=free_batch)
     return work(job).value / fast if fast > 0 else float("inf")
+
+
+def steps(job: Job, count: int, least: int, most: int, *, free_batch: bool = False) -> tuple[tuple[int, float], ...]:
+    """The sizes from ``least`` to ``most`` worth growing to from ``count``, with the gain of each GPU on the way.
+
+    They are the corners of the concave hull of its speeds: five GPUs of two nodes may be slower than four of one, and
+    eight faster than both. Gains fall from step to step, so that giving the next GPUs to the largest is right.
+    """
+    known = curve(job, free_batch=free_batch)
+    return _steps(known.speeds if known is not None else (), count, least, most)
+
+
+@lru_cache(maxsize=4096)
+def _steps(speeds: tuple[float, ...], count: int, least: int, most: int) -> tuple[tuple[int, float], ...]:
+    def fast(gpus: int) -> float:
+        return (speeds[min(gpus, len(speeds)) - 1] if speeds else gpus**DEFAULT_EXPONENT) if gpus else 0.0
+
+    hull = [(count, fast(count))]
+    for size in range(max(least, count + 1), (min(most, max(len(speeds), least)) if speeds else most) + 1):
+        here = fast(size)
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], (size, here)):
+            hull.pop()
+        hull.append((size, here))
+    gains = ((there[0], _slope(here, there)) for here, there in zip(hull, hull[1:], strict=False))
+    return tuple((size, gain) for size, gain in gains if gain > 0)
+
+
+def _slope(here: tuple[int, float], there: tuple[int, float]) -> float:
+    return (there[1] - here[1]) / (there[0] - here[0])

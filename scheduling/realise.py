@@ -50,20 +50,28 @@ def realise(
     return Plan(now.held, why, state or {}, {job: size for job, size in (batches or {}).items() if job in now.held})
 
 
+def line_up(snapshot: Snapshot, *, preempt: bool = True) -> tuple[Capacity, set[JobId]]:
+    """A ledger in which all that may be stopped have nothing, and who they are: good for counting, not for placing.
+
+    Jobs with GPUs of a closed node are left alone: what they would give back there is of no use to anybody.
+    """
+    ledger = Capacity(snapshot, coming=True)
+    again = set()
+    for job in snapshot.jobs:
+        if preempt and job.running and job.preemptible and ledger.nodes.keys() >= job.now_on.keys():
+            ledger.evict(job)
+            again.add(job.id)
+    return ledger, again
+
+
 def stand_in_line(
-    snapshot: Snapshot, order: Iterable[Job], size: Callable[[Job], int]
+    snapshot: Snapshot, order: Sequence[Job], size: Callable[[Job], int]
 ) -> tuple[dict[JobId, int], Capacity]:
     """Who would have GPUs if all that may be stopped stood in line again: ``size`` or nothing, skipping who does not fit.
 
-    Jobs that cannot be stopped are served before all others, wherever they stand. Also returns the ledger behind it,
-    in which the others are packed anew: good for counting, not for placing.
+    Jobs that cannot be stopped are served before all others, wherever they stand. Also returns the ledger behind it.
     """
-    ledger = Capacity(snapshot, coming=True)
-    order = list(order)
-    again = {job.id for job in order if job.running and job.preemptible and ledger.nodes.keys() >= job.now_on.keys()}
-    for job in order:
-        if job.id in again:
-            ledger.evict(job)
+    ledger, again = line_up(snapshot)
     wanted: dict[JobId, int] = {}
     vain: set[Hashable] = set()
     for job in order:

@@ -8,6 +8,7 @@ from scheduling import params
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fifo import Fifo
 from scheduling.policies.round_robin import RoundRobin
+from scheduling.policies.srjf import Srjf
 from scheduling.policies.tiresias import Tiresias
 from scheduling.types import Policy
 
@@ -15,6 +16,7 @@ POLICIES: dict[str, type[Policy]] = {
     "fifo": Fifo,
     "round_robin": RoundRobin,
     "elastic_fifo": ElasticFifo,
+    "srjf": Srjf,
     "tiresias": Tiresias,
 }
 DEFAULT = "elastic_fifo"

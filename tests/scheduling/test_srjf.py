@@ -1,0 +1,125 @@
+"""Shortest remaining job first, and elastic: GPUs to whoever comes nearest to its end by them."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from scheduling.check import violations
+from scheduling.policies.srjf import Srjf
+from scheduling.types import Curve, Estimate, Job, Plan, Snapshot
+from tests.scheduling.strategies import snapshots
+from tests.scheduling.worlds import World, draw, running, sizes, waiting
+
+ELASTIC = Srjf(elastic=True)
+
+
+def decide(snapshot: Snapshot, policy: Srjf | None = None) -> Plan:
+    plan = (policy or Srjf()).plan(snapshot)
+    assert violations(snapshot, plan) == []
+    return plan
+
+
+def left(seconds: float, **facts: Any) -> dict[str, Any]:
+    return {"work": Estimate(seconds), **facts}
+
+
+def test_the_job_that_ends_soonest_starts_first() -> None:
+    lab = draw({"a": 2}, waiting("long", 2, **left(900)), waiting("short", 2, **left(600)))
+    assert sizes(decide(lab)) == {"short": 2}
+
+
+def test_it_is_the_time_that_counts_and_not_the_work() -> None:
+    lab = draw({"a": 4}, waiting("one", 1, **left(500)), waiting("four", 4, **left(900)))
+    assert sizes(decide(lab)) == {"four": 4}
+
+
+def test_a_longer_job_is_stopped_for_a_shorter_one_if_it_can_go_on_later() -> None:
+    def lab(**facts: Any) -> Snapshot:
+        return draw({"a": 2}, running("long", {"a": 2}, **left(9000, **facts)), waiting("short", 1, **left(60)))
+
+    assert sizes(decide(lab(preemptible=True))) == {}
+    assert sizes(decide(lab(preemptible=True), Srjf(preempt=False))) == {"long": 2}
+    assert sizes(decide(lab())) == {"long": 2}
+
+
+def test_a_stopped_job_must_win_back_its_restart() -> None:
+    stopped = waiting("stopped", **left(100, served_gpu_seconds=50.0, preemptible=True))
+    runs = running("runs", {"a": 1}, **left(120, preemptible=True))
+    assert sizes(decide(draw({"a": 1}, runs, stopped))) == {"runs": 1}
+    runs = running("runs", {"a": 1}, **left(140, preemptible=True))
+    assert sizes(decide(draw({"a": 1}, runs, stopped))) == {}
+
+
+def test_jobs_of_unknown_length_do_not_take_turns() -> None:
+    """Each second of service makes a guess longer; it must not cost the job its place at once."""
+    one = running("one", {"a": 1}, served_gpu_seconds=4100.0, preemptible=True)
+    two = waiting("two", served_gpu_seconds=4000.0, preemptible=True)
+    assert sizes(decide(draw({"a": 1}, one, two))) == {"one": 1}
+
+
+def test_what_does_not_fit_is_passed() -> None:
+    lab = draw({"a": 2}, running("r", {"a": 1}), waiting("large", 2, **left(60)), waiting("small", 1, **left(900)))
+    assert sizes(decide(lab)) == {"r": 1, "small": 1}
+
+
+def test_priority_goes_before_length() -> None:
+    lab = draw({"a": 1}, waiting("short", **left(60)), waiting("urgent", priority=1, **left(900)))
+    assert sizes(decide(lab)) == {"urgent": 1}
+
+
+def test_elastic_a_job_of_fixed_size_never_exceeds_it() -> None:
+    """Voda's elastic form gave (2..2) four GPUs where (1..4) came with it on six."""
+    lab = draw({"a": 6}, waiting("x", 2, 2, **left(60)), waiting("y", 1, 4, elastic=True, **left(900)))
+    assert sizes(decide(lab, ELASTIC)) == {"x": 2, "y": 4}
+
+
+def test_elastic_a_gpu_goes_where_it_shortens_the_rest_most() -> None:
+    def job(id: str, seconds: float, *speeds: float) -> Job:
+        return waiting(id, 1, 4, elastic=True, speed=Curve(speeds), **left(seconds))
+
+    equal = draw({"a": 4}, job("short", 600, 1.0, 1.8, 2.4, 2.8), job("long", 6000, 1.0, 1.8, 2.4, 2.8))
+    assert sizes(decide(equal, ELASTIC)) == {"short": 4}
+    poor = draw({"a": 4}, job("short", 600, 1.0, 1.05, 1.1, 1.1), job("long", 6000, 1.0, 1.8, 2.4, 2.8))
+    assert sizes(decide(poor, ELASTIC)) == {"short": 1, "long": 3}
+
+
+def test_elastic_a_curve_with_a_dent_is_passed_over_it() -> None:
+    """Three GPUs are slower than two, four faster than both."""
+    dented = Curve((1.0, 1.9, 1.5, 3.6))
+    lab = draw({"a": 4}, running("x", {"a": 1}, 1, 4, speed=dented, **left(600)))
+    assert sizes(decide(lab, ELASTIC)) == {"x": 4}
+    flat = Curve((1.0, 1.9, 1.5, 1.9))
+    assert sizes(decide(draw({"a": 4}, running("x", {"a": 1}, 1, 4, speed=flat, **left(600))), ELASTIC)) == {"x": 2}
+
+
+def test_elastic_a_running_job_shrinks_for_a_shorter_one() -> None:
+    world = World.of(draw({"a": 4}, running("long", {"a": 4}, 1, 4, **left(9000)), waiting("short", 2, **left(60))))
+    world.turn(ELASTIC)
+    world.let_go()
+    world.turn(ELASTIC)
+    assert {id: job.gpus for id, job in world.jobs.items()} == {"long": 2, "short": 2}
+
+
+OPTIONS = [ELASTIC, Srjf(preempt=False), Srjf(preempt=False, elastic=True)]
+
+
+@pytest.mark.parametrize("policy", OPTIONS, ids=str)
+@settings(max_examples=100, deadline=None)
+@given(snapshot=snapshots(most_jobs=16))
+def test_with_any_option_it_keeps_all_rules_and_explains_itself(policy: Srjf, snapshot: Snapshot) -> None:
+    plan = decide(snapshot, policy)
+    assert {job.id for job in snapshot.jobs if job.waiting and not plan.target.get(job.id)} == set(plan.reasons)
+
+
+@pytest.mark.parametrize("policy", OPTIONS, ids=str)
+@settings(max_examples=100, deadline=None)
+@given(snapshot=snapshots(most_jobs=16, calm=True))
+def test_with_any_option_an_unchanged_world_comes_to_rest(policy: Srjf, snapshot: Snapshot) -> None:
+    world = World.of(snapshot)
+    for _ in range(40):
+        changed = world.turn(policy, seconds=0)
+        world.let_go()
+        if not changed and not world.turn(policy, seconds=0):
+            return
+    pytest.fail("it still changes something after 40 turns")
