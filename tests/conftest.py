@@ -41,16 +41,16 @@ def django_db_setup(django_db_setup: None) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On PostgreSQL only what asks the database anything is worth running a second time."""
-    if not os.environ.get("DATABASE_URL"):
-        return
+    """On PostgreSQL only what asks the database anything is worth running a second time; on SQLite, which has one
+    writer, what races for it cannot run at all."""
     asks = {"db", "transactional_db", "client", "admin_client", "live_server", "django_db_reset_sequences"}
-    plain = [
-        item
-        for item in items
-        if not item.get_closest_marker("django_db")
-        and not asks.intersection(getattr(item, "fixturenames", ()))
-        and not item.get_closest_marker("postgres")
-    ]
-    config.hook.pytest_deselected(items=plain)
-    items[:] = [item for item in items if item not in set(plain)]
+
+    def belongs(item: pytest.Item) -> bool:
+        races = item.get_closest_marker("postgres") is not None
+        if not os.environ.get("DATABASE_URL"):
+            return not races
+        asking = item.get_closest_marker("django_db") or asks.intersection(getattr(item, "fixturenames", ()))
+        return races or bool(asking)
+
+    config.hook.pytest_deselected(items=[item for item in items if not belongs(item)])
+    items[:] = [item for item in items if belongs(item)]

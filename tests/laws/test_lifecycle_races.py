@@ -28,12 +28,6 @@ from tests.portal.jobs_world import (
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 
 
-@pytest.fixture(autouse=True)
-def needs_postgres() -> None:
-    if connection.vendor != "postgresql":
-        pytest.skip("SQLite has one writer at a time: nothing to race with")
-
-
 def at_once(*acts: Callable[[], object]) -> list[object]:
     """Runs all in threads that start together; what each gave back or raised."""
     barrier = threading.Barrier(len(acts))
