@@ -2,16 +2,15 @@
 
 from typing import Any
 
-from django.db import transaction
 from django.utils import timezone
 
 from portal.accounts.models import User
-from portal.cluster.models import Environment, Node, NodeEnvironment
+from portal.cluster.models import Node, NodeEnvironment
 from portal.control import cycle
 from portal.control.leadership import Leadership
 from portal.control.models import Leader
 from portal.jobs import lifecycle
-from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job
+from portal.jobs.models import Allocation, Container, ContainerState, Job
 from portal.projects.models import Project
 from tests.portal.jobs_world import make_environment, make_job, make_node, make_project, make_user
 
@@ -70,19 +69,3 @@ def agents_do_as_told(*, finish: bool = False, hasty: bool = False) -> None:
 
 def heartbeat() -> None:
     Node.objects.update(last_seen_at=timezone.now())
-
-
-__all__ = [
-    "Attempt",
-    "Environment",
-    "Job",
-    "agents_do_as_told",
-    "gpus_of",
-    "heartbeat",
-    "lead",
-    "lifecycle",
-    "queue",
-    "ready_node",
-    "transaction",
-    "turn",
-]
