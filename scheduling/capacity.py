@@ -4,14 +4,29 @@ A policy makes a ``Capacity`` of its snapshot, consumes it, and reads its plan o
 of open nodes, the nodes a job can run on, its limits, and never takes from a running job's base.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from copy import copy
+from dataclasses import dataclass
 from typing import Self
 
 from scheduling import placement
+from scheduling.levels import Levels
 from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Snapshot
 
 UNLIMITED = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The open nodes a job can run on, whether anything is free there or not."""
+
+    nodes: tuple[Node, ...]
+    allowed: frozenset[NodeId] | None
+    """Their ids; None means all open nodes."""
+    total: int
+    """Healthy GPUs of all of them together."""
+    largest: int
+    """Healthy GPUs of the largest one."""
 
 
 class Capacity:
@@ -25,9 +40,10 @@ class Capacity:
     def __init__(self, snapshot: Snapshot, *, coming: bool = False) -> None:
         self.coming = coming
         self.nodes: dict[NodeId, Node] = {node.id: node for node in snapshot.nodes if node.open}
-        self.free = {node.id: node.free + (node.leaving if coming else 0) for node in self.nodes.values()}
-        self.kept = dict.fromkeys(self.free, 0)
-        """Free GPUs of each node that nobody behind in the queue may have in this turn."""
+        self.free = Levels({id: node.free + (node.leaving if coming else 0) for id, node in self.nodes.items()})
+        self.kept: dict[NodeId, int] = {}
+        """Free GPUs of nodes that nobody behind in the queue may have in this turn."""
+        self._scopes: dict[frozenset[NodeId] | None, Scope] = {}
         self.held: dict[JobId, Placement] = {job.id: job.now_on for job in snapshot.jobs if job.running}
         self._limits_of: dict[JobId, list[int]] = {}
         self.limits: tuple[Limit, ...] = snapshot.limits
@@ -42,22 +58,42 @@ class Capacity:
     def copy(self) -> Self:
         """A draft that can be thrown away."""
         draft = copy(self)
-        draft.free, draft.kept = dict(self.free), dict(self.kept)
+        draft.free, draft.kept = Levels(self.free), dict(self.kept)
         draft.held, draft.room_of = dict(self.held), list(self.room_of)
         return draft
 
     # Questions
 
-    def nodes_of(self, job: Job) -> list[Node]:
-        """Open nodes it can run on, whether anything is free there or not."""
-        return [node for node in self.nodes.values() if job.nodes is None or node.id in job.nodes]
+    def scope(self, job: Job) -> Scope:
+        if job.nodes not in self._scopes:
+            nodes = tuple(node for node in self.nodes.values() if job.nodes is None or node.id in job.nodes)
+            totals = [node.total for node in nodes]
+            allowed = None if len(nodes) == len(self.nodes) else job.nodes
+            self._scopes[job.nodes] = Scope(nodes, allowed, sum(totals), max(totals, default=0))
+        return self._scopes[job.nodes]
 
-    def free_for(self, job: Job) -> dict[NodeId, int]:
-        return {node.id: self.free[node.id] for node in self.nodes_of(job)}
+    def nodes_of(self, job: Job) -> tuple[Node, ...]:
+        """Open nodes it can run on, whether anything is free there or not."""
+        return self.scope(job).nodes
+
+    def free_for(self, job: Job) -> Mapping[NodeId, int]:
+        """What is free now on each of those."""
+        allowed = self.scope(job).allowed
+        return self.free if allowed is None else {node: self.free[node] for node in self.free if node in allowed}
+
+    def left(self, job: Job) -> int:
+        """Free GPUs of those nodes together."""
+        scope = self.scope(job)
+        return self.free.sum if scope.allowed is None else sum(self.free[node.id] for node in scope.nodes)
+
+    def fullest(self, job: Job) -> Node | None:
+        """The one of those nodes with the most free GPUs; None when none is free."""
+        node = next(self.free.fullest(self.scope(job).allowed), None)
+        return None if node is None else self.nodes[node]
 
     def terms(self, job: Job) -> Hashable:
         """Waiting jobs with equal terms fit alike: what did not fit one does not fit the next."""
-        return job.min_gpus, job.spread, job.nodes, tuple(self._limits_of.get(job.id, ()))
+        return job.min_gpus, job.spread, self.scope(job).allowed, tuple(self._limits_of.get(job.id, ()))
 
     def count(self, job: Job) -> int:
         return placement.total(self.held.get(job.id, {}))
@@ -74,14 +110,17 @@ class Capacity:
         """Where a waiting job could start with exactly ``count`` GPUs."""
         if count > self.room(job):
             return None
-        return placement.place(self.free_for(job), count, spread=job.spread)
+        return placement.place(self.free, count, spread=job.spread, allowed=self.scope(job).allowed)
 
     def best_fit(self, job: Job, most: int) -> Placement | None:
         """The largest start from ``min_gpus`` to ``most``."""
-        free = self.free_for(job)
-        here = sum(free.values()) if job.spread else max(free.values(), default=0)
+        if job.spread:
+            here = self.left(job)
+        else:
+            node = self.fullest(job)
+            here = self.free[node.id] if node is not None else 0
         most = min(most, here, self.room(job))
-        return placement.place(free, most, spread=job.spread) if most >= job.min_gpus else None
+        return self.fit(job, most) if most >= job.min_gpus else None
 
     def spare(self, job: Job, node: NodeId | None = None) -> int:
         """GPUs it could give back (of one node) without a restart: above its minimum and outside its base."""
@@ -96,16 +135,19 @@ class Capacity:
 
     def give(self, job: Job, where: Placement) -> None:
         """GPUs for a job, in addition to what it holds."""
-        held = self.held.get(job.id, {})
+        held = dict(self.held.get(job.id, {}))
         for node, gpus in where.items():
-            held = placement.plus(held, node, gpus)
+            held[node] = held.get(node, 0) + gpus
             self.free[node] -= gpus
         self.held[job.id] = held
         self._use_room(job, placement.total(where))
 
     def grow(self, job: Job) -> bool:
         """One more GPU, where it suits the job best. False when there is none for it."""
-        node = placement.grow(self.held[job.id], self.free_for(job), spread=job.spread) if self.room(job) else None
+        node = None
+        if self.room(job):
+            allowed = self.scope(job).allowed
+            node = placement.grow(self.held[job.id], self.free, spread=job.spread, allowed=allowed)
         if node is not None:
             self.give(job, {node: 1})
         return node is not None
@@ -145,7 +187,7 @@ class Capacity:
         """Keeps free GPUs from those who come later in this turn."""
         for node, gpus in where.items():
             self.free[node] -= gpus
-            self.kept[node] += gpus
+            self.kept[node] = self.kept.get(node, 0) + gpus
 
     def _use_room(self, job: Job, gpus: int) -> None:
         for index in self._limits_of.get(job.id, []):

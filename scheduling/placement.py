@@ -5,8 +5,9 @@ GPUs stay whole. Ties go to the smaller node id: equal questions get equal answe
 nodes are listed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from scheduling.levels import Levels
 from scheduling.types import NodeId, Placement
 
 
@@ -14,37 +15,43 @@ def total(placement: Placement) -> int:
     return sum(placement.values())
 
 
-def place(free: Mapping[NodeId, int], count: int, *, spread: bool) -> Placement | None:
-    """``count`` GPUs for a job that holds none, or None when they do not fit.
+def place(
+    free: Mapping[NodeId, int], count: int, *, spread: bool, allowed: Collection[NodeId] | None = None
+) -> Placement | None:
+    """``count`` GPUs for a job that holds none, or None when they do not fit on the ``allowed`` nodes.
 
     One node if one has enough: the one that is left with the fewest. Otherwise, for a job that may spread,
     the emptiest nodes, and the tightest fit for the rest.
     """
     chosen: dict[NodeId, int] = {}
+    if count <= 0:
+        return chosen
+    free = free if isinstance(free, Levels) else Levels(free)
+    if (node := free.tightest(count, allowed)) is not None:
+        return {node: count}
+    if not spread or free.sum < count:
+        return None
     left = count
-    while left:
-        roomy = [node for node, gpus in free.items() if gpus >= left and node not in chosen]
-        if roomy:
-            chosen[min(roomy, key=lambda node: (free[node], node))] = left
+    for node in free.fullest(allowed):
+        if free[node] >= left:
+            last = free.tightest(left, allowed, chosen)
+            chosen[node if last is None else last] = left
             return chosen
-        some = [node for node, gpus in free.items() if gpus > 0 and node not in chosen]
-        if not some or not spread:
-            return None
-        emptiest = min(some, key=lambda node: (-free[node], node))
-        chosen[emptiest] = free[emptiest]
-        left -= free[emptiest]
-    return chosen
+        chosen[node] = free[node]
+        left -= free[node]
+    return None
 
 
-def grow(current: Placement, free: Mapping[NodeId, int], *, spread: bool) -> NodeId | None:
+def grow(
+    current: Placement, free: Mapping[NodeId, int], *, spread: bool, allowed: Collection[NodeId] | None = None
+) -> NodeId | None:
     """The node for one more GPU of a running job: where it has most already, else the tightest new one."""
-    at_home = [node for node in current if free.get(node, 0) > 0]
+    at_home = [node for node in current if free.get(node, 0) > 0 and (allowed is None or node in allowed)]
     if at_home:
         return min(at_home, key=lambda node: (-current[node], node))
-    abroad = [node for node, gpus in free.items() if gpus > 0 and node not in current]
-    if abroad and spread:
-        return min(abroad, key=lambda node: (free[node], node))
-    return None
+    if not spread:
+        return None
+    return (free if isinstance(free, Levels) else Levels(free)).tightest(1, allowed, current)
 
 
 def shrink(current: Placement, base: Placement, node: NodeId | None = None) -> NodeId | None:

@@ -21,10 +21,10 @@ def impossible(job: Job, capacity: Capacity) -> str:
         return job.blocked
     if not capacity.nodes:
         return "No node is open for new work now: all are lost, drained or not approved yet."
-    nodes = capacity.nodes_of(job)
-    if not nodes:
+    scope = capacity.scope(job)
+    if not scope.nodes:
         return "None of the nodes it can run on is open for new work now."
-    most = sum(node.total for node in nodes) if job.spread else max(node.total for node in nodes)
+    most = scope.total if job.spread else scope.largest
     if job.min_gpus > most:
         where = "the nodes it can run on have" if job.spread else "the largest node it can run on has"
         together = "at once" if job.spread else "on one node"
@@ -56,25 +56,25 @@ def _limit_reached(job: Job, limit: Limit, room: int) -> str:
 
 def shortage(job: Job, capacity: Capacity, ahead: int) -> str:
     """Too few GPUs are free, or too few of them together."""
-    nodes = capacity.nodes_of(job)
-    free = {node.name: capacity.free[node.id] for node in nodes}
-    left = sum(free.values())
+    left = capacity.left(job)
     if left <= 0:
         short = _none_free(job, capacity)
     elif job.spread or left < job.min_gpus:
         short = f"it needs {gpus(job.min_gpus)} at once and only {left} {'is' if left == 1 else 'are'} free"
     else:
-        node = min(free, key=lambda name: (-free[name], name))
-        short = f"it needs {gpus(job.min_gpus)} at once; the largest group of free ones is {free[node]}, on node {node}"
+        node = capacity.fullest(job)
+        most, name = (capacity.free[node.id], node.name) if node is not None else (0, "")
+        short = f"it needs {gpus(job.min_gpus)} at once; the largest group of free ones is {most}, on node {name}"
     return _sentence(f"{jobs(ahead)} ahead of it and {short}" if ahead else short)
 
 
 def _none_free(job: Job, capacity: Capacity) -> str:
-    nodes = capacity.nodes_of(job)
-    total = sum(node.total for node in nodes)
-    whole = "the only GPU" if total == 1 else f"all {total} GPUs"
-    where = "" if len(nodes) == len(capacity.nodes) else " of the nodes it can run on"
-    taken = "in use or kept for jobs ahead of it" if any(capacity.kept[node.id] for node in nodes) else "in use"
+    scope = capacity.scope(job)
+    whole = "the only GPU" if scope.total == 1 else f"all {scope.total} GPUs"
+    where = "" if scope.allowed is None else " of the nodes it can run on"
+    kept = any(scope.allowed is None or node in scope.allowed for node in capacity.kept)
+    taken = "in use or kept for jobs ahead of it" if kept else "in use"
+    total = scope.total
     return f"{whole}{where} {'is' if total == 1 else 'are'} {taken}"
 
 

@@ -1,6 +1,6 @@
 """Each job goes to the next node of a ring."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -59,7 +59,7 @@ def _is_larger_than_any_node(job: Job, capacity: Capacity) -> bool:
     return all(node.total < job.min_gpus for node in capacity.nodes_of(job))
 
 
-def _spread(job: Job, free: dict[NodeId, int], wanted: int, ring: "Ring") -> Placement | None:
+def _spread(job: Job, free: Mapping[NodeId, int], wanted: int, ring: "Ring") -> Placement | None:
     """Neighbours of the ring, for a job that is larger than any node."""
     if not job.spread or sum(free.values()) < job.min_gpus:
         return None

@@ -1,0 +1,75 @@
+"""A number for each node, usually its free GPUs, that also knows which nodes have how many."""
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterator, Mapping
+
+from scheduling.types import NodeId
+
+NONE: frozenset[NodeId] = frozenset()
+
+
+class Levels(dict[NodeId, int]):
+    """A dictionary that answers "which node has just enough" without looking at every node.
+
+    Nodes of one number are kept sorted, so that ties go to the smaller id. ``allowed`` restricts a question to some
+    nodes, ``without`` leaves some out. Its keys are those it was made with.
+    """
+
+    def __init__(self, counts: Mapping[NodeId, int]) -> None:
+        super().__init__(counts)
+        self.sum = sum(counts.values())
+        self._at: dict[int, list[NodeId]] = {}
+        for node in sorted(counts):
+            self._at.setdefault(counts[node], []).append(node)
+        self._counts = sorted(self._at)
+
+    def __setitem__(self, node: NodeId, count: int) -> None:
+        before = self[node]
+        if before == count:
+            return
+        super().__setitem__(node, count)
+        self.sum += count - before
+        there = self._at[before]
+        if len(there) == 1:
+            del self._at[before]
+            del self._counts[bisect_left(self._counts, before)]
+        else:
+            del there[bisect_left(there, node)]
+        if count in self._at:
+            insort(self._at[count], node)
+        else:
+            self._at[count] = [node]
+            insort(self._counts, count)
+
+    def tightest(
+        self, least: int, allowed: Collection[NodeId] | None = None, without: Collection[NodeId] = NONE
+    ) -> NodeId | None:
+        """The node with the smallest number that is at least ``least``."""
+        for count in self._counts[bisect_left(self._counts, least) :]:
+            for node in self._at[count]:
+                if (allowed is None or node in allowed) and node not in without:
+                    return node
+        return None
+
+    def fullest(self, allowed: Collection[NodeId] | None = None) -> Iterator[NodeId]:
+        """From the largest number down to 1. Nothing may be changed on the way."""
+        for count in reversed(self._counts):
+            if count <= 0:
+                return
+            for node in self._at[count]:
+                if allowed is None or node in allowed:
+                    yield node
+
+    def following(self, last: NodeId, least: int, allowed: Collection[NodeId] | None = None) -> NodeId | None:
+        """The first node after ``last`` in the order of ids, all around, that has at least ``least``."""
+        best: tuple[bool, NodeId] | None = None
+        for count in self._counts[bisect_left(self._counts, least) :]:
+            there = self._at[count]
+            start = bisect_left(there, last)
+            start += start < len(there) and there[start] == last
+            for node in (*there[start:], *there[:start]) if allowed is not None else (there[start % len(there)],):
+                if allowed is None or node in allowed:
+                    found = (node <= last, node)
+                    best = found if best is None else min(best, found)
+                    break
+        return None if best is None else best[1]
