@@ -167,6 +167,12 @@ def field(bound: BoundField, optional: bool = True) -> dict[str, Any]:
     return {"field": bound, "optional": optional, "is_check": isinstance(bound.field.widget, CheckboxInput)}
 
 
+@register.inclusion_tag("components/chart.html", name="chart")
+def draw_chart(chart: Any) -> dict[str, Any]:
+    """A figure with legend, picture and the numbers as a table; the page links css/charts.css."""
+    return {"chart": chart}
+
+
 @register.inclusion_tag("components/pager.html", takes_context=True)
 def pager(context: dict[str, Any], page: Page, word: str = "entry,entries") -> dict[str, Any]:
     """Links to the pages before and after; the rest of the query string stays."""

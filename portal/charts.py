@@ -1,0 +1,475 @@
+"""Charts as SVG text made on the server: pure functions from values to a ``Chart``, no script, no inline style.
+
+In a view::
+
+    from portal import charts
+
+    chart = charts.bars(
+        "GPU-hours by day",
+        [date(2026, 11, 1), date(2026, 11, 2)],               # labels: dates, or any words
+        [charts.Series("used", [12.5, 30]), charts.Series("idle", [3, 0], "idle")],
+        "GPU-hours",                                           # unit: on the axis, in the table, in tooltips
+        stacked=True,
+        desc="Most was used on 2 November.",                   # one sentence that says what to see
+    )
+    return render(request, "usage/page.html", {"chart": chart})
+
+In the template ``{% chart chart %}`` (no ``{% load %}``), and in ``{% block head %}``
+``<link rel="stylesheet" href="{% static "css/charts.css" %}">``. The tag draws a figure with title, legend, picture
+and the same numbers as a table that unfolds, for screen readers and everybody else.
+
+* ``lines(title, xs, series, unit)``: ``xs`` are datetimes, dates or numbers, ascending; ``step=True`` holds a value
+  until the next; ``marks=[(x, "switch")]`` draws dashed upright lines; a value of None leaves a gap.
+* ``bars(title, labels, series, unit)``: side by side, or ``stacked=True``; ``across=True`` lays bars from left to right
+  with their labels above them, which words that are too long for the foot of a narrow chart get anyway.
+* ``sparkline(values, text)`` and ``range_bar(low, high, least, most, text, value=...)``: small pictures for a table's
+  cell or a sentence; ``text`` is read aloud in their place. They are marked safe: ``{{ row.spark }}``.
+
+The unit "seconds" is shown as durations ("2 h 5 min"). A series' tone is its place in ``TONES`` unless given: of these,
+``idle`` is grey, ``good`` green, ``bad`` red. A chart is drawn twice, wide and narrow, and a container query shows the
+one that fits, so that letters stay legible at 400 px. Colour never speaks alone: lines have dashes of their own, bars a
+gap, everything a table. Give at most a few hundred points; pictures of more are slower to load than to read.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from hashlib import sha256
+from math import ceil, floor, isfinite, log10
+from typing import NamedTuple
+
+from django.utils import timezone
+from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
+
+from portal.ui import duration
+
+X = datetime | date | float | int
+Value = float | int | None
+
+TONES = ("teal", "amber", "violet", "blue", "red", "green")
+NAMED_TONES = {"idle": "grey", "good": "green", "bad": "red"}
+SECONDS = "seconds"
+DAY = 86_400.0
+TIME_STEPS = tuple(
+    60.0 * minutes for minutes in (1, 5, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 4320, 7200, 10080, 20160)
+)
+DURATION_STEPS = (1, 5, 15, 30, *TIME_STEPS)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line, or the bars of one colour."""
+
+    name: str
+    values: Sequence[Value]
+    tone: str = ""
+    """Of ``TONES`` or ``NAMED_TONES``; empty takes the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What ``{% chart %}`` draws."""
+
+    title: str
+    desc: str
+    legend: tuple[tuple[str, str], ...]
+    """CSS classes and name; empty for a single series."""
+    svg: SafeString
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    """The table: a label, then one cell per series."""
+    is_lines: bool = False
+
+
+class Size(NamedTuple):
+    css: str
+    width: int
+    height: int
+    ticks: int
+    """About how many fit on the x axis."""
+
+
+SIZES = (Size("wide", 720, 280, 8), Size("narrow", 360, 250, 4))
+TOP, BOTTOM, RIGHT, LETTER, LINE = 24, 28, 12, 6.9, 16
+
+
+def lines(
+    title: str,
+    xs: Sequence[X],
+    series: Sequence[Series],
+    unit: str = "",
+    *,
+    desc: str = "",
+    step: bool = False,
+    marks: Sequence[tuple[X, str]] = (),
+    x_name: str = "",
+) -> Chart:
+    """Values over time, or over any number."""
+    _check(xs, series)
+    where = [_number_of(x) for x in xs]
+    at_marks = [(_number_of(x), text) for x, text in marks]
+    ends = [*where, *(x for x, _ in at_marks)] or [0.0]
+    least, most = min(ends), max(ends)
+    texts = [_x_text(x) for x in xs]
+
+    def draw(size: Size) -> Iterator[str]:
+        frame = _Frame(size, _ends(value for one in series for value in one.values), unit)
+        right = size.width - RIGHT
+
+        def across(x: float) -> float:
+            return frame.left + (right - frame.left) * ((x - least) / (most - least) if most > least else 0.5)
+
+        yield from frame.grid()
+        for x, text in _x_ticks(xs, least, most, size.ticks):
+            yield _text(across(x), size.height - 8, text, "middle")
+        for x, text in at_marks:
+            yield f'<path class="mark" d="M{across(x):.1f} {TOP}V{frame.bottom}"/>'
+            end = "end" if across(x) > size.width / 2 else "start"
+            yield _text(across(x) + (-4 if end == "end" else 4), TOP + 10, text, end)
+        for index, one in enumerate(series):
+            css = _css(index, one)
+            path, dots, pen, last = [], [], False, 0.0
+            for x, value in zip(where, one.values, strict=True):
+                if value is None:
+                    pen = False
+                    continue
+                px, py = across(x), frame.up(value)
+                if not pen:
+                    path.append(f"M{px:.1f} {py:.1f}")
+                elif step:
+                    path.append(f"H{px:.1f}V{py:.1f}")
+                else:
+                    path.append(f"L{px:.1f} {py:.1f}")
+                pen, last = True, py
+            yield f'<path class="line {css}" d="{"".join(path)}"/>'
+            if len(where) <= 45:
+                for x, value, text in zip(where, one.values, texts, strict=True):
+                    if value is not None:
+                        said = f"{text}: {one.name} {said_value(value, unit)}"
+                        dots.append(_dot(across(x), frame.up(value), css, said))
+            elif last and where:
+                dots.append(_dot(across(where[-1]), last, css, one.name))
+            yield from dots
+
+    return _chart(title, desc, draw, x_name or _x_name(xs), texts, series, unit, is_lines=True)
+
+
+def bars(
+    title: str,
+    labels: Sequence[date | str],
+    series: Sequence[Series],
+    unit: str = "",
+    *,
+    stacked: bool = False,
+    across: bool = False,
+    desc: str = "",
+    x_name: str = "",
+) -> Chart:
+    """Amounts of some things, or by day."""
+    _check(labels, series)
+    texts = [_x_text(label) if isinstance(label, date) else label for label in labels]
+    sums = [sum(one.values[i] or 0 for one in series) for i in range(len(labels))]
+    ends = _ends(sums if stacked else (value for one in series for value in one.values))
+    longest = max((len(text) for text in texts), default=1) * LETTER + 10
+    days = bool(labels) and isinstance(labels[0], date)
+    across = across or (not days and longest * len(labels) > SIZES[-1].width - 70)
+
+    def parts(place: int) -> Iterator[tuple[int, Series, float, float]]:
+        """Number, series, and from where to where each bar of a label reaches."""
+        reached = 0.0
+        for index, one in enumerate(series):
+            value = one.values[place]
+            if value is not None:
+                yield index, one, reached, reached + value
+            if stacked:
+                reached += value or 0.0
+
+    def upright(size: Size) -> Iterator[str]:
+        frame = _Frame(size, ends, unit)
+        yield from frame.grid()
+        room = (size.width - RIGHT - frame.left) / max(1, len(labels))
+        each = ceil(longest / room)
+        wide = min(56.0, room * (0.78 if room > 8 else 1.0)) / (1 if stacked else max(1, len(series)))
+        for place, text in enumerate(texts):
+            middle = frame.left + room * (place + 0.5)
+            if place % each == 0:
+                yield _text(middle, size.height - 8, text, "middle")
+            for index, one, low, high in parts(place):
+                left = middle - wide * (0.5 if stacked else len(series) / 2 - index)
+                top, height = frame.up(max(low, high)), abs(frame.up(low) - frame.up(high))
+                said = f"{text}: {one.name} {said_value(high - low, unit)}"
+                yield _rect(left, top, wide, height, _css(index, one), said)
+
+    def sideways(size: Size) -> Iterator[str]:
+        scale = _Scale(*ends, unit, 5 if size.css == "wide" else 3)
+        thick = 14 if stacked or len(series) == 1 else 9
+        block = LINE + 4 + thick * (1 if stacked else len(series)) + 8
+        left, width, bottom = 4.0, size.width - 4 - 40, TOP + block * len(labels)
+
+        def along(value: float) -> float:
+            return left + width * scale.part(value)
+
+        for tick, text in scale.ticks:
+            yield f'<path class="grid" d="M{along(tick):.1f} {TOP - 6}V{bottom:.0f}"/>'
+            yield _text(along(tick), bottom + LINE, text, "start" if along(tick) < 30 else "middle")
+        yield _text(size.width - 4, 12, _unit_word(unit), "end")
+        for place, text in enumerate(texts):
+            top = TOP + block * place
+            yield _text(left, top + 11, text, "start", "name")
+            for index, one, low, high in parts(place):
+                y = top + LINE + (0 if stacked else thick * index)
+                said = f"{text}: {one.name} {said_value(high - low, unit)}"
+                from_x, to_x = sorted((along(low), along(high)))
+                yield _rect(from_x, y, to_x - from_x, thick - 1, _css(index, one), said)
+
+    height = None
+    if across:
+        per = 14 if stacked or len(series) == 1 else 9 * len(series)
+        height = TOP + (LINE + 12 + per) * len(labels) + LINE + 10
+    return _chart(
+        title, desc, sideways if across else upright, x_name or ("Day" if days else ""), texts, series, unit, height
+    )
+
+
+def sparkline(values: Sequence[Value], text: str) -> SafeString:
+    """A line as high as a letter. ``text`` says in words what it shows."""
+    known = [value for value in values if value is not None]
+    low, high = min([*known, 0.0]), max([*known, 0.0])
+    path, pen = [], "M"
+    for place, value in enumerate(values):
+        if value is None:
+            pen = "M"
+            continue
+        x = 2 + 96 * (place / (len(values) - 1) if len(values) > 1 else 0.5)
+        y = 22 - 20 * ((value - low) / (high - low) if high > low else 0.5)
+        path.append(f"{pen}{x:.1f} {y:.1f}")
+        pen = "L"
+    inner = f'<path class="line tone-teal" d="{"".join(path)}"/>'
+    return _small("sparkline", inner, text)
+
+
+def range_bar(
+    low: float, high: float, least: float, most: float, text: str, *, value: float | None = None
+) -> SafeString:
+    """From ``low`` to ``high`` on a track from ``least`` to ``most``, with a stroke at ``value``."""
+
+    def along(x: float) -> float:
+        return 1 + 98 * (min(1.0, max(0.0, (x - least) / (most - least))) if most > least else 0.0)
+
+    inner = (
+        '<rect class="track" x="1" y="9" width="98" height="6" rx="3"/>'
+        f'<rect class="bar tone-teal" x="{along(low):.1f}" y="7" width="{max(2.0, along(high) - along(low)):.1f}"'
+        ' height="10" rx="3"/>'
+    )
+    if value is not None:
+        inner += f'<path class="line tone-ink" d="M{along(value):.1f} 3V21"/>'
+    return _small("range-bar", inner, text)
+
+
+def said_value(value: Value, unit: str = "") -> str:
+    """A value with its unit, as tooltips and sentences have it."""
+    if value is None:
+        return "nothing"
+    if unit == SECONDS:
+        return _duration(value)
+    return f"{said_number(value)} {unit}".rstrip()
+
+
+def said_number(value: float) -> str:
+    """Three figures or so, thousands apart."""
+    if value == 0 or not isfinite(value):
+        return "0" if value == 0 else "–"
+    digits = max(0, min(6, 2 - floor(log10(abs(value)))))
+    text = f"{value:,.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+# --- the drawing -------------------------------------------------------------------------------------------------
+
+
+class _Scale:
+    """From values to 0..1, with ticks at round numbers."""
+
+    def __init__(self, least: float, most: float, unit: str, ticks: int) -> None:
+        step = _step(max(most - least, 1e-9), ticks, DURATION_STEPS if unit == SECONDS else ())
+        self.low, self.high = floor(least / step) * step, max(ceil(most / step), floor(least / step) + 1) * step
+        values = [self.low + step * number for number in range(round((self.high - self.low) / step) + 1)]
+        self.ticks = [
+            (value, _duration(value) if unit == SECONDS else said_number(round(value, 9))) for value in values
+        ]
+
+    def part(self, value: float) -> float:
+        return (value - self.low) / (self.high - self.low)
+
+
+class _Frame:
+    """The y axis with its lines, and where the rest may draw."""
+
+    def __init__(self, size: Size, ends: tuple[float, float], unit: str) -> None:
+        self.size, self.unit = size, unit
+        self.scale = _Scale(*ends, unit, 5)
+        self.bottom = size.height - BOTTOM
+        self.left = 10 + LETTER * max(len(text) for _, text in self.scale.ticks)
+
+    def up(self, value: float) -> float:
+        return self.bottom - (self.bottom - TOP) * self.scale.part(value)
+
+    def grid(self) -> Iterator[str]:
+        for value, text in self.scale.ticks:
+            css = "axis" if value == 0 else "grid"
+            yield f'<path class="{css}" d="M{self.left:.1f} {self.up(value):.1f}H{self.size.width - RIGHT}"/>'
+            yield _text(self.left - 6, self.up(value) + 4, text, "end")
+        yield _text(2, 12, _unit_word(self.unit), "start")
+
+
+def _chart(
+    title: str,
+    desc: str,
+    draw: Callable[[Size], Iterator[str]],
+    x_name: str,
+    texts: Sequence[str],
+    series: Sequence[Series],
+    unit: str,
+    height: int | None = None,
+    is_lines: bool = False,
+) -> Chart:
+    word = "" if unit == SECONDS else unit
+    columns = [f"{one.name} ({word})" if word else one.name for one in series]
+    rows = tuple(
+        (text, *(_cell(one.values[place], unit) for one in series)) for place, text in enumerate(texts)
+    )  # fmt: skip
+    pictures = []
+    for size in SIZES:
+        size = size._replace(height=height or size.height)
+        body = "".join(draw(size))
+        key = sha256(f"{title}{size.css}{body}".encode()).hexdigest()[:10]
+        pictures.append(
+            f'<svg class="chart-picture {size.css}" viewBox="0 0 {size.width} {size.height}" role="img"'
+            f' aria-labelledby="t{key} d{key}"><title id="t{key}">{escape(title)}</title>'
+            f'<desc id="d{key}">{escape(desc or "The table below has the numbers.")}</desc>{body}</svg>'
+        )
+    legend = tuple((_css(index, one), one.name) for index, one in enumerate(series)) if len(series) > 1 else ()
+    svg = mark_safe("".join(pictures))  # noqa: S308  # every text in it went through escape()
+    return Chart(title, desc, legend, svg, (x_name, *columns), rows, is_lines)
+
+
+def _check(labels: Sequence[object], series: Sequence[Series]) -> None:
+    for one in series:
+        if len(one.values) != len(labels):
+            raise ValueError(f"{one.name} has {len(one.values)} values for {len(labels)} labels.")
+
+
+def _small(css: str, inner: str, text: str) -> SafeString:
+    return mark_safe(  # noqa: S308  # the text is escaped, the rest are numbers
+        f'<svg class="chart-small {css}" viewBox="0 0 100 24" preserveAspectRatio="none" role="img"'
+        f' aria-label="{escape(text)}"><title>{escape(text)}</title>{inner}</svg>'
+    )
+
+
+def _css(index: int, one: Series) -> str:
+    tone = NAMED_TONES.get(one.tone, one.tone) or TONES[index % len(TONES)]
+    return f"tone-{tone} dash-{index % 4}"
+
+
+def _text(x: float, y: float, text: str, anchor: str, css: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{css}">{escape(text)}</text>'
+
+
+def _rect(x: float, y: float, width: float, height: float, css: str, said: str) -> str:
+    return (
+        f'<rect class="bar {css}" x="{x:.1f}" y="{y:.1f}" width="{max(0.0, width):.1f}" height="{max(0.0, height):.1f}">'
+        f"<title>{escape(said)}</title></rect>"
+    )
+
+
+def _dot(x: float, y: float, css: str, said: str) -> str:
+    return f'<circle class="dot {css}" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{escape(said)}</title></circle>'
+
+
+# --- numbers, times and words --------------------------------------------------------------------------------------
+
+
+def _ends(values: "Iterator[Value] | Sequence[Value]") -> tuple[float, float]:
+    known = [float(value) for value in values if value is not None]
+    low, high = min([0.0, *known]), max([0.0, *known])
+    return low, high if high > low else 1.0
+
+
+def _step(span: float, ticks: int, steps: Sequence[float] = ()) -> float:
+    """The smallest round step that cuts ``span`` into at most so many parts."""
+    rough = span / ticks
+    for step in steps:
+        if step >= rough:
+            return float(step)
+    if steps:
+        return ceil(rough / DAY) * DAY
+    power = 10.0 ** floor(log10(rough))
+    return next(power * nice for nice in (1, 2, 2.5, 5, 10) if power * nice >= rough * (1 - 1e-9))
+
+
+def _number_of(x: X) -> float:
+    if isinstance(x, datetime):
+        return x.timestamp()
+    if isinstance(x, date):
+        return float(x.toordinal())
+    return float(x)
+
+
+def _x_text(x: X) -> str:
+    if isinstance(x, datetime):
+        return _local(x).strftime("%d %b %Y, %H:%M")
+    if isinstance(x, date):
+        return x.strftime("%d %b")
+    return said_number(x)
+
+
+def _x_name(xs: Sequence[X]) -> str:
+    if xs and isinstance(xs[0], datetime):
+        return f"Time ({_local(xs[0]).tzname()})"
+    return "Day" if xs and isinstance(xs[0], date) else ""
+
+
+def _x_ticks(xs: Sequence[X], least: float, most: float, ticks: int) -> Iterator[tuple[float, str]]:
+    if not xs:
+        return
+    if isinstance(xs[0], datetime):
+        yield from _time_ticks(xs[0], least, most, ticks)
+        return
+    days = isinstance(xs[0], date)
+    step = max(_step(max(most - least, 1e-9), ticks), 1.0 if days else 0.0)
+    step = ceil(step) if days else step
+    for number in range(ceil(least / step), floor(most / step + 1e-9) + 1):
+        value = number * step
+        yield value, _x_text(date.fromordinal(round(value))) if days else said_number(round(value, 9))
+
+
+def _time_ticks(first: datetime, least: float, most: float, ticks: int) -> Iterator[tuple[float, str]]:
+    """At round local times: minutes, hours, midnights."""
+    step = _step(max(most - least, 60.0), ticks, TIME_STEPS)
+    start = _local(first)
+    midnight = start.replace(hour=0, minute=0, second=0, microsecond=0)
+    number = 0
+    while (moment := midnight + timedelta(seconds=step * number)).timestamp() <= most:
+        if moment.timestamp() >= least:
+            at_midnight = moment.hour == moment.minute == 0
+            yield moment.timestamp(), moment.strftime("%d %b" if step >= DAY or at_midnight else "%H:%M")
+        number += 1
+
+
+def _local(moment: datetime) -> datetime:
+    return timezone.localtime(moment) if timezone.is_aware(moment) else moment
+
+
+def _cell(value: Value, unit: str) -> str:
+    if value is None:
+        return "–"
+    return _duration(value) if unit == SECONDS else said_number(value)
+
+
+def _duration(seconds: float) -> str:
+    return ("−" if seconds < 0 else "") + duration(abs(seconds))
+
+
+def _unit_word(unit: str) -> str:
+    return "" if unit == SECONDS else unit

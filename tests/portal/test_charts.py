@@ -1,0 +1,111 @@
+"""Charts: whole without a script, true to their numbers, readable by all."""
+
+import xml.etree.ElementTree as ET
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+from django.template import engines
+from hypothesis import given
+from hypothesis import strategies as st
+
+from portal import charts
+from portal.charts import Series
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def pictures(chart: charts.Chart) -> list[ET.Element]:
+    return list(ET.fromstring(f'<g xmlns="http://www.w3.org/2000/svg">{chart.svg}</g>'))
+
+
+def of_class(picture: ET.Element, css: str) -> list[ET.Element]:
+    return [element for element in picture.iter() if css in element.get("class", "").split()]
+
+
+def test_a_bar_is_as_long_as_its_value_says() -> None:
+    chart = charts.bars("Hours", ["a", "b"], [Series("used", [10, 20])], "GPU-hours")
+    for picture in pictures(chart):
+        first, second = (float(bar.get("height", "0")) for bar in of_class(picture, "bar"))
+        assert second == pytest.approx(2 * first, abs=0.2) and first > 20
+
+
+def test_stacked_bars_stand_on_one_another() -> None:
+    chart = charts.bars("Hours", ["a"], [Series("used", [10]), Series("idle", [5], "idle")], stacked=True)
+    for picture in pictures(chart):
+        used, idle = of_class(picture, "bar")
+        assert float(idle.get("y", "0")) + float(idle.get("height", "0")) == pytest.approx(
+            float(used.get("y", "0")), abs=0.2
+        )
+
+
+def test_names_that_do_not_fit_beside_one_another_get_bars_that_lie() -> None:
+    chart = charts.bars("Hours", [f"a person with a long name {n}" for n in range(5)], [Series("used", range(1, 6))])
+    for picture in pictures(chart):
+        widths = [float(bar.get("width", "0")) for bar in of_class(picture, "bar")]
+        assert widths == sorted(widths) and widths[0] < widths[-1]
+
+
+def test_a_gap_in_the_values_is_a_gap_in_the_line() -> None:
+    (path, *_) = of_class(pictures(charts.lines("x", [1, 2, 3, 4], [Series("a", [1, 2, None, 4])]))[0], "line")
+    assert path.get("d", "").count("M") == 2
+
+
+def test_each_picture_has_a_name_a_description_and_a_table_beside_it() -> None:
+    chart = charts.lines(
+        "GPUs in use", [datetime(2026, 11, 1, tzinfo=UTC)], [Series("alice", [3])], "GPUs", desc="Alice holds three."
+    )
+    for picture in pictures(chart):
+        names = {element.get("id"): element.text for element in picture.iter() if element.get("id")}
+        assert [names[key] for key in picture.get("aria-labelledby", "").split()] == [
+            "GPUs in use",
+            "Alice holds three.",
+        ]
+    html = engines["django"].from_string("{% chart chart %}").render({"chart": chart})
+    assert '<th scope="col" class="num">alice (GPUs)</th>' in html and "01 Nov 2026, 00:00" in html
+    assert "style=" not in html and "<script" not in html
+
+
+def test_names_from_people_cannot_become_markup() -> None:
+    evil = "<script>alert(1)</script>"
+    chart = charts.bars(evil, [evil], [Series(evil, [1]), Series("b", [2])], evil, desc=evil)
+    html = engines["django"].from_string("{% chart chart %}").render({"chart": chart})
+    assert "<script" not in html + charts.sparkline([1, 2], evil) + charts.range_bar(1, 2, 0, 3, evil)
+
+
+def test_seconds_are_shown_as_people_say_them() -> None:
+    chart = charts.bars("Waiting", ["a"], [Series("mean", [7500])], "seconds")
+    assert chart.rows == (("a", "2 h 5 min"),)
+
+
+def test_midnights_are_marked_by_the_day() -> None:
+    start = datetime(2026, 11, 1, 3, tzinfo=UTC)
+    chart = charts.lines("x", [start + timedelta(hours=n) for n in range(72)], [Series("a", [1] * 72)])
+    texts = [element.text for element in pictures(chart)[0].iter(f"{SVG}text")]
+    assert "02 Nov" in texts and "12:00" in texts
+
+
+def test_values_that_are_missing_are_said_at_once() -> None:
+    with pytest.raises(ValueError, match="1 values for 2 labels"):
+        charts.bars("x", ["a", "b"], [Series("used", [1])])
+
+
+numbers = st.none() | st.floats(min_value=-1e9, max_value=1e9)
+
+
+@given(st.lists(numbers, max_size=50), st.booleans(), st.booleans(), st.sampled_from(["", "GPU-hours", "seconds"]))
+def test_any_values_make_a_picture_whose_marks_stay_inside(
+    values: list[float | None], flag: bool, days: bool, unit: str
+) -> None:
+    labels = [date(2026, 1, 1) + timedelta(days=n) for n in range(len(values))]
+    words = labels if days else [f"n{n}" for n in range(len(values))]
+    for chart in (
+        charts.bars("x", words, [Series("a", values), Series("b", [1] * len(values))], unit, across=flag),
+        charts.lines("x", labels, [Series("a", values)], unit, step=flag),
+    ):
+        for picture in pictures(chart):
+            _, _, width, height = map(float, picture.get("viewBox", "").split())
+            for bar in of_class(picture, "bar"):
+                x, y, w, h = (float(bar.get(name, "0")) for name in ("x", "y", "width", "height"))
+                assert x >= -0.2 and x + w <= width + 0.2 and y >= -0.2 and y + h <= height + 0.2
+            for dot in of_class(picture, "dot"):
+                assert 0 <= float(dot.get("cx", "0")) <= width and 0 <= float(dot.get("cy", "0")) <= height
