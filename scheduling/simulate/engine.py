@@ -84,6 +84,8 @@ class Live:
     active_area: float
     """The integral of jobs in the system when it came."""
     leaving: int = 0
+    chosen: int = 0
+    """The batch that the policy chose; 0 while it leaves that to the job."""
     trains_from: float = 0.0
     version: int = 0
     attempts: int = 0
@@ -272,22 +274,20 @@ class Engine:
         again = NEVER
         for job in snapshot.jobs:
             target = plan.target.get(job.id)
-            if target is job.now_on or (not target and not job.now_on):
-                self.choose_batch(job, plan)
+            if not target and not job.now_on:
                 continue
-            target = clean(target or {})
             live = self.lives[job.id]
-            if target == job.now_on:
-                self.choose_batch(job, plan)
-            elif not job.now_on:
-                self.start(live, target, plan.batches.get(job.id, 0))
+            if target is not job.now_on and (target := clean(target or {})) != job.now_on:
+                if not target:
+                    self.stop(live)
+                    continue
+                if job.now_on:
+                    self.resize(live, target)
+                else:
+                    self.start(live, target)
                 if job.elastic:
                     again = self.now + self.options.loop_seconds
-            elif not target:
-                self.stop(live)
-            else:
-                self.resize(live, target, plan.batches.get(job.id, 0))
-                again = self.now + self.options.loop_seconds
+            self.choose_batch(live, plan.batches.get(job.id, 0))
         return again
 
     # --- what happens to a job
@@ -312,7 +312,7 @@ class Engine:
             self.push(self.now + self.options.release_seconds, "release", (live, {}))
         live.fresh = False
 
-    def start(self, live: Live, target: Placement, batch: int, *, movable: bool = False) -> None:
+    def start(self, live: Live, target: Placement, *, movable: bool = False) -> None:
         job = live.job
         self.touch(live)
         first = job.first_started_at is None
@@ -327,7 +327,6 @@ class Engine:
             since=self.now,
             first_started_at=self.now if first else job.first_started_at,
             restarts=live.attempts - 1,
-            batch=batch or job.batch,
         )
         live.fresh = False
         self.take(target)
@@ -341,7 +340,7 @@ class Engine:
         self.give_back(live, live.job.now_on, at_once=at_once)
         live.job = replace(live.job, now_on={}, base={}, stopping=live.leaving > 0, since=self.now, started_at=None)
 
-    def resize(self, live: Live, target: Placement, batch: int, *, at_once: bool = False) -> None:
+    def resize(self, live: Live, target: Placement, *, at_once: bool = False) -> None:
         self.touch(live)
         job = live.job
         live.resizes += 1
@@ -350,19 +349,16 @@ class Engine:
         more = _minus(target, job.now_on)
         self.give_back(live, _minus(job.now_on, target), at_once=at_once)
         self.take(more)
-        live.job = replace(job, now_on=target, since=self.now, batch=batch or job.batch)
+        live.job = replace(job, now_on=target, since=self.now)
         live.fresh = False
         self.schedule(live)
 
-    def choose_batch(self, job: Job, plan: Plan) -> None:
-        batch = plan.batches.get(job.id)
-        if not job.now_on or not batch or batch == job.batch:
-            return
-        live = self.lives[job.id]
-        self.touch(live)
-        live.job = replace(live.job, batch=batch)
-        live.fresh = False
-        self.schedule(live)
+    def choose_batch(self, live: Live, batch: int) -> None:
+        if batch != live.chosen:
+            self.touch(live)
+            live.chosen = batch
+            live.fresh = False
+            self.schedule(live)
 
     def halt(self, live: Live, *, saves: bool) -> None:
         """It trains no more. What came since its last checkpoint is lost, unless it saves now."""
@@ -450,17 +446,17 @@ class Engine:
             if saves > 0:
                 before = seconds - (self.now - live.saved_at - saves * every)
                 if before > 0:
-                    live.run.advance(before, job.now_on, job.batch)
+                    live.run.advance(before, job.now_on, live.chosen)
                     seconds -= before
                 live.saved, live.since_saved = live.run.save(), 0.0
                 live.saved_at += saves * every
-        live.run.advance(seconds, job.now_on, job.batch)
+        live.run.advance(seconds, job.now_on, live.chosen)
         live.since_saved += seconds * gpus
 
     def refresh(self, live: Live) -> None:
         """Writes the facts of now into its ``Job``."""
         job = live.job
-        known = live.run.known(job.now_on, job.batch)
+        known = live.run.known(job.now_on, live.chosen)
         live.job = replace(
             job,
             served_gpu_seconds=live.served_before + live.served,
@@ -479,7 +475,7 @@ class Engine:
         """When it will end if nothing changes."""
         live.version += 1
         job = live.job
-        ends = max(self.now, live.trains_from) + live.run.seconds_to_end(job.now_on, job.batch)
+        ends = max(self.now, live.trains_from) + live.run.seconds_to_end(job.now_on, live.chosen)
         outcome: Outcome = "ended"
         if job.longest_seconds is not None and job.started_at is not None:
             limit = max(self.now, job.started_at + job.longest_seconds)

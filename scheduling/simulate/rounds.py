@@ -59,18 +59,17 @@ def _round(engine: Engine) -> None:
 
 def _apply(engine: Engine, jobs: Sequence[Job], targets: Mapping[JobId, Placement], plan: Plan) -> None:
     changed = [(engine.lives[job.id], job, targets[job.id]) for job in jobs if targets[job.id] != job.now_on]
-    for job in jobs:
-        if targets[job.id] == job.now_on:
-            engine.choose_batch(job, plan)
     for live, job, target in changed:
         if job.now_on and (not target or not job.elastic):
             engine.stop(live, at_once=True)
     for live, job, target in changed:
-        batch = plan.batches.get(job.id, 0)
         if target and job.now_on and job.elastic:
-            engine.resize(live, target, batch, at_once=True)
+            engine.resize(live, target, at_once=True)
         elif target:
-            engine.start(live, target, batch, movable=True)
+            engine.start(live, target, movable=True)
+    for job in jobs:
+        if targets[job.id]:
+            engine.choose_batch(engine.lives[job.id], plan.batches.get(job.id, 0))
 
 
 def emptiest_first(

@@ -1,0 +1,390 @@
+"""The measured world of Pollux (Qiao et al., OSDI'21): step times by placement, gradient statistics by epoch.
+
+Reads the artifact's profiles and workloads (petuum/adaptdl, branch osdi21-artifact; confirmed from its code, and by the
+turnaround of each job under policies without choices of their own). The rules:
+
+* Total batch B on n GPUs: local = ceil(B/n), accumulated over a + 1 steps so that none exceeds the most that fits;
+  what each GPU has is rounded up, except where the whole would exceed the largest validated batch. This last rule is
+  in no text: it was found because all jobs but those came out exact.
+* Step time: linear in the local batch where the placement was measured (rotations are the same), else linear
+  between measured (nodes, GPUs, local batch).
+* A step is worth (var + sqr) / (var/r + sqr) steps of the smallest batch, r times as large; the epoch says var and sqr.
+* An epoch ends at the smallest ``progress`` any batch needed for it; a job after its epochs.
+"""
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
+
+from scheduling.simulate.engine import Submission
+from scheduling.simulate.truth import Knowledge, Known
+from scheduling.types import Curve, Estimate, Job, NodeId, Placement
+
+Mode = Literal["rigid", "fixed", "free"]
+"""GPUs and batch of the trace; elastic with the trace's batch; elastic with a batch of its own choice."""
+
+NODE_GPUS = 4
+MOST_NODES = 16
+MOST_GPUS = 64
+RESTART_SECONDS = 30.0
+"""What a changed set of GPUs costs, the first one too."""
+CANDIDATES = 50
+"""Batches looked at, from the least to the most."""
+MOST_LOCAL = {"yolov3": 8}
+"""More was measured, but does not fit with its optimizer."""
+LEAST_FREE = {"ncf": 32768}
+"""Where the batch is free, the reference trains with no less."""
+
+Shape = tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Application:
+    """One profiled model. Speeds are progress per second; everything that is asked twice is kept."""
+
+    name: str
+    measured: Mapping[Shape, np.ndarray]
+    """By placement: rows of local batch, step time, synchronisation time."""
+    scattered: np.ndarray
+    """Rows of nodes, GPUs, local batch, step time, synchronisation time."""
+    validated: Sequence[int]
+    """Total batches, smallest first."""
+    sqr: np.ndarray
+    var: np.ndarray
+    """By batch and epoch."""
+    ends: np.ndarray
+    """The progress at which each epoch ends."""
+    least_local: float = 0.0
+    most_local: float = 0.0
+    free_least: int = 0
+    _steps: dict[tuple[Shape, int], float] = field(default_factory=dict)
+    _paths: dict[tuple[Shape, int, bool], "Path_"] = field(default_factory=dict)
+    _curves: dict[Any, Curve] = field(default_factory=dict)
+    _space: Any = None
+
+    @property
+    def epochs(self) -> int:
+        return len(self.ends)
+
+    @property
+    def first_batch(self) -> int:
+        return self.validated[0]
+
+    def step_seconds(self, shape: Shape, batch: int) -> float:
+        key = (shape, batch)
+        if key not in self._steps:
+            self._steps[key] = self._step_seconds(shape, batch)
+        return self._steps[key]
+
+    def _step_seconds(self, shape: Shape, batch: int) -> float:
+        local, extra = self.split(sum(shape), batch)
+        step, sync = self._measured(shape, local)
+        return step + extra * (step - sync)
+
+    def split(self, gpus: int, batch: int) -> tuple[int, int]:
+        """The local batch of one pass, and how many more passes a step has."""
+        local = math.ceil(batch / gpus)
+        extra = max(0, math.ceil(local / self.most_local) - 1)
+        if gpus == 1 and batch > self.first_batch:
+            extra = max(1, extra)
+        most = int(self.validated[-1] / (gpus * (extra + 1)))
+        return min(math.ceil(local / (extra + 1)), max(1, most)), extra
+
+    def real_batch(self, shape: Shape, batch: int) -> int:
+        """Every GPU has equally many samples, so it may be a little off what was asked for; never above the largest."""
+        local, extra = self.split(sum(shape), batch)
+        return sum(shape) * local * (extra + 1)
+
+    def _measured(self, shape: Shape, local: float) -> tuple[float, float]:
+        rows = self.measured.get(shape)
+        if rows is not None:
+            return float(np.interp(local, rows[:, 0], rows[:, 1])), float(np.interp(local, rows[:, 0], rows[:, 2]))
+        if self._space is None:
+            where, what = self.scattered[:, :3], self.scattered[:, 3:]
+            self._space = LinearNDInterpolator(where, what), NearestNDInterpolator(where, what)
+        gpus = min(sum(shape), MOST_GPUS)
+        nodes = min(MOST_NODES, max(len(shape), math.ceil(gpus / NODE_GPUS)))
+        local = min(max(local, self.least_local), self.most_local)
+        step, sync = self._space[0]([[nodes, gpus, local]])[0]
+        if math.isnan(step):
+            step, sync = self._space[1]([[nodes, gpus, local]])[0]
+        return float(step), float(sync)
+
+    def gains(self, batch: int) -> np.ndarray:
+        """By epoch: what a step with this batch is worth, in steps of the smallest."""
+        scale = batch / self.first_batch
+        sqr = np.array([np.interp(batch, self.validated, column) for column in self.sqr.T])
+        var = np.array([np.interp(batch, self.validated, column) for column in self.var.T])
+        return (var + sqr) / (var / scale + sqr)
+
+    def path(self, shape: Shape, batch: int, *, whole_seconds: bool) -> "Path_":
+        """Training on such GPUs; with batch 0, always the best one for the epoch."""
+        key = (shape, batch, whole_seconds)
+        if key not in self._paths:
+            if batch:
+                rates = self.gains(self.real_batch(shape, batch)) / self.step_seconds(shape, batch)
+                batches = [batch] * self.epochs
+            else:
+                table = self._free_rates(shape)
+                candidates, rates = self.free_batches(sum(shape)), table.max(axis=1)
+                batches = [candidates[best] for best in table.argmax(axis=1)]
+            self._paths[key] = Path_(self.ends, rates, batches, whole_seconds)
+        return self._paths[key]
+
+    def free_batches(self, gpus: int) -> list[int]:
+        """Those a job on so many GPUs may choose from."""
+        least = max(self.free_least or self.first_batch, math.ceil(gpus * self.least_local))
+        most = max(least, self.validated[-1])
+        return sorted({round(batch) for batch in np.geomspace(least, most, CANDIDATES)})
+
+    def _free_rates(self, shape: Shape) -> np.ndarray:
+        """By epoch and candidate batch."""
+        batches = self.free_batches(sum(shape))
+        return np.array([self._gains_of(batch) / self.step_seconds(shape, batch) for batch in batches]).T
+
+    def _gains_of(self, batch: int) -> np.ndarray:
+        if batch not in self._gains:
+            self._gains[batch] = self.gains(batch)
+        return self._gains[batch]
+
+    _gains: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def most_gpus(self, batch: int) -> int:
+        """Where a larger number would leave each with less than was ever measured."""
+        return max(1, min(MOST_GPUS, int(batch / self.least_local)))
+
+    def curve(self, batch: int, node_gpus: int) -> Curve:
+        """With a fixed batch, all epochs scale alike."""
+        key = ("fixed", batch, node_gpus)
+        if key not in self._curves:
+            alone = self.step_seconds((1,), batch)
+            sizes = range(1, self.most_gpus(batch) + 1)
+            speeds = tuple(alone / self.step_seconds(together(n, node_gpus), batch) for n in sizes)
+            self._curves[key] = Curve(speeds, source="measured")
+        return self._curves[key]
+
+    def free_curve(self, batch: int, node_gpus: int, epoch: int) -> Curve:
+        """With the best batch for each size, compared with one GPU and ``batch``."""
+        key = ("free", batch, node_gpus, epoch)
+        if key not in self._curves:
+            alone = self._gains_of(batch)[epoch] / self.step_seconds((1,), batch)
+            speeds, batches = [], []
+            for n in range(1, self.most_gpus(self.validated[-1]) + 1):
+                shape = together(n, node_gpus)
+                if shape not in self._rates:
+                    self._rates[shape] = self._free_rates(shape)
+                rates = self._rates[shape][epoch]
+                best = int(rates.argmax())
+                speeds.append(float(rates[best] / alone))
+                batches.append(self.free_batches(n)[best])
+            self._curves[key] = Curve(tuple(speeds), tuple(batches), source="measured")
+        return self._curves[key]
+
+    _rates: dict[Shape, np.ndarray] = field(default_factory=dict)
+
+
+class Path_:  # noqa: N801 - pathlib has the other one
+    """An application's epochs at one speed each: from progress to seconds and back."""
+
+    def __init__(self, ends: np.ndarray, rates: np.ndarray, batches: list[int], whole_seconds: bool) -> None:
+        self.ends, self.rates, self.whole = ends.tolist(), rates.tolist(), whole_seconds
+        self.batches = batches
+        lasts = np.diff(ends, prepend=0.0) / rates
+        if whole_seconds:
+            lasts = np.rint(lasts)
+        self.after = np.append(np.cumsum(lasts[::-1])[::-1], 0.0).tolist()
+        """From the beginning of each epoch to the end of the job."""
+
+    def rest(self, epoch: int, progress: float) -> float:
+        """Seconds to the end of this epoch."""
+        seconds = (self.ends[epoch] - progress) / self.rates[epoch]
+        return float(round(seconds)) if self.whole else max(0.0, seconds)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PolluxTruth:
+    application: Application
+    batch: int
+    free: bool = False
+    knowledge: Knowledge = "oracle"
+    whole_seconds: bool = False
+    """Round the rest of each epoch to whole seconds, half to even, as the reference does."""
+    node_gpus: int = NODE_GPUS
+
+    def begin(self, job: Job, kinds: Mapping[NodeId, str]) -> "PolluxRun":
+        return PolluxRun(self)
+
+    def seconds_alone(self, job: Job, gpus: int) -> float:
+        shape = together(min(gpus, MOST_GPUS), self.node_gpus)
+        batch = 0 if self.free else self.batch
+        return RESTART_SECONDS + self.application.path(shape, batch, whole_seconds=self.whole_seconds).after[0]
+
+
+@dataclass(slots=True)
+class PolluxRun:
+    truth: PolluxTruth
+    epoch: int = 0
+    progress: float = 0.0
+
+    def _path(self, on: Placement, batch: int) -> Path_:
+        truth = self.truth
+        chosen = batch if truth.free else truth.batch
+        return truth.application.path(shape_of(on), chosen, whole_seconds=truth.whole_seconds)
+
+    def advance(self, seconds: float, on: Placement, batch: int) -> None:
+        path = self._path(on, batch)
+        while seconds > 0 and self.epoch < len(path.ends):
+            rest = path.rest(self.epoch, self.progress)
+            if rest > seconds:
+                self.progress += seconds * path.rates[self.epoch]
+                return
+            seconds -= rest
+            self.progress = path.ends[self.epoch]
+            self.epoch += 1
+
+    def seconds_to_end(self, on: Placement, batch: int) -> float:
+        path = self._path(on, batch)
+        if self.epoch >= len(path.ends):
+            return 0.0
+        return path.rest(self.epoch, self.progress) + path.after[self.epoch + 1]
+
+    def known(self, on: Placement, batch: int) -> Known:
+        truth, app = self.truth, self.truth.application
+        now = truth.batch
+        if on and truth.free:
+            now = self._path(on, batch).batches[min(self.epoch, app.epochs - 1)]
+        if truth.knowledge == "none":
+            return Known(batch=now)
+        speed = app.curve(truth.batch, truth.node_gpus)
+        epoch = min(self.epoch, app.epochs - 1)
+        free = app.free_curve(truth.batch, truth.node_gpus, epoch) if truth.free else None
+        if truth.knowledge == "speed":
+            return Known(None, speed, free, None, now)
+        alone = app.path((1,), truth.batch, whole_seconds=False)
+        left = 0.0
+        if self.epoch < app.epochs:
+            left = alone.rest(self.epoch, self.progress) + alone.after[self.epoch + 1]
+        return Known(Estimate(left, "measured"), speed, free, 1.0 - left / alone.after[0], now)
+
+    def save(self) -> tuple[int, float]:
+        return self.epoch, self.progress
+
+    def restore(self, saved: tuple[int, float]) -> None:
+        self.epoch, self.progress = saved
+
+
+def shape_of(on: Placement) -> Shape:
+    """GPUs of each node, the smallest of all rotations: those were measured alike."""
+    counts = tuple(on.values())
+    if len(counts) < 2:
+        return counts
+    return min(counts[first:] + counts[:first] for first in range(len(counts)))
+
+
+def together(gpus: int, node_gpus: int) -> Shape:
+    """On as few nodes as possible."""
+    full, rest = divmod(gpus, node_gpus)
+    return ((rest,) if rest else ()) + (node_gpus,) * full
+
+
+# --- reading
+
+
+def read_profiles(folder: Path) -> dict[str, Application]:
+    """``<application>/{placements,scalability,validation-B}.csv``. Raises ValueError for what is none."""
+    found = {path.name: read_application(path) for path in sorted(folder.iterdir()) if path.is_dir()}
+    if not found:
+        raise ValueError(f"There are no profiles in {folder}: a folder for each application was expected.")
+    return found
+
+
+def read_application(folder: Path) -> Application:
+    by_shape: dict[Shape, list[tuple[float, ...]]] = defaultdict(list)
+    for row in _rows(folder / "placements.csv"):
+        shape = tuple(int(digit) for digit in row["placement"])
+        by_shape[shape].append((float(row["local_bsz"]), float(row["step_time"]), float(row["sync_time"])))
+    measured = {shape: np.array(sorted(rows)) for shape, rows in by_shape.items()}
+    averaged: dict[tuple[float, ...], list[tuple[float, float]]] = defaultdict(list)
+    for shape, rows in by_shape.items():
+        for local, step, sync in rows:
+            averaged[(len(shape), sum(shape), local)].append((step, sync))
+    scattered = [(*where, *np.mean(times, axis=0)) for where, times in sorted(averaged.items())]
+    for row in _rows(folder / "scalability.csv"):
+        scattered.append(
+            tuple(float(row[name]) for name in ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time"))
+        )
+    validations = {int(path.stem.split("-")[1]): _rows(path) for path in folder.glob("validation-*.csv")}
+    if not measured or not validations:
+        raise ValueError(f"{folder} has no measured placements, or no validation.")
+    batches = sorted(validations)
+
+    def column(name: str) -> np.ndarray:
+        return np.array([[float(row[name]) for row in validations[batch]] for batch in batches])
+
+    locals_ = [rows[0] for several in by_shape.values() for rows in several]
+    return Application(
+        name=folder.name,
+        measured=measured,
+        scattered=np.array(scattered),
+        validated=batches,
+        sqr=column("grad_sqr"),
+        var=column("grad_var"),
+        ends=column("progress").min(axis=0),
+        least_local=min(locals_),
+        most_local=MOST_LOCAL.get(folder.name, max(locals_)),
+        free_least=LEAST_FREE.get(folder.name, 0),
+    )
+
+
+def read_workload(
+    text: str,
+    profiles: Mapping[str, Application],
+    mode: Mode = "rigid",
+    *,
+    knowledge: Knowledge = "oracle",
+    whole_seconds: bool = False,
+    node_gpus: int = NODE_GPUS,
+) -> list[Submission]:
+    """``name,time,application,num_replicas,batch_size``. Raises ValueError for an application without a profile."""
+    found = []
+    for row in csv.DictReader(text.splitlines()):
+        app = profiles.get(row["application"])
+        if app is None:
+            raise ValueError(f"There is no profile of {row['application']}; there are {', '.join(sorted(profiles))}.")
+        gpus, batch = int(row["num_replicas"]), int(row["batch_size"])
+        elastic = mode != "rigid"
+        most = gpus
+        if elastic:
+            most = max(gpus, app.most_gpus(app.validated[-1] if mode == "free" else batch))
+        job = Job(
+            id=row["name"],
+            owner=row.get("owner") or row["application"],
+            submitted_at=float(row["time"]),
+            min_gpus=1 if elastic else gpus,
+            max_gpus=most,
+            asked_gpus=gpus,
+            elastic=elastic,
+            preemptible=True,
+            restart_seconds=RESTART_SECONDS,
+            resize_seconds=RESTART_SECONDS,
+            script=row["application"],
+            batch=batch,
+        )
+        truth = PolluxTruth(app, batch, mode == "free", knowledge, whole_seconds, node_gpus)
+        found.append(Submission(job, truth, start_seconds=RESTART_SECONDS, movable=elastic))
+    return found
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="") as file:
+            return list(csv.DictReader(file))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
