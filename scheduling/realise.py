@@ -9,10 +9,7 @@ from typing import Any
 
 from scheduling import placement, reasons
 from scheduling.capacity import Capacity
-from scheduling.types import Job, JobId, Placement, Plan, Snapshot
-
-PRUNED = 16
-"""Up to so many victims are looked through again for one that can be spared."""
+from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
 
 
 def realise(
@@ -170,10 +167,14 @@ def _serve(
     served: list[Job] = []
     line: list[Job] = []
     stopped: list[Job] = []
-    rank = {job.id: number for number, job in enumerate(order)}
-    victims = [job for job in order if job.running and job.preemptible and not wanted.get(job.id, 0)]
+    victims = [
+        (number, job)
+        for number, job in enumerate(order)
+        if job.running and job.preemptible and not wanted.get(job.id, 0)
+    ]
+    gone: set[JobId] = set()
     vain: set[Hashable] = set()
-    for job in order:
+    for number, job in enumerate(order):
         if not job.waiting or job.id in why:
             continue
         if alone := reasons.impossible(job, later):
@@ -184,8 +185,15 @@ def _serve(
         terms = (least, later.terms(job))
         where = None
         if count and terms not in vain:
-            last = [victim for victim in victims if rank[victim.id] > rank[job.id]]
-            where = _make_room(later, job, least, count, last, stopped)
+            where = _fit(later, job, least, count)
+            if where is None and (last := _victims(later, job, least, victims, gone, number)):
+                for victim in last:
+                    later.evict(victim)
+                stopped += last
+                gone.update(victim.id for victim in last)
+                while victims and victims[-1][1].id in gone:
+                    victims.pop()
+                where = _fit(later, job, least, count)
         if where is None:
             vain.add(terms)
             if limited := reasons.limited(job, later):
@@ -195,35 +203,54 @@ def _serve(
             continue
         later.give(job, where)
         served.append(job)
-        victims = [victim for victim in victims if victim not in stopped] if stopped else victims
     return served, line, stopped
 
 
-def _make_room(
-    later: Capacity, job: Job, least: int, most: int, victims: Sequence[Job], stopped: list[Job]
-) -> Placement | None:
-    """Where it fits with ``least`` to ``most`` GPUs, after stopping as few of the last ``victims`` as it takes."""
+def _fit(later: Capacity, job: Job, least: int, most: int) -> Placement | None:
+    return later.fit(job, most) or (later.best_fit(job, most) if least < most else None)
 
-    def fits() -> Placement | None:
-        return later.fit(job, most) or (later.best_fit(job, most) if least < most else None)
 
-    if where := fits():
-        return where
-    taken: dict[JobId, tuple[Job, Placement]] = {}
-    for victim in reversed(victims):
-        taken[victim.id] = (victim, later.evict(victim))
-        if fits():
+def _victims(
+    later: Capacity, job: Job, count: int, candidates: Sequence[tuple[int, Job]], gone: set[JobId], rank: int
+) -> list[Job]:
+    """Who to stop so that ``job`` fits with ``count`` GPUs: the last of the order, and none that can be spared.
+
+    ``candidates`` are (place in the order, job); those before ``rank`` and those ``gone`` are left out. Empty when
+    stopping all of them would not help.
+    """
+    allowed = later.scope(job).allowed
+    tight = [(limit.jobs, count - room) for limit, room in later.limits_of(job) if count > room]
+    lacks = [lack for _, lack in tight]
+    total = later.left(job)
+    node = None if job.spread else later.free.tightest(count, allowed)
+    freed: dict[NodeId, int] = {}
+    looked: list[Job] = []
+    for place, victim in reversed(candidates):
+        if place < rank:
+            return []
+        if victim.id in gone:
+            continue
+        looked.append(victim)
+        for here, gpus in victim.now_on.items():
+            if here in later.free and (allowed is None or here in allowed):
+                freed[here] = freed.get(here, 0) + gpus
+                total += gpus
+                if not job.spread and node is None and later.free[here] + freed[here] >= count:
+                    node = here
+        for index, (jobs, _) in enumerate(tight):
+            lacks[index] -= victim.gpus if victim.id in jobs else 0
+        if (total >= count if job.spread else node is not None) and all(lack <= 0 for lack in lacks):
             break
     else:
-        for victim, held in taken.values():
-            later.reinstate(victim, held)
-        return None
-    if len(taken) <= PRUNED:
-        for victim, held in list(taken.values()):
-            later.reinstate(victim, held)
-            if fits():
-                del taken[victim.id]
-            else:
-                later.evict(victim)
-    stopped += [victim for victim, _ in taken.values()]
-    return fits()
+        return []
+    surplus = (total if node is None else later.free[node] + freed.get(node, 0)) - count
+    needed: list[Job] = []
+    for victim in reversed(looked):
+        gives = sum(gpus for here, gpus in victim.now_on.items() if (here in freed if node is None else here == node))
+        under = [victim.gpus if victim.id in jobs else 0 for jobs, _ in tight]
+        if gives <= surplus and all(lack + gpus <= 0 for lack, gpus in zip(lacks, under, strict=True)):
+            surplus -= gives
+            lacks = [lack + gpus for lack, gpus in zip(lacks, under, strict=True)]
+        else:
+            needed.append(victim)
+    return needed
