@@ -1,0 +1,450 @@
+"""How fast a job trains, as a formula with few parameters learnt from measured steps.
+
+The model is that of Pollux (OSDI'21; confirmed in its public code, ``adaptdl/goodput.py``): with N nodes, n GPUs, m
+samples on each GPU at a time and s passes without an update before the one with it,
+
+    grad  = a_c + b_c m                                  one pass
+    sync  = 0 with one GPU, else a + b max(n - 2, 0)     a_r, b_r within a node; a_n, b_n between nodes
+    step  = s grad + (grad^g + sync^g)^(1/g)             g from 1 (one after the other) to 10 (at the same time)
+
+It is fitted by least squares on the errors of log(grad) and log(step), with Pollux's bounds and regularisers and with
+what was not observed frozen as there (confirmed). Ours are: the sum of squares as the objective, so that the
+regularisers weigh less the more was measured; Levenberg-Marquardt with an analytic gradient from several starts at
+once, because the public fit often stops early; and times within a node taken from those between nodes where only the
+latter were measured (reconstruction).
+
+Speeds are useful work: throughput times statistical efficiency (goodput, confirmed). A batch stays as its owner asked
+until the noise of its gradients was measured, where Pollux takes growing for free.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import isfinite
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scheduling.estimates import DEFAULT_EXPONENT
+from scheduling.types import Curve, Source
+
+Array = NDArray[np.float64]
+
+FLOOR = 1e-8
+CEILING = 1e6
+MOST_OVERLAP = 10.0
+GROWTH = 2
+"""Nobody is given more than so many times the GPUs that it was measured on (AdaptDL, confirmed)."""
+BATCHES_TRIED = 50
+DEFAULT_ERROR = 0.5
+"""Relative, of a speed that nobody measured."""
+UNSEEN_SYNC_ERROR = 0.3
+"""Relative, of a speed on several GPUs that was only measured on one."""
+LEAST_ERROR = 0.02
+"""No two runs are more alike than this, whatever a fit of few points says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The mean of some steps of one kind."""
+
+    nodes: int
+    gpus: int
+    local_batch: float
+    """Samples on each GPU in one pass."""
+    step_seconds: float
+    """From update to update, all passes together."""
+    accumulation: int = 0
+    """Passes without an update before the one with it."""
+    sync_seconds: float | None = None
+    """The part of the step that waits for the gradients of others; None when it was not measured."""
+    weight: float = 1.0
+
+    @property
+    def usable(self) -> bool:
+        numbers = (self.local_batch, self.step_seconds, self.weight)
+        return (
+            all(isfinite(number) and number > 0 for number in numbers)
+            and 1 <= self.nodes <= self.gpus
+            and self.accumulation >= 0
+            and (self.sync_seconds is None or isfinite(self.sync_seconds))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The seven parameters, and how far they can be believed. Its methods take numbers or arrays."""
+
+    a_c: float
+    b_c: float
+    a_n: float
+    b_n: float
+    a_r: float
+    b_r: float
+    g: float
+    largest: int
+    """The most GPUs measured."""
+    error: float
+    """Relative standard error of a step time."""
+
+    def grad_seconds(self, local_batch: ArrayLike) -> Array:
+        return self.a_c + self.b_c * np.asarray(local_batch, float)
+
+    def sync_seconds(self, nodes: ArrayLike, gpus: ArrayLike) -> Array:
+        count = np.asarray(gpus, float)
+        more = np.maximum(count - 2, 0)
+        within, between = self.a_r + self.b_r * more, self.a_n + self.b_n * more
+        return np.where(count <= 1, 0.0, np.where(np.asarray(nodes) > 1, between, within))
+
+    def step_seconds(
+        self, nodes: ArrayLike, gpus: ArrayLike, local_batch: ArrayLike, accumulation: ArrayLike = 0
+    ) -> Array:
+        grad, sync = np.broadcast_arrays(self.grad_seconds(local_batch), self.sync_seconds(nodes, gpus))
+        longer = np.maximum(grad, sync)  # scaled by it, no power overflows or vanishes
+        last = longer * ((grad / longer) ** self.g + (sync / longer) ** self.g) ** (1 / self.g)
+        return np.asarray(accumulation) * grad + last
+
+    def throughput(
+        self, nodes: ArrayLike, gpus: ArrayLike, local_batch: ArrayLike, accumulation: ArrayLike = 0
+    ) -> Array:
+        """Samples per second."""
+        samples = np.asarray(gpus) * np.asarray(local_batch, float) * (np.asarray(accumulation) + 1)
+        return samples / self.step_seconds(nodes, gpus, local_batch, accumulation)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The gradient's squared length and its variance, at the initial batch."""
+
+    sqr: float
+    var: float
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """What a job allows of its total batch, in samples."""
+
+    asked: int
+    most: int = 0
+    """0: as asked."""
+    local_least: int = 1
+    local_most: int = 0
+    """What fits into one GPU's memory; 0: everything."""
+    initial: int = 0
+    """The batch at which its efficiency is 1; 0: the one asked for."""
+
+    @property
+    def start(self) -> int:
+        return self.initial or self.asked
+
+
+def efficiency(stats: Stats, batch: ArrayLike, initial: float) -> Array:
+    """How much a sample of a larger batch is worth: 1 at the initial one, falling (Pollux, confirmed)."""
+    ratio = np.asarray(batch, float) / initial
+    var, sqr = max(stats.var, 0.0), max(stats.sqr, 0.0)
+    if not (isfinite(var) and isfinite(sqr)) or var + sqr <= 0:
+        return np.minimum(1.0, 1.0 / ratio)
+    return (var + sqr) / (var + sqr * ratio)
+
+
+def split(batch: ArrayLike, gpus: ArrayLike, batches: Batches) -> tuple[Array, Array]:
+    """(samples in one pass on each GPU, passes without an update) of a total batch."""
+    local = np.asarray(batch, float) / np.asarray(gpus)
+    slack = 1e-8
+    passes = np.ceil(local / batches.local_most - slack) - 1 if batches.local_most else np.zeros_like(local)
+    # Alone, the noise of gradients shows only between two passes (AdaptDL, confirmed).
+    alone = (np.asarray(gpus) == 1) & (local > batches.start + slack)
+    passes = np.maximum(passes, np.where(alone, 1, 0))
+    return np.maximum(np.ceil(local / (passes + 1) - slack), 1), passes
+
+
+def best_batch(
+    model: Model, stats: Stats, batches: Batches, nodes: ArrayLike, gpus: ArrayLike
+) -> tuple[NDArray[np.int64], Array]:
+    """(total batch, goodput in samples at the initial batch per second) of each pair of nodes and GPUs."""
+    where, count = np.atleast_1d(np.asarray(nodes))[:, None], np.atleast_1d(np.asarray(gpus, float))[:, None]
+    most = max(batches.most, batches.asked, batches.start)
+    least = np.minimum(np.maximum(batches.start, count * batches.local_least), most)
+    tried = least * (most / least) ** np.linspace(0, 1, BATCHES_TRIED)
+    tried = np.concatenate([np.clip(np.full_like(count, batches.asked), least, most), tried], axis=1)
+    local, passes = split(tried, count, batches)
+    total = count * local * (passes + 1)
+    # Rounded up to whole samples on each GPU it may pass the most that is allowed; then only what was meant counts.
+    useful = np.where(total > most, tried, total)
+    value = useful * efficiency(stats, useful, batches.start) / model.step_seconds(where, count, local, passes)
+    best = np.argmax(value, axis=1)
+    rows = np.arange(len(best))
+    return np.minimum(total[rows, best], most).astype(np.int64), value[rows, best]
+
+
+def curve(
+    model: Model,
+    batches: Batches,
+    max_gpus: int,
+    gpus_per_node: int,
+    *,
+    stats: Stats | None = None,
+    source: Source = "measured",
+    kinds: Mapping[str, float] | None = None,
+) -> Curve:
+    """Speeds on 1, 2, ... GPUs of as few nodes as they fit on; with ``stats`` those of the best batch, else of the asked.
+
+    At most ``GROWTH`` times as many GPUs as were measured are listed.
+    """
+    count = np.arange(1, max(1, min(max_gpus, GROWTH * model.largest)) + 1)
+    nodes = -(-count // max(1, gpus_per_node))
+    one = float(_fixed(model, batches, 1, 1, stats))
+    shape: tuple[int, ...] = ()
+    if stats is None:
+        speeds = _fixed(model, batches, nodes, count, None)
+    else:
+        totals, speeds = best_batch(model, stats, batches, nodes, count)
+        shape = tuple(totals.tolist())
+    error = model.error if model.largest > 1 else float(np.hypot(model.error, UNSEEN_SYNC_ERROR))
+    return Curve(
+        speeds=tuple((speeds / one).tolist()),
+        batches=shape,
+        kinds=dict(kinds or {}),
+        apart=_apart(model, batches, count[(nodes == 1) & (count > 1)], stats),
+        source=source,
+        error=round(error, 4),
+    )
+
+
+def _fixed(model: Model, batches: Batches, nodes: ArrayLike, gpus: ArrayLike, stats: Stats | None) -> Array:
+    """Useful samples per second with the asked batch. Those that fill up the last GPU's share are no work."""
+    local, passes = split(batches.asked, gpus, batches)
+    useful = batches.asked / model.step_seconds(nodes, gpus, local, passes)
+    return useful if stats is None else useful * efficiency(stats, batches.asked, batches.start)
+
+
+def _apart(model: Model, batches: Batches, gpus: NDArray[np.int_], stats: Stats | None) -> float:
+    """Geometric mean, over the sizes that fit on one node, of the speed on two nodes to that on one."""
+    if not len(gpus):
+        return 1.0
+    if stats is None:
+        ratio = _fixed(model, batches, 2, gpus, None) / _fixed(model, batches, 1, gpus, None)
+    else:
+        ratio = best_batch(model, stats, batches, 2, gpus)[1] / best_batch(model, stats, batches, 1, gpus)[1]
+    return float(np.clip(np.exp(np.log(ratio).mean()), 0.01, 1.0))
+
+
+def kind_factors(models: Mapping[str, Model], reference: str, batches: Batches) -> dict[str, float]:
+    """Speeds of one GPU of each kind, relative to the reference's; they hold for more GPUs too (Sia, confirmed)."""
+    alone = {kind: float(_fixed(model, batches, 1, 1, None)) for kind, model in models.items()}
+    return {kind: speed / alone[reference] for kind, speed in alone.items()}
+
+
+def default_curve(max_gpus: int) -> Curve:
+    """What is supposed of a job that nobody measured."""
+    return _power(DEFAULT_EXPONENT, max(1, max_gpus), "default", DEFAULT_ERROR)
+
+
+@lru_cache(maxsize=1024)
+def _power(exponent: float, sizes: int, source: Source, error: float) -> Curve:
+    speeds = tuple((np.arange(1, sizes + 1) ** exponent).tolist())
+    return Curve(speeds=speeds, source=source, error=error)
+
+
+# --- runs, where no step was measured ------------------------------------------------------------------------------
+
+RUN_NOISE = 0.3
+"""Standard deviation of the log of how long equal programs run."""
+EXPONENT_SPREAD = 0.2
+"""How far from the usual exponent a program's may be."""
+
+
+def from_runs(runs: Iterable[tuple[int, float]], max_gpus: int) -> Curve | None:
+    """A curve from (GPUs, seconds) of finished runs of one program; None when all had equally many GPUs.
+
+    The speed on n GPUs is n ** e. The logs of the lengths give e by regression, held near the usual exponent by so
+    much as few runs deserve (a normal prior; ours).
+    """
+    usable = [(gpus, seconds) for gpus, seconds in runs if gpus >= 1 and isfinite(seconds) and seconds > 0]
+    if len({gpus for gpus, _ in usable}) < 2:
+        return None
+    gpus, seconds = (np.asarray(column, float) for column in zip(*usable, strict=True))
+    x = np.log(gpus) - np.log(gpus).mean()
+    y = np.log(seconds) - np.log(seconds).mean()
+    trust = (RUN_NOISE / EXPONENT_SPREAD) ** 2
+    exponent = float((trust * DEFAULT_EXPONENT - x @ y) / (trust + x @ x))
+    largest = int(gpus.max())
+    error = RUN_NOISE / float(np.sqrt(trust + x @ x)) * float(np.log(max(2, largest)))
+    sizes = max(1, min(max_gpus, GROWTH * largest))
+    return _power(round(min(max(exponent, 0.0), 1.0), 3), sizes, "history", round(error, 3))
+
+
+# --- the fit -------------------------------------------------------------------------------------------------------
+
+LOW = np.array([*[np.log(FLOOR)] * 6, 1.0])
+HIGH = np.array([*[np.log(CEILING)] * 6, MOST_OVERLAP])
+STARTS = ((0.5, 1.05), (0.1, 2.0), (0.9, 1.5), (0.5, 4.0), (0.2, 8.0), (0.8, 3.0))
+"""(constant part of a pass, overlap): from these each fit begins."""
+OVERLAP_WEIGHT, SLOPE_WEIGHT = np.sqrt(1e-3), np.sqrt(1e-2)
+STEPS = 60
+
+
+def fit(measurements: Iterable[Measurement], *, before: Model | None = None) -> Model | None:
+    """The model that explains the measurements best, None without any that can be used.
+
+    ``before``, the model of an earlier fit, is one more place to start from.
+    """
+    usable = [item for item in measurements if item.usable]
+    if not usable:
+        return None
+    data = _Data(usable)
+    starts = [data.start(constant, overlap) for constant, overlap in STARTS]
+    if before is not None:
+        starts.append(np.clip(_theta(before), LOW, HIGH))
+    fixed = data.frozen()
+    theta = np.array(starts)
+    for column, value in fixed.items():
+        theta[:, column] = value
+    free = np.array([column not in fixed for column in range(7)])
+    theta, cost = _descend(data, theta, free)
+    best = theta[int(np.argmin(cost))]
+    error = max(LEAST_ERROR, data.error(best, int(free.sum())))
+    return _with_priors(best, data, error)
+
+
+def objective(theta: Array, measurements: Sequence[Measurement]) -> tuple[float, Array]:
+    """What ``fit`` makes small, and its gradient, at (log a_c, log b_c, log a_n, log b_n, log a_r, log b_r, g)."""
+    off, slope = _Data(measurements).residuals(np.asarray(theta, float)[None, :])
+    return float(off[0] @ off[0]), 2 * off[0] @ slope[0]
+
+
+class _Data:
+    """Measurements as arrays."""
+
+    def __init__(self, measurements: Sequence[Measurement]) -> None:
+        def column(name: str) -> Array:
+            return np.array([getattr(item, name) for item in measurements], float)
+
+        self.local, self.passes, self.gpus = column("local_batch"), column("accumulation"), column("gpus")
+        self.step, self.weight = column("step_seconds"), np.sqrt(column("weight"))
+        self.alone = self.gpus <= 1
+        self.several = (column("nodes") > 1) & ~self.alone
+        self.more = np.maximum(self.gpus - 2, 0)
+        waits = np.array([np.nan if item.sync_seconds is None else item.sync_seconds for item in measurements], float)
+        waits = np.where(self.alone, 0.0, waits)
+        self.known = ~np.isnan(waits)
+        # A rank that seems to do nothing but wait tells little of its own work.
+        self.wait = np.clip(np.where(self.known, waits, 0.0), 0.0, 0.9999 * self.step)
+        self.grad = (self.step - self.wait) / (self.passes + 1)
+
+    def frozen(self) -> dict[int, float]:
+        """The parameters that these measurements say nothing of, with their values."""
+        floor = float(LOW[0])
+        fixed: dict[int, float] = {}
+        if len(np.unique(self.local)) == 1:
+            fixed[0] = float(np.log(max(self.grad.mean() / 2, FLOOR)))
+        for column, of in ((2, self.several), (4, ~self.several & ~self.alone)):
+            if not of.any():
+                fixed[column] = floor
+            if not (of & (self.gpus > 2)).any():
+                fixed[column + 1] = floor
+        if self.alone.all():
+            fixed[6] = 1.0
+        return fixed
+
+    def start(self, constant: float, overlap: float) -> Array:
+        grad = float(np.exp(np.log(self.grad).mean()))
+        theta = [np.log(constant * grad), np.log((1 - constant) * grad / self.local.mean())]
+        last = self.step - self.passes * self.grad
+        sync = np.maximum(last**overlap - self.grad**overlap, (0.05 * self.grad) ** overlap) ** (1 / overlap)
+        for of in (self.several, ~self.several & ~self.alone):
+            usual = float(np.median(sync[of])) if of.any() else grad / 10
+            theta += [np.log(usual), np.log(usual / 20)]
+        return np.clip(np.array([*theta, overlap]), LOW, HIGH)
+
+    def residuals(self, theta: Array) -> tuple[Array, Array]:
+        """(S, R) weighted errors of S sets of parameters and their (S, R, 7) slopes, the regularisers last."""
+        sets, count = len(theta), len(self.step)
+        rates, g = np.exp(theta[:, :6]), theta[:, 6:]
+        per_sample = rates[:, 1:2] * self.local
+        grad = rates[:, 0:1] + per_sample
+        base = np.where(self.several, rates[:, 2:3], rates[:, 4:5])
+        growth = np.where(self.several, rates[:, 3:4], rates[:, 5:6]) * self.more
+        sync = base + growth
+        log_grad, log_sync = np.log(grad), np.where(self.alone, np.log(FLOOR), np.log(sync))
+        lead = np.clip(g * (log_grad - log_sync), -500, 500)
+        own = np.where(self.alone, 1.0, 1 / (1 + np.exp(-lead)))  # the pass's share in the last pass with its wait
+        joint = np.maximum(log_grad, log_sync) + np.log1p(np.exp(-np.abs(lead))) / g
+        log_last = np.where(self.alone, log_grad, joint)
+        last = np.exp(log_last)
+        step = self.passes * grad + last
+        share = last / step
+
+        off = np.empty((sets, 2 * count + 3))
+        off[:, :count] = (log_grad - np.log(self.grad)) * (self.weight * self.known)
+        off[:, count : 2 * count] = (np.log(step) - np.log(self.step)) * self.weight
+        off[:, -3] = OVERLAP_WEIGHT * (theta[:, 6] - 1)
+        ratios = rates[:, (3, 5)] / rates[:, (2, 4)]
+        off[:, -2:] = SLOPE_WEIGHT * ratios
+
+        slope = np.zeros((sets, 2 * count + 3, 7))
+        by_grad = (1 - share + share * own) * self.weight
+        by_sync = share * (1 - own) * self.weight
+        constant = rates[:, 0:1] / grad
+        slope[:, :count, 0] = constant * (self.weight * self.known)
+        slope[:, :count, 1] = (1 - constant) * (self.weight * self.known)
+        steps = slope[:, count : 2 * count]
+        steps[:, :, 0], steps[:, :, 1] = by_grad * constant, by_grad * (1 - constant)
+        first, rest = by_sync * base / sync, by_sync * growth / sync
+        steps[:, :, 2], steps[:, :, 3] = first * self.several, rest * self.several
+        steps[:, :, 4], steps[:, :, 5] = first * ~self.several, rest * ~self.several
+        by_overlap = share * (own * log_grad + (1 - own) * log_sync - log_last) / g
+        steps[:, :, 6] = np.where(self.alone, 0.0, by_overlap) * self.weight
+        slope[:, -3, 6] = OVERLAP_WEIGHT
+        for row, (a, b) in ((-2, (2, 3)), (-1, (4, 5))):
+            slope[:, row, a], slope[:, row, b] = -off[:, row], off[:, row]
+        return off, slope
+
+    def error(self, theta: Array, free: int) -> float:
+        """Relative, of a step; wider where there are hardly more points than parameters."""
+        off = self.residuals(theta[None, :])[0][0, len(self.step) : 2 * len(self.step)]
+        spare = len(off) - free
+        mean = float(off @ off / max(1.0, float((self.weight**2).sum())))
+        return float(np.sqrt(mean * len(off) / spare)) if spare > 0 else max(0.1, float(np.sqrt(mean)))
+
+
+def _descend(data: _Data, theta: Array, free: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Levenberg and Marquardt's way down from all starts at once, within the bounds."""
+    off, slope = data.residuals(theta)
+    cost = np.einsum("sr,sr->s", off, off)
+    damping = np.full(len(theta), 1e-2)
+    diagonal = np.arange(7)
+    idle = np.zeros(len(theta), int)
+    for _ in range(STEPS):
+        downhill = -np.einsum("srp,sr->sp", slope, off)
+        stuck = ~free | ((theta <= LOW) & (downhill < 0)) | ((theta >= HIGH) & (downhill > 0))
+        moving = np.where(stuck[:, None, :], 0.0, slope)
+        bend = np.swapaxes(moving, 1, 2) @ moving
+        bend[:, diagonal, diagonal] += damping[:, None] * (bend[:, diagonal, diagonal] + 1e-6) + 1e-12 + stuck
+        step = np.linalg.solve(bend, np.where(stuck, 0.0, downhill)[:, :, None])[:, :, 0]
+        there = np.clip(theta + np.clip(step, -3, 3), LOW, HIGH)
+        new_off, new_slope = data.residuals(there)
+        new_cost = np.einsum("sr,sr->s", new_off, new_off)
+        better = new_cost < cost
+        idle = np.where(better & (cost - new_cost > 1e-5 * cost), 0, idle + 1)
+        theta, off = np.where(better[:, None], there, theta), np.where(better[:, None], new_off, off)
+        slope, cost = np.where(better[:, None, None], new_slope, slope), np.where(better, new_cost, cost)
+        damping = np.clip(np.where(better, damping * 0.3, damping * 5), 1e-9, 1e9)
+        if (idle >= 4).all():
+            break
+    return theta, cost
+
+
+def _with_priors(theta: Array, data: _Data, error: float) -> Model:
+    a_c, b_c, a_n, b_n, a_r, b_r = np.exp(theta[:6]).tolist()
+    several, within = bool(data.several.any()), bool((~data.several & ~data.alone).any())
+    if not several:
+        a_n, b_n = max(a_n, 1.1 * a_r), max(b_n, 1.1 * b_r)
+    elif not within:
+        a_r, b_r = max(a_r, a_n / 1.1), max(b_r, b_n / 1.1)
+    return Model(a_c, b_c, a_n, b_n, a_r, b_r, float(theta[6]), int(data.gpus.max()), error)
+
+
+def _theta(model: Model) -> Array:
+    rates = (model.a_c, model.b_c, model.a_n, model.b_n, model.a_r, model.b_r)
+    return np.array([*np.log(rates), model.g])
