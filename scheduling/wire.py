@@ -1,21 +1,50 @@
 """Snapshots and plans as JSON, for recorded cycles, replays and reports. Nothing is lost on the way there and back."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from scheduling.types import Account, Curve, Estimate, Job, Limit, Node, Plan, Reservation, Snapshot
 
 
 def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Equal snapshots give equal JSON: sets are sorted."""
-    content = asdict(snapshot)
-    for job in content["jobs"]:
-        job["nodes"] = None if job["nodes"] is None else sorted(job["nodes"])
-    for limited in (*content["limits"], *content["accounts"]):
-        limited["jobs"] = sorted(limited["jobs"])
-    for reservation in content["reservations"]:
-        reservation["owners"] = sorted(reservation["owners"])
+    """Equal snapshots give equal JSON, but for the order within a policy's own ``state``: all else is sorted.
+
+    By hand, field by field: ``asdict`` copies everything deeply, which takes ten times as long in each live turn.
+    """
+    return {
+        "now": snapshot.now,
+        "nodes": [_plain(node) for node in snapshot.nodes],
+        "jobs": [_job_to_json(job) for job in snapshot.jobs],
+        "limits": [{**_plain(limit), "jobs": sorted(limit.jobs)} for limit in snapshot.limits],
+        "state": snapshot.state,
+        "accounts": [{**_plain(account), "jobs": sorted(account.jobs)} for account in snapshot.accounts],
+        "reservations": [{**_plain(each), "owners": sorted(each.owners)} for each in snapshot.reservations],
+    }
+
+
+_NAMES = {
+    kind: [each.name for each in fields(kind)] for kind in (Account, Curve, Estimate, Job, Limit, Node, Reservation)
+}
+_VALUES = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    kind = type(value)
+    return dict(zip(_NAMES[kind], _VALUES[kind](value), strict=True))
+
+
+def _job_to_json(job: Job) -> dict[str, Any]:
+    content = _plain(job)
+    if job.nodes is not None:
+        content["nodes"] = sorted(job.nodes)
+    content["now_on"], content["base"] = dict(sorted(job.now_on.items())), dict(sorted(job.base.items()))
+    for name in ("speed", "free_speed"):
+        if curve := content[name]:
+            content[name] = {**_plain(curve), "kinds": dict(sorted(curve.kinds.items()))}
+    if job.work is not None:
+        content["work"] = _plain(job.work)
     return content
 
 
@@ -39,7 +68,13 @@ def snapshot_from_json(content: Mapping[str, Any]) -> Snapshot:
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    return asdict(plan)
+    return {
+        "target": {job: dict(where) for job, where in plan.target.items()},
+        "reasons": dict(plan.reasons),
+        "state": dict(plan.state),
+        "batches": dict(plan.batches),
+        "again_at": plan.again_at,
+    }
 
 
 def plan_from_json(content: Mapping[str, Any]) -> Plan:

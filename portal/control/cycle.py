@@ -7,6 +7,7 @@
 5. Check the plan. One violation, and none of it is applied.
 6. Apply it, line by line; tell each waiting job why it waits.
 7. Record the turn if it did, found or said anything new. On commit, nodes and browsers are woken.
+8. In a third transaction, keep what a recorded turn saw and planned, so that it can be decided again.
 
 The lock is for quiet, the re-check in ``apply`` for correctness, the unique indexes for bugs.
 """
@@ -23,6 +24,7 @@ from django.db import connection, transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from portal.control import recording
 from portal.control import snapshot as snapshots
 from portal.control.apply import Applied, apply
 from portal.control.models import Cycle, Leader, PolicyState, SchedulerConfig
@@ -34,6 +36,7 @@ from scheduling import registry, types
 from scheduling.capacity import in_turn
 from scheduling.check import violations
 from scheduling.types import Plan, Policy, Snapshot
+from scheduling.version import version_of
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +44,8 @@ LOCK = 0x5C4ED_1EA4
 """PostgreSQL's advisory lock of a turn; any number that nobody else uses."""
 POLICY_SECONDS = 5.0
 """Policies decide in milliseconds; one that thinks longer holds up everybody."""
-CYCLES_KEPT = 10_000
+CYCLES_KEPT = 100_000
+"""Without what they saw; that is kept for ``settings.RECORDED_TURNS`` of them."""
 MOST_VIEWERS_WOKEN = 25
 """Open pages look again by themselves; a shift of the whole queue is no reason to ring them all."""
 CANNOT_DECIDE = "The scheduler cannot decide at the moment. Admins see why on the policy page."
@@ -64,7 +68,12 @@ class Turn:
     waiting: int = 0
     error: str = ""
     seen: Snapshot | None = None
+    plan: Plan | None = None
+    """None when there was none that may be applied."""
     plan_ms: float = 0.0
+    text: str = ""
+    """Of the snapshot, when the turn was recorded."""
+    recorded: Cycle | None = None
 
 
 def run(epoch: int, now: datetime | None = None) -> Turn:
@@ -80,7 +89,7 @@ def run(epoch: int, now: datetime | None = None) -> Turn:
             if not take_lock():
                 return Turn(busy=True)
             lead(epoch)
-            return _decide_and_do(epoch, now or timezone.now(), began)
+            turn = _decide_and_do(epoch, now or timezone.now(), began)
     except (DatabaseTrouble, Deposed):
         raise
     except Exception as error:
@@ -91,6 +100,11 @@ def run(epoch: int, now: datetime | None = None) -> Turn:
             lead(epoch)
             _record(turn, config_in_force(), epoch, began, said=False)
         return turn
+    if turn.recorded is not None and turn.seen is not None:
+        with transaction.atomic():
+            lead(epoch)
+            recording.keep(turn.recorded, turn.text, turn.plan)
+    return turn
 
 
 def take_lock() -> bool:
@@ -128,6 +142,7 @@ def _decide_and_do(epoch: int, now: datetime, began: float) -> Turn:
         turn.error = str(error)
         reasons = {int(job.id): CANNOT_DECIDE for job in turn.seen.jobs if job.waiting}
     else:
+        turn.plan = plan
         turn.applied = apply(turn.seen, plan, policy_name(config), now)
         if plan.state != turn.seen.state:
             PolicyState.objects.update_or_create(config=config, defaults={"state": dict(plan.state)})
@@ -222,10 +237,13 @@ def _record(turn: Turn, config: SchedulerConfig, epoch: int, began: float, said:
     recovered = last["error"] and not turn.error and last["config"] == config.pk
     if not (done.started or done.resized or done.stopped or done.dropped or said or news or recovered):
         return
-    row = Cycle.objects.create(
+    if turn.seen is not None:
+        turn.text = recording.snapshot_text(turn.seen)
+    row = turn.recorded = Cycle.objects.create(
         config=config,
         epoch=epoch,
-        snapshot_sha256=snapshots.sha256_of(turn.seen) if turn.seen else "",
+        version=version_of(registry.POLICIES[config.policy]) if config.policy in registry.POLICIES else "",
+        snapshot_sha256=recording.sha256_of(turn.text) if turn.text else "",
         duration_ms=(time.monotonic() - began) * 1000,
         plan_ms=turn.plan_ms,
         jobs_seen=len(turn.seen.jobs) if turn.seen else 0,

@@ -12,6 +12,11 @@ class SchedulerConfig(models.Model):
     params = models.JSONField(default=dict)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
     created_at = models.DateTimeField(default=timezone.now)
+    version = models.CharField(max_length=12, blank=True)
+    """Of the policy's code when it was chosen (``scheduling.version``)."""
+    snapshot_sha256 = models.CharField(max_length=64, blank=True)
+    """The snapshot on which its effects were shown before it was confirmed; empty when nobody looked."""
+    undoes = models.ForeignKey("self", null=True, blank=True, on_delete=models.PROTECT, related_name="+")
 
     class Meta:
         ordering = ["-id"]
@@ -45,6 +50,8 @@ class Cycle(models.Model):
     at = models.DateTimeField(default=timezone.now)
     config = models.ForeignKey(SchedulerConfig, null=True, on_delete=models.PROTECT, related_name="cycles")
     epoch = models.PositiveBigIntegerField()
+    version = models.CharField(max_length=12, blank=True)
+    """Of the code that decided: it may be edited without a switch."""
     snapshot_sha256 = models.CharField(max_length=64)
     duration_ms = models.FloatField()
     plan_ms = models.FloatField(default=0)
@@ -59,3 +66,17 @@ class Cycle(models.Model):
 
     class Meta:
         ordering = ["-id"]
+
+
+class Recording(models.Model):
+    """What a turn saw and planned, to decide it again: compressed JSON of ``portal.control.recording``.
+
+    A table of its own, so that lists of turns do not carry it.
+    """
+
+    cycle = models.OneToOneField(Cycle, primary_key=True, on_delete=models.CASCADE, related_name="recording")
+    at = models.DateTimeField(db_index=True)
+    content = models.BinaryField()
+
+    class Meta:
+        ordering = ["cycle"]

@@ -1,7 +1,5 @@
 """Rows to ``Snapshot``: what a policy may know, read in a handful of queries whatever the number of jobs."""
 
-import hashlib
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +15,7 @@ from portal.accounts.limits import limits_in_force
 from portal.cluster.models import LIVE_NODE, Environment, Gpu, Node, NodeEnvironment
 from portal.cluster.services import is_online
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobState
-from scheduling import types, wire
+from scheduling import types
 
 
 @dataclass
@@ -98,11 +96,6 @@ def active_jobs() -> QuerySet[Job]:
     """Jobs that want or hold GPUs: those waiting to run, and those with a live attempt."""
     live = Attempt.objects.filter(ended_at__isnull=True).values("job")
     return Job.objects.filter(Q(state=JobState.QUEUED, intent=Job.Intent.RUN) | Q(pk__in=live)).order_by("pk")
-
-
-def sha256_of(snapshot: types.Snapshot) -> str:
-    """Tells one snapshot from another."""
-    return hashlib.sha256(json.dumps(wire.snapshot_to_json(snapshot), sort_keys=True).encode()).hexdigest()
 
 
 def is_open(node: Node, now: datetime) -> bool:
@@ -236,7 +229,7 @@ def _job(
 ) -> types.Job:
     attempts, gpu_seconds = served
     stopping = holding is not None and holding.stopping
-    now_on = dict(holding.kept) if holding and not stopping else {}
+    now_on = _sorted(holding.kept) if holding and not stopping else {}
     elastic = row.elastic and row.launcher == Job.Launcher.HOROVOD
     return types.Job(
         id=str(row.pk),
@@ -247,7 +240,7 @@ def _job(
         priority=row.priority,
         elastic=elastic,
         now_on=now_on,
-        base=dict(holding.base) if holding and elastic else now_on,
+        base=_sorted(holding.base) if holding and elastic else now_on,
         stopping=stopping,
         nodes=frozenset(str(node) for node in ready),
         blocked=blocked,
@@ -256,6 +249,11 @@ def _job(
         served_gpu_seconds=round(gpu_seconds, 1),
         restarts=max(0, attempts - 1),
     )
+
+
+def _sorted(placement: Mapping[str, int]) -> dict[str, int]:
+    """As recordings keep it: what is decided again sees the same, to the order of nodes."""
+    return dict(sorted(placement.items()))
 
 
 def _may_spread(row: Job, nodes: Nodes, among: set[int]) -> bool:

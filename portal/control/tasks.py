@@ -8,6 +8,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.utils import timezone
 
+from portal.control import recording
 from portal.jobs.models import IdempotencyKey
 
 KEY_LIFE = timedelta(days=7)
@@ -22,6 +23,7 @@ def tidy() -> None:
     IdempotencyKey.objects.filter(created_at__lt=timezone.now() - KEY_LIFE).delete()
     call_command("clearsessions", verbosity=0)
     remove_stale_files()
+    recording.forget()
 
 
 def remove_stale_files() -> int:
