@@ -32,8 +32,12 @@ STEPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Tiresias:
-    """``state`` is {"promoted": {job: [GPU-seconds, seconds run] at its promotion}}, and for the Gittins rank
-    {"seen": {job: GPU-seconds}, "sizes": [GPU-seconds of ended jobs, latest last]}.
+    """``state`` is {"promoted": {job: [GPU-seconds, seconds run] at its promotion}}, for the Gittins rank also
+    {"seen": {job: GPU-seconds}, "sizes": [GPU-seconds of ended jobs, latest last]}, and for the order of arrival
+    {"came": {job: [queue, since]}} of those below the first queue.
+
+    With the order of arrival and no promotion it is the Tiresias of Pollux's simulator (confirmed: equal to the second
+    on its published run).
     """
 
     title: ClassVar[str] = "Tiresias: least served first"
@@ -71,6 +75,7 @@ class Tiresias:
         "Who goes first among jobs of one queue.",
         choices=[
             ("start", "who started first, so that few are stopped"),
+            ("arrival", "who came to the queue first"),
             ("gittins", "who is likely to end soon, judged by the jobs that ended before"),
         ],
     )
@@ -90,17 +95,16 @@ class Tiresias:
         if self.rank == "gittins":
             state |= _history(snapshot)
             ranks = self._gittins(state["sizes"], served, queue)
-        order = sorted(
-            (job for job in snapshot.jobs if not job.stopping),
-            key=lambda job: (
-                -job.priority,
-                queue[job.id],
-                -ranks.get(job.id, 0.0),
-                _first_start(job),
-                job.submitted_at,
-                job.id,
-            ),
-        )
+        came: Mapping[JobId, Sequence[float]] = {}
+        if self.rank == "arrival":
+            came = _arrivals(snapshot, queue)
+            state["came"] = {job: list(entry) for job, entry in came.items() if entry[0]}
+
+        def place(job: Job) -> tuple[float, ...]:
+            first = came[job.id][1] if came else _first_start(job)
+            return -job.priority, queue[job.id], -ranks.get(job.id, 0.0), first, job.submitted_at
+
+        order = sorted((job for job in snapshot.jobs if not job.stopping), key=lambda job: (*place(job), job.id))
         wanted, ledger = stand_in_line(snapshot, order, _size)
         if self.elastic:
             _resize(order, wanted, ledger, queue)
@@ -164,6 +168,16 @@ def _size(job: Job) -> int:
 def _first_start(job: Job) -> float:
     first = job.first_started_at if job.first_started_at is not None else job.started_at
     return float("inf") if first is None else first
+
+
+def _arrivals(snapshot: Snapshot, queue: Mapping[JobId, int]) -> Mapping[JobId, Sequence[float]]:
+    """By job: its queue, and since when it is there."""
+    before: Mapping[JobId, Sequence[float]] = snapshot.state.get("came", {})
+    came: dict[JobId, Sequence[float]] = {}
+    for job in snapshot.jobs:
+        number, since = before.get(job.id, (0, job.submitted_at))
+        came[job.id] = (number, since) if number == queue[job.id] else (queue[job.id], snapshot.now)
+    return came
 
 
 def _history(snapshot: Snapshot) -> dict[str, Any]:

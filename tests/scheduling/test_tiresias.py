@@ -172,3 +172,12 @@ def test_with_any_option_an_unchanged_world_comes_to_rest(policy: Tiresias, snap
         if not changed and not world.turn(policy, seconds=0):
             return
     pytest.fail("it still changes something after 40 turns")
+
+
+def test_by_arrival_whoever_came_to_a_queue_first_goes_first_and_those_that_come_down_line_up() -> None:
+    policy = Tiresias(threshold=100, knob=0, rank="arrival")
+    lab = draw({"a": 1}, waiting("x", served_gpu_seconds=150), waiting("y", served_gpu_seconds=150))
+    first = policy.plan(replace(lab, jobs=lab.jobs[1:], now=50.0))
+    assert first.state["came"] == {"y": [1, 50.0]}
+    later = policy.plan(replace(lab, state=first.state))
+    assert sizes(later) == {"y": 1}
