@@ -1,0 +1,52 @@
+"""What a plan means for each job, in the words people use."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from scheduling.types import Job, JobId, Placement, Snapshot
+
+Kind = Literal["preempted", "restarts", "shrinks", "moves", "grows", "starts", "waits", "goes on"]
+KINDS: tuple[Kind, ...] = ("preempted", "restarts", "shrinks", "moves", "grows", "starts", "waits", "goes on")
+"""What may hurt first. *restarts*: it is stopped and started again with other GPUs; *moves*: as many GPUs, others."""
+DISTURBED: frozenset[Kind] = frozenset({"preempted", "restarts", "shrinks", "moves", "grows"})
+"""What happens to a job that runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    job: JobId
+    kind: Kind
+    before: Placement
+    after: Placement
+    reason: str = ""
+    """Why it waits, for one that does."""
+
+
+def changes(snapshot: Snapshot, target: Mapping[JobId, Placement], reasons: Mapping[JobId, str]) -> tuple[Change, ...]:
+    """One for each job that is not being stopped, what may hurt first, then in the order of the queue."""
+    found = [
+        (KINDS.index(kind), job.turn, Change(job.id, kind, job.now_on, after, reasons.get(job.id, "")))
+        for job in snapshot.jobs
+        if not job.stopping
+        for after in [clean(target.get(job.id, {}))]
+        for kind in [kind_of(job, after)]
+    ]
+    return tuple(change for *_, change in sorted(found, key=lambda one: one[:2]))
+
+
+def kind_of(job: Job, after: Placement) -> Kind:
+    if not job.now_on:
+        return "starts" if after else "waits"
+    if not after:
+        return "preempted"
+    if after == job.now_on:
+        return "goes on"
+    if not job.elastic or any(after.get(node, 0) < gpus for node, gpus in job.base.items()):
+        return "restarts"
+    more = sum(after.values()) - job.gpus
+    return "moves" if not more else "grows" if more > 0 else "shrinks"
+
+
+def clean(target: Placement) -> dict[str, int]:
+    return {node: gpus for node, gpus in target.items() if gpus}

@@ -1,0 +1,86 @@
+"""Deciding again what was decided before: by the same policy, to see that it decides equally, or by another one."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scheduling import wire
+from scheduling.changes import KINDS, Kind, clean, kind_of
+from scheduling.check import violations
+from scheduling.types import Job, JobId, Plan, Policy, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What one job was to get, and what it would have got. ``what`` is a sentence."""
+
+    job: JobId
+    was: Kind
+    would: Kind
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """``plan`` is None when the policy failed or its plan may not be applied; ``wrong`` then says why."""
+
+    plan: Plan | None
+    wrong: str
+    differences: tuple[Difference, ...]
+    memory: bool
+    """Does it keep another state for its next plan. Another policy's is not compared."""
+
+    @property
+    def same(self) -> bool:
+        return self.plan is not None and not self.differences and not self.memory
+
+
+def again(policy: Policy, snapshot: Snapshot, plan: Plan, *, state: Mapping[str, Any] | None = None) -> Again:
+    """Asks ``policy`` about ``snapshot`` and compares with ``plan``, line by line.
+
+    ``state`` is given for another policy than the one that planned: it replaces the snapshot's, and only GPUs and
+    batches are compared, since each policy has its own words.
+    """
+    other = state is not None
+    if state is not None:
+        snapshot = replace(snapshot, state=state)
+    try:
+        # As JSON, like the one it is compared with: a state's tuples become lists and its keys texts.
+        new = wire.plan_from_json(json.loads(json.dumps(wire.plan_to_json(policy.plan(snapshot)))))
+    except Exception as error:  # whatever a policy does wrong is the answer
+        return Again(None, f"The policy failed: {type(error).__name__}: {error}", (), False)
+    if wrong := violations(snapshot, new):
+        return Again(None, f"The plan is not allowed: {' '.join(wrong[:3])}", (), False)
+    found = differences(snapshot, plan, new, words=not other)
+    return Again(new, "", found, not other and new.state != plan.state)
+
+
+def differences(snapshot: Snapshot, one: Plan, other: Plan, *, words: bool = True) -> tuple[Difference, ...]:
+    """Jobs for which the second plan says anything else, what may hurt first."""
+    names = {node.id: node.name for node in snapshot.nodes}
+    found = []
+    for job in snapshot.jobs:
+        if said := _said(job, one, other, names, words):
+            was, would = (kind_of(job, clean(plan.target.get(job.id, {}))) for plan in (one, other))
+            found.append((KINDS.index(would), job.turn, Difference(job.id, was, would, "; ".join(said))))
+    return tuple(one for *_, one in sorted(found, key=lambda one: one[:2]))
+
+
+def _said(job: Job, one: Plan, other: Plan, names: Mapping[str, str], words: bool) -> list[str]:
+    pairs: list[tuple[str, Any, Any]] = [
+        ("", _gpus(one, job, names), _gpus(other, job, names)),
+        ("batch ", one.batches.get(job.id), other.batches.get(job.id)),
+    ]
+    if words:
+        pairs.append(("", one.reasons.get(job.id), other.reasons.get(job.id)))
+    return [f"{what}{_shown(before)} -> {_shown(after)}" for what, before, after in pairs if before != after]
+
+
+def _gpus(plan: Plan, job: Job, names: Mapping[str, str]) -> str:
+    target = clean(plan.target.get(job.id, {}))
+    return " + ".join(f"{gpus} on {names.get(node, node)}" for node, gpus in sorted(target.items())) or "no GPUs"
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else str(value)
