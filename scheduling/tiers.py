@@ -1,0 +1,254 @@
+"""Any policy under the lab's own rules: premium before standard before basic, and spare GPUs for who will give them back.
+
+The jobs are laid in layers. Each layer is decided by the policy as if those below did not exist; only what it leaves
+free goes further down. A layer that cannot start a job for want of GPUs takes them from the layers below: first what
+elastic jobs have beyond their least, then whole jobs that can go on from a checkpoint, those with the least lost work
+first. Nobody is disturbed while what is free, or on its way, is enough.
+
+The lowest layer is *spare*: opportunistic jobs, and what owners have beyond a soft limit. Tiers after Singularity (Shukla
+et al. 2022; the rules here are a reconstruction), spare capacity after BFTrainer (Liu et al. 2021, likewise).
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scheduling import reasons
+from scheduling.capacity import Capacity
+from scheduling.types import Job, JobId, Limit, NodeId, Placement, Plan, Policy, Snapshot
+
+LAYERS = ("premium", "standard", "basic", "spare")
+MAIN = "standard"
+"""Its state is the policy's own; the others' are kept beside it under ``OTHERS``."""
+OTHERS = "other layers"
+
+
+def plan(policy: Policy, snapshot: Snapshot) -> Plan:
+    """The policy's plan for all layers together. With one layer it is the policy's own, untouched."""
+    layer_of = _layers(snapshot)
+    soft = any(limit.soft for limit in snapshot.limits)
+    if len(set(layer_of.values())) <= 1 and not soft:
+        return policy.plan(snapshot)
+    world = _World(snapshot, layer_of)
+    for name in LAYERS:
+        if any(layer == name for layer in layer_of.values()):
+            world.settle(policy, name)
+    return world.result()
+
+
+def _layers(snapshot: Snapshot) -> dict[JobId, str]:
+    layers: dict[JobId, str] = {job.id: "spare" if job.opportunistic else job.tier for job in snapshot.jobs}
+    known = {job.id: job for job in snapshot.jobs}
+    for limit in snapshot.limits:
+        if not limit.soft:
+            continue
+        left = limit.max_gpus
+        for job in sorted((known[id] for id in limit.jobs if id in known), key=lambda job: (not job.now_on, job.turn)):
+            least = job.gpus if job.running and not job.elastic else job.min_gpus
+            if least <= left or not (job.preemptible or job.elastic):
+                left -= least
+            else:
+                layers[job.id] = "spare"
+    return layers
+
+
+@dataclass
+class _World:
+    """What is still there for the next layer."""
+
+    snapshot: Snapshot
+    layer_of: Mapping[JobId, str]
+
+    def __post_init__(self) -> None:
+        self.free = {node.id: node.free for node in self.snapshot.nodes}
+        self.leaving = {node.id: node.leaving for node in self.snapshot.nodes}
+        self.jobs = {job.id: job for job in self.snapshot.jobs}
+        self.gone: set[JobId] = set()
+        self.target: dict[JobId, Placement] = {job.id: job.now_on for job in self.snapshot.jobs if job.running}
+        self.reasons: dict[JobId, str] = {}
+        self.batches: dict[JobId, int] = {}
+        self.states: dict[str, Mapping[str, Any]] = {}
+        self.again_at: list[float] = []
+        self.line: str = ""
+
+    def result(self) -> Plan:
+        state = dict(self.states.pop(MAIN, {}))
+        if others := {name: dict(kept) for name, kept in self.states.items() if kept}:
+            state[OTHERS] = others
+        target = {job: where for job, where in self.target.items() if where}
+        return Plan(target, self.reasons, state, self.batches, min(self.again_at, default=None))
+
+    def settle(self, policy: Policy, name: str) -> None:
+        """Decides one layer, and takes from those below what it needs."""
+        view = self._view(name, self.free, self.leaving)
+        done = policy.plan(view)
+        meant: dict[JobId, Placement] = {}
+        if self.line:
+            done = self._held_back(name, done)
+        elif done.reasons:
+            meant, lacking = self._needs(policy, name)
+            if self._take(lacking, name):
+                view = self._view(name, self.free, self.leaving)
+                done = policy.plan(view)
+        self._keep(name, done, meant)
+        if getattr(policy, "strict", False) and self._has_a_line(view, done):
+            self.line = name
+
+    def _view(self, name: str, free: Mapping[NodeId, int], leaving: Mapping[NodeId, int]) -> Snapshot:
+        """The world of one layer: its own jobs, and of the nodes what nobody above it has or waits for."""
+        jobs = tuple(job for id, job in self.jobs.items() if self.layer_of[id] == name and id not in self.gone)
+        states = self.snapshot.state
+        state = (
+            states.get(OTHERS, {}).get(name, {}) if name != MAIN else {k: v for k, v in states.items() if k != OTHERS}
+        )
+        return replace(
+            self.snapshot,
+            nodes=tuple(
+                replace(node, free=max(0, free[node.id]), leaving=max(0, leaving[node.id]))
+                for node in self.snapshot.nodes
+            ),
+            jobs=jobs,
+            limits=tuple(
+                self._limit(limit, {job.id for job in jobs}) for limit in self.snapshot.limits if not limit.soft
+            ),
+            state=state,
+        )
+
+    def _limit(self, limit: Limit, here: set[JobId]) -> Limit:
+        """GPUs of members in other layers count as used."""
+        elsewhere = sum(
+            sum(self.target.get(job, {}).values()) for job in limit.jobs if job not in here and job in self.jobs
+        )
+        return replace(limit, jobs=limit.jobs & here, leaving=limit.leaving + elsewhere)
+
+    def _needs(self, policy: Policy, name: str) -> tuple[dict[JobId, Placement], "Counter[NodeId]"]:
+        """What its waiting jobs are to start on, now or soon, and by node what of it lower layers must give first."""
+        soon = {node: self.free[node] + self.leaving[node] for node in self.free}
+        nothing = dict.fromkeys(soon, 0)
+        patient = policy.plan(self._view(name, soon, nothing))
+        spare = self._obtainable(name)
+        everything = {node: soon[node] + spare[node] for node in soon}
+        greedy = policy.plan(self._view(name, everything, nothing)) if any(spare.values()) else patient
+        meant: dict[JobId, Placement] = {}
+        in_time: Counter[NodeId] = Counter()
+        more: Counter[NodeId] = Counter()
+        for id, job in self.jobs.items():
+            if self.layer_of[id] != name or not job.waiting:
+                continue
+            if where := patient.target.get(id):
+                in_time.update(where)
+            elif where := greedy.target.get(id):
+                more.update(where)
+            if where:
+                meant[id] = where
+        lacking = Counter({node: need - max(0, soon[node] - in_time[node]) for node, need in more.items()})
+        return meant, +lacking
+
+    def _below(self, name: str) -> list[Job]:
+        lower = LAYERS[LAYERS.index(name) + 1 :]
+        return [
+            job for id, job in self.jobs.items() if self.layer_of[id] in lower and job.running and id not in self.gone
+        ]
+
+    def _obtainable(self, name: str) -> "Counter[NodeId]":
+        found: Counter[NodeId] = Counter()
+        for job in self._below(name):
+            if job.preemptible:
+                found.update(job.now_on)
+            else:
+                found.update(_spare(job))
+        return found
+
+    def _take(self, need: "Counter[NodeId]", name: str) -> bool:
+        """Shrinks and stops jobs of lower layers until each node has what is needed. True when anybody gave."""
+        gave = False
+        order = sorted(
+            self._below(name),
+            key=lambda job: (-LAYERS.index(self.layer_of[job.id]), job.lost_gpu_seconds_if_stopped, job.id),
+        )
+        for job in order:
+            give = {node: min(gpus, need[node]) for node, gpus in _spare(job).items() if need[node] > 0}
+            if give:
+                self._give_back(job, give)
+                need -= Counter(give)
+                gave = True
+        for job in order:
+            held = self.jobs[job.id].now_on
+            if job.preemptible and any(need[node] > 0 for node in held):
+                self._give_back(self.jobs[job.id], held)
+                need -= Counter(held)
+                gave = True
+        return gave
+
+    def _give_back(self, job: Job, give: Placement) -> None:
+        left = {node: gpus - give.get(node, 0) for node, gpus in job.now_on.items()}
+        left = {node: gpus for node, gpus in left.items() if gpus}
+        for node, gpus in give.items():
+            self.leaving[node] += gpus
+        self.target[job.id] = left
+        self.jobs[job.id] = replace(job, now_on=left)
+        if not left:
+            self.gone.add(job.id)
+
+    def _keep(self, name: str, done: Plan, meant: Mapping[JobId, Placement]) -> None:
+        """Takes a layer's plan over; what its waiting jobs are to have is not for those below."""
+        given: Counter[NodeId] = Counter()
+        for id, job in self.jobs.items():
+            if self.layer_of[id] != name or id in self.gone:
+                continue
+            where = done.target.get(id, {})
+            self.target[id] = where
+            for node, gpus in where.items():
+                given[node] += max(0, gpus - job.now_on.get(node, 0))
+            if not where and job.waiting and id in done.reasons:
+                self.reasons[id] = done.reasons[id]
+        promised: Counter[NodeId] = Counter()
+        for id, where in meant.items():
+            promised.update(where)
+            missing = sum(max(0, gpus - max(0, self.free[node])) for node, gpus in where.items())
+            if id in self.reasons and missing:
+                self.reasons[id] = reasons.promised(missing)
+        for node in self.free:
+            held_back = max(0, promised[node] - given[node])
+            self.free[node] -= given[node]
+            at_once = min(max(self.free[node], 0), held_back)
+            self.free[node] -= at_once
+            self.leaving[node] -= min(max(self.leaving[node], 0), held_back - at_once)
+        self.batches.update(done.batches)
+        self.states[name] = done.state
+        if done.again_at is not None:
+            self.again_at.append(done.again_at)
+
+    def _held_back(self, name: str, done: Plan) -> Plan:
+        """Under a strict policy nobody passes a higher layer's queue who could not make room again."""
+        target, why = dict(done.target), dict(done.reasons)
+        for id, job in self.jobs.items():
+            if self.layer_of[id] == name and job.waiting and target.get(id) and not (job.preemptible or job.elastic):
+                del target[id]
+                why[id] = f"Jobs of the {self.line} tier are ahead of it, and jobs start strictly in order."
+        return replace(done, target=target, reasons=why)
+
+    def _has_a_line(self, view: Snapshot, done: Plan) -> bool:
+        """Does any of its jobs wait for what others hold, and not for what only it lacks."""
+        capacity = Capacity(view)
+        return any(
+            job.waiting
+            and job.id in done.reasons
+            and not (reasons.impossible(job, capacity) or reasons.limited(job, capacity))
+            for job in view.jobs
+        )
+
+
+def _spare(job: Job) -> dict[NodeId, int]:
+    """GPUs that an elastic job can give back without a restart, by node."""
+    if not job.elastic:
+        return {}
+    above = job.gpus - job.min_gpus
+    found: dict[NodeId, int] = {}
+    for node, gpus in sorted(job.now_on.items()):
+        outside = min(above, gpus - job.base.get(node, 0))
+        if outside > 0:
+            found[node] = outside
+            above -= outside
+    return found

@@ -1,0 +1,120 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduling import registry, tiers
+from scheduling.check import violations
+from scheduling.policies.elastic_fifo import ElasticFifo
+from scheduling.policies.fifo import Fifo
+from scheduling.types import Limit, Plan, Snapshot
+from tests.scheduling.strategies import EXAMPLES, snapshots
+from tests.scheduling.worlds import World, draw, running, sizes, waiting
+
+FIFO = Fifo(strict=False)
+EVERY = pytest.mark.parametrize("key", registry.POLICIES)
+MANY = settings(max_examples=EXAMPLES, deadline=None)
+
+
+def plan(snapshot: Snapshot) -> Plan:
+    return tiers.plan(FIFO, snapshot)
+
+
+def test_premium_goes_before_standard_whoever_came_first() -> None:
+    assert sizes(plan(draw({"a": 2}, waiting("1", 2), waiting("2", 2, tier="premium")))) == {"2": 2}
+
+
+def test_premium_stops_the_basic_job_that_loses_least() -> None:
+    lab = draw(
+        {"a": 4},
+        running("1", {"a": 2}, tier="basic", preemptible=True, lost_gpu_seconds_if_stopped=900.0),
+        running("2", {"a": 2}, tier="basic", preemptible=True, lost_gpu_seconds_if_stopped=60.0),
+        waiting("3", 2, tier="premium"),
+    )
+    done = plan(lab)
+    assert sizes(done) == {"1": 2}
+    assert done.reasons == {"3": "2 GPUs are being given back by other jobs; then it starts."}
+
+
+def test_elastic_jobs_below_give_before_any_is_stopped() -> None:
+    lab = draw(
+        {"a": 4},
+        running("1", {"a": 2}, tier="basic", preemptible=True),
+        running("2", {"a": 2}, 1, 4),
+        waiting("3", 1, tier="premium"),
+    )
+    assert sizes(plan(lab)) == {"1": 2, "2": 1}
+
+
+def test_nobody_is_disturbed_while_enough_is_free_or_on_its_way() -> None:
+    basic = running("1", {"a": 2}, tier="basic", preemptible=True)
+    assert sizes(plan(draw({"a": 4}, basic, waiting("2", 2, tier="premium")))) == {"1": 2, "2": 2}
+    assert sizes(plan(draw({"a": 4}, basic, waiting("2", 2, tier="premium"), leaving={"a": 2}))) == {"1": 2}
+
+
+def test_what_is_on_its_way_to_premium_is_not_for_standard() -> None:
+    lab = draw({"a": 4}, running("1", {"a": 2}), waiting("2", 2, tier="premium"), waiting("3", 1), leaving={"a": 1})
+    done = plan(lab)
+    assert sizes(done) == {"1": 2}
+    assert "2" in done.reasons and "3" in done.reasons
+
+
+def test_an_opportunistic_job_fills_what_others_leave_and_goes_first() -> None:
+    spare = {"opportunistic": True, "preemptible": True}
+    assert sizes(plan(draw({"a": 2}, waiting("1", 1, **spare), waiting("2", 1)))) == {"1": 1, "2": 1}
+    assert sizes(plan(draw({"a": 2}, running("1", {"a": 2}, **spare), waiting("2", 1)))) == {}
+
+
+def test_beyond_a_soft_limit_jobs_run_on_what_is_left_and_go_first() -> None:
+    soft = (Limit("alice", 2, frozenset({"1", "2"}), soft=True),)
+    one, two = running("1", {"a": 2}, preemptible=True), waiting("2", 2, preemptible=True)
+    assert sizes(plan(draw({"a": 4}, one, two, limits=soft))) == {"1": 2, "2": 2}
+    beyond = running("2", {"a": 2}, preemptible=True)
+    assert sizes(plan(draw({"a": 4}, one, beyond, waiting("3", 2, owner="bob"), limits=soft))) == {"1": 2}
+
+
+def test_a_strict_policy_lets_no_lower_job_pass_that_could_not_make_room_again() -> None:
+    lab = draw({"a": 4}, running("1", {"a": 2}), waiting("2", 4, tier="premium"), waiting("3", 1))
+    done = tiers.plan(Fifo(strict=True), lab)
+    assert sizes(done) == {"1": 2}
+    assert done.reasons["3"] == "Jobs of the premium tier are ahead of it, and jobs start strictly in order."
+
+
+def test_with_one_layer_the_plan_is_the_policy_s_own() -> None:
+    lab = draw({"a": 4}, running("1", {"a": 1}, 1, 4), waiting("2", 2))
+    assert plan(lab) == FIFO.plan(lab)
+
+
+@given(snapshot=snapshots())
+def test_each_layer_keeps_its_own_state(snapshot: Snapshot) -> None:
+    lab = replace(snapshot, state={"wish": {}, tiers.OTHERS: {"basic": {"wish": {}}}})
+    assert violations(lab, tiers.plan(ElasticFifo(), lab)) == []
+
+
+@EVERY
+@MANY
+@given(snapshot=snapshots())
+def test_laws_of_tiers_no_plan_violates_anything_and_each_waiting_job_is_told_why(key: str, snapshot: Snapshot) -> None:
+    done = tiers.plan(registry.build(key, {}), snapshot)
+    assert violations(snapshot, done) == []
+    left_out = {job.id for job in snapshot.jobs if job.waiting and not done.target.get(job.id)}
+    assert set(done.reasons) == left_out
+
+
+@EVERY
+@MANY
+@given(snapshot=snapshots(calm=True), data=st.data())
+def test_laws_of_tiers_an_unchanged_world_comes_to_rest(key: str, snapshot: Snapshot, data: Any) -> None:
+    class Tiered:
+        title = explanation = ""
+        plan = staticmethod(lambda seen: tiers.plan(registry.build(key, {}), seen))
+
+    world = World.of(snapshot)
+    for _ in range(40):
+        changed = world.turn(Tiered(), seconds=0)
+        world.let_go()
+        if not changed and not world.turn(Tiered(), seconds=0):
+            return
+    pytest.fail("it still changes something after 40 turns")
