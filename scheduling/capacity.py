@@ -164,6 +164,14 @@ class Capacity:
             self._use_room(job, -1)
         return where
 
+    def leave_with(self, job: Job, node: NodeId) -> None:
+        """Undoes ``ask_back``."""
+        self.held[job.id] = placement.plus(self.held[job.id], node)
+        if self.coming:
+            if node in self.free:
+                self.free[node] -= 1
+            self._use_room(job, 1)
+
     def evict(self, job: Job) -> Placement:
         """Takes everything from a running job; returns what it held. Free at once only in a ledger of what is coming."""
         held = self.held.pop(job.id)

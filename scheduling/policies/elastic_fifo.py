@@ -1,15 +1,16 @@
 """Everybody's minimum first, in order; then what is left, one GPU at a time."""
 
 import heapq
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from scheduling import placement, reasons
+from scheduling import estimates, placement, reasons
 from scheduling.capacity import Capacity, in_turn, queue
+from scheduling.levels import Levels
 from scheduling.params import param
 from scheduling.realise import minus, part, shrink_to, start
-from scheduling.types import Job, JobId, Plan, Snapshot
+from scheduling.types import Job, JobId, Limit, NodeId, Placement, Plan, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,25 @@ class ElasticFifo:
         most=3600,
     )
 
+    up_to: str = param(
+        "asked",
+        "How far jobs grow",
+        "Growing beyond the size asked for keeps idle GPUs busy, but makes little use of them where jobs scale badly.",
+        choices=[("asked", "to the size asked for"), ("most", "to the most they can use")],
+    )
+    least_gain: float = param(
+        0.05,
+        "Least gain of a GPU",
+        "A job grows only as long as each GPU more makes it faster by at least this part of one GPU, "
+        "where its speed was measured.",
+        least=0,
+        most=1,
+    )
+
     def plan(self, snapshot: Snapshot) -> Plan:
         later = Capacity(snapshot, coming=True)
         running = in_turn(job for job in snapshot.jobs if job.running)
+        spares = Spares(later, running)
         why: dict[JobId, str] = {}
         served: list[Job] = []
         line: list[Job] = []
@@ -53,16 +70,15 @@ class ElasticFifo:
                 why[job.id] = alone
             elif self.strict and line:
                 line.append(job)
-            elif later.terms(job) not in vain and (roomier := _with_least_for(job, later, running)):
-                later = roomier
+            elif later.terms(job) not in vain and _give_least(job, spares):
                 served.append(job)
             else:
                 vain.add(later.terms(job))  # the ledger only gets tighter: no use in trying the like of it again
-                if alone := _limited(job, later, running):
+                if alone := _limited(job, spares):
                     why[job.id] = alone
                 else:
                     line.append(job)
-        _share_rest(later, served, running)
+        self._share_rest(spares, served, running)
 
         now = Capacity(snapshot)
         shrink_to(now, later, running)
@@ -94,88 +110,202 @@ class ElasticFifo:
                 now.give(job, more)
         return wish
 
+    def _share_rest(self, spares: "Spares", served: Sequence[Job], running: Sequence[Job]) -> None:
+        """What is left goes, one GPU at a time, to whoever is least above its least, oldest first.
 
-def _with_least_for(job: Job, later: Capacity, running: Sequence[Job]) -> Capacity | None:
-    """A ledger in which ``job`` has its least, taken from spare GPUs of running jobs if need be; None if it cannot."""
-    draft = later.copy()
+        A newcomer, or a job that lost a part and is below its least, also takes from a running job that has at least
+        two more extra GPUs than itself.
+        """
+        later = spares.ledger
+        newcomers = {job.id for job in served}
+        growing = [job for job in running if job.elastic and not job.blocked and later.count(job) >= job.gpus]
+        most = {job.id: self._most(job) for job in (*served, *growing)}
+        heap = [(_extra(job, later), job.turn, job) for job in (*served, *growing) if later.count(job) < most[job.id]]
+        heapq.heapify(heap)
+        while heap:
+            extra, turn, job = heapq.heappop(heap)
+            if job.id not in newcomers and later.count(job) < job.gpus:
+                continue  # it has just given to a newcomer
+            takes = job.id in newcomers or extra < 0
+            if not spares.grow(job) and not (takes and _take_from_richer(job, spares)):
+                continue
+            if later.count(job) < most[job.id]:
+                heapq.heappush(heap, (extra + 1, turn, job))
+
+    def _most(self, job: Job) -> int:
+        """Where it stops to grow: what it may have, as far as that is worth having."""
+        most = job.asked if self.up_to == "asked" else job.max_gpus
+        known = estimates.curve(job)
+        if known is not None and known.speeds and self.least_gain:
+            steps = estimates.steps(job, job.min_gpus, job.min_gpus, job.max_gpus)
+            worth = max((size for size, gain in steps if gain >= self.least_gain), default=job.min_gpus)
+            most = min(most, worth)
+        return max(most, job.min_gpus)
+
+
+class Spares:
+    """What running jobs could give back, kept up to date beside the ledger of what is coming."""
+
+    def __init__(self, ledger: Capacity, running: Sequence[Job]) -> None:
+        self.ledger = ledger
+        self._on: dict[NodeId, list[Job]] = {}
+        self._of: dict[str, int] = {limit.name: 0 for limit in ledger.limits}
+        self._spare: dict[JobId, int] = {}
+        self._parts: dict[tuple[JobId, NodeId], int] = {}
+        on_node = dict.fromkeys(ledger.free, 0)
+        extras: dict[str, int] = {}
+        self._donors: dict[str, Job] = {}
+        self._key: dict[JobId, str] = {}
+        for number, job in enumerate(reversed(running)):
+            if not (spare := ledger.spare(job)):
+                continue
+            self._spare[job.id] = spare
+            key = self._key[job.id] = f"{number:09}"
+            self._donors[key], extras[key] = job, _extra(job, ledger)
+            for limit, _ in ledger.limits_of(job):
+                self._of[limit.name] += spare
+            for node in job.now_on:
+                if node in on_node:
+                    self._on.setdefault(node, []).append(job)
+                    self._parts[job.id, node] = ledger.spare(job, node)
+                    on_node[node] += self._parts[job.id, node]
+        self.possible = Levels({node: free + on_node[node] for node, free in ledger.free.items()})
+        """Free GPUs of each node with those that jobs there could give back."""
+        self._extras = Levels(extras)
+        """By how much each job that can give is above its least; whose turn comes last has the smallest key."""
+
+    def of(self, limit: Limit) -> int:
+        """What the jobs under a limit could give back together."""
+        return self._of[limit.name]
+
+    def richest(self, node: NodeId | None = None, limit: Limit | None = None) -> Job | None:
+        """Who gives next: the job furthest above its least; among equals the one whose turn came last."""
+        if node is not None:
+            donors = [job for job in self._on.get(node, ()) if self._parts[job.id, node]]
+            return max(donors, key=lambda job: (_extra(job, self.ledger), job.turn), default=None)
+        return next((job for job in self.richer(1) if limit is None or job.id in limit.jobs), None)
+
+    def richer(self, extra: int) -> Iterator[Job]:
+        """Those who can give and are at least so far above their least, richest first."""
+        for key in self._extras.fullest():
+            if self._extras[key] < extra:
+                return
+            yield self._donors[key]
+
+    def take(self, job: Job, node: NodeId | None = None) -> NodeId:
+        taken = self.ledger.ask_back(job, node)
+        self._update(job)
+        if taken in self.possible:
+            self._count(taken)
+        return taken
+
+    def leave_with(self, job: Job, node: NodeId) -> None:
+        """Undoes ``take``."""
+        self.ledger.leave_with(job, node)
+        self._update(job)
+
+    def give(self, job: Job, where: Placement) -> None:
+        self.ledger.give(job, where)
+        self._update(job)
+        for node in where:
+            self._count(node)
+
+    def grow(self, job: Job) -> bool:
+        before = self.ledger.held[job.id]
+        grown = self.ledger.grow(job)
+        if grown:
+            self._update(job)
+            for node, gpus in self.ledger.held[job.id].items():
+                if gpus != before.get(node, 0):
+                    self._count(node)
+        return grown
+
+    def _update(self, job: Job) -> None:
+        if job.id not in self._spare:
+            return
+        spare = self.ledger.spare(job)
+        for limit, _ in self.ledger.limits_of(job):
+            self._of[limit.name] += spare - self._spare[job.id]
+        self._spare[job.id] = spare
+        self._extras[self._key[job.id]] = _extra(job, self.ledger) if spare else 0
+        for node in job.now_on:
+            if node in self.possible:
+                self._parts[job.id, node] = self.ledger.spare(job, node)
+                self._count(node)
+
+    def _count(self, node: NodeId) -> None:
+        spare = sum(self._parts[job.id, node] for job in self._on.get(node, ()))
+        self.possible[node] = self.ledger.free[node] + spare
+
+
+def _give_least(job: Job, spares: Spares) -> bool:
+    """Gives ``job`` its least, taken from spare GPUs of running jobs if need be; False, and nothing done, if it cannot."""
+    taken: list[tuple[Job, NodeId]] = []
+    where = _room_for(job, spares, taken)
+    if where is None:
+        for donor, node in reversed(taken):
+            spares.leave_with(donor, node)
+        return False
+    spares.give(job, where)
+    return True
+
+
+def _room_for(job: Job, spares: Spares, taken: list[tuple[Job, NodeId]]) -> Placement | None:
+    later = spares.ledger
     for limit, room in later.limits_of(job):
         for _ in range(job.min_gpus - room):
-            donor = _richest([other for other in running if other.id in limit.jobs], draft)
+            donor = spares.richest(limit=limit)
             if donor is None:
                 return None
-            draft.ask_back(donor)
-    where = draft.fit(job, job.min_gpus)
+            taken.append((donor, spares.take(donor)))
+    where = later.fit(job, job.min_gpus)
     if where is None:
-        spare = {node: sum(draft.spare(other, node) for other in running) for node in draft.free_for(job)}
-        possible = {node: free + spare[node] for node, free in draft.free_for(job).items()}
-        where = placement.place(possible, job.min_gpus, spread=job.spread)
+        allowed = later.scope(job).allowed
+        where = placement.place(spares.possible, job.min_gpus, spread=job.spread, allowed=allowed)
     for node, gpus in (where or {}).items():
-        while draft.free[node] < gpus:
-            donor = _richest(running, draft, node)
+        while later.free[node] < gpus:
+            donor = spares.richest(node)
             if donor is None:
                 return None
-            draft.ask_back(donor, node)
-    if where is None:
-        return None
-    draft.give(job, where)
-    return draft
+            taken.append((donor, spares.take(donor, node)))
+    return where
 
 
-def _limited(job: Job, later: Capacity, running: Sequence[Job]) -> str:
+def _limited(job: Job, spares: Spares) -> str:
     """The limit that keeps it waiting even when all spare GPUs are given back.
 
     What running jobs have beyond their least must not decide this: it changes because of what is decided here.
     """
-    reason = reasons.limited(job, later)
-    if not reason:
-        return ""
-    bottom = later.copy()
-    for other in running:
-        for _ in range(bottom.spare(other)):
-            bottom.ask_back(other)
-    return reason if reasons.limited(job, bottom) else ""
-
-
-def _richest(running: Sequence[Job], ledger: Capacity, node: str | None = None) -> Job | None:
-    """Who gives next: the job furthest above its least; among equals the one whose turn came last."""
-    donors = [job for job in running if ledger.spare(job, node)]
-    return max(donors, key=lambda job: (_extra(job, ledger), job.turn)) if donors else None
+    limits = spares.ledger.limits_of(job)
+    short = any(job.min_gpus > room + spares.of(limit) for limit, room in limits)
+    return reasons.limited(job, spares.ledger) if short else ""
 
 
 def _extra(job: Job, ledger: Capacity) -> int:
     return ledger.count(job) - job.min_gpus
 
 
-def _share_rest(later: Capacity, served: Sequence[Job], running: Sequence[Job]) -> None:
-    """What is left goes, one GPU at a time, to whoever is least above its least, oldest first.
-
-    A newcomer, or a job that lost a part and is below its least, also takes from a running job that has at least
-    two more extra GPUs than itself.
-    """
-    newcomers = {job.id for job in served}
-    growing = [job for job in running if job.elastic and not job.blocked and later.count(job) >= job.gpus]
-    heap = [(_extra(job, later), job.turn, job) for job in (*served, *growing) if later.count(job) < job.max_gpus]
-    heapq.heapify(heap)
-    while heap:
-        extra, turn, job = heapq.heappop(heap)
-        if job.id not in newcomers and later.count(job) < job.gpus:
-            continue  # it has just given to a newcomer
-        takes = job.id in newcomers or extra < 0
-        if not later.grow(job) and not (takes and _take_from_richer(job, later, running)):
-            continue
-        if later.count(job) < job.max_gpus:
-            heapq.heappush(heap, (extra + 1, turn, job))
-
-
-def _take_from_richer(job: Job, later: Capacity, running: Sequence[Job]) -> bool:
+def _take_from_richer(job: Job, spares: Spares) -> bool:
+    later = spares.ledger
     if not later.room(job):
         return False
     home = later.held[job.id]
-    usable = later.free_for(job)
-    for node in sorted(usable, key=lambda node: (-home.get(node, 0), node)):
-        donor = _richest(running, later, node) if node in home or job.spread else None
-        if donor is not None and _extra(donor, later) >= _extra(job, later) + 2:
-            later.ask_back(donor, node)
-            later.give(job, {node: 1})
+    allowed = later.scope(job).allowed
+    enough = _extra(job, later) + 2
+    for node in sorted(home, key=lambda node: (-home[node], node)):
+        if node in later.free and (allowed is None or node in allowed):
+            donor = spares.richest(node)
+            if donor is not None and _extra(donor, later) >= enough:
+                spares.take(donor, node)
+                spares.give(job, {node: 1})
+                return True
+    if not job.spread:
+        return False
+    for donor in spares.richer(enough):
+        held = later.held[donor.id]
+        usable = {node: held[node] for node in held if node in later.free and (allowed is None or node in allowed)}
+        if (there := placement.shrink(usable, donor.base)) is not None:
+            spares.take(donor, there)
+            spares.give(job, {there: 1})
             return True
     return False

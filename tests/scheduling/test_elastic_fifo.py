@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from scheduling.check import violations
 from scheduling.policies.elastic_fifo import ElasticFifo
-from scheduling.types import Limit, Plan, Snapshot
+from scheduling.types import Curve, Limit, Plan, Snapshot
 from tests.scheduling.worlds import World, draw, running, sizes, waiting
 
 AT_ONCE = ElasticFifo(grow_after_seconds=0)
@@ -205,3 +205,28 @@ def test_free_gpus_kept_for_a_job_ahead_are_not_given_away() -> None:
 def test_a_closed_node_keeps_its_jobs_and_gets_no_more() -> None:
     lab = draw({"a": 4, "b": 1}, running("x", {"a": 1}, 1, 4, spread=False), waiting("y", 1, 4), closed=("a",))
     assert sizes(decide(lab)) == {"x": 1, "y": 1}
+
+
+def test_jobs_grow_up_to_the_size_asked_for_or_to_their_most() -> None:
+    lab = draw({"a": 8}, running("x", {"a": 1}, 1, 8, asked_gpus=2), waiting("y", 1, 8, elastic=True, asked_gpus=3))
+    assert sizes(decide(lab)) == {"x": 2, "y": 3}
+    assert sizes(decide(lab, ElasticFifo(grow_after_seconds=0, up_to="most"))) == {"x": 4, "y": 4}
+
+
+def test_a_job_does_not_grow_where_its_measured_speed_gains_nothing() -> None:
+    flat = running("flat", {"a": 1}, 1, 8, speed=Curve((1.0, 1.9, 1.93, 1.95)))
+    lab = draw({"a": 8}, flat, running("unknown", {"a": 1}, 1, 8))
+    assert sizes(decide(lab)) == {"flat": 2, "unknown": 6}
+    assert sizes(decide(lab, ElasticFifo(grow_after_seconds=0, least_gain=0.0))) == {"flat": 4, "unknown": 4}
+
+
+def test_a_dent_in_the_curve_does_not_stop_growth() -> None:
+    """The third GPU is of another node and gains nothing alone; the fourth makes up for it."""
+    dented = running("x", {"a": 2}, 1, 4, speed=Curve((1.0, 1.9, 1.8, 3.5)))
+    assert sizes(decide(draw({"a": 4}, dented))) == {"x": 4}
+
+
+def test_a_job_past_the_size_it_should_grow_to_gives_only_when_others_wait() -> None:
+    large = running("large", {"a": 4}, 1, 4, asked_gpus=2)
+    assert sizes(decide(draw({"a": 4}, large))) == {"large": 4}
+    assert sizes(decide(draw({"a": 4}, large, waiting("y", 1)))) == {"large": 3}

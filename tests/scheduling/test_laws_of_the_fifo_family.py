@@ -22,6 +22,7 @@ POLICIES = [
     registry.build("elastic_fifo", {}),
     registry.build("elastic_fifo", {"strict": True}),
     registry.build("elastic_fifo", {"grow_after_seconds": 0}),
+    registry.build("elastic_fifo", {"grow_after_seconds": 0, "up_to": "most", "least_gain": 0.0}),
 ]
 every_policy = pytest.mark.parametrize("policy", POLICIES, ids=str)
 many = settings(max_examples=EXAMPLES, deadline=None)
@@ -115,7 +116,7 @@ def test_no_job_waits_that_would_fit_beside_the_plan(policy: Policy, snapshot: S
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(snapshot=snapshots(calm=True))
 def test_at_rest_no_elastic_job_could_have_one_more(snapshot: Snapshot) -> None:
-    policy = registry.build("elastic_fifo", {})
+    policy = registry.build("elastic_fifo", {"up_to": "most", "least_gain": 0.0})
     world = World.of(snapshot)
     for _ in range(60):
         world.turn(policy)

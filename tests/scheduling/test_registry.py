@@ -28,7 +28,12 @@ def test_every_policy_keeps_its_state_as_json(key: str) -> None:
 
 def test_parameters_not_given_have_their_defaults() -> None:
     assert registry.build("elastic_fifo", {"strict": True}) == ElasticFifo(strict=True)
-    assert registry.complete("elastic_fifo", {}) == {"strict": False, "grow_after_seconds": 10}
+    assert registry.complete("elastic_fifo", {}) == {
+        "strict": False,
+        "grow_after_seconds": 10,
+        "up_to": "asked",
+        "least_gain": 0.05,
+    }
 
 
 @pytest.mark.parametrize(
