@@ -19,6 +19,8 @@ class Param:
     least: float | None = None
     most: float | None = None
     choices: tuple[tuple[str, str], ...] = ()
+    group: str = ""
+    """The heading it stands under in a form; empty for the first, nameless group."""
 
 
 def param(
@@ -29,10 +31,14 @@ def param(
     least: float | None = None,
     most: float | None = None,
     choices: Sequence[tuple[str, str]] = (),
+    group: str = "",
 ) -> Any:
-    """A field of a policy. ``choices`` are (value, label); ``least`` and ``most`` bound a number."""
-    about: dict[str, Any] = {"label": label, "help": help, "least": least, "most": most, "choices": tuple(choices)}
-    return field(default=default, metadata=about)
+    """A field of a policy. ``choices`` are (value, label); ``least`` and ``most`` bound a number.
+
+    ``group`` is the heading under which a form shows it; parameters of one group stand together.
+    """
+    bounds: dict[str, Any] = {"least": least, "most": most, "choices": tuple(choices)}
+    return field(default=default, metadata={"label": label, "help": help, "group": group, **bounds})
 
 
 def describe(policy: type) -> tuple[Param, ...]:

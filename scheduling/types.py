@@ -232,7 +232,9 @@ class Plan:
 class Policy(Protocol):
     """A frozen dataclass whose fields are its parameters, each made by ``params.param``.
 
-    ``title`` names it and ``explanation`` tells an admin in two sentences what choosing it means.
+    ``title`` names it and ``explanation`` tells an admin in two sentences what choosing it means. Further class
+    variables are optional: ``good_for`` and ``needs`` (to know) are a few words each for the table of policies, and
+    ``experimental = True`` marks one that has not proved itself.
 
     ``plan`` is pure: equal snapshots give equal plans. It may run in a time limit and in another process.
     """
