@@ -6,6 +6,7 @@ from typing import Any
 
 from scheduling import params
 from scheduling.policies.elastic_fifo import ElasticFifo
+from scheduling.policies.fair_share import FairShare
 from scheduling.policies.fifo import Fifo
 from scheduling.policies.round_robin import RoundRobin
 from scheduling.policies.srjf import Srjf
@@ -18,6 +19,7 @@ POLICIES: dict[str, type[Policy]] = {
     "elastic_fifo": ElasticFifo,
     "srjf": Srjf,
     "tiresias": Tiresias,
+    "fair_share": FairShare,
 }
 DEFAULT = "elastic_fifo"
 
@@ -30,6 +32,9 @@ class Description:
     title: str
     explanation: str
     params: tuple[params.Param, ...]
+    good_for: str = ""
+    needs: str = ""
+    experimental: bool = False
 
 
 def build(key: str, given: Mapping[str, Any]) -> Policy:
@@ -44,7 +49,15 @@ def complete(key: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def describe(key: str) -> Description:
     policy = _policy(key)
-    return Description(key, policy.title, policy.explanation, params.describe(policy))
+    return Description(
+        key,
+        policy.title,
+        policy.explanation,
+        params.describe(policy),
+        getattr(policy, "good_for", ""),
+        getattr(policy, "needs", ""),
+        getattr(policy, "experimental", False),
+    )
 
 
 def describe_all() -> tuple[Description, ...]:

@@ -1,0 +1,308 @@
+"""Who used less than entitled goes first: decayed GPU-hours per user and group, with weights."""
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log
+from typing import Any, ClassVar
+
+from scheduling import estimates, reasons
+from scheduling.capacity import Capacity, in_turn
+from scheduling.params import param
+from scheduling.realise import realise
+from scheduling.sharing import Pool, most, next_size, settle
+from scheduling.types import Account, Job, JobId, Plan, Snapshot
+
+DAY_SECONDS = 86400.0
+LEAST_WEIGHT = 1e-6
+"""An account of weight 0 goes last, but it goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FairShare:
+    """Levels and water. An account's *level* is (GPUs it held on average of late + GPUs it is given now) / weight.
+
+    The average of late is its GPU-seconds, decayed by half every ``half_life_days``, over the decayed length of all
+    time, so that both parts are in GPUs and somebody who always held four stands at four. Each GPU goes to the top
+    account that stands lowest, within it to the part of it that stands lowest, and there by priority, then age. So
+    accounts that used less catch up, equal ones share equally, and what one leaves flows to the others.
+
+    The textbook idea (Unix fair-share schedulers since Kay and Lauder, 1988) with decayed usage as in Slurm's; the
+    water filling and the preemption rule are our own, so a reconstruction where they resemble others.
+    """
+
+    title: ClassVar[str] = "Fair share of users and groups"
+    explanation: ClassVar[str] = (
+        "Whoever used less of the GPUs lately than their weight entitles them to goes first, group by group and then "
+        "person by person; old use is forgotten by and by. Elastic jobs share what is left in proportion to the weights."
+    )
+
+    half_life_days: float = param(
+        7.0,
+        "Half-life in days",
+        "After so many days a GPU-hour counts half. Short: people are even again soon. Long: heavy use is remembered.",
+        least=0.05,
+        most=365.0,
+    )
+    elastic: bool = param(
+        True,
+        "Resize elastic jobs",
+        "Yes: elastic jobs grow into what is left and give it back when others come. "
+        "No: a job keeps the size it asked for until it ends.",
+    )
+    preempt: bool = param(
+        True,
+        "Stop jobs of those above their share",
+        "Yes: jobs that can go on from a checkpoint are stopped when their account is far above its share and "
+        "somebody below it waits. No: what runs goes on; a newcomer waits for the next that ends.",
+    )
+    tolerance: float = param(
+        0.5,
+        "How far above is far",
+        "A job is stopped for another one only if its account would still be ahead by this part of a fair share "
+        "without it. Larger means fewer interruptions.",
+        least=0.0,
+        most=10.0,
+    )
+    pays_within_seconds: float = param(
+        300.0,
+        "Growing must pay within seconds",
+        "A running job takes more GPUs only if it makes up for the interruption in this time. "
+        "Larger means more frequent changes.",
+        least=0.0,
+        most=86_400.0,
+    )
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        pool = Pool(snapshot, resize=self.elastic, preempt=self.preempt)
+        root, part_of = _tree(snapshot, self.half_life_days)
+        order = self._serve(snapshot, pool, root, part_of)
+        if self.elastic:
+            _share_rest(order, pool, root, part_of)
+        wanted = settle(snapshot, pool.count, self.pays_within_seconds)
+        batches = {job.id: estimates.batch(job, wanted.get(job.id, 0)) for job in order if job.free_speed}
+
+        def sentence(job: Job, capacity: Capacity, ahead: int) -> str:
+            return f"{reasons.shortage(job, capacity, ahead).removesuffix('.')}; {part_of[job.id].standing()}."
+
+        return realise(snapshot, order, wanted, why=pool.impossible, batches=batches, short=sentence)
+
+    def _serve(self, snapshot: Snapshot, pool: Pool, root: "_Part", part_of: "Mapping[JobId, _Part]") -> list[Job]:
+        """Counts the least of each job in ``pool``, the most deserving first; returns all jobs in that order.
+
+        Where running jobs may be stopped they stand in line with the waiting ones, but further ahead by the tolerance.
+        Of one account those that run go first, so that nobody is stopped for a job of their own.
+        """
+        order: list[Job] = []
+        for job in in_turn(job for job in snapshot.jobs if job.running):
+            part = part_of[job.id]
+            part.hold(job.gpus)
+            if count := pool.count[job.id]:
+                order.append(job)
+                part.give(count)
+            else:
+                part.line.append(job)
+        for job in in_turn(job for job in snapshot.jobs if job.waiting):
+            part_of[job.id].line.append(job)
+        for part in set(part_of.values()):
+            part.line.reverse()
+        root.entitle(float(sum(node.total for node in snapshot.nodes if node.open)))
+
+        def key(part: _Part) -> tuple[bool, float] | None:
+            job = part.next()
+            if job is None:
+                return None
+            later = self.tolerance * part.fair if job.waiting else 0.0
+            return (job.waiting and not self.preempt, part.level + later)
+
+        for part in _turns(root, key):
+            job = part.line.pop()
+            order.append(job)
+            if job.id in pool.impossible:
+                continue
+            least = pool.least[job.id] if job.running else job.min_gpus if self.elastic else job.asked
+            if pool.take(job, least) or not pool.free:
+                part.give(least)  # with nothing left it is counted too, so that the line alternates
+        return order
+
+
+def _share_rest(order: Sequence[Job], pool: Pool, root: "_Part", part_of: "Mapping[JobId, _Part]") -> None:
+    """Gives what is left, step by step, to the account that stands lowest, and there to its smallest job."""
+    for job in order:
+        count = pool.count.get(job.id, 0)
+        if count and (size := next_size(job, count, most(job))):
+            part_of[job.id].sizes.append((count / job.weight, job.turn, size, job))
+    for part in set(part_of.values()):
+        heapq.heapify(part.sizes)
+    for part in _turns(root, lambda part: part.level if part.sizes or part.heads else None):
+        _, turn, size, job = part.sizes[0]
+        count = pool.count[job.id]
+        if not pool.take(job, size - count):
+            heapq.heappop(part.sizes)
+            continue
+        part.give(size - count)
+        if larger := next_size(job, size, most(job)):
+            heapq.heapreplace(part.sizes, (size / job.weight, turn, larger, job))
+        else:
+            heapq.heappop(part.sizes)
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """An account as this policy sees it: jobs stand in line at the leaves of the tree."""
+
+    name: str
+    weight: float = 1.0
+    late: float = 0.0
+    """GPUs it held on average of late."""
+    held: int = 0
+    """GPUs it is to have, as far as decided."""
+    now: int = 0
+    """GPUs it holds."""
+    share: float = 0.0
+    """GPUs its weight entitles it to beside all that have jobs now."""
+    fair: float = 0.0
+    """The level at which it and its siblings would stand with their shares."""
+    above: "_Part | None" = None
+    below: "list[_Part]" = field(default_factory=list)
+    heads: "list[tuple[Any, str, int, _Part]]" = field(default_factory=list)
+    """A heap of the parts below that want something, the lowest first."""
+    line: list[Job] = field(default_factory=list)
+    """Its jobs that are still to be served, the next one last."""
+    sizes: list[tuple[float, tuple[int, float, JobId], int, Job]] = field(default_factory=list)
+    """A heap of its jobs that could have more, the smallest first, with the next size of each."""
+
+    @property
+    def level(self) -> float:
+        return (self.late + self.held) / self.weight
+
+    def join(self) -> None:
+        if self.above is not None:
+            self.above.below.append(self)
+
+    def remember(self) -> float:
+        """What the parts of a group used counts for it even where its own account does not say so."""
+        self.late = max(self.late, sum(part.remember() for part in self.below))
+        return self.late
+
+    def hold(self, gpus: int) -> None:
+        self.now += gpus
+        if self.above is not None:
+            self.above.hold(gpus)
+
+    def give(self, gpus: int) -> None:
+        self.held += gpus
+        if self.above is not None:
+            self.above.give(gpus)
+
+    def next(self) -> Job | None:
+        if self.heads:
+            return self.heads[0][3].next()
+        return self.line[-1] if self.line else None
+
+    def entitle(self, gpus: float) -> None:
+        """Tells this part and all below what share of ``gpus`` is theirs."""
+        self.share = gpus
+        weights = sum(part.weight for part in self.below) or 1.0
+        for part in self.below:
+            part.fair = gpus / weights
+            part.entitle(part.fair * part.weight)
+
+    def standing(self) -> str:
+        text = f"{self.name} has {self._facts()}"
+        if self.above is not None and self.above.above is not None:
+            text += f", and {self.above.name} has {self.above._facts()}"
+        return text
+
+    def _facts(self) -> str:
+        return f"{reasons.gpus(self.now)} now and had {self.late:.1f} on average lately, with a fair share of {self.share:.1f}"
+
+
+def _turns(root: _Part, key: Callable[[_Part], Any]) -> Iterator[_Part]:
+    """The leaf whose turn it is, again and again: from the top always to the part with the smallest ``key``.
+
+    What the caller takes from a leaf or gives it counts at once. A part whose key is None wants nothing more.
+    """
+
+    def fill(part: _Part) -> None:
+        part.heads = []
+        for number, child in enumerate(part.below):
+            fill(child)
+            if (level := key(child)) is not None:
+                part.heads.append((level, child.name, number, child))
+        heapq.heapify(part.heads)
+
+    fill(root)
+    while root.heads:
+        path = [root]
+        while path[-1].heads:
+            path.append(path[-1].heads[0][3])
+        yield path[-1]
+        for parent, child in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
+            _, name, number, _ = parent.heads[0]
+            if (level := key(child)) is None:
+                heapq.heappop(parent.heads)
+            else:
+                heapq.heapreplace(parent.heads, (level, name, number, child))
+
+
+def _tree(snapshot: Snapshot, half_life_days: float) -> tuple[_Part, dict[JobId, _Part]]:
+    """The root, and for each job that waits or runs the leaf it belongs to; accounts without such jobs are left out.
+
+    A job of no account belongs to one in its owner's name, whose use is that of its present jobs.
+    """
+    accounts = sorted(snapshot.accounts, key=lambda account: (account.parent, account.name))
+    by_name = {account.name: account for account in reversed(accounts)}
+    account_of: dict[JobId, Account] = {}
+    for account in sorted(accounts, key=lambda account: len(_above(account, by_name))):
+        account_of |= dict.fromkeys(sorted(account.jobs), account)  # the part of a group goes before the group
+
+    root = _Part("")
+    parts: dict[tuple[str, str], _Part] = {}
+
+    def part(account: Account) -> _Part:
+        key = (account.parent, account.name)
+        if key not in parts:
+            above = _above(account, by_name)
+            late = sum(_decayed(seconds, days, half_life_days) for days, seconds in enumerate(account.used))
+            parts[key] = _Part(
+                account.name, max(account.weight, LEAST_WEIGHT), late, above=part(above[0]) if above else root
+            )
+            parts[key].join()
+        return parts[key]
+
+    leaf_of: dict[JobId, _Part] = {}
+    strangers: dict[str, _Part] = {}
+    for job in in_turn(job for job in snapshot.jobs if job.running or job.waiting):
+        if job.id in account_of:
+            leaf_of[job.id] = part(account_of[job.id])
+            continue
+        if job.owner not in strangers:
+            strangers[job.owner] = _Part(job.owner, above=root)
+            strangers[job.owner].join()
+        leaf_of[job.id] = strangers[job.owner]
+        strangers[job.owner].late += _decayed(job.served_gpu_seconds, 0, half_life_days)
+    own: dict[_Part, _Part] = {}
+    for id, leaf in leaf_of.items():
+        if leaf in own or leaf.below:  # a group's own jobs stand beside its parts
+            if leaf not in own:
+                own[leaf] = _Part(leaf.name, above=leaf)
+                own[leaf].join()
+            leaf_of[id] = own[leaf]
+    root.remember()
+    return root, leaf_of
+
+
+def _above(account: Account, by_name: Mapping[str, Account]) -> list[Account]:
+    """What it is a part of, the nearest first. In rows that go round in a circle each is at the top."""
+    found: list[Account] = []
+    parent = by_name.get(account.parent)
+    while parent is not None and parent not in found:
+        found.append(parent)
+        parent = by_name.get(parent.parent)
+    return [] if account in found else found
+
+
+def _decayed(gpu_seconds: float, days_ago: int, half_life_days: float) -> float:
+    """As GPUs held on average: who always held n comes to n, whatever the half-life."""
+    return gpu_seconds * 0.5 ** ((days_ago + 0.5) / half_life_days) * log(2) / (half_life_days * DAY_SECONDS)

@@ -1,0 +1,119 @@
+"""Sharing GPUs out in counts: what policies need that give the next GPU to whoever deserves it most.
+
+They decide how many GPUs each job should have here, and leave it to ``realise`` where those are.
+"""
+
+from collections.abc import Mapping
+
+from scheduling import estimates, reasons
+from scheduling.capacity import Capacity
+from scheduling.types import Job, JobId, Snapshot
+
+LEAST_GAIN = 0.05
+"""A GPU that makes a job faster by less than this part of one GPU is better left to somebody else."""
+LOOK_AHEAD = 8
+"""Curves are not concave: five GPUs of two nodes may be slower than four of one, and eight faster than both."""
+
+
+class Pool:
+    """The GPUs that can be shared out, as one number, and what limits leave of them.
+
+    It starts with everything on open nodes that is free, coming back, or held by a job that could be asked for it.
+    Each running job starts with what it cannot lose.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, resize: bool = True, preempt: bool = False) -> None:
+        capacity = Capacity(snapshot, coming=True)
+        self.free = sum(capacity.free.values())
+        self.count: dict[JobId, int] = {}
+        self.least: dict[JobId, int] = {}
+        """Of a running job: what it must keep if it goes on."""
+        self.impossible: dict[JobId, str] = {}
+        self._room = [limit.max_gpus for limit in snapshot.limits]
+        self._limits: dict[JobId, list[int]] = {}
+        for index, limit in enumerate(snapshot.limits):
+            for id in limit.jobs:
+                self._limits.setdefault(id, []).append(index)
+        known: dict[object, str] = {}
+        for job in snapshot.jobs:
+            if job.running:
+                # What it has on closed nodes is of no use to others.
+                here = capacity.nodes.keys() >= job.now_on.keys()
+                self.least[job.id] = job.gpus - (capacity.spare(job) if here and resize else 0)
+                self.free += job.gpus if here else 0
+                self.count[job.id] = 0
+                if not (here and preempt and job.preemptible):
+                    self.count[job.id] = self.least[job.id]
+                    self.free -= self.least[job.id] if here else 0
+                self._use(job.id, self.count[job.id])
+            elif job.waiting:
+                terms = capacity.terms(job)
+                if not job.blocked and terms not in known:
+                    known[terms] = reasons.impossible(job, capacity)
+                if why := job.blocked or known[terms]:
+                    self.impossible[job.id] = why
+
+    def take(self, job: Job, gpus: int) -> bool:
+        """So many more for the job, all or none."""
+        if gpus > self.free or any(gpus > self._room[index] for index in self._limits.get(job.id, ())):
+            return False
+        self.free -= gpus
+        self.count[job.id] = self.count.get(job.id, 0) + gpus
+        self._use(job.id, gpus)
+        return True
+
+    def _use(self, job: JobId, gpus: int) -> None:
+        for index in self._limits.get(job, ()):
+            self._room[index] -= gpus
+
+
+def most(job: Job) -> int:
+    """The most it may have: a job that cannot be resized keeps its size, and starts with what it asked for."""
+    if job.running and (not job.elastic or job.blocked):
+        return 0
+    return job.max_gpus if job.elastic else job.asked
+
+
+def next_size(job: Job, count: int, largest: int) -> int:
+    """The next larger size at which each GPU more is worth having; 0 when there is none up to ``largest``."""
+    known = estimates.curve(job, free_batch=True)
+    if known is None or not known.speeds:
+        return count + 1 if count < largest else 0
+    speeds = known.speeds
+    now = speeds[min(count, len(speeds)) - 1] if count else 0.0
+    for size in range(count + 1, min(largest, len(speeds), count + LOOK_AHEAD) + 1):
+        if speeds[size - 1] - now >= LEAST_GAIN * (size - count):
+            return size
+    return 0
+
+
+def pays(job: Job, size: int, within: float) -> bool:
+    """Would a running job win back within so many seconds, or before it ends, what growing to ``size`` interrupts it."""
+    now, then = estimates.speed(job, job.gpus, free_batch=True), estimates.speed(job, size, free_batch=True)
+    seconds = min(within, estimates.remaining_seconds(job, size, free_batch=True))
+    return seconds * (then - now) > job.resize_seconds * now
+
+
+def settle(snapshot: Snapshot, wanted: Mapping[JobId, int], within: float) -> dict[JobId, int]:
+    """``wanted`` without the changes of running jobs that are not worth an interruption.
+
+    A running job grows only if that pays ``within`` so many seconds. It shrinks only as far as others lack GPUs, those
+    furthest above what they should have first. (Keeping whoever is off by at most one GPU would freeze jobs at one.)
+    """
+    kept = dict(wanted)
+    missing = -sum(node.free + node.leaving for node in snapshot.nodes if node.open)
+    above: list[tuple[float, tuple[int, float, JobId], Job]] = []
+    for job in snapshot.jobs:
+        wish = wanted.get(job.id, 0)
+        hurt = job.gpus < job.min_gpus
+        if not job.running or not wish or hurt or (wish > job.gpus and pays(job, wish, within)):
+            missing += wish - job.gpus
+        elif wish != job.gpus:
+            kept[job.id] = job.gpus
+            if wish < job.gpus:
+                above.append((-job.gpus / wish, job.turn, job))
+    for _, _, job in sorted(above):
+        given = max(0, min(missing, job.gpus - wanted[job.id]))
+        kept[job.id] -= given
+        missing -= given
+    return kept
