@@ -21,6 +21,7 @@ def realise(
     state: Mapping[str, Any] | None = None,
     batches: Mapping[JobId, int] | None = None,
     short: Callable[[Job, Capacity, int], str] = reasons.shortage,
+    again_at: float | None = None,
 ) -> Plan:
     """The plan that comes closest to ``wanted`` GPUs per job.
 
@@ -44,7 +45,8 @@ def realise(
     now = act(snapshot, later, running, served, stopped, why)
     for ahead, job in enumerate(line):
         why.setdefault(job.id, short(job, now, ahead))
-    return Plan(now.held, why, state or {}, {job: size for job, size in (batches or {}).items() if job in now.held})
+    chosen = {job: size for job, size in (batches or {}).items() if job in now.held}
+    return Plan(now.held, why, state or {}, chosen, again_at)
 
 
 def line_up(snapshot: Snapshot, *, preempt: bool = True) -> tuple[Capacity, set[JobId]]:

@@ -88,6 +88,11 @@ def outserved(reason: str, job: Job) -> str:
     return f"{reason.rstrip('.')}; it has had {job.served_gpu_seconds / 3600:.1f} GPU-hours, and jobs that had fewer go first."
 
 
+def in_turns(reason: str, seconds: int) -> str:
+    """Jobs that can be stopped make room when their slice is over."""
+    return f"{reason.rstrip('.')}; jobs that can be stopped make room after about {max(1, round(seconds / 60))} min."
+
+
 def promised(count: int) -> str:
     """Others were asked for these GPUs on its behalf, or give them back anyway."""
     return f"{gpus(count)} {'is' if count == 1 else 'are'} being given back by other jobs; then it starts."

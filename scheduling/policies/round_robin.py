@@ -1,18 +1,28 @@
-"""Each job goes to the next node of a ring."""
+"""Each job goes to the next node of a ring; or all take turns on the GPUs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from scheduling import reasons
 from scheduling.capacity import Capacity, queue
 from scheduling.params import param
+from scheduling.realise import realise, stand_in_line
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
+
+CLOCK = 0.001
+"""Seconds: the end of a slice is not missed for the rounding of sums."""
+RESTARTS = 10
+"""A slice is at least so many times as long as a restart takes, so that less than a tenth is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRobin:
-    """``state`` is {"last": the node looked at last}: a node that joins or leaves does not turn the ring."""
+    """``state`` is {"last": the node looked at last}: a node that joins or leaves does not turn the ring.
+
+    The ring of nodes is that of the Schedulearn prototype (confirmed in its code; the neighbours for a job larger than
+    any node are ours). Time slices are Gandiva's (confirmed in a secondary source only), by checkpoint and restart.
+    """
 
     title: ClassVar[str] = "Round robin over nodes"
     explanation: ClassVar[str] = (
@@ -26,63 +36,113 @@ class RoundRobin:
         "What a job that asked for a range of GPUs is given when it starts.",
         choices=[("most", "as many as are free on the node, up to its most"), ("least", "its least")],
     )
+    rotate: str = param(
+        "nodes",
+        "What goes around",
+        "Nodes: each job goes to the next node and stays there to its end. Time: jobs take turns; one that has a "
+        "checkpoint is stopped after its slice when others wait, and has as many GPUs as it asked for.",
+        choices=[("nodes", "nodes"), ("time", "time slices")],
+    )
+    slice_seconds: int = param(
+        600,
+        "Seconds of a slice",
+        "With time slices, how long a job runs before it must make room; at least ten times as long as its restart.",
+        least=30,
+        most=86_400,
+    )
 
     def plan(self, snapshot: Snapshot) -> Plan:
+        return self._take_turns(snapshot) if self.rotate == "time" else self._around(snapshot)
+
+    def _around(self, snapshot: Snapshot) -> Plan:
         capacity = Capacity(snapshot)
         why: dict[JobId, str] = {}
-        ring = Ring(list(capacity.nodes), snapshot.state.get("last", ""))
+        vain: set[Hashable] = set()
+        last = snapshot.state.get("last", "")
         ahead = 0
         for job in queue(snapshot):
             if alone := reasons.impossible(job, capacity) or reasons.limited(job, capacity):
                 why[job.id] = alone
-            elif where := self._next(job, capacity, ring):
+                continue
+            terms = capacity.terms(job)
+            found = None if terms in vain else self._next(job, capacity, last)
+            if found:
+                where, last = found
                 capacity.give(job, where)
             else:
+                vain.add(terms)
                 may_spread = job.spread and _is_larger_than_any_node(job, capacity)
-                why[job.id] = reasons.shortage(replace(job, spread=may_spread), capacity, ahead)
+                asks = job if may_spread == job.spread else replace(job, spread=may_spread)
+                why[job.id] = reasons.shortage(asks, capacity, ahead)
                 ahead += 1
-        return Plan(capacity.held, why, {"last": ring.last})
+        return Plan(capacity.held, why, {"last": last})
 
-    def _next(self, job: Job, capacity: Capacity, ring: "Ring") -> Placement | None:
-        """Looks once around the ring. Each look turns it, whether the node had room or not."""
-        free = capacity.free_for(job)
+    def _next(self, job: Job, capacity: Capacity, last: NodeId) -> tuple[Placement, NodeId] | None:
+        """Looks once around the ring; each look turns it, whether the node had room or not. Where, and how far it is."""
         wanted = min(capacity.room(job), job.max_gpus if self.size == "most" else job.min_gpus)
-        for node in ring.turn():
-            if free.get(node, 0) >= job.min_gpus:
-                return {node: min(free[node], wanted)}
-        if _is_larger_than_any_node(job, capacity):
-            return _spread(job, free, wanted, ring)
-        return None
+        node = capacity.free.following(last, job.min_gpus, capacity.scope(job).allowed)
+        if node is not None:
+            return {node: min(capacity.free[node], wanted)}, node
+        return _spread(job, capacity, wanted, last) if _is_larger_than_any_node(job, capacity) else None
+
+    def _take_turns(self, snapshot: Snapshot) -> Plan:
+        """Who stands in line longest goes first; a running job joins its end with each slice it has had."""
+        now = snapshot.now
+        slices = {job.id: self._slice(job, now) for job in snapshot.jobs if job.running and job.preemptible}
+
+        def place(job: Job) -> tuple[float, ...]:
+            since, had = slices.get(job.id, (job.submitted_at, 0))
+            if job.waiting:
+                return -job.priority, 1, job.submitted_at if job.since is None else job.since, job.submitted_at
+            return -job.priority, int(had > 0), since, job.submitted_at
+
+        order = sorted((job for job in snapshot.jobs if not job.stopping), key=lambda job: (*place(job), job.id))
+        wanted, _ = stand_in_line(snapshot, order, self._size)
+        for job in order:
+            if job.waiting and not job.elastic:
+                wanted.setdefault(job.id, self._size(job))  # where packing leaves a gap, who fits may have it
+        ends = [slices[job.id][0] + self._length(job) for job in order if job.id in slices]
+        waits = any(job.waiting for job in snapshot.jobs)
+        return realise(
+            snapshot,
+            order,
+            wanted,
+            short=self._short if slices else reasons.shortage,
+            again_at=min(ends) if ends and waits else None,
+        )
+
+    def _slice(self, job: Job, now: float) -> tuple[float, int]:
+        """When its present slice began, and how many it has had before it."""
+        started = now if job.started_at is None else job.started_at
+        had = max(0, int((now - started + CLOCK) // self._length(job)))
+        return started + had * self._length(job), had
+
+    def _length(self, job: Job) -> float:
+        return max(self.slice_seconds, RESTARTS * job.restart_seconds)
+
+    def _size(self, job: Job) -> int:
+        if job.running:
+            return job.gpus
+        return min(max(job.asked, job.min_gpus), job.max_gpus) if self.size == "most" else job.min_gpus
+
+    def _short(self, job: Job, capacity: Capacity, ahead: int) -> str:
+        return reasons.in_turns(reasons.shortage(job, capacity, ahead), self.slice_seconds)
 
 
 def _is_larger_than_any_node(job: Job, capacity: Capacity) -> bool:
-    return all(node.total < job.min_gpus for node in capacity.nodes_of(job))
+    return capacity.scope(job).largest < job.min_gpus
 
 
-def _spread(job: Job, free: Mapping[NodeId, int], wanted: int, ring: "Ring") -> Placement | None:
+def _spread(job: Job, capacity: Capacity, wanted: int, last: NodeId) -> tuple[Placement, NodeId] | None:
     """Neighbours of the ring, for a job that is larger than any node."""
-    if not job.spread or sum(free.values()) < job.min_gpus:
+    if not job.spread or capacity.left(job) < job.min_gpus:
         return None
     where: dict[NodeId, int] = {}
-    for node in ring.turn():
-        if wanted and free.get(node, 0):
-            where[node] = min(free[node], wanted)
-            wanted -= where[node]
-            if not wanted:
-                break
-    return where
-
-
-class Ring:
-    """Nodes in the order of their ids, from the one after the last."""
-
-    def __init__(self, nodes: list[NodeId], last: NodeId) -> None:
-        self.nodes = sorted(nodes)
-        self.last = last
-
-    def turn(self) -> Iterator[NodeId]:
-        """Once around. It stays turned at the node where the caller stops."""
-        after = [node for node in self.nodes if node > self.last]
-        for node in after + [node for node in self.nodes if node <= self.last]:
-            self.last = node
-            yield node
+    nodes = sorted(node.id for node in capacity.nodes_of(job) if capacity.free[node.id] > 0)
+    for node in (*(node for node in nodes if node > last), *(node for node in nodes if node <= last)):
+        where[node] = min(capacity.free[node], wanted)
+        wanted -= where[node]
+        last = node
+        if not wanted:
+            break
+    return where, last

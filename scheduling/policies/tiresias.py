@@ -116,7 +116,17 @@ class Tiresias:
             reason = reasons.shortage(job, capacity, ahead)
             return reasons.outserved(reason, job) if queue[job.id] else reason
 
-        return realise(snapshot, order, wanted, state=state, short=short)
+        again_at = self._next_move(snapshot, served, queue) if any(job.waiting for job in order) else None
+        return realise(snapshot, order, wanted, state=state, short=short, again_at=again_at)
+
+    def _next_move(self, snapshot: Snapshot, served: Mapping[JobId, float], queue: Mapping[JobId, int]) -> float | None:
+        """When the next running job will leave its queue, if nothing else happens; at least a second from now."""
+        moves = [
+            (self.threshold * self.growth ** queue[job.id] - served[job.id]) / job.gpus
+            for job in snapshot.jobs
+            if job.running and job.preemptible and queue[job.id] < self.queues - 1
+        ]
+        return snapshot.now + max(1.0, min(moves)) if moves else None
 
     def _queue(self, served: float) -> int:
         number, limit = 0, self.threshold

@@ -1,9 +1,15 @@
 """Round robin: each job goes to the next node of the ring."""
 
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
 from scheduling.check import violations
 from scheduling.policies.round_robin import RoundRobin
-from scheduling.types import Plan, Snapshot
-from tests.scheduling.worlds import World, draw, running, sizes, waiting
+from scheduling.types import Job, Plan, Snapshot
+from tests.scheduling.strategies import snapshots
+from tests.scheduling.worlds import NOW, World, draw, running, sizes, waiting
 
 
 def decide(snapshot: Snapshot, policy: RoundRobin | None = None) -> Plan:
@@ -67,3 +73,74 @@ def test_a_range_takes_what_the_node_has_or_its_least() -> None:
 def test_nodes_a_job_cannot_run_on_are_passed() -> None:
     lab = draw({"a": 2, "b": 2}, waiting("x", nodes=frozenset({"b"})))
     assert places(decide(lab)) == {"x": {"b": 1}}
+
+
+SLICES = RoundRobin(rotate="time", slice_seconds=600)
+
+
+def since(job: Job, seconds: float) -> Job:
+    return replace(job, started_at=NOW - seconds, since=NOW - seconds, preemptible=True)
+
+
+def test_a_job_makes_room_when_its_slice_is_over_and_not_before() -> None:
+    x, y = running("x", {"a": 1}), waiting("y", submitted_at=NOW - 550)
+    over = decide(draw({"a": 1}, since(x, 600), y), SLICES)
+    assert sizes(over) == {} and "then it starts" in over.reasons["y"]
+    early = decide(draw({"a": 1}, since(x, 599), y), SLICES)
+    assert sizes(early) == {"x": 1}
+    assert early.reasons == {"y": "The only GPU is in use; jobs that can be stopped make room after about 10 min."}
+    assert early.again_at == NOW + 1
+
+
+def test_who_comes_in_the_middle_of_a_further_slice_waits_for_its_end() -> None:
+    lab = draw({"a": 1}, since(running("x", {"a": 1}), 700), waiting("y", submitted_at=NOW - 50))
+    assert sizes(decide(lab, SLICES)) == {"x": 1}
+    assert decide(lab, SLICES).again_at == NOW + 500
+
+
+def test_who_was_stopped_goes_to_the_end_of_the_line() -> None:
+    stopped = waiting("stopped", submitted_at=1.0, since=NOW - 5, first_started_at=10.0)
+    assert sizes(decide(draw({"a": 1}, stopped, waiting("new", submitted_at=NOW - 6)), SLICES)) == {"new": 1}
+    assert sizes(decide(draw({"a": 1}, stopped, waiting("new", submitted_at=NOW - 4)), SLICES)) == {"stopped": 1}
+
+
+def test_jobs_take_turns() -> None:
+    world = World.of(draw({"a": 1}, waiting("x", preemptible=True), waiting("y", preemptible=True), now=0.0))
+    ran = []
+    for _ in range(40):
+        before = {job.id for job in world.jobs.values() if job.running}
+        world.turn(SLICES, seconds=100)
+        world.let_go()
+        for job in list(world.jobs.values()):
+            if job.id in before and not job.running:
+                world.jobs[job.id] = replace(job, since=world.now)
+            if job.id not in before and job.running:
+                ran.append(job.id)
+    assert ran == ["x", "y", "x", "y", "x", "y"]
+
+
+def test_a_slice_is_at_least_ten_times_a_restart() -> None:
+    slow = replace(since(running("x", {"a": 1}), 2000), restart_seconds=300.0)
+    assert sizes(decide(draw({"a": 1}, slow, waiting("y")), SLICES)) == {"x": 1}
+
+
+def test_nobody_is_stopped_while_nobody_waits_or_without_a_checkpoint() -> None:
+    assert sizes(decide(draw({"a": 1}, since(running("x", {"a": 1}), 9000)), SLICES)) == {"x": 1}
+    rigid = replace(since(running("x", {"a": 1}), 9000), preemptible=False)
+    assert sizes(decide(draw({"a": 1}, rigid, waiting("y")), SLICES)) == {"x": 1}
+
+
+@settings(max_examples=100, deadline=None)
+@given(snapshot=snapshots(most_jobs=16, calm=True))
+def test_with_time_slices_an_unchanged_world_comes_to_rest(snapshot: Snapshot) -> None:
+    world = World.of(snapshot)
+    for _ in range(40):
+        plan = decide(world.snapshot(), SLICES)
+        assert {job.id for job in world.jobs.values() if job.waiting and not plan.target.get(job.id)} == set(
+            plan.reasons
+        )
+        changed = world.turn(SLICES, seconds=0)
+        world.let_go()
+        if not changed and not world.turn(SLICES, seconds=0):
+            return
+    pytest.fail("it still changes something after 40 turns")

@@ -81,6 +81,12 @@ def test_more_queues_have_thresholds_that_grow() -> None:
     assert sizes(decide(lab, replace(policy, queues=2))) == {"third": 1}
 
 
+def test_it_asks_for_the_moment_a_job_leaves_its_queue_when_others_wait() -> None:
+    young = served(running("young", {"a": 2}), 57_000.0)
+    assert decide(draw({"a": 2}, young, waiting("new"))).again_at == NOW + 300
+    assert decide(draw({"a": 2}, young)).again_at is None
+
+
 def test_priority_goes_before_service() -> None:
     urgent = served(waiting("urgent", priority=1), 1e6)
     assert sizes(decide(draw({"a": 1}, waiting("new"), urgent))) == {"urgent": 1}
