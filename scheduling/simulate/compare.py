@@ -1,0 +1,81 @@
+"""Simulations side by side: what ``manage.py simulate`` prints, and the figures of a table row."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from scheduling.simulate.result import Result, Summary
+from scheduling.types import Node
+
+Placing = Literal["own", "larger first", "queue order"]
+REFERENCE_PLACEMENT: dict[str, Placing] = {"fifo": "larger first", "tiresias": "queue order"}
+"""How the reference places what these policies decide; the others place by themselves."""
+
+COLUMNS = (
+    "policy", "ended", "mean s", "p50", "p95", "p99", "wait s", "makespan h", "util", "useful", "GPU-h", "lost",
+    "restarts/job", "preempted", "rho", "rho worst", "rho > 1.25", "decision ms p50 / p99",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One policy on the workload."""
+
+    name: str
+    """As the table calls it: the policy with what was set."""
+    policy: str
+    params: dict[str, Any]
+    result: Result
+
+
+def cluster(text: str) -> list[Node]:
+    """``16x4`` is 16 nodes with 4 GPUs; ``8x4:T4+2x8:A100`` has two kinds. Raises ValueError."""
+    nodes: list[Node] = []
+    for part in text.split("+"):
+        shape, _, kind = part.strip().partition(":")
+        count, _, gpus = shape.partition("x")
+        if not (count.isdecimal() and gpus.isdecimal() and 0 < int(count) <= 100_000 and 0 < int(gpus) <= 1000):
+            raise ValueError(f"{text!r} is no cluster: write 16x4, or 8x4:T4+2x8:A100.")
+        for _ in range(int(count)):
+            id = f"{len(nodes):05}"
+            nodes.append(Node(id, id, int(gpus), int(gpus), kind=kind))
+    return nodes
+
+
+def row(name: str, summary: Summary) -> list[str]:
+    """The figures of one run, in the order of ``COLUMNS``."""
+    turnaround, decision = summary.turnaround, summary.decision_ms
+    return [
+        name,
+        f"{summary.ended}/{summary.jobs}",
+        f"{turnaround.mean:,.0f}",
+        f"{turnaround.p50:,.0f}",
+        f"{turnaround.p95:,.0f}",
+        f"{turnaround.p99:,.0f}",
+        f"{summary.waiting.mean:,.0f}",
+        f"{summary.makespan / 3600:.1f}",
+        f"{summary.utilisation:.0%}",
+        f"{summary.useful_utilisation:.0%}",
+        f"{summary.gpu_hours:,.0f}",
+        f"{summary.lost_gpu_hours:,.1f}",
+        f"{summary.restarts:.2f}",
+        f"{summary.preemptions}",
+        f"{summary.fairness.mean:.2f}",
+        f"{summary.fairness.most:.2f}",
+        f"{summary.unfair:.0%}",
+        f"{decision.p50:.2f} / {decision.p99:.2f}",
+    ]
+
+
+def table(rows: Iterable[Sequence[str]], columns: Sequence[str] = COLUMNS) -> str:
+    """Markdown that is also aligned for a terminal."""
+    lines = [list(columns), *map(list, rows)]
+    widths = [max(len(line[number]) for line in lines) for number in range(len(columns))]
+
+    def join(line: Sequence[str]) -> str:
+        first = line[0].ljust(widths[0])
+        rest = [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
+        return f"| {' | '.join([first, *rest])} |"
+
+    rule = f"|{'|'.join('-' * (width + 1) + (':' if number else '-') for number, width in enumerate(widths))}|"
+    return "\n".join([join(lines[0]), rule, *map(join, lines[1:])])

@@ -1,0 +1,65 @@
+"""How long jobs took under each policy, as one SVG picture that needs nothing else."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+
+WIDTH, HEIGHT = 760, 440
+LEFT, RIGHT, TOP, BOTTOM = 56, 180, 40, 48
+COLOURS = ("#0f766e", "#b45309", "#6d28d9", "#1d4ed8", "#b91c1c", "#15803d", "#be185d", "#475569")
+DASHES = ("", "6 3", "2 3", "10 4", "8 3 2 3", "1 4", "12 3", "4 4")
+MARKS = ((1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"), (36_000, "10 h"), (86_400, "1 d"),
+         (864_000, "10 d"), (8_640_000, "100 d"))  # fmt: skip
+
+
+def turnarounds(title: str, by_policy: Mapping[str, Sequence[float]]) -> str:
+    """The share of jobs that had ended so long after their submission, on a logarithmic axis."""
+    values = [value for some in by_policy.values() for value in some]
+    low = math.log10(max(1.0, min(values, default=1.0)))
+    high = max(math.log10(max(1.0, max(values, default=10.0))), low + 0.1)
+
+    def across(seconds: float) -> float:
+        return LEFT + (math.log10(max(1.0, seconds)) - low) / (high - low) * (WIDTH - LEFT - RIGHT)
+
+    def up(share: float) -> float:
+        return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
+        f"<title>{escape(title)}</title>",
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
+        f'<text x="{LEFT}" y="22" font-size="15">{escape(title)}</text>',
+        f'<text x="{LEFT}" y="{HEIGHT - 10}">from submission to end</text>',
+    ]
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        parts.append(
+            f'<path d="M{LEFT} {up(share):.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>'
+            f'<text x="{LEFT - 6}" y="{up(share) + 4:.1f}" text-anchor="end">{share:.0%}</text>'
+        )
+    for seconds, name in MARKS:
+        if low <= math.log10(seconds) <= high:
+            x = across(seconds)
+            parts.append(
+                f'<path d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#eee"/>'
+                f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{name}</text>'
+            )
+    for number, (policy, some) in enumerate(by_policy.items()):
+        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        style = f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}" fill="none"'
+        y = TOP + 16 * number + 8
+        parts.append(
+            f'<path d="{_steps(sorted(some), across, up)}" {style}/>'
+            f'<path d="M{WIDTH - RIGHT + 12} {y}h24" {style}/>'
+            f'<text x="{WIDTH - RIGHT + 42}" y="{y + 4}">{escape(policy)}</text>'
+        )
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _steps(values: Sequence[float], across: Callable[[float], float], up: Callable[[float], float]) -> str:
+    """At most some hundred points, the last of them always."""
+    if not values:
+        return ""
+    every = max(1, len(values) // 300)
+    shown = [*range(0, len(values), every), len(values) - 1]
+    points = [f"{across(values[n]):.1f} {up((n + 1) / len(values)):.1f}" for n in shown]
+    return f"M{across(values[0]):.1f} {up(0):.1f}L" + "L".join(points)

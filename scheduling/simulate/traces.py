@@ -1,0 +1,246 @@
+"""Workloads from files: the formats of published traces, and a plain one of our own.
+
+Our own is CSV with a header, or JSON, a list of objects with the same names:
+
+    id, submitted, seconds, gpus                  needed: when (seconds, or a date and time), and how long on so many GPUs
+    owner, group, min_gpus, max_gpus, priority, tier, weight, script, batch, deadline, elastic, preemptible, opportunistic,
+    restart_seconds, resize_seconds, start_seconds, checkpoint_seconds                                    as in types.Job
+"""
+
+import csv
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from scheduling import estimates
+from scheduling.simulate import pollux
+from scheduling.simulate.engine import Submission
+from scheduling.simulate.pollux import Mode
+from scheduling.simulate.truth import Knowledge, Plain, lasts, linear
+from scheduling.types import Curve, Job
+
+Throughputs = Mapping[str, Mapping[int, Curve]]
+"""By model and total batch."""
+ELASTIC_TIMES = 4
+"""Where a trace knows no range and mode ``fixed`` asks for one: up to so many times the GPUs asked for."""
+
+
+def read(
+    path: Path,
+    profiles: Path | None = None,
+    mode: Mode | None = None,
+    *,
+    knowledge: Knowledge = "oracle",
+    whole_seconds: bool = False,
+    node_gpus: int = pollux.NODE_GPUS,
+) -> list[Submission]:
+    """The jobs of a trace in any format known here. Raises ValueError with a sentence for what is none.
+
+    ``profiles`` is a folder of measured speeds, Pollux's or ElasticFlow's. Without ``mode`` jobs are as the trace says:
+    rigid where it says nothing.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"The trace {path} cannot be read: {error}.") from error
+    rows, kind = _rows(text, path)
+    try:
+        if kind == "pollux":
+            if profiles is None:
+                raise ValueError("This trace names applications: say with --profiles where their measured speeds are.")
+            applications = pollux.read_profiles(profiles)
+            return pollux.read_workload(
+                text, applications, mode or "rigid",
+                knowledge=knowledge, whole_seconds=whole_seconds, node_gpus=node_gpus,
+            )  # fmt: skip
+        if kind == "philly":
+            return [_with_mode(item, mode) for item in _philly(rows, knowledge)]
+        if kind == "prototype":
+            return [_with_mode(item, mode) for item in _prototype(rows, knowledge)]
+        speeds = read_throughputs(profiles) if profiles is not None else {}
+        return [_with_mode(item, mode) for item in _plain(rows, speeds, knowledge)]
+    except KeyError as error:
+        raise ValueError(f"The trace {path} has no column {error}.") from error
+
+
+def _rows(text: str, path: Path) -> tuple[list[dict[str, Any]], str]:
+    if text.lstrip().startswith("["):
+        try:
+            rows = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"The trace {path} is no JSON: {error}.") from error
+        if not all(isinstance(row, dict) for row in rows):
+            raise ValueError(f"The trace {path} must be a list of objects, one for each job.")
+        return rows, "plain"
+    reader = csv.DictReader(text.splitlines())
+    names = set(reader.fieldnames or ())
+    known = {
+        "pollux": {"name", "time", "application", "num_replicas", "batch_size"},
+        "philly": {"timestamp", "duration", "num_gpus"},
+        "prototype": {"job", "framework", "required_gpus", "submitted_s", "started_s", "completed_s"},
+        "plain": {"id", "submitted", "seconds", "gpus"},
+    }
+    for kind, needed in known.items():
+        if needed <= names:
+            return list(reader), kind
+    raise ValueError(f"The trace {path} is in no format known here; see scheduling/simulate/traces.py.")
+
+
+def _philly(rows: Iterable[Mapping[str, str]], knowledge: Knowledge) -> Iterable[Submission]:
+    """Microsoft's Philly cluster, condensed: a virtual cluster stands for an owner. Its jobs save and can be stopped."""
+    some = [row for row in rows if float(row["num_gpus"]) >= 1 and float(row["duration"]) > 0]
+    first = min((_time(row["timestamp"]) for row in some), default=0.0)
+    for number, row in enumerate(some):
+        gpus = int(float(row["num_gpus"]))
+        owner = row.get("cluster") or "philly"
+        yield Submission(
+            Job(
+                id=f"philly-{number}",
+                owner=owner,
+                submitted_at=_time(row["timestamp"]) - first,
+                min_gpus=gpus,
+                max_gpus=gpus,
+                asked_gpus=gpus,
+                preemptible=True,
+            ),
+            lasts(float(row["duration"]), gpus, linear(gpus * ELASTIC_TIMES, estimates.DEFAULT_EXPONENT), knowledge=knowledge),
+        )  # fmt: skip
+
+
+def _prototype(rows: list[dict[str, str]], knowledge: Knowledge) -> Iterable[Submission]:
+    """A recorded run of the thesis prototype. GPUs were booked twice then, so the mean run of a framework on so many
+    GPUs stands for all of its kind."""
+    runs: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        seconds = float(row["completed_s"]) - float(row["started_s"])
+        runs[row["framework"]][int(row["required_gpus"])].append(seconds)
+    curves: dict[str, tuple[float, Curve]] = {}
+    for framework, by_gpus in runs.items():
+        means = {gpus: sum(values) / len(values) for gpus, values in by_gpus.items()}
+        rates = {gpus: 1 / mean for gpus, mean in means.items()}
+        speeds = _filled(rates)
+        curves[framework] = (1 / speeds[0], Curve(tuple(speed / speeds[0] for speed in speeds), source="history"))
+    for row in rows:
+        work, curve = curves[row["framework"]]
+        gpus = int(row["required_gpus"])
+        yield Submission(
+            Job(
+                id=row["job"],
+                owner="lab",
+                submitted_at=float(row["submitted_s"]),
+                min_gpus=gpus,
+                max_gpus=gpus,
+                asked_gpus=gpus,
+                script=row["framework"],
+            ),
+            Plain(work, curve, knowledge=knowledge),
+        )
+
+
+def _plain(rows: Iterable[Mapping[str, Any]], speeds: Throughputs, knowledge: Knowledge) -> Iterable[Submission]:
+    for row in rows:
+        given = {name: value for name, value in row.items() if value not in (None, "")}
+        asked = int(given["gpus"])
+        least, most = int(given.get("min_gpus", asked)), int(given.get("max_gpus", asked))
+        if not 1 <= least <= asked <= most:
+            raise ValueError(f"Job {given['id']} of the trace must have 1 <= min_gpus <= gpus <= max_gpus.")
+        script, batch = str(given.get("script", "")), int(given.get("batch", 0))
+        curve = _curve_of(speeds, script, batch) or linear(most, estimates.DEFAULT_EXPONENT)
+        tier = given.get("tier", "standard")
+        if tier not in ("premium", "standard", "basic"):
+            raise ValueError(f"Job {given['id']} of the trace is of no tier known here: {tier}.")
+        checkpoint = given.get("checkpoint_seconds")
+        yield Submission(
+            Job(
+                id=str(given["id"]),
+                owner=str(given.get("owner", "lab")),
+                submitted_at=_time(given["submitted"]),
+                min_gpus=least,
+                max_gpus=most,
+                asked_gpus=asked,
+                priority=int(given.get("priority", 0)),
+                elastic=_flag(given.get("elastic", least != most)),
+                preemptible=_flag(given.get("preemptible", False)),
+                group=str(given.get("group", "")),
+                tier=tier,
+                opportunistic=_flag(given.get("opportunistic", False)),
+                weight=float(given.get("weight", 1.0)),
+                restart_seconds=float(given.get("restart_seconds", 30.0)),
+                resize_seconds=float(given.get("resize_seconds", 10.0)),
+                script=script,
+                batch=batch,
+                deadline=_time(given["deadline"]) if "deadline" in given else None,
+            ),
+            lasts(float(given["seconds"]), asked, curve, knowledge=knowledge),
+            start_seconds=float(given.get("start_seconds", 0.0)),
+            checkpoint_seconds=None if checkpoint is None else float(checkpoint),
+        )
+
+
+def _with_mode(item: Submission, mode: Mode | None) -> Submission:
+    """The same job, rigid or elastic. Where nothing is known of other batches, ``free`` is like ``fixed``."""
+    job = item.job
+    if mode is None:
+        return item
+    if mode == "rigid":
+        job = replace(job, min_gpus=job.asked, max_gpus=job.asked, elastic=False)
+    elif not job.elastic:
+        job = replace(job, min_gpus=1, max_gpus=job.asked * ELASTIC_TIMES, elastic=True)
+    return replace(item, job=job)
+
+
+def read_throughputs(folder: Path) -> dict[str, dict[int, Curve]]:
+    """ElasticFlow's tables: ``<model>.csv`` with steps per second by total batch and number of GPUs."""
+    found: dict[str, dict[int, Curve]] = {}
+    for path in sorted(folder.glob("*.csv")):
+        for row in csv.DictReader(path.read_text().splitlines()):
+            if "global_batch_size" not in row:
+                raise ValueError(f"{path} is no table of throughputs: it has no column global_batch_size.")
+            rates = {int(name): float(value or 0) for name, value in row.items() if name.isdecimal()}
+            rates = {gpus: rate for gpus, rate in rates.items() if math.isfinite(rate) and rate > 0}
+            if rates:
+                speeds = _filled(rates)
+                curve = Curve(tuple(speed / speeds[0] for speed in speeds), source="measured")
+                found.setdefault(path.stem, {})[int(row["global_batch_size"])] = curve
+    if not found:
+        raise ValueError(f"There are no tables of throughputs in {folder}.")
+    return found
+
+
+def _filled(rates: Mapping[int, float]) -> list[float]:
+    """The rate on 1, 2, ... GPUs, on straight lines between those measured; below the first in proportion."""
+    known = sorted(rates)
+    speeds = []
+    for gpus in range(1, known[-1] + 1):
+        above = next(n for n in known if n >= gpus)
+        below = max((n for n in known if n <= gpus), default=0)
+        low, high = rates.get(below, 0.0), rates[above]
+        speeds.append(high if above == below else low + (high - low) * (gpus - below) / (above - below))
+    return speeds
+
+
+def _curve_of(speeds: Throughputs, script: str, batch: int) -> Curve | None:
+    """The nearest measured batch of the model."""
+    by_batch = speeds.get(script)
+    return by_batch[min(by_batch, key=lambda known: (abs(known - batch), known))] if by_batch else None
+
+
+def _time(value: Any) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(str(value))
+    except ValueError:
+        raise ValueError(f"{value!r} is no time: give seconds, or a date and time.") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _flag(value: Any) -> bool:
+    return str(value).strip().lower() in ("1", "true", "yes")
