@@ -1,0 +1,187 @@
+"""Reservations: a calendar that any policy plans around.
+
+Each reservation splits its node in two for as long as the policy looks: the part that is for everybody, and a part that
+only some jobs may use. While it is on, these are its owners' jobs. Before it begins they are also those that will be
+gone in time: jobs that can go on from a checkpoint, and jobs whose longest time ends before. When it begins, others who
+still hold its GPUs and can give them back are asked for them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from scheduling import reasons
+from scheduling.types import Job, JobId, NodeId, Placement, Plan, Reservation, Snapshot
+
+AHEAD_SECONDS = 30 * 86400.0
+"""How far it looks: a job without an end keeps off what is reserved within this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The reserved part of a node, as a node of its own."""
+
+    id: NodeId
+    reservation: Reservation
+    free: int
+    leaving: int
+
+
+def around(plan: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
+    """What ``plan`` decides when nobody may have what is reserved for others. Without reservations: just that."""
+    ahead = [
+        item
+        for item in sorted(snapshot.reservations, key=lambda item: (item.start, item.name, item.node))
+        if item.end > snapshot.now and item.start < snapshot.now + AHEAD_SECONDS
+    ]
+    if not ahead:
+        return plan(snapshot)
+    cleared, asked = _clear(snapshot, [item for item in ahead if item.start <= snapshot.now])
+    view, parts = _split(cleared, ahead)
+    done = plan(view)
+    real = {part.id: part.reservation.node for part in parts}
+    target = {job: _merged(where, real) for job, where in {**asked, **done.target}.items()}
+    why = {job: _with_reserved(job, reason, view, parts) for job, reason in done.reasons.items()}
+    return replace(done, target={job: where for job, where in target.items() if where}, reasons=why)
+
+
+def _clear(snapshot: Snapshot, active: list[Reservation]) -> tuple[Snapshot, dict[JobId, Placement]]:
+    """Asks others for what is reserved now and cannot be had otherwise; what they give is leaving."""
+    jobs = {job.id: job for job in snapshot.jobs}
+    nodes = {node.id: node for node in snapshot.nodes}
+    unclaimed = {node.id: node.free + node.leaving for node in snapshot.nodes}
+    asked: dict[JobId, Placement] = {}
+    for item in active:
+        node = nodes.get(item.node)
+        if node is None:
+            continue
+        ours = sum(job.now_on.get(item.node, 0) for job in jobs.values() if job.owner in item.owners and job.running)
+        lacking = max(0, min(item.gpus, node.total) - ours)
+        there = min(lacking, unclaimed[item.node])
+        unclaimed[item.node] -= there
+        lacking -= there
+        others = [
+            job for job in jobs.values() if job.running and job.owner not in item.owners and item.node in job.now_on
+        ]
+        for job in sorted(others, key=lambda job: (not job.elastic, job.lost_gpu_seconds_if_stopped, job.id)):
+            if lacking <= 0:
+                break
+            here = job.now_on[item.node]
+            outside = max(0, min(job.gpus - job.min_gpus, here - job.base.get(item.node, 0))) if job.elastic else 0
+            give = {item.node: min(lacking, outside)} if outside >= lacking or not job.preemptible else dict(job.now_on)
+            if not give[item.node]:
+                continue
+            left = {where: gpus - give.get(where, 0) for where, gpus in job.now_on.items()}
+            asked[job.id] = {where: gpus for where, gpus in left.items() if gpus}
+            jobs[job.id] = replace(job, now_on=asked[job.id], stopping=not asked[job.id])
+            for where, gpus in give.items():
+                if where in nodes:
+                    nodes[where] = replace(nodes[where], leaving=nodes[where].leaving + gpus)
+            lacking -= give[item.node]
+    if not asked:
+        return snapshot, asked
+    return replace(snapshot, nodes=tuple(nodes.values()), jobs=tuple(jobs.values())), asked
+
+
+def _split(snapshot: Snapshot, ahead: list[Reservation]) -> tuple[Snapshot, list[Part]]:
+    """The same world with reserved parts as nodes of their own; jobs that may use one hold as much there as is theirs.
+
+    The part for everybody has what those hold who may not use the other, then free GPUs, then others, up to its size.
+    """
+    nodes = {node.id: node for node in snapshot.nodes}
+    jobs = {job.id: job for job in snapshot.jobs}
+    parts: list[Part] = []
+    for number, item in enumerate(ahead):
+        node = nodes.get(item.node)
+        if node is None:
+            continue
+        here = sorted((job for job in jobs.values() if node.id in job.now_on), key=lambda job: job.turn)
+        stay = sum(job.now_on[node.id] for job in here if not _may_use(job, item, snapshot.now))
+        room = max(0, node.total - item.gpus - stay)
+        free, leaving = min(node.free, room), min(node.leaving, room - min(node.free, room))
+        room -= free + leaving
+        part = Part(f"{node.id}/{number}", item, node.free - free, node.leaving - leaving)
+        moved = 0
+        for job in here:
+            if _may_use(job, item, snapshot.now):
+                kept = min(room, job.now_on[node.id])
+                room -= kept
+                moved += job.now_on[node.id] - kept
+                jobs[job.id] = _moved(job, node.id, part.id, job.now_on[node.id] - kept)
+        size = part.free + part.leaving + moved
+        nodes[node.id] = replace(node, total=node.total - size, free=free, leaving=leaving)
+        nodes[part.id] = replace(node, id=part.id, total=size, free=part.free, leaving=part.leaving)
+        parts.append(part)
+    return replace(snapshot, nodes=tuple(nodes.values()), jobs=_allowed(snapshot, jobs.values(), parts)), parts
+
+
+def _moved(job: Job, node: NodeId, part: NodeId, gpus: int) -> Job:
+    if not gpus:
+        return job
+    left = job.now_on[node] - gpus
+    base = job.base.get(node, 0)
+    now_on = {**job.now_on, node: left, part: gpus}
+    of_base = {**job.base, node: min(base, left), part: max(0, base - left)}
+    return replace(job, now_on=_held(now_on), base=_held(of_base))
+
+
+def _allowed(snapshot: Snapshot, jobs: Iterable[Job], parts: list[Part]) -> tuple[Job, ...]:
+    """Each job with the parts it may use among its nodes."""
+    usual = frozenset(node.id for node in snapshot.nodes)
+    known: dict[tuple[frozenset[NodeId] | None, tuple[Part, ...]], frozenset[NodeId]] = {}
+
+    def nodes_of(job: Job) -> frozenset[NodeId]:
+        mine = tuple(part for part in parts if _may_use(job, part.reservation, snapshot.now))
+        if (job.nodes, mine) not in known:
+            here = usual if job.nodes is None else job.nodes
+            known[job.nodes, mine] = here | {part.id for part in mine if part.reservation.node in here}
+        return known[job.nodes, mine]
+
+    return tuple(replace(job, nodes=nodes_of(job)) for job in jobs)
+
+
+def _held(where: Placement) -> dict[NodeId, int]:
+    return {node: gpus for node, gpus in where.items() if gpus}
+
+
+def _may_use(job: Job, item: Reservation, now: float) -> bool:
+    if job.owner in item.owners:
+        return True
+    if item.start <= now:
+        return False
+    if job.preemptible:
+        return True
+    began = job.started_at if job.running and job.started_at is not None else now
+    return job.longest_seconds is not None and began + job.longest_seconds <= item.start
+
+
+def _merged(where: Placement, real: Mapping[NodeId, NodeId]) -> dict[NodeId, int]:
+    together: dict[NodeId, int] = {}
+    for node, gpus in where.items():
+        home = real.get(node, node)
+        together[home] = together.get(home, 0) + gpus
+    return _held(together)
+
+
+def _with_reserved(id: JobId, reason: str, view: Snapshot, parts: list[Part]) -> str:
+    """Adds which GPUs stand free and are not for this job."""
+    job = next((job for job in view.jobs if job.id == id), None)
+    if job is None or job.blocked:
+        return reason
+    for part in parts:
+        item = part.reservation
+        if part.free and job.nodes is not None and part.id not in job.nodes and item.node in job.nodes:
+            name = next(node.name for node in view.nodes if node.id == part.id)
+            until = f"for another {_minutes(item.end - view.now)}"
+            if item.start > view.now:
+                until = f"in {_minutes(item.start - view.now)}, before it would surely end"
+            are = "is" if part.free == 1 else "are"
+            return f"{reason} {reasons.gpus(part.free)} of node {name} {are} reserved for {item.name} {until}."
+    return reason
+
+
+def _minutes(seconds: float) -> str:
+    minutes = max(1, round(seconds / 60))
+    if minutes < 120:
+        return "1 minute" if minutes == 1 else f"{minutes} minutes"
+    hours = round(minutes / 60)
+    return f"{hours} hours" if hours < 48 else f"{round(hours / 24)} days"
