@@ -7,6 +7,7 @@ from typing import Any
 from scheduling import params
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fair_share import FairShare
+from scheduling.policies.ffdl import Ffdl
 from scheduling.policies.fifo import Fifo
 from scheduling.policies.round_robin import RoundRobin
 from scheduling.policies.srjf import Srjf
@@ -20,6 +21,7 @@ POLICIES: dict[str, type[Policy]] = {
     "srjf": Srjf,
     "tiresias": Tiresias,
     "fair_share": FairShare,
+    "ffdl": Ffdl,
 }
 DEFAULT = "elastic_fifo"
 

@@ -1,0 +1,281 @@
+"""How many GPUs each job gets when a policy can put a value on every count: knapsacks with one choice per job.
+
+``values[j][g]`` is what job ``j`` is worth with ``g`` GPUs, minus infinity where it cannot have so many. All functions
+return one count per job, at most ``gpus`` together, and break ties the same way every time.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling import estimates, placement, reasons
+from scheduling.capacity import Capacity, in_turn
+from scheduling.types import Curve, Job, JobId, Placement, Snapshot
+
+Values = NDArray[np.float64]
+
+CELLS = 300_000_000
+"""Cells of the table that an exact answer may cost: about two seconds, and a quarter of a gigabyte at the very most.
+
+Bounded by work and not by a clock, so that equal questions get equal answers on any machine.
+"""
+IMPOSSIBLE = -1e9
+"""The worth of a count that was not to be had but came about, because of where GPUs are free."""
+ALIKE = 1e-9
+"""Gains that differ by less are equal: sums of floats are not exact."""
+
+
+def best(values: Sequence[Values], gpus: int, *, cells: int = CELLS) -> list[int]:
+    """The counts with the largest sum. Exact, unless the curves that are not concave need more than ``cells``.
+
+    Concave curves never need a table: one more GPU to whoever gains most is optimal for them. The others go through
+    ``P[j][k] = max over g of P[j-1][k-g] + value[j][g]``, and both parts meet at the end. Beyond ``cells`` the others
+    are taken along their concave hulls, which loses at most what one job gains by one step of its hull.
+    """
+    floors = [_floor(value) for value in values]
+    left = gpus - sum(floors)
+    if left < 0:
+        raise ValueError(f"the least of all jobs together is more than {gpus} GPUs")
+    tails = [value[floor : floor + left + 1] for value, floor in zip(values, floors, strict=True)]
+    rough = [number for number, tail in enumerate(tails) if not _concave(tail)]
+    if sum(len(tails[number]) for number in rough) * (left + 1) > cells:
+        more = _along_hulls(tails, left)
+    else:
+        more = _exactly(tails, rough, left)
+    return [floor + extra for floor, extra in zip(floors, more, strict=True)]
+
+
+def along_hulls(values: Sequence[Values], gpus: int) -> list[int]:
+    """Whoever gains most per GPU gets more: optimal for concave curves, nearly so for others."""
+    return best(values, gpus, cells=0)
+
+
+def _floor(value: Values) -> int:
+    return int(np.argmax(np.isfinite(value)))
+
+
+def _concave(tail: Values) -> bool:
+    if not np.isfinite(tail).all():
+        return False
+    gains = np.diff(tail)
+    return bool((np.diff(gains) <= ALIKE).all())
+
+
+def _exactly(tails: Sequence[Values], rough: Sequence[int], left: int) -> list[int]:
+    smooth = sorted(set(range(len(tails))) - set(rough))
+    gains = [(-gain, number) for number in smooth for gain in np.diff(tails[number]) if gain > 0]
+    gains.sort()
+    summed = np.concatenate(([0.0], np.cumsum([-gain for gain, _ in gains[:left]])))
+    greedy = np.concatenate((summed, np.full(left + 1 - len(summed), summed[-1])))
+
+    table = np.zeros(left + 1)
+    chosen = np.zeros((len(rough), left + 1), np.uint16)
+    for row, number in enumerate(rough):
+        table = _add(table, tails[number], chosen[row])
+    counts = [0] * len(tails)
+    k = int(np.argmax(table + greedy[::-1]))
+    for _, number in gains[: left - k]:
+        counts[number] += 1
+    for row in reversed(range(len(rough))):
+        counts[rough[row]] = int(chosen[row, k])
+        k -= counts[rough[row]]
+    return counts
+
+
+def _add(table: Values, tail: Values, chosen: NDArray[np.uint16]) -> Values:
+    """One more job: the best of ``table[k - g] + tail[g]`` for every k, and which g that was."""
+    most = table + tail[0]
+    for count in range(1, len(tail)):
+        if tail[count] == -np.inf:
+            continue
+        other = table[: len(table) - count] + tail[count]
+        better = other > most[count:] + ALIKE
+        np.copyto(most[count:], other, where=better)
+        chosen[count:][better] = count
+    return most
+
+
+def _along_hulls(tails: Sequence[Values], left: int) -> list[int]:
+    steps: list[tuple[float, int, int, int]] = []
+    for number, tail in enumerate(tails):
+        corners = _hull(tail)
+        for here, there in zip(corners, corners[1:], strict=False):
+            slope = (tail[there] - tail[here]) / (there - here)
+            if slope > 0:
+                steps.append((-float(slope), number, here, there))
+    steps.sort()
+    counts = [0] * len(tails)
+    for _, number, here, there in steps:
+        if counts[number] != here or not left:
+            continue
+        if there - here > left:
+            part = tails[number][here : here + left + 1]
+            there = here + int(np.argmax(part))
+        counts[number] = there
+        left -= there - here
+    return counts
+
+
+def _hull(tail: Values) -> list[int]:
+    """The corners of the concave hull, from the least count on."""
+    corners: list[int] = []
+    heights = tail.tolist()
+    for count, height in enumerate(heights):
+        if height == -np.inf:
+            continue
+        while len(corners) > 1:
+            before, last = corners[-2], corners[-1]
+            if (heights[last] - heights[before]) * (count - before) > (height - heights[before]) * (last - before):
+                break
+            corners.pop()
+        corners.append(count)
+    return corners
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A job with the counts it may have: 0 if ``may_stop`` or waiting, and ``least`` to ``most``."""
+
+    job: Job
+    least: int
+    most: int
+    may_have_none: bool
+
+    @property
+    def gpus(self) -> int:
+        return self.job.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a snapshot leaves to decide for a policy that gives counts."""
+
+    candidates: tuple[Candidate, ...]
+    """Waiting and running jobs that can be given something, in turn."""
+    gpus: int
+    """GPUs that can be shared out among them."""
+    held: tuple[Job, ...]
+    """Running jobs about which nothing can be decided: they keep what they have."""
+    why: dict[JobId, str]
+    """Waiting jobs that cannot be given anything, whatever is decided."""
+    later: Capacity
+
+    @property
+    def order(self) -> list[Job]:
+        return [*self.held, *(candidate.job for candidate in self.candidates)]
+
+
+def ask(snapshot: Snapshot) -> Question:
+    """Jobs that nothing can be decided about are left out, with their GPUs: stopping ones, those that are of fixed size
+    and not preemptible, and those with GPUs of a closed node, which nobody else could use.
+    """
+    later = Capacity(snapshot, coming=True)
+    gpus = sum(later.free.values())
+    why: dict[JobId, str] = {}
+    candidates: list[Candidate] = []
+    held: list[Job] = []
+    everywhere = sum(node.total for node in later.nodes.values())
+    largest = max((node.total for node in later.nodes.values()), default=0)
+    for job in in_turn(snapshot.jobs):
+        if job.waiting:
+            if alone := reasons.impossible(job, later):
+                why[job.id] = alone
+                continue
+            candidates.append(Candidate(job, job.min_gpus, _most(job, later, everywhere, largest), True))
+        elif job.running and not (later.nodes.keys() >= job.now_on.keys() and (job.elastic or job.preemptible)):
+            held.append(job)
+        elif job.running:
+            gpus += job.gpus
+            if not job.elastic:
+                candidates.append(Candidate(job, job.gpus, job.gpus, True))
+                continue
+            least = max(min(job.min_gpus, job.gpus), sum(job.base.values()))
+            grown = job.gpus if job.blocked else max(job.gpus, _most(job, later, everywhere, largest))
+            candidates.append(Candidate(job, least, grown, job.preemptible))
+    return Question(tuple(candidates), gpus, tuple(held), why, later)
+
+
+def _most(job: Job, later: Capacity, everywhere: int, largest: int) -> int:
+    """Of what its nodes have; its limits are kept by ``within_limits``."""
+    if job.running and not job.spread:
+        here = sum(later.nodes[node].total for node in job.now_on)
+    elif job.nodes is not None:
+        totals = [node.total for node in later.nodes_of(job)]
+        here = sum(totals) if job.spread else max(totals, default=0)
+    else:
+        here = everywhere if job.spread else largest
+    return min(job.max_gpus, here, *(limit.max_gpus for limit, _ in later.limits_of(job)))
+
+
+def solve(question: Question, values: Sequence[Values], caps: Mapping[JobId, int]) -> dict[JobId, int]:
+    """The best counts of all candidates, none above its cap."""
+    capped = [_capped(value, caps.get(c.job.id)) for c, value in zip(question.candidates, values, strict=True)]
+    counts = best(capped, question.gpus)
+    return {candidate.job.id: count for candidate, count in zip(question.candidates, counts, strict=True)}
+
+
+def _capped(value: Values, cap: int | None) -> Values:
+    if cap is None or cap + 1 >= len(value):
+        return value
+    cut = value[: cap + 1]
+    return cut if np.isfinite(cut).any() else np.array([0.0])
+
+
+def worth(question: Question, values: Sequence[Values], target: Mapping[JobId, Placement]) -> float:
+    """What all candidates together have from their placements."""
+    total = 0.0
+    for candidate, value in zip(question.candidates, values, strict=True):
+        count = placement.total(target.get(candidate.job.id, {}))
+        total += max(float(value[min(count, len(value) - 1)]), IMPOSSIBLE)
+    return total
+
+
+def within_limits(question: Question, answer: Callable[[Mapping[JobId, int]], Mapping[JobId, int]]) -> dict[JobId, int]:
+    """Asks ``answer`` for counts of each candidate, given a cap for those that a limit holds back.
+
+    A limit is first come, first served: who comes later gets what it leaves. What that leaves of the GPUs is shared
+    out again, once; a second time it is only cut.
+    """
+    caps: dict[JobId, int] = {}
+    counts = dict(answer(caps))
+    if question.later.limits:
+        caps = _cut(question, counts)
+        if caps:
+            counts = dict(answer(caps))
+            counts.update(_cut(question, counts))
+    return counts
+
+
+def _cut(question: Question, counts: Mapping[JobId, int]) -> dict[JobId, int]:
+    """Those that get less than ``counts`` so that every limit is kept."""
+    later, known = question.later, {candidate.job.id for candidate in question.candidates}
+    limits_of: dict[JobId, list[int]] = {}
+    rooms: list[int] = []
+    for index, limit in enumerate(later.limits):
+        rooms.append(limit.max_gpus - sum(placement.total(later.held.get(job, {})) for job in limit.jobs - known))
+        for job in limit.jobs:
+            limits_of.setdefault(job, []).append(index)
+    cut: dict[JobId, int] = {}
+    bound = sorted(question.candidates, key=lambda candidate: candidate.may_have_none)
+    for candidate in bound:
+        limits = limits_of.get(candidate.job.id, [])
+        count = counts.get(candidate.job.id, 0)
+        allowed = min((rooms[index] for index in limits), default=count)
+        if count > allowed:
+            fits = candidate.least <= allowed
+            count = allowed if fits else 0 if candidate.may_have_none else candidate.least
+            cut[candidate.job.id] = count
+        for index in limits:
+            rooms[index] -= count
+    return cut
+
+
+def speeds(job: Job, most: int, *, free_batch: bool) -> Values:
+    """``estimates.speed`` with 0, 1, ... ``most`` GPUs."""
+    known: Curve | None = estimates.curve(job, free_batch=free_batch)
+    if known is None or not known.speeds:
+        return np.arange(most + 1, dtype=float) ** estimates.DEFAULT_EXPONENT
+    listed = known.speeds[:most]
+    return np.array((0.0, *listed, *(known.speeds[-1],) * (most - len(listed))))

@@ -1,0 +1,134 @@
+"""The most useful work per second, by dynamic programming over jobs and GPUs."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from scheduling import allot, estimates
+from scheduling.params import param
+from scheduling.rearrange import carry_out, choose, recall, remember
+from scheduling.types import Job, Plan, Snapshot
+
+MARGIN = 1.5
+"""A change must be worth this many times what it costs: nobody knows its cost exactly."""
+NUDGE = 1e-6
+"""Between plans of equal value the one that changes less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ffdl:
+    """Saxena et al. 2020 (arXiv 2006.13878), the optimiser of FfDL.
+
+    Confirmed (abstract): batch size and GPUs are chosen together from a job's scaling efficiency, by a dynamic program
+    fast enough to run all the time; the baseline scales GPUs and keeps the batch. Confirmed through Voda's port: the
+    program maximises the sum of scaling factors ``T_j(g) = X(best batch, g) / X(best batch, 1)``. Reconstruction: jobs
+    that may get nothing (Voda keeps the first K jobs and gives each at least one), weights, the bonus for waiting and
+    the price of a change.
+    """
+
+    title: ClassVar[str] = "Most work per second (FfDL)"
+    explanation: ClassVar[str] = (
+        "GPUs go where they speed up training most, and jobs whose batch is free get the batch that suits their GPUs. "
+        "A job that makes poor use of more GPUs stays small; one that waits gains a stronger claim by the hour."
+    )
+
+    good_for: ClassVar[str] = "getting the most training out of the GPUs"
+    needs: ClassVar[str] = "how fast jobs are with more GPUs"
+
+    batch: str = param(
+        "chosen",
+        "Batch size",
+        "Whether the batch of jobs that allow it is chosen together with their GPUs.",
+        choices=[("chosen", "chosen with the GPUs"), ("asked", "as its owner asked")],
+    )
+    admission: str = param(
+        "optional",
+        "Who gets GPUs",
+        "By worth: jobs that gain little may wait, or be stopped if they can be, for those that gain more. "
+        "In order: as many of the first come as fit get at least their least, and none of these is stopped.",
+        choices=[("optional", "by worth"), ("in_order", "in the order they came")],
+    )
+    waiting_bonus: float = param(
+        1.0,
+        "Bonus per hour of waiting",
+        "A job's claim grows by this part of itself for each hour it has waited. 0: waiting counts for nothing, and a "
+        "job that scales badly may wait for ever.",
+        least=0,
+        most=100,
+    )
+    horizon_seconds: int = param(
+        1800,
+        "Seconds a decision shall last",
+        "A change must win back what it costs within this time. Larger: jobs are resized sooner for smaller gains.",
+        least=60,
+        most=86_400,
+    )
+    period_seconds: int = param(
+        300,
+        "Seconds between decisions",
+        "When no job comes or ends, GPUs are shared out anew only after this long.",
+        least=0,
+        most=86_400,
+    )
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        question = allot.ask(snapshot)
+        held, order = question.held, question.order
+        if aim := recall(snapshot, self.period_seconds):
+            again_at = snapshot.state["at"] + self.period_seconds
+            return carry_out(snapshot, order, aim[0], question.why, snapshot.state, aim[1], again_at)
+        values = self._table(snapshot, question)
+        wanted = allot.within_limits(question, lambda caps: allot.solve(question, values, caps))
+        wanted.update({job.id: job.gpus for job in held})
+        target = choose(snapshot, order, wanted, lambda target: allot.worth(question, values, target))
+        batches = {
+            job.id: size
+            for job in order
+            if self._free and (size := estimates.batch(job, sum(target.get(job.id, {}).values())))
+        }
+        state = remember(snapshot, target, batches)
+        again_at = snapshot.now + self.period_seconds if self.period_seconds and question.candidates else None
+        return carry_out(snapshot, order, target, question.why, state, batches, again_at)
+
+    @property
+    def _free(self) -> bool:
+        return self.batch == "chosen"
+
+    def _table(self, snapshot: Snapshot, question: allot.Question) -> list[allot.Values]:
+        values: list[allot.Values] = []
+        left = question.gpus - sum(c.least for c in question.candidates if not c.may_have_none)
+        for candidate in question.candidates:
+            value = self._values(snapshot.now, candidate, question.gpus)
+            if self.admission == "in_order" and candidate.may_have_none:
+                if candidate.least <= left:
+                    left -= candidate.least
+                    value[0] = -np.inf
+                else:
+                    value[1:] = -np.inf
+            values.append(value)
+        return values
+
+    def _values(self, now: float, candidate: allot.Candidate, gpus: int) -> allot.Values:
+        """What it is worth with 0, 1, ... GPUs."""
+        job = candidate.job
+        most = min(candidate.most, gpus)
+        speeds = allot.speeds(job, most, free_batch=self._free)
+        alone = estimates.speed(job, 1, free_batch=self._free)
+        value = self._claim(job, now) * (speeds / alone if alone > 0 else speeds)
+        if job.running:
+            cost = MARGIN * (job.resize_seconds if job.elastic else job.restart_seconds)
+            stays = value[job.gpus] if job.gpus <= most else 0.0
+            value *= max(0.0, 1 - cost / self.horizon_seconds)
+            value[0] = -MARGIN * job.restart_seconds / self.horizon_seconds * stays
+            if job.gpus <= most:
+                value[job.gpus] = stays * (1 + NUDGE)
+        value[1 : candidate.least] = -np.inf
+        if not candidate.may_have_none:
+            value[0] = -np.inf
+        return value
+
+    def _claim(self, job: Job, now: float) -> float:
+        """Its weight, doubled by each step of priority, and what it waited; that stays when it runs, or it would stop."""
+        waited = max(0.0, now - job.submitted_at - job.run_seconds)
+        return job.weight * 2.0 ** max(-10, min(10, job.priority)) * (1 + self.waiting_bonus * waited / 3600)

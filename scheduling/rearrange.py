@@ -1,0 +1,516 @@
+"""Counts and present placements to new placements that move the fewest workers; and the way there, turn by turn.
+
+Confirmed from Voda's placement manager: best fit of all jobs on blank nodes, larger ones first, then the blank nodes are
+given the names of real ones so that the most workers stay where they are (a maximum-weight assignment). Repaired here:
+the remainder of a job that is split gets what is left of it and not the whole again, blank and real nodes are
+exchanged only when alike (kind and GPUs), and a job counts once however many pieces it is in.
+
+Different on purpose: whoever keeps its count keeps its place, so blank nodes are a second try, for when that leaves
+somebody out or torn over more nodes than it needs.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from scheduling import placement, reasons
+from scheduling.capacity import Capacity
+from scheduling.realise import minus, part, start
+from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
+
+MOST_BLANKS = 2_000
+"""More nodes than this are not repacked at once: the assignment grows with their cube."""
+
+PATIENCE_SECONDS = 600
+"""A change that takes longer than this is decided anew: somebody does not give back what was asked."""
+
+Kinds = Mapping[JobId, str]
+
+
+def rearrange(
+    snapshot: Snapshot, order: Sequence[Job], wanted: Mapping[JobId, int], kinds: Kinds | None = None
+) -> dict[JobId, Placement]:
+    """Where each job shall be, in the near future in which all that was asked back is free.
+
+    ``order`` has every running and waiting job, the most deserving first; ``kinds`` says of which kind of node those
+    GPUs shall be that a job does not have yet. Nobody is stopped or shrunk for nothing: what stays unused stays where
+    it is. A job that fits with fewer than wanted gets fewer, but at least its least.
+    """
+    first = _Draft(snapshot, order, wanted, kinds or {})
+    first.settle()
+    if first.short or first.torn:
+        second = _Draft(snapshot, order, wanted, kinds or {})
+        if second.repack(first) and second.better_than(first):
+            return second.finish()
+    return first.finish()
+
+
+def choose(
+    snapshot: Snapshot,
+    order: Sequence[Job],
+    wanted: Mapping[JobId, int],
+    worth: Callable[[Mapping[JobId, Placement]], float],
+    kinds: Kinds | None = None,
+) -> dict[JobId, Placement]:
+    """``rearrange``, unless leaving the running jobs as they are is worth as much.
+
+    Counts that look better may not fit on the nodes as they are. A change that does not pay when it is seen in full
+    would be undone by the next decision, and made again by the one after.
+    """
+    target = rearrange(snapshot, order, wanted, kinds)
+    if all(target.get(job.id) == job.now_on for job in order if job.running):
+        return target
+    kept = {**wanted, **{job.id: job.gpus for job in order if job.running}}
+    homes = {job.id: kinds[job.id] for job in order if kinds and job.waiting and job.id in kinds}
+    stay = rearrange(snapshot, order, kept, homes)
+    return target if worth(target) > worth(stay) else stay
+
+
+class Bins:
+    """Free GPUs of nodes, to be asked for the tightest fit without looking at every node."""
+
+    def __init__(self, room: Mapping[NodeId, int], kind: Mapping[NodeId, str]) -> None:
+        self.room = dict(room)
+        self.kind = kind
+        self._heaps: dict[tuple[int, str], list[NodeId]] = defaultdict(list)
+        for node, free in self.room.items():
+            if free > 0:
+                self._heaps[free, kind[node]].append(node)
+        for heap in self._heaps.values():
+            heapify(heap)
+
+    def take(self, node: NodeId, gpus: int) -> None:
+        self.room[node] -= gpus
+        if self.room[node] > 0:
+            heappush(self._heaps[self.room[node], self.kind[node]], node)
+
+    def tightest(self, count: int, allowed: frozenset[NodeId] | None, kind: str | None) -> NodeId | None:
+        """The node with the smallest room that is enough; the smaller id among equals."""
+        if allowed is not None:
+            roomy = [node for node in allowed if self.room.get(node, 0) >= count and self._is(node, kind)]
+            return min(roomy, key=lambda node: (self.room[node], node)) if roomy else None
+        return min(self._tops(kind, lambda free: free >= count), default=(0, None))[1]
+
+    def emptiest(self, allowed: frozenset[NodeId] | None, kind: str | None) -> NodeId | None:
+        if allowed is not None:
+            some = [node for node in allowed if self.room.get(node, 0) > 0 and self._is(node, kind)]
+            return min(some, key=lambda node: (-self.room[node], node)) if some else None
+        return min(((-free, node) for free, node in self._tops(kind, bool)), default=(0, None))[1]
+
+    def _is(self, node: NodeId, kind: str | None) -> bool:
+        return kind is None or self.kind[node] == kind
+
+    def _tops(self, kind: str | None, enough: Any) -> Iterable[tuple[int, NodeId]]:
+        for (free, of), heap in self._heaps.items():
+            if enough(free) and kind in (None, of):
+                while heap and self.room[heap[0]] != free:
+                    heappop(heap)
+                if heap:
+                    yield free, heap[0]
+
+
+def best_fit(
+    bins: Bins, count: int, *, spread: bool, allowed: frozenset[NodeId] | None = None, kind: str | None = None
+) -> Placement | None:
+    """Takes ``count`` GPUs: the tightest node that has them all, or else the emptiest ones and the tightest for the rest."""
+    where: dict[NodeId, int] = {}
+    left = count
+    while left:
+        node = bins.tightest(left, allowed, kind)
+        if node is None:
+            node = bins.emptiest(allowed, kind) if spread else None
+        if node is None:
+            for taken, gpus in where.items():
+                bins.take(taken, -gpus)
+            return None
+        where[node] = min(left, bins.room[node])
+        bins.take(node, where[node])
+        left -= where[node]
+    return where
+
+
+def relabel(
+    blank: Mapping[JobId, Placement], now: Mapping[JobId, Placement], alike: Iterable[Sequence[NodeId]]
+) -> dict[JobId, Placement]:
+    """Renames nodes within each group of ``alike`` ones so that as many workers as possible stay where they are."""
+    on_real: dict[NodeId, dict[JobId, int]] = defaultdict(dict)
+    for job, where in now.items():
+        for node, gpus in where.items():
+            on_real[node][job] = gpus
+    name: dict[NodeId, NodeId] = {}
+    for group in alike:
+        rows = {node: row for row, node in enumerate(group)}
+        stay = np.zeros((len(group), len(group)))
+        for column, real in enumerate(group):
+            for job, gpus in on_real[real].items():
+                for node, there in blank.get(job, {}).items():
+                    if node in rows:
+                        stay[rows[node], column] += min(gpus, there)
+        for row, column in zip(*linear_sum_assignment(stay, maximize=True), strict=True):
+            name[group[row]] = group[column]
+    return {job: {name.get(node, node): gpus for node, gpus in where.items()} for job, where in blank.items()}
+
+
+class _Draft:
+    """One try at placing everybody: ``place`` is where they are, ``bins`` what is left."""
+
+    def __init__(self, snapshot: Snapshot, order: Sequence[Job], wanted: Mapping[JobId, int], kinds: Kinds) -> None:
+        self.order, self.wanted, self.kinds = order, wanted, kinds
+        self.later = Capacity(snapshot, coming=True)
+        self.kind = {node.id: node.kind for node in self.later.nodes.values()}
+        self.largest: dict[str | None, int] = defaultdict(int)
+        for node in self.later.nodes.values():
+            self.largest[node.kind] = max(self.largest[node.kind], node.total)
+            self.largest[None] = max(self.largest[None], node.total)
+        self.bins = Bins(self.later.free, self.kind)
+        self.place: dict[JobId, Placement] = {job.id: job.now_on for job in order if job.running}
+        self.changed: set[JobId] = set()
+        self.short: dict[JobId, int] = {}
+        """GPUs that jobs lack of what was wanted for them."""
+        self.torn: set[JobId] = set()
+        """Changed jobs on more nodes than they need."""
+        self.moved = 0
+        """Jobs that keep their count and lose their place."""
+
+    def settle(self) -> None:
+        """Everybody who keeps its count keeps its place; the others make room first, and then take, the largest first."""
+        takers: list[tuple[int, int, Job]] = []
+        for rank, job in enumerate(self.order):
+            want = self._want(job)
+            if job.running and (want < job.gpus or self._of_other_kind(job)):
+                self.changed.add(job.id)
+                self._leave(job, want)
+            if want > placement.total(self.place.get(job.id, {})):
+                takers.append((-want, rank, job))
+        takers.sort()
+        late: list[tuple[int, int, Job]] = []
+        for less, rank, job in takers:
+            self.changed.add(job.id)
+            taken = self._grow(job, -less) if job.id in self.place else self._start(job, -less)
+            if not taken:
+                late.append((rank, -less, job))
+        for _, want, job in sorted(late):
+            self._take_less(job, want)
+
+    def finish(self) -> dict[JobId, Placement]:
+        """Undoes what nobody gains by, and lets those start who were left out and fit after all."""
+        for job in self.order:
+            if job.running and job.id in self.changed:
+                self._restore(job)
+        for job in self.order:
+            if job.waiting and job.id not in self.place:
+                self._take_less(job, self.wanted.get(job.id) or job.asked)
+        return {job: where for job, where in self.place.items() if where}
+
+    def better_than(self, other: "_Draft") -> bool:
+        mine, theirs = sum(self.short.values()), sum(other.short.values())
+        return mine < theirs or (mine == theirs and len(self.torn) + self.moved < len(other.torn) + other.moved)
+
+    def repack(self, first: "_Draft") -> bool:
+        """Places anew, on blank nodes, whoever may move: first on the nodes that are in play, and then on all.
+
+        A node that is full of jobs which keep their counts is not in play. False when not everybody fits.
+        """
+        touched = {node for id in first.changed for node in first.place.get(id, {})}
+        near = {node for node, free in first.bins.room.items() if free > 0 or node in touched}
+        scopes = (near, set(first.bins.room))
+        return any(len(scope) <= MOST_BLANKS and self._repack(first, scope) for scope in scopes)
+
+    def _repack(self, first: "_Draft", scope: set[NodeId]) -> bool:
+        movers = [job for job in self.order if self._moves(job, first, scope)]
+        blank = {node: room for node, room in first.bins.room.items() if node in scope}
+        for job in movers:
+            for node, gpus in first.place.get(job.id, {}).items():
+                blank[node] += gpus
+        alike: dict[tuple[str, int], list[NodeId]] = defaultdict(list)
+        for node in sorted(blank):
+            alike[self.kind[node], blank[node]].append(node)
+        bins = Bins(blank, self.kind)
+        found: dict[JobId, Placement] = {}
+        for job in sorted(movers, key=lambda job: -self._want(job)):
+            least = placement.total(first.place.get(job.id, {}))
+            where = best_fit(bins, self._want(job), spread=job.spread, kind=self._kind(job))
+            if where is None and least:
+                where = best_fit(bins, least, spread=job.spread, kind=self._kind(job))
+            if where is None and least:
+                return False
+            if where:
+                found[job.id] = where
+        now = {job.id: job.now_on for job in movers if job.running}
+        found = relabel(found, now, alike.values())
+        self.place = {**first.place, **found}
+        self.changed = first.changed | {id for id, where in found.items() if where != now.get(id)}
+        self.moved = sum(id not in first.changed for id in self.changed)
+        free = {**first.bins.room, **blank}
+        for where in found.values():
+            for node, gpus in where.items():
+                free[node] -= gpus
+        self.bins = Bins(free, self.kind)
+        self.short, self.torn = {}, set()
+        for job in self.order:
+            self._note(job)
+        return True
+
+    def _moves(self, job: Job, first: "_Draft", scope: set[NodeId]) -> bool:
+        """Running jobs move as a whole only if they may be stopped, because what is new may not be free yet."""
+        if job.nodes is not None or not self._want(job):
+            return False
+        if job.waiting:
+            return scope.issuperset(first.place.get(job.id, {}))
+        return job.elastic and job.preemptible and scope.issuperset(first.place.get(job.id, job.now_on))
+
+    def _want(self, job: Job) -> int:
+        """What was wanted, within what can be done to it."""
+        want = self.wanted.get(job.id, 0)
+        if not job.running:
+            return min(max(want, job.min_gpus), job.max_gpus) if want else 0
+        if not want and job.preemptible:
+            return 0
+        if not job.elastic:
+            return job.gpus
+        least = max(min(job.min_gpus, job.gpus), placement.total(job.base))
+        return min(max(want, least), max(job.max_gpus, job.gpus))
+
+    def _kind(self, job: Job) -> str | None:
+        return self.kinds.get(job.id)
+
+    def _of_other_kind(self, job: Job) -> bool:
+        kind = self._kind(job)
+        return (
+            kind is not None
+            and job.elastic
+            and job.preemptible
+            and any(self.kind.get(node) != kind for node in job.now_on)
+        )
+
+    def _leave(self, job: Job, want: int) -> None:
+        """Gives up what is beyond ``want``, from the nodes where it has least; everything, when it changes its kind."""
+        if not want or self._of_other_kind(job):
+            self._set(job, {})
+            return
+        held = job.now_on
+        while placement.total(held) > want and (node := placement.shrink(held, job.base)):
+            held = placement.plus(held, node, -1)
+        self._set(job, held)
+
+    def _set(self, job: Job, where: Placement) -> None:
+        """Moves it in the ledger; what it gives up on a closed node is of no use to anybody."""
+        for node, gpus in self.place.pop(job.id, {}).items():
+            if node in self.bins.room:
+                self.bins.take(node, -gpus)
+        for node, gpus in where.items():
+            if node in self.bins.room:
+                self.bins.take(node, gpus)
+        if where:
+            self.place[job.id] = where
+
+    def _start(self, job: Job, want: int) -> bool:
+        where = best_fit(self.bins, want, spread=job.spread, allowed=job.nodes, kind=self._kind(job))
+        if where is None:
+            return False
+        self.place[job.id] = where
+        self._note(job)
+        return True
+
+    def _grow(self, job: Job, want: int) -> bool:
+        """At home if it stays together there, else elsewhere as a whole if it may be stopped, else wherever there is room."""
+        before = self.place[job.id]
+        held = self._at_home(job, before, want)
+        if placement.total(held) < want or not self._together(job, held):
+            if self._move(job, want):
+                return True
+            away = min(want - placement.total(held), sum(self.bins.room.values())) if job.spread else 0
+            self._set(job, held)
+            while away and not (
+                more := best_fit(self.bins, away, spread=True, allowed=job.nodes, kind=self._kind(job))
+            ):
+                away -= 1
+            held = _joined(held, more) if away and more else held
+            self.place[job.id] = held
+        else:
+            self._set(job, held)
+        self._note(job)
+        return placement.total(held) >= want
+
+    def _at_home(self, job: Job, held: Placement, want: int) -> Placement:
+        left = want - placement.total(held)
+        grown = dict(held)
+        for node in sorted(held, key=lambda node: (-held[node], node)):
+            usable = node in self.kind and (job.nodes is None or node in job.nodes)
+            more = min(left, self.bins.room[node]) if usable else 0
+            grown[node] += more
+            left -= more
+        return grown
+
+    def _move(self, job: Job, want: int) -> bool:
+        """To where it is together as a whole. Nothing changes when there is no such place."""
+        if not job.preemptible:
+            return False
+        before = self.place[job.id]
+        self._set(job, {})
+        where = best_fit(self.bins, want, spread=job.spread, allowed=job.nodes, kind=self._kind(job))
+        if where is not None and self._together(job, where):
+            self.place[job.id] = where
+            self._note(job)
+            return True
+        for node, gpus in (where or {}).items():
+            self.bins.take(node, -gpus)
+        self._set(job, before)
+        return False
+
+    def _take_less(self, job: Job, want: int) -> None:
+        """As many as fit, when not all that was wanted does."""
+        if job.id not in self.place and want:
+            rooms = [
+                room for node, room in self.bins.room.items()
+                if room > 0 and (job.nodes is None or node in job.nodes) and self._kind(job) in (None, self.kind[node])
+            ]  # fmt: skip
+            most = min(sum(rooms) if job.spread else max(rooms, default=0), want, self._room(job))
+            if most >= job.min_gpus:
+                self._start(job, most)
+                self.changed.add(job.id)
+        self._note(job)
+
+    def _room(self, job: Job) -> int:
+        """What its limits leave, with everybody where they are in this draft."""
+        rooms = [
+            limit.max_gpus - sum(placement.total(self.place.get(id, {})) for id in limit.jobs)
+            for limit, _ in self.later.limits_of(job)
+        ]
+        return min(rooms, default=job.max_gpus)
+
+    def _restore(self, job: Job) -> None:
+        """Back to what it holds now, as far as nobody took it."""
+        have = self.place.get(job.id, {})
+        if placement.total(have) >= job.gpus or self._of_other_kind(job):
+            return
+        lost = minus(job.now_on, have)
+        back = {node: min(gpus, self.bins.room[node]) for node, gpus in lost.items() if node in self.bins.room}
+        count = min(placement.total(back), job.gpus - placement.total(have), self._room(job))
+        if have and not job.elastic or count <= 0:
+            return
+        some = placement.place(back, count, spread=True) or {}
+        if not have and (count < job.gpus):
+            return
+        self._set(job, _joined(have, some))
+
+    def _together(self, job: Job, where: Placement) -> bool:
+        size = self.largest[self._kind(job)] or 1
+        return len(where) <= -(-placement.total(where) // size)
+
+    def _note(self, job: Job) -> None:
+        want, where = self._want(job), self.place.get(job.id, {})
+        missing = want - placement.total(where)
+        self.short.pop(job.id, None)
+        self.torn.discard(job.id)
+        if missing > 0:
+            self.short[job.id] = missing
+        if where and job.id in self.changed and not self._together(job, where):
+            self.torn.add(job.id)
+
+
+def _joined(one: Placement, other: Placement) -> Placement:
+    return {
+        node: one.get(node, 0) + other.get(node, 0) for node in (*one, *(node for node in other if node not in one))
+    }
+
+
+def carry_out(
+    snapshot: Snapshot,
+    order: Sequence[Job],
+    target: Mapping[JobId, Placement],
+    why: Mapping[JobId, str],
+    state: Mapping[str, Any],
+    batches: Mapping[JobId, int] | None = None,
+    again_at: float | None = None,
+) -> Plan:
+    """As much of ``target`` as can be done with what is free now; the rest is asked back and waited for.
+
+    A job that moves goes at once if its new place is free, else it first gives up what it will not keep; if that is
+    more than it can spare it is stopped, and starts again as soon as the others have left.
+    """
+    now, why = Capacity(snapshot), dict(why)
+    for job in order:
+        if job.running and target.get(job.id, {}) != job.now_on:
+            _let_go(job, target.get(job.id, {}), now)
+    ahead = 0
+    for job in order:
+        wanted = target.get(job.id, {})
+        if job.running and job.id in now.held:
+            if more := part(minus(wanted, now.held[job.id]), now, job):
+                now.give(job, more)
+        elif job.waiting and wanted and (missing := start(job, now, wanted)):
+            why[job.id] = reasons.promised(missing)
+    for job in order:
+        if job.waiting and not target.get(job.id) and job.id not in why:
+            why[job.id] = reasons.limited(job, now) or reasons.shortage(job, now, ahead)
+            ahead += 1
+    sizes = {job: size for job, size in (batches or {}).items() if job in now.held}
+    return Plan(now.held, why, state, sizes, again_at)
+
+
+def _let_go(job: Job, wanted: Placement, now: Capacity) -> None:
+    if not wanted:
+        now.evict(job)
+        return
+    new = minus(wanted, job.now_on)
+    keep = {node: min(gpus, wanted[node]) for node, gpus in job.now_on.items() if node in wanted}
+    keeps_base = all(keep.get(node, 0) >= gpus for node, gpus in job.base.items())
+    if keeps_base and all(now.free.get(node, 0) >= gpus for node, gpus in new.items()) and _total(new) <= now.room(job):
+        for node, gpus in new.items():
+            now.free[node] -= gpus
+        now.held[job.id] = wanted
+    elif keeps_base and keep and _total(keep) >= min(job.min_gpus, job.gpus):
+        now.held[job.id] = keep
+    elif job.preemptible:
+        now.evict(job)
+        now.reserve(part(wanted, now, job))
+
+
+_total = placement.total
+
+
+def world(snapshot: Snapshot) -> str:
+    """Equal for snapshots that hold the same jobs and nodes, wherever the jobs are by now."""
+    jobs = sorted((job.id, job.min_gpus, job.max_gpus, job.priority, bool(job.blocked)) for job in snapshot.jobs)
+    nodes = sorted((node.id, node.total, node.open) for node in snapshot.nodes)
+    limits = sorted((limit.name, limit.max_gpus) for limit in snapshot.limits)
+    return hashlib.sha256(repr((jobs, nodes, limits)).encode()).hexdigest()[:16]
+
+
+def remember(snapshot: Snapshot, target: Mapping[JobId, Placement], batches: Mapping[JobId, int]) -> dict[str, Any]:
+    """What ``recall`` needs to go on with this target in later turns."""
+    aim = {job: dict(where) for job, where in target.items()}
+    return {"world": world(snapshot), "at": snapshot.now, "aim": aim, "batches": dict(batches)}
+
+
+def recall(snapshot: Snapshot, seconds: float) -> tuple[dict[JobId, Placement], dict[JobId, int]] | None:
+    """The target of an earlier turn and its batches, while the world is the same and it is younger than ``seconds``,
+    or still under way.
+
+    Giving back takes several turns: without this, each of them would decide anew from a half-changed world.
+    """
+    state = snapshot.state
+    if state.get("world") != world(snapshot):
+        return None
+    aim: dict[JobId, Placement] = state["aim"]
+    age = snapshot.now - state["at"]
+    reached = all(aim.get(job.id, {}) == job.now_on for job in snapshot.jobs)
+    fresh = 0 <= age < seconds or (not reached and 0 <= age < PATIENCE_SECONDS)
+    return (aim, state["batches"]) if fresh and _sound(snapshot, aim) else None
+
+
+def _sound(snapshot: Snapshot, aim: Mapping[JobId, Placement]) -> bool:
+    left = {node.id: node.total for node in snapshot.nodes}
+    for job in snapshot.jobs:
+        where = aim.get(job.id, {})
+        if job.running and where != job.now_on and not job.elastic and (where or not job.preemptible):
+            return False
+        for node, gpus in where.items():
+            left[node] = left.get(node, 0) - gpus
+    return min(left.values(), default=0) >= 0

@@ -1,0 +1,126 @@
+"""FfDL: the most useful work per second, batch and GPUs chosen together."""
+
+from dataclasses import replace
+
+import pytest
+
+from scheduling.check import violations
+from scheduling.policies.ffdl import Ffdl
+from scheduling.types import Curve, Job, Limit, Plan, Snapshot
+from tests.scheduling.worlds import NOW, World, draw, running, sizes, waiting
+
+WELL = Curve((1.0, 2.0, 3.0, 4.0))
+BADLY = Curve((1.0, 1.1, 1.2, 1.3))
+
+
+def decide(snapshot: Snapshot, policy: Ffdl | None = None) -> Plan:
+    plan = (policy or Ffdl()).plan(snapshot)
+    assert violations(snapshot, plan) == []
+    return plan
+
+
+def new(id: str, curve: Curve, **facts: object) -> Job:
+    return waiting(id, 1, 4, speed=curve, submitted_at=NOW, **facts)
+
+
+def test_gpus_go_where_they_speed_up_training_most() -> None:
+    assert sizes(decide(draw({"a": 5}, new("well", WELL), new("badly", BADLY)))) == {"well": 4, "badly": 1}
+
+
+def test_a_curve_that_is_not_concave_is_seen_as_a_whole() -> None:
+    """The second GPU brings nothing without the third and fourth: greedy steps of one would never take it."""
+    step = Curve((1.0, 1.0, 1.0, 6.0))
+    assert sizes(decide(draw({"a": 5}, new("step", step), new("well", WELL)))) == {"step": 4, "well": 1}
+
+
+def test_the_batch_is_chosen_with_the_gpus() -> None:
+    free = Curve((1.0, 1.9, 2.8, 3.6), batches=(64, 128, 192, 256))
+    lab = draw({"a": 4}, new("x", BADLY, free_speed=free, batch=64), new("y", WELL))
+    plan = decide(lab)
+    assert plan.batches["x"] == 64 * sizes(plan)["x"]
+    alone = decide(draw({"a": 4}, new("x", BADLY, free_speed=free, batch=64)))
+    assert alone.batches == {"x": 256}
+
+
+def test_with_the_batch_as_asked_it_is_its_own_baseline() -> None:
+    free = Curve((1.0, 3.0, 5.0, 7.0), batches=(64, 128, 192, 256))
+    lab = draw({"a": 5}, new("x", BADLY, free_speed=free), new("y", WELL))
+    assert sizes(decide(lab)) == {"x": 4, "y": 1}
+    baseline = decide(lab, Ffdl(batch="asked"))
+    assert sizes(baseline) == {"x": 1, "y": 4}
+    assert not baseline.batches
+
+
+def test_a_running_elastic_job_gives_way_to_one_that_uses_gpus_better() -> None:
+    lab = draw({"a": 4}, running("x", {"a": 4}, 1, 4, speed=BADLY), waiting("y", 3, 3, speed=WELL))
+    plan = decide(lab)
+    assert sizes(plan) == {"x": 1}
+    assert plan.reasons == {"y": "3 GPUs are being given back by other jobs; then it starts."}
+
+
+def test_by_worth_a_job_that_gains_little_waits_and_in_order_it_does_not() -> None:
+    slow = waiting("slow", 3, 3, speed=BADLY, submitted_at=NOW - 1)
+    lab = draw({"a": 4}, slow, new("well", WELL))
+    assert sizes(decide(lab)) == {"well": 4}
+    assert sizes(decide(lab, Ffdl(admission="in_order"))) == {"slow": 3, "well": 1}
+
+
+def test_waiting_makes_the_claim_stronger_until_it_wins() -> None:
+    lab = draw({"a": 4}, waiting("slow", 3, 3, speed=BADLY, submitted_at=NOW), new("well", WELL))
+    assert sizes(decide(lab)) == {"well": 4}
+    later = replace(lab, jobs=(replace(lab.jobs[0], submitted_at=NOW - 8 * 3600), lab.jobs[1]))
+    assert sizes(decide(later)) == {"slow": 3, "well": 1}
+    assert sizes(decide(later, Ffdl(waiting_bonus=0.0))) == {"well": 4}
+
+
+def test_weight_and_priority_count() -> None:
+    assert sizes(decide(draw({"a": 1}, new("x", WELL), new("y", WELL, weight=2.0)))) == {"y": 1}
+    assert sizes(decide(draw({"a": 1}, new("x", WELL, weight=1.5), new("y", WELL, priority=1)))) == {"y": 1}
+
+
+def test_a_change_must_win_more_than_it_costs() -> None:
+    """From 2 and 2 to 3 and 1 (which begins with y giving back) is worth 0.1 a second, and costs two resizes."""
+    better, worse = Curve((1.0, 1.6, 2.2)), Curve((1.0, 1.5, 2.0))
+    x = running("x", {"a": 2}, 1, 3, speed=better, resize_seconds=60.0)
+    y = running("y", {"a": 2}, 1, 3, speed=worse, resize_seconds=60.0)
+    assert sizes(decide(draw({"a": 4}, x, y))) == {"x": 2, "y": 2}
+    assert sizes(decide(draw({"a": 4}, x, y), Ffdl(horizon_seconds=86_400))) == {"x": 2, "y": 1}
+
+
+def test_a_preemptible_job_stops_only_for_one_that_is_worth_more_than_the_stop() -> None:
+    x = running("x", {"a": 2}, preemptible=True, speed=Curve((1.0, 1.0)))
+    assert sizes(decide(draw({"a": 2}, x, waiting("y", 2, 2, speed=Curve((1.0, 1.0)), submitted_at=NOW)))) == {"x": 2}
+    plan = decide(draw({"a": 2}, x, waiting("y", 2, 2, speed=WELL, submitted_at=NOW)))
+    assert sizes(plan) == {}
+    assert plan.reasons == {"y": "2 GPUs are being given back by other jobs; then it starts."}
+
+
+def test_what_is_given_back_slowly_still_goes_to_whom_it_was_meant_for() -> None:
+    policy = Ffdl()
+    world = World.of(draw({"a": 4}, running("x", {"a": 4}, 1, 4, speed=BADLY), waiting("y", 3, 3, speed=WELL)))
+    for _ in range(4):
+        world.turn(policy, seconds=400)
+        world.let_go(1)
+    world.turn(policy)
+    assert {id: job.gpus for id, job in world.jobs.items()} == {"x": 1, "y": 3}
+
+
+def test_a_limit_is_kept_and_the_rest_goes_to_others() -> None:
+    limit = Limit("alice", 3, frozenset({"x", "y"}))
+    lab = draw({"a": 8}, new("x", WELL), new("y", WELL), new("z", BADLY, owner="bob"), limits=(limit,))
+    plan = decide(lab)
+    assert sum(sizes(plan)[id] for id in ("x", "y") if id in sizes(plan)) == 3
+    assert sizes(plan)["z"] == 4
+
+
+@pytest.mark.parametrize("admission", ["optional", "in_order"])
+def test_the_clock_alone_makes_nobody_run_to_and_fro(admission: str) -> None:
+    world = World.of(
+        draw({"a": 5, "b": 3}, running("x", {"a": 4}, 1, 6, speed=WELL), new("y", BADLY, elastic=True), new("z", WELL))
+    )
+    policy = Ffdl(admission=admission)
+    changes = []
+    for _ in range(20):
+        changes.append(world.turn(policy, seconds=301))
+        world.let_go()
+    assert not any(changes[5:])
