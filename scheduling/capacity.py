@@ -83,8 +83,7 @@ class Capacity:
 
     def left(self, job: Job) -> int:
         """Free GPUs of those nodes together."""
-        scope = self.scope(job)
-        return self.free.sum if scope.allowed is None else sum(self.free[node.id] for node in scope.nodes)
+        return self.free.sum_of(self.scope(job).allowed)
 
     def fullest(self, job: Job) -> Node | None:
         """The one of those nodes with the most free GPUs; None when none is free."""

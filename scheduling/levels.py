@@ -8,6 +8,10 @@ from scheduling.types import NodeId
 NONE: frozenset[NodeId] = frozenset()
 
 
+REMEMBERED = 32
+"""Sums of so many sets of nodes are kept up to date; those of others are added up each time."""
+
+
 class Levels(dict[NodeId, int]):
     """A dictionary that answers "which node has just enough" without looking at every node.
 
@@ -18,6 +22,7 @@ class Levels(dict[NodeId, int]):
     def __init__(self, counts: Mapping[NodeId, int]) -> None:
         super().__init__(counts)
         self.sum = sum(counts.values())
+        self._sums: dict[Collection[NodeId], int] = {}
         self._at: dict[int, list[NodeId]] = {}
         for node in sorted(counts):
             self._at.setdefault(counts[node], []).append(node)
@@ -29,6 +34,9 @@ class Levels(dict[NodeId, int]):
             return
         super().__setitem__(node, count)
         self.sum += count - before
+        for some in self._sums:
+            if node in some:
+                self._sums[some] += count - before
         there = self._at[before]
         if len(there) == 1:
             del self._at[before]
@@ -40,6 +48,16 @@ class Levels(dict[NodeId, int]):
         else:
             self._at[count] = [node]
             insort(self._counts, count)
+
+    def sum_of(self, allowed: frozenset[NodeId] | None) -> int:
+        if allowed is None:
+            return self.sum
+        found = self._sums.get(allowed)
+        if found is None:
+            found = sum(count for node, count in self.items() if node in allowed)
+            if len(self._sums) < REMEMBERED:
+                self._sums[allowed] = found
+        return found
 
     def tightest(
         self, least: int, allowed: Collection[NodeId] | None = None, without: Collection[NodeId] = NONE

@@ -2,7 +2,8 @@
 
 1. submit -> first log line stored, beside a bare ``docker run`` of the same image and command;
 2. a line written -> a browser's socket, beside a bare tail of the same file;
-3. one scheduling cycle at 1,000 jobs (its floor is nothing).
+3. one scheduling cycle at 1,000 jobs (its floor is nothing);
+4. one decision of every policy at three sizes of labs, and how that grows.
 """
 
 import asyncio
@@ -85,8 +86,11 @@ def main() -> int:
                 f"line -> browser: median {watched.median:.0f} ms, p99 {watched.p99:.0f} ms; bare tail: median {tailed.median:.1f} ms, "
                 f"p99 {tailed.p99:.1f} ms; ratio of medians {watched.median / tailed.median:.1f} ({watched.lines} lines)"
             )
-    # In a process of its own: it sets Django up.
-    return subprocess.run([sys.executable, "-m", "tests.bench.cycle"], check=False).returncode
+    # In processes of their own: the first sets Django up, and the second wants nothing else in the way.
+    parts = [
+        subprocess.run([sys.executable, "-m", f"tests.bench.{part}"], check=False) for part in ("cycle", "decisions")
+    ]
+    return max(part.returncode for part in parts)
 
 
 if __name__ == "__main__":

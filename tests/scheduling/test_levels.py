@@ -27,11 +27,13 @@ def test_answers_are_those_of_a_plain_search(
     last: str,
 ) -> None:
     levels, plain = Levels(counts), dict(counts)
+    assert levels.sum_of(allowed) == sum(plain[node] for node in plain if allowed is None or node in allowed)
     for node, count in changes:
         if node in plain:
             levels[node] = plain[node] = count
     assert levels == plain and levels.sum == sum(plain.values())
     some = [node for node in plain if allowed is None or node in allowed]
+    assert levels.sum_of(allowed) == sum(plain[node] for node in some)
     enough = [node for node in some if plain[node] >= least]
     roomy = [node for node in enough if node not in without]
     assert levels.tightest(least, allowed, without) == min(roomy, key=lambda node: (plain[node], node), default=None)
