@@ -12,6 +12,14 @@ def jobs(count: int) -> str:
     return "1 job is" if count == 1 else f"{count} jobs are"
 
 
+def hours(seconds: float) -> str:
+    """A length of time as people say it: seconds, minutes, hours or days."""
+    for unit, size in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}s"
+    return f"{seconds:.0f} seconds"
+
+
 def impossible(job: Job, capacity: Capacity) -> str:
     """Why it could not start even if every open node were empty and nobody else waited; empty when it could.
 

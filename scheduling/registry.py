@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scheduling import params
+from scheduling.policies.afs import Afs
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fair_share import FairShare
 from scheduling.policies.ffdl import Ffdl
@@ -21,6 +22,7 @@ POLICIES: dict[str, type[Policy]] = {
     "srjf": Srjf,
     "tiresias": Tiresias,
     "fair_share": FairShare,
+    "afs": Afs,
     "ffdl": Ffdl,
 }
 DEFAULT = "elastic_fifo"

@@ -87,12 +87,12 @@ class World:
             if not job.now_on:
                 home = min(target, key=lambda node: (-target[node], node))
                 base = {home: min(target[home], job.min_gpus)} if job.elastic else target
-                self.jobs[job.id] = replace(job, now_on=target, base=base, started_at=self.now)
+                self.jobs[job.id] = replace(job, now_on=target, base=base, started_at=self.now, since=self.now)
                 self.started.append(job.id)
                 continue
             for node, gpus in job.now_on.items():
                 self.going += [(job.id, node)] * max(0, gpus - target.get(node, 0))
-            self.jobs[job.id] = replace(job, now_on=target)
+            self.jobs[job.id] = replace(job, now_on=target, since=self.now)
         self.state = plan.state
         return changed
 
