@@ -150,7 +150,7 @@ def limit_group(request: HttpRequest, pk: int) -> HttpResponse:
 
 def _edit_limit(request: HttpRequest, owner: User | Group, name: str, user_ids: list[int]) -> HttpResponse:
     now = Limit.objects.filter(**{"user" if isinstance(owner, User) else "group": owner}).first()
-    initial = {"max_gpus": now.max_gpus, "max_queued": now.max_queued} if now else {}
+    initial = {name: getattr(now, name) for name in LimitForm.base_fields} if now else {}
     form = LimitForm(request.POST if request.method == "POST" else None, initial=initial)
     if request.method == "POST" and form.is_valid():
         set_limit(signed_in(request), owner, **form.cleaned_data)

@@ -128,3 +128,19 @@ class LimitForm(forms.Form):
     max_queued = forms.IntegerField(
         min_value=0, max_value=1_000_000, required=False, label="Waiting jobs", help_text="Empty: no limit."
     )
+    weight = forms.FloatField(
+        min_value=0.01,
+        max_value=1000,
+        initial=1,
+        required=False,
+        widget=forms.NumberInput(attrs={"step": "any"}),
+        help_text="Under policies that share fairly: with 2 it is entitled to twice the GPUs of somebody with 1.",
+    )
+    premium = forms.BooleanField(
+        required=False,
+        label="May submit premium jobs",
+        help_text="Premium jobs are the last that others make wait or stop.",
+    )
+
+    def clean_weight(self) -> float:
+        return self.cleaned_data["weight"] or 1.0

@@ -24,6 +24,10 @@ class LimitInForce:
     max_gpus: int | None
     max_queued: int | None
     user_ids: frozenset[int]
+    user_id: int | None = None
+    group_id: int | None = None
+    weight: float = 1.0
+    """Where GPUs are shared fairly: with 2 it gets twice as many as with 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,14 @@ def limits_for(user: User, *, lock: bool = False) -> tuple[LimitInForce, ...]:
     first and adding then cannot overstep it.
     """
     rows = Limit.objects.filter(Q(user=user) | Q(group__in=user.groups.all())).order_by("id")
-    return _in_force(rows.select_for_update(of=("self",)) if lock else rows)
+    found = _in_force(rows.select_for_update(of=("self",)) if lock else rows)
+    return tuple(limit for limit in found if limit.max_gpus is not None or limit.max_queued is not None)
+
+
+def may_use_premium(user: User) -> bool:
+    """Admins may, and those whom they let, alone or as members of a group."""
+    mine = Q(user=user) | Q(group__in=user.groups.all())
+    return user.is_admin or Limit.objects.filter(mine, premium=True).exists()
 
 
 def _in_force(rows: "models.QuerySet[Limit]") -> tuple[LimitInForce, ...]:
@@ -61,6 +72,9 @@ def _in_force(rows: "models.QuerySet[Limit]") -> tuple[LimitInForce, ...]:
             max_gpus=limit.max_gpus,
             max_queued=limit.max_queued,
             user_ids=frozenset({limit.user_id} if limit.user_id else members[limit.group_id or 0]),
+            user_id=limit.user_id,
+            group_id=limit.group_id,
+            weight=limit.weight,
         )
         for limit in limits
     )
@@ -100,13 +114,23 @@ def overview() -> list[tuple[Limit, Usage]]:
     ]
 
 
-def set_limit(actor: User, owner: User | Group, *, max_gpus: int | None, max_queued: int | None) -> None:
-    """Sets, changes or (both None) takes away the limit of a user or a group."""
+def set_limit(
+    actor: User,
+    owner: User | Group,
+    *,
+    max_gpus: int | None,
+    max_queued: int | None,
+    weight: float = 1.0,
+    premium: bool = False,
+) -> None:
+    """Sets, changes or (with nothing unusual) takes away what a user or a group may have."""
     key = {"user": owner} if isinstance(owner, User) else {"group": owner}
+    after = {"max_gpus": max_gpus, "max_queued": max_queued, "weight": weight, "premium": premium}
     with transaction.atomic():
         limit = Limit.objects.select_for_update(of=("self",)).filter(**key).first()
-        before = {"max_gpus": limit.max_gpus, "max_queued": limit.max_queued} if limit else {}
-        after = {} if max_gpus is None and max_queued is None else {"max_gpus": max_gpus, "max_queued": max_queued}
+        before = {name: getattr(limit, name) for name in after} if limit else {}
+        if after == NOTHING_UNUSUAL:
+            after = {}
         if before == after:
             return
         if after:
@@ -114,3 +138,6 @@ def set_limit(actor: User, owner: User | Group, *, max_gpus: int | None, max_que
         elif limit:
             limit.delete()
         audit(actor, "limit.set", f"user {owner}" if isinstance(owner, User) else f"group {owner.name}", before, after)
+
+
+NOTHING_UNUSUAL = {"max_gpus": None, "max_queued": None, "weight": 1.0, "premium": False}

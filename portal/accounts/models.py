@@ -106,19 +106,23 @@ class ApiToken(models.Model):
 
 
 class Limit(models.Model):
-    """Most GPUs at once and most queued jobs, of one user or of a whole group. Empty means no limit."""
+    """What one user or a whole group may have: most GPUs at once and most queued jobs (empty means no limit), their
+    weight where GPUs are shared fairly, and whether they may submit premium jobs."""
 
     user = models.OneToOneField(User, null=True, blank=True, on_delete=models.CASCADE, related_name="limit")
     group = models.OneToOneField(Group, null=True, blank=True, on_delete=models.CASCADE, related_name="limit")
     max_gpus = models.PositiveIntegerField(null=True, blank=True)
     max_queued = models.PositiveIntegerField(null=True, blank=True)
+    weight = models.FloatField(default=1.0)
+    premium = models.BooleanField(default=False)
 
     class Meta:
         constraints = [
             models.CheckConstraint(
                 condition=Q(user__isnull=False, group__isnull=True) | Q(user__isnull=True, group__isnull=False),
                 name="limit_is_of_a_user_or_of_a_group",
-            )
+            ),
+            models.CheckConstraint(condition=Q(weight__gt=0), name="limit_weight_is_positive"),
         ]
 
 

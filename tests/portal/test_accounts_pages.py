@@ -11,7 +11,7 @@ from django.test import Client
 from django.urls import reverse
 
 from portal.accounts import services, tasks
-from portal.accounts.limits import limits_for, set_limit
+from portal.accounts.limits import limits_for, may_use_premium, set_limit
 from portal.accounts.models import ApiToken, AuditEntry, Invite, User
 from tests.laws.people import PASSWORD, make_people
 
@@ -332,10 +332,15 @@ class TestAdminPages:
         client.post(where, {"max_gpus": "4", "max_queued": ""})
         assert limits_for(people["bob"])[0].max_gpus == 4
         assert "0 of 4" in client.get(reverse("accounts:limits")).content.decode()
+        client.post(where, {"max_gpus": "4", "weight": "2.5", "premium": "on"})
+        assert 'value="2.5"' in client.get(where).content.decode()
+        assert may_use_premium(people["bob"]) and not may_use_premium(people["charlie"])
+        assert "Ensure this value" in client.post(where, {"weight": "0"}).content.decode()
         client.post(reverse("accounts:group-delete", args=[group.pk]))
         assert not Group.objects.exists()
         assert [entry.action for entry in AuditEntry.objects.all()] == [
             "group.delete",
+            "limit.set",
             "limit.set",
             "group.members",
             "group.create",

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from portal.accounts import services
 from portal.accounts.audit import audit
-from portal.accounts.limits import limits_for, limits_in_force, set_limit
+from portal.accounts.limits import limits_for, limits_in_force, may_use_premium, set_limit
 from portal.accounts.models import ApiToken, AuditEntry, Invite, Limit, User
 from portal.refused import Refused
 
@@ -165,6 +165,18 @@ class TestLimits:
         set_limit(ada, alice, max_gpus=None, max_queued=None)
         assert limits_for(alice) == ()
         assert not Limit.objects.exists()
+
+    def test_a_weight_alone_is_kept_but_is_no_limit(self, ada: User, alice: User) -> None:
+        set_limit(ada, alice, max_gpus=None, max_queued=None, weight=3.0)
+        assert limits_for(alice) == ()
+        assert [(limit.user_id, limit.weight) for limit in limits_in_force()] == [(alice.pk, 3.0)]
+
+    def test_premium_is_for_admins_and_whom_they_let(self, ada: User, alice: User) -> None:
+        assert may_use_premium(ada) and not may_use_premium(alice)
+        group = services.create_group(ada, "urgent")
+        services.set_members(ada, group, [alice])
+        set_limit(ada, group, max_gpus=None, max_queued=None, premium=True)
+        assert may_use_premium(alice)
 
 
 class TestTokens:
