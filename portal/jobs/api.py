@@ -70,7 +70,9 @@ class Jobs(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]
 
     def get_queryset(self) -> QuerySet[Job]:
         rows = Job.objects.visible_to(signed_in(self.request))
-        return rows.select_related("project", "code", "environment", "submitted_by").defer("code__files", "code__guess")
+        return rows.select_related("project", "code", "environment", "submitted_by", "group").defer(
+            "code__files", "code__guess"
+        )
 
     def get_serializer_class(self) -> type[BaseSerializer[Job]]:
         return JobSerializer if self.action == "list" else JobDetailSerializer
@@ -151,7 +153,19 @@ def _submission(project: Project, data: dict[str, Any]) -> services.Submission:
         "arguments": tuple(data.get("arguments", ())),
         "max_gpus": data.get("max_gpus", data.get("min_gpus", 1)),
     }
-    plain = ("name", "description", "env_vars", "min_gpus", "time_limit_seconds", "retries", "priority")
+    plain = (
+        "name",
+        "description",
+        "env_vars",
+        "min_gpus",
+        "time_limit_seconds",
+        "retries",
+        "priority",
+        "resumable",
+        "tier",
+        "opportunistic",
+        "deadline",
+    )
     return services.Submission(**asked, **{name: data[name] for name in plain if name in data})
 
 

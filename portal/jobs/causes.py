@@ -38,6 +38,7 @@ class Facts:
     some_ended_early: bool = False
     """A part ended without an error while others still worked."""
     time_limit_seconds: int = 0
+    resumable: bool = False
     memory_mib: int = 0
     offered_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Titles of environments by the import name of a package they have."""
@@ -187,8 +188,9 @@ def _by_outcome(facts: Facts) -> Cause | None:
             )
         case Outcome.PREEMPTED:
             drained = facts.stop_reason == StopReason.DRAINED
-            title = "Its node is being drained" if drained else "Its GPUs were needed elsewhere"
-            return Cause(code="preempted", title=title, detail="", advice="Nothing to do: it starts again by itself.")
+            title = "Its node is being drained" if drained else "Stopped to make room for others"
+            then = "goes on from its checkpoint" if facts.resumable else "starts over"
+            return Cause(code="preempted", title=title, detail="", advice=f"Nothing to do: it {then} by itself.")
         case Outcome.TIMED_OUT:
             return Cause(
                 code="time_limit",
@@ -386,6 +388,7 @@ def explain(job: Job, attempt: Attempt, parts: Sequence[Container]) -> dict[str,
         final=_is_final(job, attempt),
         some_ended_early=attempt.outcome == Outcome.FAILED and _some_ended_early(parts),
         time_limit_seconds=job.time_limit_seconds,
+        resumable=job.resumable,
         memory_mib=int(part.spec.get("resources", {}).get("memory_mib", 0)) if part else 0,
         offered_by=offered_by,
     )

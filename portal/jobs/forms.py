@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import forms
+from django.conf import settings
 from django.db.models import Count, Q
+from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.cluster.models import Environment, NodeEnvironment
@@ -97,6 +99,26 @@ class JobForm(forms.Form):
         max_value=services.MAX_PRIORITY,
         help_text="Higher goes first, 0 is usual. Go below 0 to let others pass.",
     )
+    resumable = forms.BooleanField(
+        label="It can go on after a stop",
+        required=False,
+        help_text="For code that writes checkpoints to /checkpoints and begins from the newest. Such a job may be stopped to make room for others and goes on later.",
+    )
+    tier = forms.ChoiceField(
+        choices=Job.Tier.choices,
+        help_text="Basic jobs make way for the others. Premium ones are the last to do so and need an admin's permission.",
+    )
+    opportunistic = forms.BooleanField(
+        label="Only on GPUs that nobody else wants",
+        required=False,
+        help_text="It starts while GPUs are idle and is the first to go. If it cannot go on after a stop, it starts over.",
+    )
+    deadline = forms.DateTimeField(
+        label="Needed by",
+        required=False,
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
+        help_text=f"When the result must be there ({settings.TIME_ZONE} time). Only some policies look at it; none can promise it.",
+    )
     name = forms.CharField(
         required=False, max_length=80, help_text="To find it again. Without one it is called like its file."
     )
@@ -110,7 +132,18 @@ class JobForm(forms.Form):
     """Makes a form that is sent twice submit once."""
 
     FIRST = ("launcher", "entry", "command")
-    MORE = ("arguments", "env_vars", "retries", "priority", "name", "description")
+    MORE = (
+        "arguments",
+        "env_vars",
+        "retries",
+        "resumable",
+        "priority",
+        "tier",
+        "opportunistic",
+        "deadline",
+        "name",
+        "description",
+    )
 
     def __init__(
         self,
@@ -139,9 +172,11 @@ class JobForm(forms.Form):
         """Open when something in it is unusual or wrong, so that nothing is hidden."""
         if self.is_bound and any(name in self.errors for name in self.MORE):
             return True
-        usual: dict[str, Any] = {"retries": 0, "priority": 0}
+        usual: dict[str, Any] = {"retries": 0, "priority": 0, "tier": Job.Tier.STANDARD}
         values = {name: self[name].value() for name in self.MORE}
-        return any(value not in ("", None, usual.get(name), str(usual.get(name))) for name, value in values.items())
+        return any(
+            value not in ("", None, False, usual.get(name), str(usual.get(name))) for name, value in values.items()
+        )
 
     @property
     def chosen_environment(self) -> Environment | None:
@@ -193,6 +228,10 @@ class JobForm(forms.Form):
             time_limit_seconds=given["time_amount"] * given["time_unit"],
             retries=given["retries"],
             priority=given["priority"],
+            resumable=given["resumable"],
+            tier=given["tier"],
+            opportunistic=given["opportunistic"],
+            deadline=given["deadline"],
         )
 
     def refuse(self, refusal: Refused) -> None:
@@ -235,6 +274,7 @@ def _from_guess(code: CodeVersion, environments: Sequence[Environment]) -> dict[
         "time_unit": 3600,
         "retries": 0,
         "priority": 0,
+        "tier": Job.Tier.STANDARD,
         "key": uuid.uuid4().hex,
     }
 
@@ -274,6 +314,10 @@ def _from_job(job: Job, env_vars: Mapping[str, str | None]) -> dict[str, Any]:
         "env_vars": "\n".join(f"{name}={value}" for name, value in env_vars.items() if value is not None),
         "retries": job.retries,
         "priority": job.priority,
+        "resumable": job.resumable,
+        "tier": job.tier,
+        "opportunistic": job.opportunistic,
+        "deadline": job.deadline if job.deadline and job.deadline > timezone.now() else None,
         "name": job.name,
         "description": job.description,
         "key": uuid.uuid4().hex,
@@ -299,5 +343,6 @@ def specification(job: Job, user: User) -> dict[str, Any]:
         "code_sha256": job.code.sha256,
         "environment": job.environment.key,
         "arguments": list(asked.arguments),
+        "deadline": asked.deadline.isoformat() if asked.deadline else None,
         "env_vars": services.env_vars_for(user, job),
     }

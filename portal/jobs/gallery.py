@@ -32,5 +32,6 @@ def run_example(user: User, example: Example, project: Project | None = None) ->
         max_gpus=max(example.min_gpus, min(example.max_gpus, most)),
         elastic=example.elastic,
         time_limit_seconds=example.time_limit_seconds,
+        resumable=example.resumable,
     )
     return services.submit(user, code.project, submission)

@@ -31,6 +31,7 @@ from portal.jobs.models import (
     StopReason,
 )
 from portal.jobs.rules import (
+    GOES_ON,
     LOST_REASONS,
     MOVES,
     Due,
@@ -39,6 +40,7 @@ from portal.jobs.rules import (
     job_state,
     overdue,
     reason_to_stop,
+    seconds_counted,
     silence_allowed,
 )
 from portal.wake import wake_job_viewers, wake_node, wake_scheduler
@@ -147,8 +149,12 @@ def start_attempt(job: Job, policy: str, where: str = "") -> Attempt:
     row = locked(job.pk)
     if row.state != JobState.QUEUED or row.intent != Job.Intent.RUN:
         raise Stale(f"job {job.pk} no longer waits: it is {row.get_state_display()}")
-    last = row.attempts.aggregate(last=Max("number"))["last"] or 0
-    attempt = Attempt.objects.create(job=row, number=last + 1, policy=policy, secret=secrets.token_hex(32))
+    before = list(row.attempts.order_by("number").values_list("outcome", "started_at", "ended_at", "number"))
+    last = before[-1][3] if before else 0
+    counted = seconds_counted(row.resumable, (each[:3] for each in before))
+    attempt = Attempt.objects.create(
+        job=row, number=last + 1, policy=policy, secret=secrets.token_hex(32), counted_seconds=counted
+    )
     placed = f"placed on {where}" if where else "placed"
     record(row, "placed", f"Attempt {attempt.number} was {placed} by {policy}.", attempt=attempt.number)
     settle(row)
@@ -171,7 +177,8 @@ def stop_attempt(attempt: Attempt, reason: str) -> None:
     row.save(update_fields=["wanted", "stop_reason"])
     attempt.wanted, attempt.stop_reason = row.wanted, row.stop_reason
     if reason != StopReason.DONE:
-        text = f"Attempt {row.number} was told to stop: {StopReason(reason).label}."
+        why = room_for_others(job.resumable) if reason == StopReason.PREEMPTED else StopReason(reason).label
+        text = f"Attempt {row.number} was told to stop: {why}."
         record(job, "stopping", text, attempt=row.number, reason=str(reason))
     for part in row.containers.exclude(state=EXITED):
         stop_container(part, reason)
@@ -236,6 +243,11 @@ def _end(job: Job, attempt: Attempt, parts: Sequence[Container]) -> None:
     record(job, "ended", text, attempt=attempt.number, outcome=str(outcome))
 
 
+def room_for_others(resumable: bool) -> str:
+    """Why it was preempted, for its owner."""
+    return f"to make room for others; it {'goes on from its checkpoint' if resumable else 'starts over'} later"
+
+
 NEWS = {
     JobState.QUEUED: "is queued",
     JobState.RUNNING: "is running",
@@ -254,8 +266,12 @@ def _set_state(job: Job) -> None:
     job.state = state
     job.finished_at = timezone.now() if state in FINISHED_STATES else None
     job.save(update_fields=["state", "finished_at"])
-    again = " again" if state == JobState.QUEUED and outcomes else ""
-    record(job, "state", f"The job {NEWS[state]}{again}.", state=str(state))
+    news = NEWS[state]
+    if state == JobState.QUEUED and outcomes:
+        news += " again"
+        if outcomes[-1] in GOES_ON:
+            news += ", to go on from its checkpoint" if job.resumable else ", to start over"
+    record(job, "state", f"The job {news}.", state=str(state))
     wake_scheduler()
 
 

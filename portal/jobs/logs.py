@@ -18,6 +18,7 @@ from pathlib import Path
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Sum
+from django.utils import timezone
 
 from portal.jobs.models import Attempt, Container, LogStream
 from portal.wake import wake_job_viewers
@@ -101,7 +102,8 @@ def append(
         row.marks += len(times)
         row.cut = cut
         row.closed = row.closed or final or cut
-        row.save(update_fields=["size", "marks", "closed", "cut"])
+        row.first_at = row.first_at or timezone.now()
+        row.save(update_fields=["size", "marks", "first_at", "closed", "cut"])
         job_id = Container.objects.values_list("attempt__job_id", flat=True).get(pk=row.container_id)
         wake_job_viewers(job_id, stream=row.pk, size=row.size)
     return end

@@ -3,6 +3,7 @@
 from typing import Self
 
 from django.conf import settings
+from django.contrib.auth.models import Group
 from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
@@ -72,6 +73,11 @@ class Job(models.Model):
         TORCHRUN = "torchrun", "torchrun"
         COMMAND = "command", "plain command"
 
+    class Tier(models.TextChoices):
+        PREMIUM = "premium", "premium"
+        STANDARD = "standard", "standard"
+        BASIC = "basic", "basic"
+
     class Intent(models.TextChoices):
         RUN = "run", "run"
         HOLD = "hold", "hold"
@@ -98,6 +104,14 @@ class Job(models.Model):
     time_limit_seconds = models.PositiveIntegerField()
     retries = models.PositiveSmallIntegerField(default=0)
     priority = models.SmallIntegerField(default=0)
+    resumable = models.BooleanField(default=False)
+    """It goes on from /checkpoints after a stop, so it may be stopped to make room."""
+    tier = models.CharField(max_length=8, choices=Tier.choices, default=Tier.STANDARD)
+    opportunistic = models.BooleanField(default=False)
+    """It runs only on GPUs that nobody else wants, and is the first to go."""
+    deadline = models.DateTimeField(null=True, blank=True)
+    group = models.ForeignKey(Group, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    """Whose share it uses; fixed when it is submitted (``services.accounted_group``)."""
 
     # people's column
     intent = models.CharField(max_length=6, choices=Intent.choices, default=Intent.RUN)
@@ -119,6 +133,7 @@ class Job(models.Model):
             models.Index(fields=["state", "-id"], name="job_state"),
             models.Index(fields=["project", "-id"], name="job_project"),
             models.Index(fields=["submitted_by", "-id"], name="job_submitter"),
+            models.Index(fields=["finished_at"], name="job_finished"),
         ]
         constraints = [
             models.CheckConstraint(
@@ -152,6 +167,8 @@ class Attempt(models.Model):
     """For an attempt that did not succeed: {"code", "title", "detail", "advice"}."""
     secret = models.CharField(max_length=64)
     """Signs what its containers say to each other."""
+    counted_seconds = models.PositiveIntegerField(default=0)
+    """What earlier attempts ran that this one goes on from: it counts against the job's time limit."""
     policy = models.CharField(max_length=40, blank=True)
     """Policy and version that placed it, e.g. ``elastic_fifo v3``."""
 
@@ -234,6 +251,7 @@ class Allocation(models.Model):
 
     class Meta:
         ordering = ["id"]
+        indexes = [models.Index(fields=["released_at"], name="allocation_released")]
         constraints = [
             models.UniqueConstraint(
                 fields=["gpu"],
@@ -276,6 +294,8 @@ class LogStream(models.Model):
     size = models.PositiveBigIntegerField(default=0)
     marks = models.PositiveIntegerField(default=0)
     """Records in its time index: 16 bytes each, offset and Unix milliseconds."""
+    first_at = models.DateTimeField(null=True, blank=True)
+    """When its first bytes arrived here."""
     closed = models.BooleanField(default=False)
     """No more is expected."""
     cut = models.BooleanField(default=False)

@@ -3,7 +3,7 @@
 ``lifecycle`` carries out what they say.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -178,6 +178,28 @@ class Due:
     reason: str = ""
 
 
+GOES_ON = frozenset({Outcome.PREEMPTED, Outcome.HELD})
+"""Attempts stopped like this wrote checkpoints until the end; the next one goes on from them if it can."""
+
+
+def seconds_counted(resumable: bool, before: Iterable[tuple[str, datetime | None, datetime | None]]) -> int:
+    """What a new attempt goes on from, of earlier ones' (outcome, started, ended): it counts against the time limit.
+
+    Waiting does not count, and a job that starts over has its whole time again.
+    """
+    ran = (
+        (ended - started).total_seconds()
+        for outcome, started, ended in before
+        if outcome in GOES_ON and started and ended
+    )
+    return int(sum(ran)) if resumable else 0
+
+
+def time_left(attempt: Attempt, job: Job) -> timedelta:
+    """How long an attempt may run from its start."""
+    return timedelta(seconds=max(0, job.time_limit_seconds - attempt.counted_seconds))
+
+
 def silence_allowed() -> timedelta:
     return timedelta(seconds=settings.FENCE_SECONDS + settings.FENCE_MARGIN_SECONDS)
 
@@ -228,7 +250,7 @@ def _reason_by_time(
         return None
     if job.intent == Job.Intent.HOLD:
         return StopReason.HELD
-    if attempt.started_at and now - attempt.started_at > timedelta(seconds=job.time_limit_seconds):
+    if attempt.started_at and now - attempt.started_at > time_left(attempt, job):
         return StopReason.TIMED_OUT
     needed = essential(job.elastic, parts)
     if any(part.node.draining for part in live if part in needed):

@@ -13,6 +13,9 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     code = serializers.IntegerField(source="code.number", read_only=True, help_text="Number of its code version.")
     environment = serializers.SlugRelatedField[Any](slug_field="key", read_only=True)
     submitted_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
+    group = serializers.SlugRelatedField[Any](
+        slug_field="name", read_only=True, allow_null=True, help_text="Whose share it uses."
+    )
 
     class Meta:
         model = Job
@@ -28,6 +31,11 @@ class JobSerializer(serializers.ModelSerializer[Job]):
             "min_gpus",
             "max_gpus",
             "priority",
+            "tier",
+            "opportunistic",
+            "resumable",
+            "deadline",
+            "group",
             "submitted_by",
             "submitted_at",
             "started_at",
@@ -103,6 +111,18 @@ class SubmitSerializer(serializers.Serializer[Any]):
     time_limit_seconds = serializers.IntegerField(min_value=1, max_value=10_000_000, required=False)
     retries = serializers.IntegerField(min_value=0, max_value=100, required=False)
     priority = serializers.IntegerField(min_value=-100, max_value=100, required=False)
+    resumable = serializers.BooleanField(
+        required=False, help_text="It goes on from /checkpoints after a stop, so it may be stopped to make room."
+    )
+    tier = serializers.ChoiceField(
+        Job.Tier.choices, required=False, help_text="premium needs an admin's permission; basic makes way first."
+    )
+    opportunistic = serializers.BooleanField(
+        required=False, help_text="It runs only on GPUs that nobody else wants, and is the first to go."
+    )
+    deadline = serializers.DateTimeField(
+        required=False, allow_null=True, help_text="When the result must be there. Only some policies look at it."
+    )
 
 
 class EventSerializer(serializers.ModelSerializer[JobEvent]):

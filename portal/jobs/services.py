@@ -9,13 +9,16 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import PurePosixPath
 
+from django.contrib.auth.models import Group
 from django.db import IntegrityError, transaction
 from django.db.models import Count, Q
+from django.utils import timezone
 
-from portal.accounts.limits import limits_for
+from portal.accounts.limits import limits_for, may_use_premium
 from portal.accounts.models import User
 from portal.cluster.models import Environment, Gpu
 from portal.jobs import lifecycle, rules
@@ -64,6 +67,10 @@ class Submission:
     time_limit_seconds: int = 24 * 3600
     retries: int = 0
     priority: int = 0
+    resumable: bool = False
+    tier: str = Job.Tier.STANDARD
+    opportunistic: bool = False
+    deadline: datetime | None = None
 
 
 # --- submit ------------------------------------------------------------------------------------------------------
@@ -84,6 +91,8 @@ def submit(
     if job := submitted_before(user, idempotency_key, body):
         return job
     check(project, submission)
+    if submission.tier == Job.Tier.PREMIUM and not may_use_premium(user):
+        raise Refused("Premium jobs need an admin's permission. Choose standard, or ask an admin.", field="tier")
     try:
         with transaction.atomic():
             _check_limits(user, submission)
@@ -117,11 +126,25 @@ def _insert(user: User, project: Project, asked: Submission, copied_from: Job | 
         time_limit_seconds=asked.time_limit_seconds,
         retries=asked.retries,
         priority=asked.priority,
+        resumable=asked.resumable,
+        tier=asked.tier,
+        opportunistic=asked.opportunistic,
+        deadline=asked.deadline,
+        group=accounted_group(user, project),
     )
     text = f"Submitted by {user}." if copied_from is None else f"Submitted by {user}, copied from job {copied_from.pk}."
     lifecycle.record(job, "submitted", text, actor=user)
     wake_scheduler()
     return job
+
+
+def accounted_group(user: User, project: Project) -> Group | None:
+    """Whose share a job uses: its owner's only group. Of several, one that the project's maker is in too, by name."""
+    groups = list(user.groups.order_by("name"))
+    if len(groups) > 1:
+        shared = set(project.created_by.groups.values_list("pk", flat=True))
+        return next((group for group in groups if group.pk in shared), groups[0])
+    return groups[0] if groups else None
 
 
 def _default_name(asked: Submission) -> str:
@@ -189,6 +212,7 @@ def check(project: Project, asked: Submission) -> None:
     _check_entry(asked)
     _check_gpus(asked)
     _check_numbers(asked)
+    _check_goals(asked)
     _check_env(asked.env_vars)
 
 
@@ -256,6 +280,15 @@ def _check_numbers(asked: Submission) -> None:
         raise Refused(f"Retries go from 0 to {MAX_RETRIES}.", field="retries")
     if not -MAX_PRIORITY <= asked.priority <= MAX_PRIORITY:
         raise Refused(f"Priority goes from {-MAX_PRIORITY} to {MAX_PRIORITY}.", field="priority")
+
+
+def _check_goals(asked: Submission) -> None:
+    if asked.tier not in Job.Tier.values:
+        raise Refused(f"Choose a tier: {', '.join(Job.Tier.values)}.", field="tier")
+    if asked.opportunistic and asked.tier == Job.Tier.PREMIUM:
+        raise Refused("A job that takes only idle GPUs cannot be premium. Choose one of the two.", field="tier")
+    if asked.deadline is not None and asked.deadline <= timezone.now():
+        raise Refused("This time has passed. Choose one that is still to come, or leave it empty.", field="deadline")
 
 
 def _check_env(env_vars: Mapping[str, str]) -> None:
@@ -354,7 +387,10 @@ def retry(user: User, job: Job, *, idempotency_key: str = "") -> Job:
     """Submits a copy of a job that has finished."""
     if job.state not in FINISHED_STATES:
         raise Refused("This job has not finished yet. Cancel it first, or submit a copy.", "conflict")
-    return submit(user, job.project, submission_of(job), idempotency_key=idempotency_key, copied_from=job)
+    asked = submission_of(job)
+    if asked.deadline is not None and asked.deadline <= timezone.now():
+        asked = replace(asked, deadline=None)
+    return submit(user, job.project, asked, idempotency_key=idempotency_key, copied_from=job)
 
 
 def submission_of(job: Job) -> Submission:
@@ -374,6 +410,10 @@ def submission_of(job: Job) -> Submission:
         time_limit_seconds=job.time_limit_seconds,
         retries=job.retries,
         priority=job.priority,
+        resumable=job.resumable,
+        tier=job.tier,
+        opportunistic=job.opportunistic,
+        deadline=job.deadline,
     )
 
 

@@ -224,7 +224,7 @@ def _job_with_all(request: HttpRequest, pk: int) -> Job:
         .prefetch_related(Prefetch("allocations", Allocation.objects.select_related("gpu")))
     )
     rows = Job.objects.visible_to(signed_in(request)).select_related(
-        "project", "code__project", "environment", "submitted_by", "copied_from"
+        "project", "code__project", "environment", "submitted_by", "copied_from", "group"
     )
     return get_object_or_404(
         rows.prefetch_related(Prefetch("attempts", Attempt.objects.prefetch_related(Prefetch("containers", parts)))),

@@ -24,6 +24,8 @@ class Example:
     teaches: list[str] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
     elastic: bool = False
+    resumable: bool = False
+    """It goes on from /checkpoints after a stop."""
     min_gpus: int = 1
     max_gpus: int = 1
     env_vars: dict[str, str] = field(default_factory=dict)

@@ -135,7 +135,7 @@ def test_a_missing_package_names_the_environment_that_has_it() -> None:
         (Facts(outcome="error", stop_reason="stuck", exit_reason="stopped"), "stuck", "in time"),
         (Facts(outcome="cancelled"), "cancelled", "Cancelled"),
         (Facts(outcome="held", stop_reason="held"), "held", "hold"),
-        (Facts(outcome="preempted", stop_reason="preempted"), "preempted", "needed elsewhere"),
+        (Facts(outcome="preempted", stop_reason="preempted"), "preempted", "make room for others"),
         (Facts(outcome="preempted", stop_reason="drained"), "preempted", "drained"),
     ],
 )

@@ -221,6 +221,45 @@ def test_a_node_heard_of_between_looking_and_locking_is_not_lost(
     assert state_of(job) == "RUNNING"
 
 
+def preempted(job: Job, seconds: int) -> None:
+    """An attempt that ran so long and was stopped to make room."""
+    attempt = place(job, gpus(make_node(gpus=1)))
+    [part] = parts_of(attempt)
+    run(part)
+    Attempt.objects.filter(pk=attempt.pk).update(started_at=timezone.now() - timedelta(seconds=seconds))
+    lifecycle.stop_attempt(attempt, "preempted")
+    exit(part, None, "stopped")
+
+
+@pytest.mark.parametrize(("resumable", "left"), [(True, 30), (False, 100)])
+def test_the_time_limit_counts_what_a_job_ran_that_goes_on_but_not_its_waiting(
+    project: Project, resumable: bool, left: int
+) -> None:
+    job = make_job(project, time_limit_seconds=100, resumable=resumable)
+    preempted(job, 40)
+    preempted(job, 30)
+    node = make_node(gpus=1)
+    [part] = parts_of(place(job, gpus(node)))
+    run(part)
+    sweep(after(seconds=left - 3), node)
+    part.refresh_from_db()
+    assert part.wanted == "run"
+    sweep(after(seconds=left + 3), node)
+    part.refresh_from_db()
+    assert part.stop_reason == "timed_out"
+
+
+@pytest.mark.parametrize(("resumable", "then"), [(True, "goes on from its checkpoint"), (False, "starts over")])
+def test_a_preempted_jobs_history_says_why_and_what_follows(project: Project, resumable: bool, then: str) -> None:
+    job = make_job(project, resumable=resumable)
+    preempted(job, 10)
+    told = " ".join(job.events.values_list("text", flat=True))
+    assert f"told to stop: to make room for others; it {then} later." in told
+    assert ("The job is queued again, to go on from its checkpoint." in told) is resumable
+    assert state_of(job) == "QUEUED"
+    assert then in job.attempts.get().cause["advice"]
+
+
 def test_the_time_limit_counts_from_the_start_of_the_attempt(project: Project) -> None:
     node = make_node(gpus=1)
     job = make_job(project, time_limit_seconds=100, retries=3)

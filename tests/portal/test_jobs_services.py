@@ -1,9 +1,11 @@
 """What people may do with jobs, and what they are told when they may not."""
 
+from datetime import timedelta
 from typing import Any
 from unittest import mock
 
 import pytest
+from django.contrib.auth.models import Group
 from django.utils import timezone
 
 from portal.accounts.models import Limit, User
@@ -82,6 +84,9 @@ def test_it_queues_a_job_and_says_who_asked(alice: User, project: Project) -> No
         ({"retries": -1}, "retries"),
         ({"retries": 11}, "retries"),
         ({"priority": 11}, "priority"),
+        ({"tier": "gold"}, "tier"),
+        ({"tier": "premium"}, "tier"),
+        ({"deadline": timezone.now()}, "deadline"),
         ({"name": "x" * 81}, "name"),
         ({"name": "nul\0"}, "name"),
         ({"description": "\ud800"}, "description"),
@@ -232,6 +237,45 @@ def test_retry_submits_a_copy_of_a_finished_job(alice: User, project: Project) -
     assert (copy.copied_from, copy.arguments, copy.priority, copy.state) == (job, ["-x"], 3, "QUEUED")
     job.refresh_from_db()
     assert job.state == "CANCELLED"
+
+
+def test_a_retry_drops_a_deadline_that_has_passed(alice: User, project: Project) -> None:
+    job = submit(alice, project, asked(project, deadline=timezone.now() + timedelta(hours=1), resumable=True))
+    cancel(alice, job)
+    Job.objects.update(deadline=timezone.now() - timedelta(minutes=1))
+    job.refresh_from_db()
+    copy = retry(alice, job)
+    assert (copy.deadline, copy.resumable) == (None, True)
+
+
+def test_premium_jobs_are_for_admins_and_whom_they_let(project: Project) -> None:
+    bob = member(project, "bob", "member")
+    with pytest.raises(Refused, match="admin's permission"):
+        submit(bob, project, asked(project, tier="premium"))
+    Limit.objects.create(user=bob, premium=True)
+    assert submit(bob, project, asked(project, tier="premium")).tier == "premium"
+    assert submit(make_user("ada", is_staff=True), project, asked(project, tier="premium")).tier == "premium"
+    with pytest.raises(Refused, match="idle GPUs"):
+        submit(bob, project, asked(project, tier="premium", opportunistic=True))
+
+
+def test_a_job_counts_for_its_owners_only_group(alice: User, project: Project) -> None:
+    assert submit(alice, project, asked(project)).group is None
+    vision = Group.objects.create(name="vision")
+    alice.groups.add(vision)
+    job = submit(alice, project, asked(project))
+    alice.groups.clear()
+    job.refresh_from_db()
+    assert job.group == vision
+
+
+def test_of_several_groups_it_counts_for_the_one_its_project_is_made_in(alice: User, project: Project) -> None:
+    bob = member(project, "bob", "member")
+    audio, speech, vision = (Group.objects.create(name=name) for name in ("audio", "speech", "vision"))
+    bob.groups.add(vision, speech, audio)
+    assert submit(bob, project, asked(project)).group == audio
+    alice.groups.add(vision)
+    assert submit(bob, project, asked(project)).group == vision
 
 
 def test_who_may_act_on_a_job(alice: User, project: Project) -> None:

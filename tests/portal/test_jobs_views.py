@@ -3,9 +3,11 @@
 import io
 import json
 import zipfile
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Group
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -292,6 +294,10 @@ class TestSubmit:
             "env_vars": "SEED=7\n\nPATH_LIKE=a=b\n",
             "retries": "2",
             "priority": "-3",
+            "resumable": "on",
+            "tier": "basic",
+            "opportunistic": "on",
+            "deadline": "2999-01-02T03:04",
             "name": "mine",
             "description": "a note",
             "time_amount": "90",
@@ -301,6 +307,8 @@ class TestSubmit:
         job = Job.objects.get()
         assert job.arguments == ["--name", "two words", "--lr=0.1"]
         assert job.env_vars == {"SEED": "7", "PATH_LIKE": "a=b"}
+        assert (job.resumable, job.tier, job.opportunistic) == (True, "basic", True)
+        assert job.deadline == datetime(2999, 1, 2, 3, 4, tzinfo=UTC)
         assert (job.retries, job.priority, job.name, job.description, job.time_limit_seconds) == (
             2,
             -3,
@@ -367,6 +375,10 @@ class TestSubmit:
             time_limit_seconds=5400,
             retries=1,
             priority=2,
+            resumable=True,
+            tier="basic",
+            opportunistic=True,
+            deadline=datetime(2999, 1, 2, 3, 4, tzinfo=UTC),
             name="n",
             description="d",
         )
@@ -423,6 +435,15 @@ class TestOneJob:
         Attempt.objects.filter(pk=attempt.pk).update(cause=cause)
         page = browser(lab.alice).get(f"/jobs/{job.pk}/").content.decode()
         assert "A package is &lt;missing&gt;" in page and "Choose another environment." in page
+
+    def test_it_says_what_the_scheduler_may_do_with_it(self, lab: Lab) -> None:
+        group = Group.objects.create(name="vision")
+        job = lab.job(resumable=True, tier="basic", group=group, deadline=datetime(2999, 1, 2, 3, 4, tzinfo=UTC))
+        response = browser(lab.alice).get(f"/jobs/{job.pk}/")
+        page = " ".join(response.content.decode().split())
+        assert "goes on from /checkpoints" in page and "basic; counts for the group vision" in page
+        spec = json.loads(response.context["spec"])
+        assert (spec["resumable"], spec["tier"], spec["deadline"]) == (True, "basic", "2999-01-02T03:04:00+00:00")
 
     def test_the_specification_is_exact(self, lab: Lab) -> None:
         job = lab.job(arguments=["</script>", "ü"], env_vars={"A": "1"})
