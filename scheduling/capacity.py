@@ -51,7 +51,7 @@ class Capacity:
         self.room_of: list[int] = []
         for index, limit in enumerate(snapshot.limits):
             taken = sum(gpus.get(job, 0) for job in limit.jobs) + (0 if coming else limit.leaving)
-            self.room_of.append(limit.max_gpus - taken)
+            self.room_of.append(limit.max_gpus - limit.elsewhere - taken)
             for job in limit.jobs:
                 self._limits_of.setdefault(job, []).append(index)
 

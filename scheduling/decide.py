@@ -3,12 +3,76 @@
 The live loop, the simulator, the preview of a switch and "what would help" all come through here.
 """
 
-from functools import partial
+from collections.abc import Set
+from dataclasses import replace
 
 from scheduling import reserve, tiers
-from scheduling.types import Plan, Policy, Snapshot
+from scheduling.types import Job, JobId, Plan, Policy, Snapshot
+
+TRIES = 4
 
 
 def decide(policy: Policy, snapshot: Snapshot) -> Plan:
-    """Pure like the policy itself. In a lab without reservations and tiers it is the policy's own plan."""
-    return reserve.around(partial(tiers.plan, policy), snapshot)
+    """Pure like the policy itself. In a lab without reservations and tiers it is the policy's own plan.
+
+    Nobody is disturbed in vain: a job that would get the very same GPUs back in the next turn keeps them. Policies that
+    count GPUs without looking at nodes can go to and fro like that, where groups of free ones fall apart.
+    """
+    pinned: set[JobId] = set()
+    for _ in range(TRIES):
+        plan = _decide(policy, _pin(snapshot, pinned))
+        hurt = _hurt(snapshot, plan)
+        if not hurt:
+            return plan
+        after = _decide(policy, _once_given_back(snapshot, plan))
+        vain = {job.id for job in hurt if dict(after.target.get(job.id, {})) == dict(job.now_on)}
+        if not vain:
+            return plan
+        pinned |= vain
+    return _decide(policy, _pin(snapshot, pinned | {job.id for job in hurt}))
+
+
+def _decide(policy: Policy, snapshot: Snapshot) -> Plan:
+    return reserve.around(lambda view: tiers.plan(policy, view), snapshot)
+
+
+def _hurt(snapshot: Snapshot, plan: Plan) -> list[Job]:
+    """Running jobs that lose a GPU."""
+    return [
+        job
+        for job in snapshot.jobs
+        if job.running and any(plan.target.get(job.id, {}).get(node, 0) < gpus for node, gpus in job.now_on.items())
+    ]
+
+
+def _pin(snapshot: Snapshot, jobs: Set[JobId]) -> Snapshot:
+    """The same world in which these jobs keep what they have."""
+    if not jobs:
+        return snapshot
+    return replace(
+        snapshot,
+        jobs=tuple(
+            replace(job, preemptible=False, elastic=False, base=job.now_on) if job.id in jobs else job
+            for job in snapshot.jobs
+        ),
+    )
+
+
+def _once_given_back(snapshot: Snapshot, plan: Plan) -> Snapshot:
+    """The world when the plan has been carried out, all that is asked back is free, and nothing else has happened."""
+    free = {node.id: node.free + node.leaving for node in snapshot.nodes}
+    jobs: list[Job] = []
+    for job in snapshot.jobs:
+        target = {} if job.stopping else dict(plan.target.get(job.id, {}))
+        for node in {*target, *job.now_on} & free.keys() if not job.stopping else ():
+            free[node] += job.now_on.get(node, 0) - target.get(node, 0)
+        if job.stopping:
+            jobs.append(job)
+        elif not target:
+            jobs.append(replace(job, now_on={}, base={}))
+        else:
+            home = min(target, key=lambda node: (-target[node], node))
+            started = {home: min(target[home], job.min_gpus)} if job.elastic else target
+            jobs.append(replace(job, now_on=target, base=job.base if job.running else started))
+    nodes = tuple(replace(node, free=max(0, free[node.id]), leaving=0) for node in snapshot.nodes)
+    return replace(snapshot, nodes=nodes, jobs=tuple(jobs), state=plan.state)

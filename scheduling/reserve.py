@@ -79,7 +79,12 @@ def _clear(snapshot: Snapshot, active: list[Reservation]) -> tuple[Snapshot, dic
             lacking -= give[item.node]
     if not asked:
         return snapshot, asked
-    return replace(snapshot, nodes=tuple(nodes.values()), jobs=tuple(jobs.values())), asked
+    before = {job.id: job.gpus for job in snapshot.jobs}
+    limits = tuple(
+        replace(limit, leaving=limit.leaving + sum(before[id] - jobs[id].gpus for id in limit.jobs & asked.keys()))
+        for limit in snapshot.limits
+    )
+    return replace(snapshot, nodes=tuple(nodes.values()), jobs=tuple(jobs.values()), limits=limits), asked
 
 
 def _split(snapshot: Snapshot, ahead: list[Reservation]) -> tuple[Snapshot, list[Part]]:

@@ -64,6 +64,7 @@ class _World:
         self.free = {node.id: node.free for node in self.snapshot.nodes}
         self.leaving = {node.id: node.leaving for node in self.snapshot.nodes}
         self.jobs = {job.id: job for job in self.snapshot.jobs}
+        self.held = {job.id: job.gpus if job.running else 0 for job in self.snapshot.jobs}
         self.gone: set[JobId] = set()
         self.target: dict[JobId, Placement] = {job.id: job.now_on for job in self.snapshot.jobs if job.running}
         self.reasons: dict[JobId, str] = {}
@@ -116,11 +117,16 @@ class _World:
         )
 
     def _limit(self, limit: Limit, here: set[JobId]) -> Limit:
-        """GPUs of members in other layers count as used."""
-        elsewhere = sum(
-            sum(self.target.get(job, {}).values()) for job in limit.jobs if job not in here and job in self.jobs
+        """GPUs of members in other layers count as used, and what members were just asked for until it is free."""
+        elsewhere = leaving = 0
+        for id in limit.jobs & self.jobs.keys():
+            if id in here:
+                leaving += self.held[id] - self.jobs[id].gpus
+            else:
+                elsewhere += max(self.held[id], sum(self.target.get(id, {}).values()))
+        return replace(
+            limit, jobs=limit.jobs & here, leaving=limit.leaving + leaving, elsewhere=limit.elsewhere + elsewhere
         )
-        return replace(limit, jobs=limit.jobs & here, leaving=limit.leaving + elsewhere)
 
     def _needs(self, policy: Policy, name: str) -> tuple[dict[JobId, Placement], "Counter[NodeId]"]:
         """What its waiting jobs are to start on, now or soon, and by node what of it lower layers must give first."""

@@ -169,6 +169,8 @@ class Limit:
     jobs: frozenset[JobId]
     leaving: int = 0
     """GPUs that its jobs were asked to give back and still hold: they count until they are free."""
+    elsewhere: int = 0
+    """GPUs that its jobs hold which are not in the snapshot, because another layer decides about them."""
     soft: bool = False
     """May be exceeded on GPUs that nobody within a limit wants; what is beyond it is the first to go."""
 

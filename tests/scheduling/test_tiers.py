@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from scheduling import registry, tiers
 from scheduling.check import violations
+from scheduling.decide import decide
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fifo import Fifo
 from scheduling.types import Limit, Plan, Snapshot
@@ -19,7 +20,7 @@ MANY = settings(max_examples=EXAMPLES, deadline=None)
 
 
 def plan(snapshot: Snapshot) -> Plan:
-    return tiers.plan(FIFO, snapshot)
+    return decide(FIFO, snapshot)
 
 
 def test_premium_goes_before_standard_whoever_came_first() -> None:
@@ -77,7 +78,7 @@ def test_beyond_a_soft_limit_jobs_run_on_what_is_left_and_go_first() -> None:
 
 def test_a_strict_policy_lets_no_lower_job_pass_that_could_not_make_room_again() -> None:
     lab = draw({"a": 4}, running("1", {"a": 2}), waiting("2", 4, tier="premium"), waiting("3", 1))
-    done = tiers.plan(Fifo(strict=True), lab)
+    done = decide(Fifo(strict=True), lab)
     assert sizes(done) == {"1": 2}
     assert done.reasons["3"] == "Jobs of the premium tier are ahead of it, and jobs start strictly in order."
 
@@ -90,14 +91,14 @@ def test_with_one_layer_the_plan_is_the_policy_s_own() -> None:
 @given(snapshot=snapshots())
 def test_each_layer_keeps_its_own_state(snapshot: Snapshot) -> None:
     lab = replace(snapshot, state={"wish": {}, tiers.OTHERS: {"basic": {"wish": {}}}})
-    assert violations(lab, tiers.plan(ElasticFifo(), lab)) == []
+    assert violations(lab, decide(ElasticFifo(), lab)) == []
 
 
 @EVERY
 @MANY
 @given(snapshot=snapshots())
 def test_laws_of_tiers_no_plan_violates_anything_and_each_waiting_job_is_told_why(key: str, snapshot: Snapshot) -> None:
-    done = tiers.plan(registry.build(key, {}), snapshot)
+    done = decide(registry.build(key, {}), snapshot)
     assert violations(snapshot, done) == []
     left_out = {job.id for job in snapshot.jobs if job.waiting and not done.target.get(job.id)}
     assert set(done.reasons) == left_out
@@ -109,7 +110,7 @@ def test_laws_of_tiers_no_plan_violates_anything_and_each_waiting_job_is_told_wh
 def test_laws_of_tiers_an_unchanged_world_comes_to_rest(key: str, snapshot: Snapshot, data: Any) -> None:
     class Tiered:
         title = explanation = ""
-        plan = staticmethod(lambda seen: tiers.plan(registry.build(key, {}), seen))
+        plan = staticmethod(lambda seen: decide(registry.build(key, {}), seen))
 
     world = World.of(snapshot)
     for _ in range(40):
