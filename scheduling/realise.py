@@ -197,7 +197,8 @@ def _serve(
                     victims.pop()
                 where = _fit(later, job, least, count)
         if where is None:
-            vain.add(terms)
+            if count:
+                vain.add(terms)
             if limited := reasons.limited(job, later):
                 why[job.id] = limited
             else:

@@ -34,6 +34,11 @@ def test_it_stops_no_more_than_it_takes() -> None:
     assert sizes(decide(snapshot, {"3": 3}, order="321")) == {"1": 1}
 
 
+def test_a_job_that_is_to_have_none_spoils_nothing_for_those_behind_it() -> None:
+    first, second = waiting("1", 1, 4, elastic=True), waiting("2", 1, 4, elastic=True)
+    assert sizes(decide(draw({"a": 4}, first, second), {"2": 4}, order="12")) == {"2": 4}
+
+
 def test_it_lets_a_job_that_cannot_stop_go_on() -> None:
     snapshot = draw({"a": 4}, running("1", {"a": 4}), waiting("2", 4))
     assert sizes(decide(snapshot, {"2": 4}, order="21")) == {"1": 4}
