@@ -35,6 +35,7 @@ from portal.wake import wake_job_viewers
 from scheduling import registry, types
 from scheduling.capacity import in_turn
 from scheduling.check import violations
+from scheduling.decide import decide
 from scheduling.types import Plan, Policy, Snapshot
 from scheduling.version import version_of
 
@@ -164,7 +165,7 @@ def plan_within(policy: Policy, snapshot: Snapshot, seconds: float) -> Plan:
 
     def think() -> None:
         try:
-            answer.append(policy.plan(snapshot))
+            answer.append(decide(policy, snapshot))
         except Exception as error:
             logger.exception("the policy failed")
             trouble.append(error)

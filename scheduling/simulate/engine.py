@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from scheduling.check import violations
+from scheduling.decide import decide
+from scheduling.decide import decide
 from scheduling.simulate.ledger import Ledger
 from scheduling.simulate.result import JobResult, Outcome, Result
 from scheduling.simulate.settle import Refused, base_of, clean
@@ -24,6 +26,7 @@ from scheduling.types import Account, Job, JobId, Limit, Node, NodeId, Placement
 IDLE_TURNS = 300
 """So many turns without anything under way, and those who wait would wait for ever."""
 NEVER = float("inf")
+MOST_TICK = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +58,9 @@ class Loss:
 class Options:
     release_seconds: float = 10.0
     """From asking GPUs back to their being free: the class measured on real containers."""
-    loop_seconds: float = 3.0
-    """The live loop looks again this soon after it resized something or started an elastic job."""
     tick_seconds: float = 300.0
-    """A policy whose jobs wait, or might be changed, is asked at least this often."""
+    """A policy that does not say when time alone may change its mind (``Plan.again_at``) is asked this long after the
+    last turn, and then, as long as nothing happens, after twice as long each time, up to an hour."""
     losses: Sequence[Loss] = ()
     until: float | None = None
     """The clock stops here; what has not ended by then is unfinished."""
@@ -143,6 +145,7 @@ class Engine:
         """When how many GPUs were there."""
         self.total = 0
         self.again_at = NEVER
+        self.tick = options.tick_seconds
         for node in nodes:
             self.nodes[node.id] = node
             self.free[node.id], self.leaving[node.id] = node.total - node.leaving, node.leaving
@@ -178,12 +181,12 @@ class Engine:
                 break
             idle = 0 if self.events else idle + 1
             self.go(at)
-            looks = at >= self.again_at
+            happened = False
             while self.events and self.events[0][0] <= at:
                 _, _, _, kind, about = heapq.heappop(self.events)
-                looks = self.happen(kind, about) or looks
-            if looks:
-                self.turn()
+                happened = self.happen(kind, about) or happened
+            if happened or at >= self.again_at:
+                self.turn(happened=happened)
         if until < NEVER:
             self.go(max(until, self.now))
 
@@ -219,7 +222,8 @@ class Engine:
 
     # --- one turn
 
-    def turn(self) -> None:
+    def turn(self, *, happened: bool = True) -> None:
+        """``happened`` is false when nothing but time asks for it."""
         self.again_at = NEVER
         if not self.could_change():
             return
@@ -227,11 +231,13 @@ class Engine:
         plan = self.ask(snapshot)
         if wrong := violations(snapshot, plan):
             raise Refused(" ".join(wrong[:10]))
+        changed = self.apply(snapshot, plan) or plan.state != self.state
         self.state = plan.state
-        again = self.apply(snapshot, plan)
         if plan.again_at is not None and plan.again_at > self.now:
-            again = min(again, plan.again_at)
-        self.again_at = min(again, self.now + self.options.tick_seconds)
+            self.again_at = plan.again_at
+        else:
+            self.tick = self.options.tick_seconds if changed or happened else min(2 * self.tick, MOST_TICK)
+            self.again_at = self.now + self.tick
 
     def could_change(self) -> bool:
         """Somebody waits, or somebody who runs may be resized or stopped."""
@@ -244,7 +250,7 @@ class Engine:
     def ask(self, snapshot: Snapshot) -> Plan:
         self.turns += 1
         began = self.clock() if self.clock else 0.0
-        plan = self.policy.plan(snapshot)
+        plan = decide(self.policy, snapshot)
         if self.clock:
             self.decision_ms.append((self.clock() - began) * 1000)
         if self.on_turn:
@@ -269,15 +275,16 @@ class Engine:
             self.ledger.accounts(self.now), self.reservations,
         )  # fmt: skip
 
-    def apply(self, snapshot: Snapshot, plan: Plan) -> float:
-        """Does what the plan says. Returns when it wants another look for it."""
-        again = NEVER
+    def apply(self, snapshot: Snapshot, plan: Plan) -> bool:
+        """Does what the plan says; true when that changed anything."""
+        changed = False
         for job in snapshot.jobs:
             target = plan.target.get(job.id)
             if not target and not job.now_on:
                 continue
             live = self.lives[job.id]
             if target is not job.now_on and (target := clean(target or {})) != job.now_on:
+                changed = True
                 if not target:
                     self.stop(live)
                     continue
@@ -285,10 +292,8 @@ class Engine:
                     self.resize(live, target)
                 else:
                     self.start(live, target)
-                if job.elastic:
-                    again = self.now + self.options.loop_seconds
             self.choose_batch(live, plan.batches.get(job.id, 0))
-        return again
+        return changed
 
     # --- what happens to a job
 

@@ -5,8 +5,11 @@ For worlds in which a whole allocation is applied in one stroke: rounds of 60 se
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from scheduling.check import violations
+from scheduling.decide import decide
+from scheduling.decide import decide
 from scheduling.types import Job, JobId, Placement, Plan, Policy, Snapshot
 
 MOST_TURNS = 30
@@ -22,10 +25,10 @@ def settle(
 ) -> tuple[Plan, Snapshot]:
     """The last plan, and the world at rest that it describes.
 
-    ``ask`` replaces ``policy.plan``, to measure or record it. With ``movable`` no job has a base: each may change all
+    ``ask`` replaces ``decide``, to measure or record it. With ``movable`` no job has a base: each may change all
     its GPUs at once. Raises ``Refused`` for a plan that breaks a rule.
     """
-    ask = ask or policy.plan
+    ask = ask or partial(decide, policy)
     at_first = {job.id: job for job in snapshot.jobs}
     for _ in range(MOST_TURNS):
         plan = ask(snapshot)
