@@ -12,6 +12,7 @@ from scheduling.policies.ffdl import Ffdl
 from scheduling.policies.fifo import Fifo
 from scheduling.policies.round_robin import RoundRobin
 from scheduling.policies.srjf import Srjf
+from scheduling.policies.themis import Themis
 from scheduling.policies.tiresias import Tiresias
 from scheduling.types import Policy
 
@@ -23,6 +24,7 @@ POLICIES: dict[str, type[Policy]] = {
     "tiresias": Tiresias,
     "fair_share": FairShare,
     "afs": Afs,
+    "themis": Themis,
     "ffdl": Ffdl,
 }
 DEFAULT = "elastic_fifo"

@@ -4,6 +4,7 @@ They decide how many GPUs each job should have here, and leave it to ``realise``
 """
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 from scheduling import estimates, reasons
 from scheduling.capacity import Capacity
@@ -22,7 +23,10 @@ class Pool:
     Each running job starts with what it cannot lose.
     """
 
-    def __init__(self, snapshot: Snapshot, *, resize: bool = True, preempt: bool = False) -> None:
+    def __init__(
+        self, snapshot: Snapshot, *, resize: bool = True, preempt: bool = False, kept: AbstractSet[JobId] = frozenset()
+    ) -> None:
+        """``kept``: running jobs that are not to be stopped in this turn."""
         capacity = Capacity(snapshot, coming=True)
         self.free = sum(capacity.free.values())
         self.count: dict[JobId, int] = {}
@@ -42,7 +46,7 @@ class Pool:
                 self.least[job.id] = job.gpus - (capacity.spare(job) if here and resize else 0)
                 self.free += job.gpus if here else 0
                 self.count[job.id] = 0
-                if not (here and preempt and job.preemptible):
+                if not (here and preempt and job.preemptible and job.id not in kept):
                     self.count[job.id] = self.least[job.id]
                     self.free -= self.least[job.id] if here else 0
                 self._use(job.id, self.count[job.id])

@@ -1,0 +1,140 @@
+"""Finish-time fairness: who is worst off compared with a share of its own gets the next GPU."""
+
+import heapq
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+from math import ceil
+from typing import ClassVar
+
+from scheduling import estimates, reasons
+from scheduling.capacity import Capacity
+from scheduling.fairness import Shares
+from scheduling.params import param
+from scheduling.realise import realise
+from scheduling.sharing import Pool, most, next_size, settle
+from scheduling.types import Job, JobId, Plan, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Themis:
+    """Themis (Mahajan et al., NSDI'20). Metric, filter f and leases are confirmed from secondary sources only.
+
+    Reconstruction: the scheduler itself estimates each rho, so nobody can lie, and the auction with its payments becomes
+    a greedy max-min: the next GPUs go to the job with the largest rho that falls by them. First only the worst
+    ``1 - fairness`` of all jobs are served, until each is as well off as alone; then everybody.
+    """
+
+    title: ClassVar[str] = "Finish-time fairness (Themis)"
+    explanation: ClassVar[str] = (
+        "Each job should end no later than if it had an equal share of the cluster for itself; the one that is furthest "
+        "from that gets the next GPUs. What a job was given is its own for a while, then it is shared out again."
+    )
+
+    fairness: float = param(
+        0.8,
+        "Fairness",
+        "This part of the jobs, the best off, waits until the others are as well off as alone on their share. "
+        "Larger means fairer, smaller that more jobs share what is free.",
+        least=0.0,
+        most=1.0,
+    )
+    lease_minutes: float = param(
+        20.0,
+        "Minutes a job keeps what it was given",
+        "Until then it is not stopped, and keeps up to an equal share unless others could not start. "
+        "Then all it has is shared out again.",
+        least=0.0,
+        most=10_080.0,
+    )
+    tolerance: float = param(
+        0.25,
+        "How much worse is worse",
+        "A job loses GPUs only to one whose rho is larger by this part. Larger means fewer interruptions.",
+        least=0.0,
+        most=10.0,
+    )
+    pays_within_seconds: float = param(
+        300.0,
+        "Growing must pay within seconds",
+        "A running job takes more GPUs only if it makes up for the interruption in this time. "
+        "Larger means more frequent changes.",
+        least=0.0,
+        most=86_400.0,
+    )
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        shares = Shares(snapshot)
+        ends = {
+            job.id: (job.since or job.started_at or 0.0) + 60 * self.lease_minutes
+            for job in snapshot.jobs
+            if job.running
+        }
+        leased = {id for id, end in ends.items() if end > snapshot.now}
+        pool = Pool(snapshot, preempt=True, kept=leased)
+        jobs = [job for job in snapshot.jobs if job.running or (job.waiting and job.id not in pool.impossible)]
+        alone = {job.id: shares.rho(job) for job in jobs}
+
+        def deserves(job: Job) -> tuple[int, float, tuple[int, float, JobId]]:
+            """The smallest goes first: those without GPUs, by how late they already are, then by rho."""
+            if count := pool.count.get(job.id, 0):
+                return (0, -shares.rho(job, count), job.turn)
+            return (-job.priority - 1, -alone[job.id] * (1 + self.tolerance if job.running else 1), job.turn)
+
+        order = sorted(jobs, key=deserves)
+        order.sort(key=lambda job: not pool.count.get(job.id))
+        for job in order:
+            if not pool.count.get(job.id):
+                pool.take(job, pool.least[job.id] if job.running else job.min_gpus)
+        self._grow(order, pool, shares, leased)
+        wanted = settle(snapshot, pool.count, self.pays_within_seconds)
+        batches = {job.id: estimates.batch(job, wanted.get(job.id, 0)) for job in jobs if job.free_speed}
+
+        later = [end for end in ends.values() if end > snapshot.now] if len(pool.count) < len(jobs) else []
+
+        def sentence(job: Job, capacity: Capacity, ahead: int) -> str:
+            return (
+                f"{reasons.shortage(job, capacity, ahead).removesuffix('.')}; even with its share of {shares.each:.1f} GPUs "
+                f"from now on it takes {alone[job.id]:.1f} times as long as if it had had that from the start, "
+                "and who is worse off goes first."
+            )
+
+        return realise(
+            snapshot,
+            order,
+            wanted,
+            why=pool.impossible,
+            batches=batches,
+            short=sentence,
+            again_at=min(later, default=None),
+        )
+
+    def _grow(self, jobs: Sequence[Job], pool: Pool, shares: Shares, leased: Set[JobId]) -> None:
+        for job in jobs:
+            if job.id in leased and pool.count.get(job.id):
+                keeps = min(job.gpus, ceil(shares.each)) - pool.count[job.id]
+                pool.take(job, max(0, min(pool.free, keeps)))
+        served = [job for job in jobs if pool.count.get(job.id)]
+        by_rho = sorted(served, key=lambda job: (-shares.rho(job, pool.count[job.id]), job.turn))
+        _to_the_worst(by_rho[: ceil((1 - self.fairness) * len(served))], pool, shares, self.tolerance, until=1.0)
+        _to_the_worst(served, pool, shares, self.tolerance, until=0.0)
+
+
+def _to_the_worst(jobs: Iterable[Job], pool: Pool, shares: Shares, tolerance: float, until: float) -> None:
+    """The next GPUs to the job with the largest rho, as long as that is more than ``until``.
+
+    What a job holds it keeps unless another one is worse off by the tolerance.
+    """
+    heap: list[tuple[float, tuple[int, float, JobId], int, Job]] = []
+
+    def push(job: Job) -> None:
+        count = pool.count[job.id]
+        rho = shares.rho(job, count) * (1 + tolerance if count < job.gpus else 1)
+        if rho > until and (size := next_size(job, count, most(job))):
+            heapq.heappush(heap, (-rho, job.turn, size, job))
+
+    for job in jobs:
+        push(job)
+    while heap and pool.free:
+        _, _, size, job = heapq.heappop(heap)
+        if pool.take(job, size - pool.count[job.id]):
+            push(job)
