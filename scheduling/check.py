@@ -12,7 +12,9 @@ def violations(snapshot: Snapshot, plan: Plan) -> list[str]:
     nodes = {node.id for node in snapshot.nodes}
     found = [f"Job {job} is not in the snapshot." for job in plan.target if job not in known]
     for job in snapshot.jobs:
-        found += _job(job, plan.target.get(job.id, {}), nodes)
+        target = plan.target.get(job.id, {})
+        if target or job.now_on:
+            found += _job(job, target, nodes)
     found += _nodes(snapshot, plan)
     found += _limits(snapshot, plan)
     found += [f"The reason for job {job} is empty." for job, reason in plan.reasons.items() if not reason.strip()]
@@ -20,6 +22,13 @@ def violations(snapshot: Snapshot, plan: Plan) -> list[str]:
 
 
 def _job(job: Job, target: Placement, nodes: set[str]) -> Iterator[str]:
+    if (
+        target is job.now_on
+        and not job.stopping
+        and job.min_gpus <= job.gpus <= job.max_gpus
+        and target.keys() <= nodes
+    ):
+        return  # it keeps what it has: most jobs of most plans
     count = sum(target.values())
     if any(gpus < 0 or type(gpus) is not int for gpus in target.values()):
         yield f"Job {job.id} is given a part of a GPU, or less than none."
@@ -68,7 +77,10 @@ def _nodes(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     names = {node.id: node.name for node in snapshot.nodes}
     given: Counter[str] = Counter()
     for job in snapshot.jobs:
-        more = _added(job, plan.target.get(job.id, {}))
+        target = plan.target.get(job.id)
+        if not target or target is job.now_on:
+            continue
+        more = _added(job, target)
         given.update(more)
         for node in more:
             if job.nodes is not None and node not in job.nodes:

@@ -91,7 +91,8 @@ class ElasticFifo:
                 why[job.id] = reasons.in_line(line[0], ahead)
             else:
                 why[job.id] = reasons.shortage(job, now, ahead)
-        return Plan(now.held, why, {"wish": wish})
+        again_at = min(wish.values()) + self.grow_after_seconds if wish else None
+        return Plan(now.held, why, {"wish": wish}, again_at=again_at)
 
     def _grow(
         self, snapshot: Snapshot, now: Capacity, later: Capacity, running: Sequence[Job]

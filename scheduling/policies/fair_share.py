@@ -3,7 +3,9 @@
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import log
+from operator import mul
 from typing import Any, ClassVar
 
 from scheduling import estimates, reasons
@@ -264,7 +266,7 @@ def _tree(snapshot: Snapshot, half_life_days: float) -> tuple[_Part, dict[JobId,
         key = (account.parent, account.name)
         if key not in parts:
             above = _above(account, by_name)
-            late = sum(_decayed(seconds, days, half_life_days) for days, seconds in enumerate(account.used))
+            late = sum(map(mul, account.used, _weights(len(account.used), half_life_days)))
             parts[key] = _Part(
                 account.name, max(account.weight, LEAST_WEIGHT), late, above=part(above[0]) if above else root
             )
@@ -301,6 +303,11 @@ def _above(account: Account, by_name: Mapping[str, Account]) -> list[Account]:
         found.append(parent)
         parent = by_name.get(parent.parent)
     return [] if account in found else found
+
+
+@lru_cache(maxsize=64)
+def _weights(days: int, half_life_days: float) -> tuple[float, ...]:
+    return tuple(_decayed(1.0, ago, half_life_days) for ago in range(days))
 
 
 def _decayed(gpu_seconds: float, days_ago: int, half_life_days: float) -> float:

@@ -11,11 +11,11 @@ were measured in: see ``rounds``.
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any, Literal
 
 from scheduling.check import violations
-from scheduling.decide import decide
 from scheduling.decide import decide
 from scheduling.simulate.ledger import Ledger
 from scheduling.simulate.result import JobResult, Outcome, Result
@@ -27,6 +27,17 @@ IDLE_TURNS = 300
 """So many turns without anything under way, and those who wait would wait for ever."""
 NEVER = float("inf")
 MOST_TICK = 3600.0
+
+NAMES = [item.name for item in fields(Job)]
+EVERYTHING = attrgetter(*NAMES)
+"""With it a job with new facts is made three times as fast as by ``replace``: that is half the time of a simulation."""
+SERVED, RUN_SECONDS, RESTARTS, LOST, WORK, SPEED, FREE_SPEED, PROGRESS, BATCH = map(
+    NAMES.index,
+    (
+        "served_gpu_seconds", "run_seconds", "restarts", "lost_gpu_seconds_if_stopped",
+        "work", "speed", "free_speed", "progress", "batch",
+    ),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,8 @@ class Options:
     tick_seconds: float = 300.0
     """A policy that does not say when time alone may change its mind (``Plan.again_at``) is asked this long after the
     last turn, and then, as long as nothing happens, after twice as long each time, up to an hour."""
+    window_seconds: float = 0.0
+    """What happens within so many seconds of the first event is decided together, at their end: months go faster."""
     losses: Sequence[Loss] = ()
     until: float | None = None
     """The clock stops here; what has not ended by then is unfinished."""
@@ -174,9 +187,9 @@ class Engine:
 
     def live(self) -> None:
         until = NEVER if self.options.until is None else self.options.until
-        idle = 0
+        idle, due = 0, NEVER
         while self.events or (self.lives and idle < IDLE_TURNS):
-            at = min(self.events[0][0] if self.events else NEVER, self.again_at)
+            at = min(self.events[0][0] if self.events else NEVER, self.again_at, due)
             if at > until or at == NEVER:
                 break
             idle = 0 if self.events else idle + 1
@@ -185,8 +198,11 @@ class Engine:
             while self.events and self.events[0][0] <= at:
                 _, _, _, kind, about = heapq.heappop(self.events)
                 happened = self.happen(kind, about) or happened
-            if happened or at >= self.again_at:
-                self.turn(happened=happened)
+            if happened and due == NEVER:
+                due = at + self.options.window_seconds
+            if at >= due or at >= self.again_at:
+                self.turn(happened=due < NEVER)
+                due = NEVER
         if until < NEVER:
             self.go(max(until, self.now))
 
@@ -462,18 +478,17 @@ class Engine:
         """Writes the facts of now into its ``Job``."""
         job = live.job
         known = live.run.known(job.now_on, live.chosen)
-        live.job = replace(
-            job,
-            served_gpu_seconds=live.served_before + live.served,
-            run_seconds=live.run_seconds,
-            restarts=max(0, live.attempts - 1),
-            lost_gpu_seconds_if_stopped=0.0 if live.submission.checkpoint_seconds is None else live.since_saved,
-            work=known.work,
-            speed=known.speed,
-            free_speed=known.free_speed,
-            progress=known.progress,
-            batch=known.batch or job.batch,
-        )
+        facts = list(EVERYTHING(job))
+        facts[SERVED] = live.served_before + live.served
+        facts[RUN_SECONDS] = live.run_seconds
+        facts[RESTARTS] = max(0, live.attempts - 1)
+        facts[LOST] = 0.0 if live.submission.checkpoint_seconds is None else live.since_saved
+        facts[WORK] = known.work
+        facts[SPEED] = known.speed
+        facts[FREE_SPEED] = known.free_speed
+        facts[PROGRESS] = known.progress
+        facts[BATCH] = known.batch or job.batch
+        live.job = Job(*facts)
         live.fresh = True
 
     def schedule(self, live: Live) -> None:

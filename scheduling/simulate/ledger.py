@@ -30,6 +30,8 @@ class Ledger:
         self.used = np.zeros((len(self._accounts), bins))
         """By account, what was held in each bin; the last column is the present one."""
         self.bin = 0
+        self._latest = [0.0] * len(self._accounts)
+        """Of the present bin, not yet in ``used``: adding to a list is quick."""
         self._news_at = now
         for row, account in enumerate(self._accounts):
             for day, seconds in enumerate(account.used[:days]):
@@ -67,6 +69,11 @@ class Ledger:
         accounts = self._accounts_of.get(job)
         if not accounts:
             return
+        since = self.now + self.bin * BIN
+        if start >= since and start + seconds <= since + BIN:
+            for index in accounts:
+                self._latest[index] += seconds * gpus
+            return
         self._roll(start + seconds)
         first = int((start - self.now) / BIN)
         last = max(first, ceil((start + seconds - self.now) / BIN) - 1)
@@ -84,6 +91,7 @@ class Ledger:
             return ()
         if now >= self._news_at:
             self._roll(now)
+            self._flush()
             self._news_at = now + NEWS
             by_day = self.used.reshape(len(self._accounts), self.days, self.per_day).sum(axis=2)[:, ::-1]
             for index, row in enumerate(by_day.tolist()):
@@ -92,14 +100,20 @@ class Ledger:
                     self._accounts[index] = replace(self._accounts[index], used=used)
             self._told_accounts = None
         if self._told_accounts is None:
-            self._told_accounts = tuple(self._accounts)
+            self._told_accounts = tuple(account for account in self._accounts if account.jobs)
         return self._told_accounts
+
+    def _flush(self) -> None:
+        if self._accounts:
+            self.used[:, -1] += self._latest
+            self._latest = [0.0] * len(self._accounts)
 
     def _roll(self, now: float) -> None:
         """Moves the window on."""
         ahead = int((now - self.now) / BIN) - self.bin
         if ahead <= 0:
             return
+        self._flush()
         self.bin += ahead
         if ahead >= self.used.shape[1]:
             self.used[:] = 0.0

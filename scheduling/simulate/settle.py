@@ -9,7 +9,6 @@ from functools import partial
 
 from scheduling.check import violations
 from scheduling.decide import decide
-from scheduling.decide import decide
 from scheduling.types import Job, JobId, Placement, Plan, Policy, Snapshot
 
 MOST_TURNS = 30

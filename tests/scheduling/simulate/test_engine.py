@@ -81,7 +81,7 @@ def test_gpus_asked_back_are_leaving_and_nobody_has_them_meanwhile() -> None:
         views[snapshot.now] = (snapshot.nodes[0].free, snapshot.nodes[0].leaving)
 
     long = Submission(job("x", 0, 1, 2, elastic=True), Plain(100, Curve((1.0, 2.0))))
-    run("elastic_fifo", nodes(a=2), long, rigid("y", 20, 1, 10), on_turn=note)
+    run("elastic_fifo", nodes(a=2), long, rigid("y", 20, 1, 10), rigid("z", 23, 1, 10), on_turn=note)
     assert views[20] == (0, 0)
     assert views[23] == (0, 1)
     assert views[30] == (1, 0)
