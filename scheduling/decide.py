@@ -38,11 +38,12 @@ def _decide(policy: Policy, snapshot: Snapshot) -> Plan:
 
 def _hurt(snapshot: Snapshot, plan: Plan) -> list[Job]:
     """Running jobs that lose a GPU."""
-    return [
-        job
-        for job in snapshot.jobs
-        if job.running and any(plan.target.get(job.id, {}).get(node, 0) < gpus for node, gpus in job.now_on.items())
-    ]
+    hurt = []
+    for job in snapshot.jobs:
+        target = plan.target.get(job.id, {})
+        if target is not job.now_on and job.running and any(target.get(node, 0) < n for node, n in job.now_on.items()):
+            hurt.append(job)
+    return hurt
 
 
 def _pin(snapshot: Snapshot, jobs: Set[JobId]) -> Snapshot:
@@ -63,6 +64,9 @@ def _once_given_back(snapshot: Snapshot, plan: Plan) -> Snapshot:
     free = {node.id: node.free + node.leaving for node in snapshot.nodes}
     jobs: list[Job] = []
     for job in snapshot.jobs:
+        if job.running and plan.target.get(job.id) is job.now_on:
+            jobs.append(job)
+            continue
         target = {} if job.stopping else dict(plan.target.get(job.id, {}))
         for node in {*target, *job.now_on} & free.keys() if not job.stopping else ():
             free[node] += job.now_on.get(node, 0) - target.get(node, 0)

@@ -108,7 +108,7 @@ def act(
     gone = {job.id for job in stopped}
     for job in stopped:
         now.evict(job)
-    staying = [job for job in running if job.id not in gone]
+    staying = [job for job in running if job.id not in gone and later.held[job.id] is not job.now_on]
     shrink_to(now, later, staying)
     for job in served:
         if missing := start(job, now, later.held[job.id]):
