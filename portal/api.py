@@ -16,7 +16,7 @@ from rest_framework.viewsets import ViewSetMixin
 
 from portal.accounts.api import Me, Tokens
 from portal.cluster.api import Environments, Nodes
-from portal.control.api import Policies, Policy
+from portal.control.api import Cycles, Policies, Policy, PolicyHistory, PolicyPreview, PolicyUndo
 from portal.jobs.api import Attempts, Events, Jobs
 from portal.jobs.log_api import Log, Outputs, Streams
 from portal.projects.api import Code, Gallery, Members, Projects
@@ -94,6 +94,10 @@ v1 = [
     at("nodes/<int:pk>/drain/", Nodes, post="drain"),
     at("nodes/<int:pk>/resume/", Nodes, post="resume"),
     path("policy/", Policy.as_view(), name="policy"),
+    path("policy/preview/", PolicyPreview.as_view(), name="policy-preview"),
+    path("policy/undo/", PolicyUndo.as_view(), name="policy-undo"),
+    at("policy/history/", PolicyHistory, get="list"),
+    at("cycles/", Cycles, get="list"),
     path("policies/", Policies.as_view(), name="policies"),
 ]
 

@@ -1,7 +1,8 @@
 """A policy's parameters as a form, built from what the policy says of itself."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 from django import forms
 
@@ -30,3 +31,17 @@ class PolicyForm(forms.Form):
             data, initial={item.name: item.default for item in policy.params} | dict(in_force or {}), prefix="p"
         )
         self.fields.update({item.name: field_for(item) for item in policy.params})
+        self.policy = policy
+
+    def groups(self) -> Iterator[tuple[str, list[forms.BoundField]]]:
+        """Parameters under the headings their policy gives them, the nameless group first."""
+        headings = dict.fromkeys(["", *(item.group for item in self.policy.params)])
+        for heading in headings:
+            if fields := [self[item.name] for item in self.policy.params if item.group == heading]:
+                yield heading, fields
+
+
+def query_of(policy: str, params: Mapping[str, Any]) -> str:
+    """A link's query that fills the form with these: a box that is not ticked is left out, as browsers do."""
+    said = {f"p-{name}": "on" if value is True else value for name, value in params.items() if value is not False}
+    return urlencode({"policy": policy, "set": 1, **said})

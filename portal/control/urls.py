@@ -17,4 +17,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     *agent_routes,
     path("admin/", views.admin, name="admin"),
     path("admin/policy/", views.policy, name="policy"),
+    path("admin/policy/preview/", views.policy_preview, name="policy-preview"),
+    path("admin/policy/undo/", views.policy_undo, name="policy-undo"),
 ]

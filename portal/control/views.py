@@ -1,25 +1,46 @@
-"""The admin's entrance, and the page where the scheduling policy is chosen."""
+"""The admin's entrance, and the pages where the scheduling policy is chosen, previewed, switched and undone."""
 
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.auth.models import Group
+from django.core.paginator import Page, Paginator
 from django.db.models import Q
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_http_methods, require_safe
+from django.urls import NoReverseMatch, reverse
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from portal.accounts.models import Limit, User
 from portal.accounts.permissions import admin_required, signed_in
 from portal.cluster.models import LIVE_NODE, Node
-from portal.control import services
-from portal.control.forms import PolicyForm
+from portal.control import preview, services
+from portal.control.forms import PolicyForm, query_of
 from portal.control.models import Cycle, Leader, SchedulerConfig
 from portal.jobs.models import Job, JobState
+from portal.refused import Refused
 from scheduling import registry
+from scheduling.changes import Change, Kind
+from scheduling.types import Placement
 
-SWITCHES_SHOWN = 15
+SWITCHES_SHOWN = 10
 CYCLES_SHOWN = 15
+CHANGES_SHOWN = 50
+LABELS: dict[Kind, tuple[str, str]] = {
+    "preempted": ("preempted", "preempted"),
+    "restarts": ("preempted", "restarts elsewhere"),
+    "shrinks": ("stopping", "shrinks"),
+    "moves": ("draining", "moves"),
+    "grows": ("running", "grows"),
+    "starts": ("ready", "starts"),
+    "waits": ("waiting", "waits"),
+    "goes on": ("busy", "goes on"),
+}
+"""A badge's look and words for what happens to a job."""
 
 
 @admin_required
@@ -33,7 +54,7 @@ def admin(request: HttpRequest) -> HttpResponse:
         "users": User.objects.filter(is_active=True).count(),
         "groups": Group.objects.count(),
         "limits": Limit.objects.filter(Q(max_gpus__isnull=False) | Q(max_queued__isnull=False)).count(),
-        "policy": _title(services.current_config().policy),
+        "policy": services.title_of(services.current_config().policy),
         "queued": Job.objects.filter(state=JobState.QUEUED).count(),
         "running": Job.objects.filter(state=JobState.RUNNING).count(),
         "trouble": _trouble(),
@@ -41,54 +62,200 @@ def admin(request: HttpRequest) -> HttpResponse:
     return render(request, "control/admin.html", about)
 
 
+# --- choosing ----------------------------------------------------------------------------------------------------
+
+
 @admin_required
-@require_http_methods(["GET", "HEAD", "POST"])
+@require_safe
 def policy(request: HttpRequest) -> HttpResponse:
-    """``?policy=key`` shows another policy's parameters; sending them switches, live."""
+    """``?policy=key`` shows another policy's parameters; sending them leads to the preview."""
     config = services.current_config()
     # one that has left the code cannot be shown, but another can be chosen instead
     key = request.GET.get("policy") or (config.policy if config.policy in registry.POLICIES else registry.DEFAULT)
-    if key not in registry.POLICIES:
-        raise Http404
-    chosen = registry.describe(key)
-    in_force = config.params if key == config.policy else None
-    form = PolicyForm(chosen, request.POST if request.method == "POST" else None, in_force)
-    if request.method == "POST" and form.is_valid():
-        try:
-            services.switch_policy(signed_in(request), key, form.cleaned_data)
-            messages.success(request, f"From the next turn on, “{chosen.title}” decides. What runs goes on.")
-            return redirect("control:policy")
-        except ValueError as error:
-            form.add_error(None, str(error))
+    return _choose(request, _form(request.GET, key, config), config)
+
+
+def _choose(request: HttpRequest, form: PolicyForm, config: SchedulerConfig, status: int = 200) -> HttpResponse:
+    switches = Paginator(SchedulerConfig.objects.select_related("created_by", "undoes"), SWITCHES_SHOWN)
+    page = switches.get_page(request.GET.get("page"))
+    undo_to = services.before_last()
     about = {
         "config": config,
         "policies": registry.describe_all(),
-        "chosen": chosen,
+        "chosen": form.policy,
         "form": form,
-        "switches": [_described(row) for row in SchedulerConfig.objects.select_related("created_by")[:SWITCHES_SHOWN]],
+        "page": page,
+        "switches": [_described(row) for row in page],
+        "undo_to": undo_to,
+        "undo_title": services.title_of(undo_to.policy) if undo_to else "",
         "cycles": Cycle.objects.select_related("config")[:CYCLES_SHOWN],
         "leader": Leader.objects.first(),
         "trouble": _trouble(),
     }
-    return render(request, "control/policy.html", about, status=400 if form.errors else 200)
+    return render(request, "control/policy.html", about, status=status)
+
+
+def _form(data: QueryDict, key: str, config: SchedulerConfig) -> PolicyForm:
+    """Filled with what ``data`` says when it says anything, else with what is in force or the defaults."""
+    if key not in registry.POLICIES:
+        raise Http404
+    in_force = config.params if key == config.policy else None
+    return PolicyForm(registry.describe(key), data if "set" in data else None, in_force)
+
+
+# --- looking, switching, undoing ---------------------------------------------------------------------------------
+
+
+@admin_required
+@require_http_methods(["GET", "HEAD", "POST"])
+def policy_preview(request: HttpRequest) -> HttpResponse:
+    """GET shows what a switch to the policy of its query would change now; POST with the ticket of that switches."""
+    config = services.current_config()
+    form = _form(request.GET, request.GET.get("policy", ""), config)
+    key, params, again = form.policy.key, {item.name: item.default for item in form.policy.params}, ""
+    if form.is_bound and not form.is_valid():
+        return _choose(request, form, config, 400)
+    params = form.cleaned_data if form.is_bound else {**params, **(config.params if key == config.policy else {})}
+    try:
+        if request.method == "POST":
+            try:
+                preview.confirm(signed_in(request), key, params, request.POST.get("ticket", ""))
+            except Refused as refusal:
+                again = str(refusal)
+            else:
+                title = services.title_of(key)
+                messages.success(request, f"From the next turn on, “{title}” decides. You can undo it below.")
+                return redirect("control:policy")
+        found = preview.look(key, params)
+    except ValueError as error:
+        if not form.is_bound:
+            raise Http404 from error  # what is in force no longer fits its policy
+        form.add_error(None, str(error))
+        return _choose(request, form, config, 400)
+    page = Paginator(_news(found), CHANGES_SHOWN).get_page(request.GET.get("page"))
+    about = {
+        "found": found,
+        "chosen": form.policy,
+        "same_policy": key == config.policy,
+        "now_title": services.title_of(config.policy),
+        "again": again,
+        "said": _words(key, found.params),
+        "counts": [(*LABELS[kind], count) for kind, count in found.counts.items() if count],
+        "disturbed": sum(found.counts[kind] for kind in ("preempted", "restarts", "shrinks", "moves", "grows")),
+        "stopped": found.counts["preempted"] + found.counts["restarts"],
+        "page": page,
+        "rows": _rows(found, page),
+        "taken_at": datetime.fromtimestamp(found.snapshot.now, UTC),
+        "back": query_of(key, found.params),
+        "whatif": _whatif(key, found),
+    }
+    return render(request, "control/preview.html", about, status=409 if again else 200)
+
+
+@admin_required
+@require_POST
+def policy_undo(request: HttpRequest) -> HttpResponse:
+    """Takes back the switch that the page showed as the last one."""
+    last = request.POST.get("config", "")
+    try:
+        if not (last.isascii() and last.isdecimal() and len(last) < 19):
+            raise Refused("This does not say which switch to undo. Look again.", "conflict")
+        config = services.undo_switch(signed_in(request), int(last))
+        messages.success(request, f"Undone: from the next turn on, “{services.title_of(config.policy)}” decides again.")
+    except Refused as refusal:
+        messages.error(request, str(refusal))
+    return redirect("control:policy")
+
+
+# --- words -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the preview's table."""
+
+    number: str
+    name: str
+    owner: str
+    look: str
+    words: str
+    anyway: bool
+    """The policy in force would do the same to it now."""
+    before: str
+    after: str
+    reason: str
+    starts: tuple[datetime | None, datetime | None] | None
+    ends: tuple[datetime | None, datetime | None]
+
+
+def _news(found: preview.Preview) -> list[Change]:
+    """All but those who just go on."""
+    return [change for change in found.changes if change.kind != "goes on"]
+
+
+def _rows(found: preview.Preview, page: Page) -> list[Row]:
+    names = {node.id: node.name for node in found.snapshot.nodes}
+    shown = Job.objects.filter(pk__in=[int(change.job) for change in page]).select_related("submitted_by")
+    jobs = {str(job.pk): job for job in shown.only("name", "submitted_by__username")}
+    return [_row(change, jobs[change.job], found, names) for change in page if change.job in jobs]
+
+
+def _row(change: Change, job: Job, found: preview.Preview, names: dict[str, str]) -> Row:
+    before, after = (each.get(change.job, preview.Eta()) for each in (found.before, found.after))
+    look, words = LABELS[change.kind]
+    return Row(
+        number=change.job,
+        name=job.name,
+        owner=job.submitted_by.username,
+        look=look,
+        words=words,
+        anyway=found.present.get(change.job) == change.kind,
+        before=_placement(change.before, names),
+        after=_placement(change.after, names),
+        reason=change.reason,
+        starts=None if change.before else (_time(before.starts), _time(after.starts)),
+        ends=(_time(before.ends), _time(after.ends)),
+    )
+
+
+def _placement(where: Placement, names: dict[str, str]) -> str:
+    return ", ".join(f"{gpus} on {names.get(node, node)}" for node, gpus in sorted(where.items())) or "no GPUs"
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _whatif(key: str, found: preview.Preview) -> str:
+    """Where the last days are simulated under this policy; empty while there is no such page."""
+    try:
+        return f"{reverse('whatif:new')}?{urlencode({'policy': key, 'params': json.dumps(dict(found.params))})}"
+    except NoReverseMatch:
+        return ""
 
 
 def _described(row: SchedulerConfig) -> dict[str, Any]:
-    """A switch in words. A policy that has been taken out of the code since keeps its key as its name."""
-    if row.policy not in registry.POLICIES:
-        return {"row": row, "title": row.policy, "params": list(row.params.items())}
-    known = registry.describe(row.policy)
-    labels = {item.name: item.label for item in known.params}
-    said = [(labels.get(name, name), _plain(value)) for name, value in row.params.items()]
-    return {"row": row, "title": known.title, "params": said}
+    """A switch in words."""
+    known = row.policy in registry.POLICIES
+    return {
+        "row": row,
+        "title": services.title_of(row.policy),
+        "params": _words(row.policy, row.params),
+        "query": query_of(row.policy, row.params) if known else "",
+    }
 
 
-def _title(key: str) -> str:
-    return registry.describe(key).title if key in registry.POLICIES else key
+def _words(key: str, params: Any) -> list[tuple[str, object]]:
+    about = {item.name: item for item in registry.describe(key).params} if key in registry.POLICIES else {}
+    return [
+        (about[name].label if name in about else name, _plain(value, about.get(name))) for name, value in params.items()
+    ]
 
 
-def _plain(value: object) -> object:
-    return ("yes" if value else "no") if isinstance(value, bool) else value
+def _plain(value: object, param: Any) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return dict(param.choices).get(value, value) if param else value
 
 
 def _trouble() -> Cycle | None:

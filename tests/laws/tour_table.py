@@ -19,7 +19,6 @@ from portal.accounts import services as accounts
 from portal.accounts.models import ApiToken
 from portal.jobs.models import LogStream
 from portal.projects.models import Membership
-from scheduling import registry
 from tests.laws.people import ROLES, World
 
 # Pages
@@ -227,12 +226,13 @@ TABLE: dict[str, list[Visit]] = {
     "admin/policy/": [
         get("/admin/policy/", ADMINS),
         get("/admin/policy/?policy=nothing", "302 404 404 404 404 404"),
-        post(
-            "/admin/policy/?policy=fifo",
-            DONE_BY_ADMINS,
-            **{f"p-{param.name}": param.default for param in registry.describe("fifo").params},
-        ),
     ],
+    "admin/policy/preview/": [
+        get("/admin/policy/preview/?policy=fifo", ADMINS),
+        get("/admin/policy/preview/?policy=nothing", "302 404 404 404 404 404"),
+        post("/admin/policy/preview/?policy=fifo", "302 404 404 404 404 409", ticket="x"),
+    ],
+    "admin/policy/undo/": [post("/admin/policy/undo/", "302 404 404 404 404 302-", config=1)],
     "admin/nodes/": [get("/admin/nodes/", ADMINS)],
     "admin/nodes/add": [post("/admin/nodes/add", ADMINS)],
     "admin/nodes/(?P<pk>[0-9]{1,18})/(?P<what>approve|cordon|drain|resume|remove)": [
@@ -331,6 +331,10 @@ TABLE: dict[str, list[Visit]] = {
         get("/api/v1/policy/", API_MEMBERS),
         Visit("PUT", "/api/v1/policy/", API_ADMINS, {"policy": "fifo"}),
     ],
+    "api/v1/policy/preview/": [post("/api/v1/policy/preview/", API_ADMINS, policy="fifo")],
+    "api/v1/policy/undo/": [post("/api/v1/policy/undo/", "401 404 404 404 404 409")],
+    "api/v1/policy/history/": [get("/api/v1/policy/history/", API_ADMINS)],
+    "api/v1/cycles/": [get("/api/v1/cycles/", API_ADMINS)],
     "api/v1/policies/": [get("/api/v1/policies/", API_MEMBERS)],
     # what only a node's token opens; test_nodes_see_their_own_work_only visits with those
     "agent/v1/join": [
