@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling import estimates, placement, reasons
-from scheduling.capacity import Capacity, in_turn
+from scheduling.capacity import UNLIMITED, Capacity, in_turn
 from scheduling.types import Curve, Job, JobId, Placement, Snapshot
 
 Values = NDArray[np.float64]
@@ -250,26 +250,38 @@ def within_limits(question: Question, answer: Callable[[Mapping[JobId, int]], Ma
 
 def _cut(question: Question, counts: Mapping[JobId, int]) -> dict[JobId, int]:
     """Those that get less than ``counts`` so that every limit is kept."""
-    later, known = question.later, {candidate.job.id for candidate in question.candidates}
-    limits_of: dict[JobId, list[int]] = {}
-    rooms: list[int] = []
-    for index, limit in enumerate(later.limits):
-        rooms.append(limit.max_gpus - sum(placement.total(later.held.get(job, {})) for job in limit.jobs - known))
-        for job in limit.jobs:
-            limits_of.setdefault(job, []).append(index)
+    rooms = Rooms(question)
     cut: dict[JobId, int] = {}
-    bound = sorted(question.candidates, key=lambda candidate: candidate.may_have_none)
-    for candidate in bound:
-        limits = limits_of.get(candidate.job.id, [])
-        count = counts.get(candidate.job.id, 0)
-        allowed = min((rooms[index] for index in limits), default=count)
+    for candidate in sorted(question.candidates, key=lambda candidate: candidate.may_have_none):
+        id, count = candidate.job.id, counts.get(candidate.job.id, 0)
+        allowed = rooms.left(id)
         if count > allowed:
             fits = candidate.least <= allowed
             count = allowed if fits else 0 if candidate.may_have_none else candidate.least
-            cut[candidate.job.id] = count
-        for index in limits:
-            rooms[index] -= count
+            cut[id] = count
+        rooms.use(id, count)
     return cut
+
+
+class Rooms:
+    """What limits leave for the candidates together."""
+
+    def __init__(self, question: Question) -> None:
+        later, known = question.later, {candidate.job.id for candidate in question.candidates}
+        self._limits_of: dict[JobId, list[int]] = {}
+        self._rooms: list[int] = []
+        for index, limit in enumerate(later.limits):
+            others = sum(placement.total(later.held.get(id, {})) for id in limit.jobs - known)
+            self._rooms.append(limit.max_gpus - others)
+            for id in limit.jobs:
+                self._limits_of.setdefault(id, []).append(index)
+
+    def left(self, job: JobId) -> int:
+        return min((self._rooms[index] for index in self._limits_of.get(job, ())), default=UNLIMITED)
+
+    def use(self, job: JobId, gpus: int) -> None:
+        for index in self._limits_of.get(job, ()):
+            self._rooms[index] -= gpus
 
 
 def speeds(job: Job, most: int, *, free_batch: bool) -> Values:

@@ -258,7 +258,7 @@ class _Draft:
 
     def _moves(self, job: Job, first: "_Draft", scope: set[NodeId]) -> bool:
         """Running jobs move as a whole only if they may be stopped, because what is new may not be free yet."""
-        if job.nodes is not None or not self._want(job):
+        if job.nodes is not None or self._want(job) < job.min_gpus:
             return False
         if job.waiting:
             return scope.issuperset(first.place.get(job.id, {}))
@@ -281,12 +281,9 @@ class _Draft:
 
     def _of_other_kind(self, job: Job) -> bool:
         kind = self._kind(job)
-        return (
-            kind is not None
-            and job.elastic
-            and job.preemptible
-            and any(self.kind.get(node) != kind for node in job.now_on)
-        )
+        if kind is None or not (job.elastic and job.preemptible) or self._want(job) < job.min_gpus:
+            return False
+        return any(self.kind.get(node) != kind for node in job.now_on)
 
     def _leave(self, job: Job, want: int) -> None:
         """Gives up what is beyond ``want``, from the nodes where it has least; everything, when it changes its kind."""
@@ -349,7 +346,7 @@ class _Draft:
 
     def _move(self, job: Job, want: int) -> bool:
         """To where it is together as a whole. Nothing changes when there is no such place."""
-        if not job.preemptible:
+        if not job.preemptible or want < job.min_gpus:
             return False
         before = self.place[job.id]
         self._set(job, {})
@@ -462,9 +459,8 @@ def _let_go(job: Job, wanted: Placement, now: Capacity) -> None:
     keep = {node: min(gpus, wanted[node]) for node, gpus in job.now_on.items() if node in wanted}
     keeps_base = all(keep.get(node, 0) >= gpus for node, gpus in job.base.items())
     if keeps_base and all(now.free.get(node, 0) >= gpus for node, gpus in new.items()) and _total(new) <= now.room(job):
-        for node, gpus in new.items():
-            now.free[node] -= gpus
-        now.held[job.id] = wanted
+        now.held[job.id] = keep
+        now.give(job, new)
     elif keeps_base and keep and _total(keep) >= min(job.min_gpus, job.gpus):
         now.held[job.id] = keep
     elif job.preemptible:

@@ -10,6 +10,7 @@ from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fair_share import FairShare
 from scheduling.policies.ffdl import Ffdl
 from scheduling.policies.fifo import Fifo
+from scheduling.policies.goodput import Goodput
 from scheduling.policies.round_robin import RoundRobin
 from scheduling.policies.srjf import Srjf
 from scheduling.policies.themis import Themis
@@ -26,6 +27,7 @@ POLICIES: dict[str, type[Policy]] = {
     "afs": Afs,
     "themis": Themis,
     "ffdl": Ffdl,
+    "goodput": Goodput,
 }
 DEFAULT = "elastic_fifo"
 

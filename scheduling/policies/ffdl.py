@@ -46,7 +46,7 @@ class Ffdl:
         "optional",
         "Who gets GPUs",
         "By worth: jobs that gain little may wait, or be stopped if they can be, for those that gain more. "
-        "In order: as many of the first come as fit get at least their least, and none of these is stopped.",
+        "In order: nobody who runs is stopped, and who comes gets at least its least as long as there is enough.",
         choices=[("optional", "by worth"), ("in_order", "in the order they came")],
     )
     waiting_bonus: float = param(
@@ -96,18 +96,23 @@ class Ffdl:
         return self.batch == "chosen"
 
     def _table(self, snapshot: Snapshot, question: allot.Question) -> list[allot.Values]:
-        values: list[allot.Values] = []
-        left = question.gpus - sum(c.least for c in question.candidates if not c.may_have_none)
-        for candidate in question.candidates:
-            value = self._values(snapshot.now, candidate, question.gpus)
-            if self.admission == "in_order" and candidate.may_have_none:
-                if candidate.least <= left:
-                    left -= candidate.least
-                    value[0] = -np.inf
-                else:
-                    value[1:] = -np.inf
-            values.append(value)
+        values = [self._values(snapshot.now, candidate, question.gpus) for candidate in question.candidates]
+        if self.admission == "in_order":
+            self._admit(question, values)
         return values
+
+    def _admit(self, question: allot.Question, values: list[allot.Values]) -> None:
+        """Who runs has its least for sure, then those in the queue as long as that is possible; the others have none."""
+        left, rooms = question.gpus, allot.Rooms(question)
+        order = sorted(range(len(values)), key=lambda number: question.candidates[number].job.waiting)
+        for number in order:
+            candidate = question.candidates[number]
+            if candidate.job.running or candidate.least <= min(left, rooms.left(candidate.job.id)):
+                left -= candidate.least
+                rooms.use(candidate.job.id, candidate.least)
+                values[number][0] = -np.inf
+            else:
+                values[number][1:] = -np.inf
 
     def _values(self, now: float, candidate: allot.Candidate, gpus: int) -> allot.Values:
         """What it is worth with 0, 1, ... GPUs."""
