@@ -44,19 +44,25 @@ class Srjf:
 
     def plan(self, snapshot: Snapshot) -> Plan:
         work = {job.id: _work(job) for job in snapshot.jobs}
+
+        def place(job: Job) -> float:
+            if self.elastic:  # where it does not depend on who runs, nobody is stopped for the size it happens to have
+                return work[job.id] / estimates.speed(job, _asked(job))
+            return work[job.id] / estimates.speed(job, _size(job)) + _delay(job)
+
         order = sorted(
-            (job for job in snapshot.jobs if not job.stopping),
-            key=lambda job: (-job.priority, _delay(job) + work[job.id] / estimates.speed(job, _size(job)), *job.turn),
+            (job for job in snapshot.jobs if not job.stopping), key=lambda job: (-job.priority, place(job), *job.turn)
         )
         if self.elastic:
             wanted = _divide(snapshot, order, work, preempt=self.preempt)
+            order.sort(key=lambda job: job.id not in wanted)
         elif self.preempt:
             wanted, _ = stand_in_line(snapshot, order, _size)
         else:
             wanted = {job.id: _size(job) for job in order if job.running}
         for job in order:
             if job.waiting and not (job.elastic and self.elastic):
-                wanted.setdefault(job.id, _size(job))
+                wanted.setdefault(job.id, _size(job))  # where packing leaves a gap, who fits may have it
         return realise(snapshot, order, wanted)
 
 
@@ -76,11 +82,11 @@ def _delay(job: Job) -> float:
 
 def _size(job: Job) -> int:
     """What it asked for; a job that runs and cannot be resized has what it has."""
-    return job.gpus if job.running and not job.elastic else min(max(job.asked, job.min_gpus), job.max_gpus)
+    return job.gpus if job.running and not job.elastic else _asked(job)
 
 
-def _may_change(job: Job) -> bool:
-    return job.elastic or not job.running
+def _asked(job: Job) -> int:
+    return min(max(job.asked, job.min_gpus), job.max_gpus)
 
 
 def _divide(
@@ -122,6 +128,9 @@ def _divide(
 
 def _steps(job: Job, count: int) -> tuple[tuple[int, float], ...]:
     """The sizes worth having beyond ``count``, with what each GPU on the way there gains."""
-    if job.elastic or not job.running:
-        return () if count and job.blocked else estimates.steps(job, count, job.min_gpus, job.max_gpus)
-    return () if count else estimates.steps(job, 0, job.gpus, job.gpus)
+    if count and (job.blocked or not job.elastic):
+        return ()
+    steps = estimates.steps(job, count, job.min_gpus, job.max_gpus)
+    if job.running and not job.elastic:
+        return ((job.gpus, steps[0][1]),)  # of fixed size now, it keeps the rank it had when it could choose
+    return steps

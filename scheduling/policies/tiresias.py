@@ -105,9 +105,11 @@ class Tiresias:
             return -job.priority, queue[job.id], -ranks.get(job.id, 0.0), first, job.submitted_at
 
         order = sorted((job for job in snapshot.jobs if not job.stopping), key=lambda job: (*place(job), job.id))
-        wanted, ledger = stand_in_line(snapshot, order, _size)
         if self.elastic:
-            _resize(order, wanted, ledger, queue)
+            wanted = _divide(snapshot, order, queue)
+            order.sort(key=lambda job: job.id not in wanted)
+        else:
+            wanted, _ = stand_in_line(snapshot, order, _size)
         for job in order:
             if job.waiting and not job.elastic:
                 wanted.setdefault(job.id, _size(job))  # where packing leaves a gap, who fits may have it
@@ -172,7 +174,11 @@ class Tiresias:
 
 def _size(job: Job) -> int:
     """What it asked for; a job that runs and cannot be resized has what it has."""
-    return job.gpus if job.running and not job.elastic else min(max(job.asked, job.min_gpus), job.max_gpus)
+    return _asked(job) if _may_change(job) else job.gpus
+
+
+def _asked(job: Job) -> int:
+    return min(max(job.asked, job.min_gpus), job.max_gpus)
 
 
 def _first_start(job: Job) -> float:
@@ -198,23 +204,31 @@ def _history(snapshot: Snapshot) -> dict[str, Any]:
     return {"seen": {job.id: job.served_gpu_seconds for job in snapshot.jobs}, "sizes": sizes}
 
 
-def _resize(order: Sequence[Job], wanted: dict[JobId, int], ledger: Capacity, queue: Mapping[JobId, int]) -> None:
-    """EDL: compaction when many wait, then what is left to whoever gains most by it."""
-    hopeful = [job for job in order if job.id in wanted or (job.waiting and not reasons.impossible(job, ledger))]
-    if sum(job.id not in wanted for job in hopeful) > CROWD:
-        for job in hopeful:
+def _divide(snapshot: Snapshot, order: Sequence[Job], queue: Mapping[JobId, int]) -> dict[JobId, int]:
+    """EDL: as many as asked for in order, compaction when many wait, then what is left to whoever gains most by it.
+
+    Who is in does not depend on who runs already, so that nobody is stopped for the size it happens to have.
+    """
+    inside, _ = stand_in_line(snapshot, order, lambda job: _asked(job) if job.preemptible else _size(job))
+    members = [job for job in order if job.id in inside]
+    members.sort(key=_may_change)
+    wanted, ledger = stand_in_line(snapshot, members, _size)
+    others = [job for job in order if job.id not in wanted and (job.running or not reasons.impossible(job, ledger))]
+    if len(others) > CROWD:
+        for job in members:
             if wanted.get(job.id, 0) > job.min_gpus and queue[job.id] and _may_change(job):
                 _pack(job, job.min_gpus, ledger)
                 wanted[job.id] = ledger.count(job)
-    heap = [(-_gain(job, wanted.get(job.id, 0)), number) for number, job in enumerate(hopeful)]
+    known = [*(job for job in members if job.id in wanted), *others]
+    heap = [(-_gain(job, wanted.get(job.id, 0)), number) for number, job in enumerate(known)]
     heapq.heapify(heap)
     while heap:
         gain, number = heapq.heappop(heap)
-        job = hopeful[number]
+        job = known[number]
         if gain >= 0:
             break
         if job.id not in wanted:
-            where = ledger.fit(job, _least(job))
+            where = ledger.fit(job, job.min_gpus if _may_change(job) else job.gpus)
             if where is None:
                 continue
             ledger.give(job, where)
@@ -222,20 +236,17 @@ def _resize(order: Sequence[Job], wanted: dict[JobId, int], ledger: Capacity, qu
             continue
         wanted[job.id] = ledger.count(job)
         heapq.heappush(heap, (-_gain(job, wanted[job.id]), number))
+    return wanted
 
 
 def _may_change(job: Job) -> bool:
     return job.elastic or not job.running
 
 
-def _least(job: Job) -> int:
-    return job.min_gpus if _may_change(job) else job.gpus
-
-
 def _gain(job: Job, count: int) -> float:
     """By one more GPU; for a job without any, by each of its least."""
     if not count:
-        return estimates.speed(job, _least(job)) / _least(job)
+        return estimates.speed(job, job.min_gpus) / job.min_gpus
     if count >= job.max_gpus or not _may_change(job) or job.blocked:
         return 0.0
     return estimates.speed(job, count + 1) - estimates.speed(job, count)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from scheduling.check import violations
 from scheduling.policies.round_robin import RoundRobin
 from scheduling.types import Job, Plan, Snapshot
-from tests.scheduling.strategies import snapshots
+from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import NOW, World, draw, running, sizes, waiting
 
 
@@ -130,7 +130,7 @@ def test_nobody_is_stopped_while_nobody_waits_or_without_a_checkpoint() -> None:
     assert sizes(decide(draw({"a": 1}, rigid, waiting("y")), SLICES)) == {"x": 1}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(snapshot=snapshots(most_jobs=16, calm=True))
 def test_with_time_slices_an_unchanged_world_comes_to_rest(snapshot: Snapshot) -> None:
     world = World.of(snapshot)

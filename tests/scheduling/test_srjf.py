@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from scheduling.check import violations
 from scheduling.policies.srjf import Srjf
 from scheduling.types import Curve, Estimate, Job, Plan, Snapshot
-from tests.scheduling.strategies import snapshots
+from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import World, draw, running, sizes, waiting
 
 ELASTIC = Srjf(elastic=True)
@@ -105,7 +105,7 @@ OPTIONS = [ELASTIC, Srjf(preempt=False), Srjf(preempt=False, elastic=True)]
 
 
 @pytest.mark.parametrize("policy", OPTIONS, ids=str)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(snapshot=snapshots(most_jobs=16))
 def test_with_any_option_it_keeps_all_rules_and_explains_itself(policy: Srjf, snapshot: Snapshot) -> None:
     plan = decide(snapshot, policy)
@@ -113,7 +113,7 @@ def test_with_any_option_it_keeps_all_rules_and_explains_itself(policy: Srjf, sn
 
 
 @pytest.mark.parametrize("policy", OPTIONS, ids=str)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(snapshot=snapshots(most_jobs=16, calm=True))
 def test_with_any_option_an_unchanged_world_comes_to_rest(policy: Srjf, snapshot: Snapshot) -> None:
     world = World.of(snapshot)

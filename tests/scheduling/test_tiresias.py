@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from scheduling.check import violations
 from scheduling.policies.tiresias import CROWD, Tiresias
 from scheduling.types import Curve, Job, Plan, Snapshot
-from tests.scheduling.strategies import snapshots
+from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import NOW, World, draw, running, sizes, waiting
 
 REFERENCE = Tiresias(threshold=57_600, queues=2, knob=0)
@@ -159,7 +159,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("policy", OPTIONS, ids=str)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(snapshot=snapshots(most_jobs=16))
 def test_with_any_option_it_keeps_all_rules_and_explains_itself(policy: Tiresias, snapshot: Snapshot) -> None:
     plan = decide(replace(snapshot, state={"sizes": [600.0 * number for number in range(40)]}), policy)
@@ -168,7 +168,7 @@ def test_with_any_option_it_keeps_all_rules_and_explains_itself(policy: Tiresias
 
 
 @pytest.mark.parametrize("policy", OPTIONS, ids=str)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(snapshot=snapshots(most_jobs=16, calm=True))
 def test_with_any_option_an_unchanged_world_comes_to_rest(policy: Tiresias, snapshot: Snapshot) -> None:
     world = World.of(snapshot)
