@@ -20,6 +20,7 @@ from portal.control.api import Cycles, Policies, Policy, PolicyHistory, PolicyPr
 from portal.jobs.api import Attempts, Events, Jobs
 from portal.jobs.log_api import Log, Outputs, Streams
 from portal.projects.api import Code, Gallery, Members, Projects
+from portal.usage.api import LedgerReport, UsageReport
 
 
 def at(address: str, viewset: type[ViewSetMixin], *, pages: bool = True, **methods: str) -> URLPattern:
@@ -93,6 +94,8 @@ v1 = [
     at("nodes/<int:pk>/cordon/", Nodes, post="cordon"),
     at("nodes/<int:pk>/drain/", Nodes, post="drain"),
     at("nodes/<int:pk>/resume/", Nodes, post="resume"),
+    at("usage/", UsageReport, get="list"),
+    at("ledger/", LedgerReport, get="list"),
     path("policy/", Policy.as_view(), name="policy"),
     path("policy/preview/", PolicyPreview.as_view(), name="policy-preview"),
     path("policy/undo/", PolicyUndo.as_view(), name="policy-undo"),

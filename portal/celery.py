@@ -9,4 +9,8 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 app = Celery("portal")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
-app.conf.beat_schedule = {"tidy": {"task": "portal.control.tasks.tidy", "schedule": 3600.0}}
+app.conf.beat_schedule = {
+    "tidy": {"task": "portal.control.tasks.tidy", "schedule": 3600.0},
+    "look": {"task": "portal.usage.tasks.look", "schedule": 60.0},
+    "roll up": {"task": "portal.usage.tasks.roll_up", "schedule": 3600.0},
+}

@@ -140,6 +140,7 @@ INSTALLED_APPS = [
     "portal.cluster",
     "portal.projects",
     "portal.jobs",
+    "portal.usage",
     "portal.control",
 ]
 

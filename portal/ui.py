@@ -158,6 +158,16 @@ def counted(number: int, words: str) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+@register.filter
+def gpu_hours(amount: float | None) -> str:
+    """Of GPU-microseconds, as ``portal.usage`` counts."""
+    if amount is None:
+        return ""
+    hours = amount / 3.6e9
+    text = f"{hours:,.1f}" if abs(hours) >= 10 else f"{hours:.2f}"
+    return text.replace("-", "−") if float(text.replace(",", "")) else "0"
+
+
 @register.inclusion_tag("components/field.html")
 def field(bound: BoundField, optional: bool = True) -> dict[str, Any]:
     """A form field with its label, help and errors, tied together for screen readers.

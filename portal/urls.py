@@ -11,6 +11,7 @@ urlpatterns = [
     path("", include("portal.projects.urls")),
     path("", include("portal.jobs.urls")),
     path("", include("portal.cluster.urls")),
+    path("", include("portal.usage.urls")),
     path("", include("portal.control.urls")),
 ]
 

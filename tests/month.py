@@ -3,6 +3,7 @@
     from tests import month
     made = month.make()                  # a month that ends now; the same for the same ``now`` and ``seed``
     made = month.make(live=False)        # without what still waits or runs, so that no scheduler has work
+    made = month.make(rolled=False)      # without the daily sums of portal.usage: a second faster
 
 A small simulation (first come, first served, with skipping; priorities preempt; elastic jobs grow and give back; a node
 is lost for some hours and one joins late) decides what ran when, so no GPU is held twice and waiting times follow from
@@ -393,7 +394,15 @@ class Lab:
 # --- rows ----------------------------------------------------------------------------------------------------------
 
 
-def make(now: datetime | None = None, *, days: int = 30, seed: int = 3, count: int = 1200, live: bool = True) -> Month:
+def make(
+    now: datetime | None = None,
+    *,
+    days: int = 30,
+    seed: int = 3,
+    count: int = 1200,
+    live: bool = True,
+    rolled: bool = True,
+) -> Month:
     from django.utils import timezone
 
     from portal.cluster.models import Gpu
@@ -418,9 +427,14 @@ def make(now: datetime | None = None, *, days: int = 30, seed: int = 3, count: i
     gpus = {(gpu.node_id, gpu.index): gpu for gpu in Gpu.objects.filter(node__in=nodes)}
     environment = _environment(nodes)
     config = _config(at(-1 * DAY))
-    rows = Job.objects.bulk_create([_job(job, users, projects, codes, environment, at) for job in jobs])
+    rows = Job.objects.bulk_create([_job(job, users, groups, projects, codes, environment, at) for job in jobs])
     _attempts(jobs, rows, nodes, gpus, f"{config.policy} v{config.pk}", at)
     _events(jobs, rows, f"{config.policy} v{config.pk}", at)
+    _offers(nodes, gpus, at, now)
+    if rolled:
+        from portal.usage.rollups import roll_up
+
+        roll_up(now)
     running = [row for row, job in zip(rows, jobs, strict=True) if job.state == "RUNNING"]
     queued = [row for row, job in zip(rows, jobs, strict=True) if job.state == "QUEUED"]
     return Month(start, now, users, groups, projects, nodes, rows, running, queued)
@@ -505,6 +519,22 @@ def _nodes(now: datetime, at: Any) -> list[Any]:
     return nodes
 
 
+def _offers(nodes: list[Any], gpus: dict[Any, Any], at: Any, now: datetime) -> None:
+    """When each node offered its GPUs."""
+    from portal.usage.models import CapacitySpell
+
+    gone, back = at(LOST_DAY * DAY), at(LOST_DAY * DAY + LOST_HOURS * HOUR)
+    for number, node in enumerate(nodes):
+        since = at(NODES[number][2] * DAY)
+        spans = [(since, gone), (back, None)] if number == LOST_NODE and gone < now else [(since, None)]
+        CapacitySpell.objects.bulk_create(
+            CapacitySpell(gpu=gpus[node.pk, index], since=first, until=last)
+            for index in range(NODES[number][1])
+            for first, last in spans
+            if first < now
+        )
+
+
 def _environment(nodes: list[Any]) -> Any:
     from portal.cluster.models import Environment, NodeEnvironment
 
@@ -523,7 +553,15 @@ def _config(since: datetime) -> Any:
     return SchedulerConfig.objects.create(policy="fifo", params=registry.complete("fifo", {}), created_at=since)
 
 
-def _job(job: Ask, users: dict[str, Any], projects: list[Any], codes: list[Any], environment: Any, at: Any) -> Any:
+def _job(
+    job: Ask,
+    users: dict[str, Any],
+    groups: dict[str, Any],
+    projects: list[Any],
+    codes: list[Any],
+    environment: Any,
+    at: Any,
+) -> Any:
     from portal.jobs.models import Job
 
     started = [attempt.started for attempt in job.tries if _has_run(attempt)]
@@ -533,6 +571,7 @@ def _job(job: Ask, users: dict[str, Any], projects: list[Any], codes: list[Any],
         code=codes[job.project],
         environment=environment,
         submitted_by=users[job.owner],
+        group=groups.get(PEOPLE[job.owner][0]),
         submitted_at=at(job.submitted),
         name=f"run {job.number + 1}",
         launcher="horovod" if job.elastic else "torchrun" if job.most > 1 else "command",
@@ -542,6 +581,7 @@ def _job(job: Ask, users: dict[str, Any], projects: list[Any], codes: list[Any],
         max_gpus=job.most,
         time_limit_seconds=48 * 3600,
         retries=job.retries,
+        resumable=job.elastic,
         priority=job.priority,
         intent={"CANCELLED": "cancel", "HELD": "hold"}.get(job.state, "run"),
         state=job.state,

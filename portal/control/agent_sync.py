@@ -21,6 +21,7 @@ from portal.control.agent_reports import ContainerReport, EnvironmentReport, Gpu
 from portal.jobs import lifecycle
 from portal.jobs.models import Container, ContainerState, Job, JobState
 from portal.jobs.rules import STOP_SECONDS
+from portal.usage import capacity
 from portal.wake import wake_scheduler
 
 COLLECT_DAYS = 7
@@ -83,6 +84,7 @@ def _take_gpus(node: Node, reports: tuple[GpuReport, ...]) -> None:
     if changed:
         Gpu.objects.bulk_update(changed, [*GPU_FIELDS, "present"])
     if news:
+        capacity.record(nodes=[node.pk])
         wake_scheduler()
 
 

@@ -239,6 +239,14 @@ TABLE: dict[str, list[Visit]] = {
         *(post(f"/admin/nodes/{{node}}/{act}", DONE_BY_ADMINS) for act in ("approve", "cordon", "drain", "resume")),
         post("/admin/nodes/{node}/remove", "302 404 404 404 404 302-"),
     ],
+    # usage
+    "usage/": [get("/usage/", MEMBERS), get("/usage/?by=project&project={project}", "302 400 200 200 200 200")],
+    "usage/usage.csv": [
+        get("/usage/usage.csv", MEMBERS),
+        get("/usage/usage.csv?user={bob}", "302 400 400 200 400 200"),
+    ],
+    "usage/ledger/": [get("/usage/ledger/", MEMBERS)],
+    "usage/ledger.csv": [get("/usage/ledger.csv", MEMBERS)],
     # REST
     "api/docs/": [get("/api/docs/", MEMBERS)],
     "api/schema/": [get("/api/schema/", API_MEMBERS)],
@@ -327,6 +335,11 @@ TABLE: dict[str, list[Visit]] = {
         f"api/v1/nodes/<int:pk>/{act}/": [post(f"/api/v1/nodes/{{node}}/{act}/", API_ADMINS)]
         for act in ("approve", "cordon", "drain", "resume")
     },
+    "api/v1/usage/": [
+        get("/api/v1/usage/", API_MEMBERS),
+        get("/api/v1/usage/?by=month&project={project}", "401 400 200 200 200 200"),
+    ],
+    "api/v1/ledger/": [get("/api/v1/ledger/", API_MEMBERS)],
     "api/v1/policy/": [
         get("/api/v1/policy/", API_MEMBERS),
         Visit("PUT", "/api/v1/policy/", API_ADMINS, {"policy": "fifo"}),

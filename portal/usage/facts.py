@@ -1,0 +1,133 @@
+"""Rows to ``ledger.Facts``: what happened between two moments, in six queries whatever the number of jobs."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db.models import Q
+
+from portal.jobs.models import Allocation, Job, JobEvent, Outcome
+from portal.usage.ledger import Asked, Facts, Held
+from portal.usage.models import CapacitySpell, ShareWeight
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+LOST: dict[str, str] = {
+    Outcome.FAILED: "failed",
+    Outcome.TIMED_OUT: "failed",
+    Outcome.ERROR: "failed",
+    Outcome.PREEMPTED: "interrupted",
+    Outcome.LOST: "interrupted",
+    Outcome.HELD: "interrupted",
+}
+
+
+def micros(moment: datetime) -> int:
+    return (moment - EPOCH) // MICROSECOND
+
+
+def read(since: datetime, until: datetime, now: datetime) -> Facts:
+    """What happened from ``since`` to ``until``, seen from ``now``: what goes on then ends there."""
+    end = micros(now)
+
+    def to(moment: datetime | None) -> int:
+        return end if moment is None else micros(moment)
+
+    wanted = Q(submitted_at__lt=until) & (Q(finished_at__isnull=True) | Q(finished_at__gt=since))
+    lines = list(
+        Allocation.objects.filter(allocated_at__lt=until)
+        .filter(Q(released_at__isnull=True) | Q(released_at__gt=since))
+        .order_by("gpu", "allocated_at")
+        .values_list(
+            "gpu",
+            "attempt__job",
+            "allocated_at",
+            "released_at",
+            "container__running_at",
+            "attempt__outcome",
+            "attempt__job__resumable",
+        )
+    )
+    jobs = {row[0]: row for row in Job.objects.filter(wanted).values_list(*JOB)}
+    # An attempt may hold GPUs for a moment after its job has finished.
+    late = {job for _, job, *_ in lines} - jobs.keys()
+    if late:
+        jobs.update({row[0]: row for row in Job.objects.filter(pk__in=late).values_list(*JOB)})
+    events = JobEvent.objects.filter(kind__in=("held", "released"), job__submitted_at__lt=until, at__lt=until).filter(
+        Q(job__finished_at__isnull=True) | Q(job__finished_at__gt=since)
+    )
+    paused = _pauses(
+        events.order_by("job", "seq").values_list("job", "kind", "at"), {id: to(row[7]) for id, row in jobs.items()}
+    )
+    offers = CapacitySpell.objects.filter(since__lt=until).filter(Q(until__isnull=True) | Q(until__gt=since))
+    weights = ShareWeight.objects.filter(since__lt=until).order_by("since", "id")
+    return Facts(
+        offers=[(gpu, micros(first), to(last)) for gpu, first, last in offers.values_list("gpu", "since", "until")],
+        jobs=[
+            Asked(
+                id=id,
+                account=(group, user),
+                project=project,
+                most=most,
+                elastic=elastic,
+                since=micros(submitted),
+                until=max(micros(submitted), to(finished)),
+                paused=tuple(paused.get(id, ())),
+                started=micros(started) if started else None,
+            )
+            for id, user, group, project, most, elastic, submitted, finished, started in (
+                jobs[id] for id in sorted(jobs)
+            )
+        ],
+        held=list(_held(lines, to)),
+        weights=[
+            (micros(since), (None, user) if user is not None else group, weight)
+            for user, group, weight, since in weights.values_list("user", "group", "weight", "since")
+        ],
+    )
+
+
+JOB = (
+    "pk",
+    "submitted_by",
+    "group",
+    "project",
+    "max_gpus",
+    "elastic",
+    "submitted_at",
+    "finished_at",
+    "started_at",
+)
+
+
+def _held(lines: Iterable[tuple[Any, ...]], to: Callable[[datetime | None], int]) -> Iterator[Held]:
+    """Each GPU at most once at a time: clocks of two processes may differ by a little."""
+    free: dict[int, int] = {}
+    for gpu, job, since, until, ran, outcome, resumable in lines:
+        first, last = max(to(since), free.get(gpu, 0)), to(until)
+        free[gpu] = max(first, last)
+        lost = LOST.get(outcome, "")
+        if last > first:
+            yield Held(
+                gpu=gpu,
+                job=job,
+                since=first,
+                until=last,
+                ran=to(ran) if ran else None,
+                lost="" if lost == "interrupted" and resumable else lost,
+            )
+
+
+def _pauses(events: Iterable[tuple[int, str, datetime]], ends: dict[int, int]) -> dict[int, list[tuple[int, int]]]:
+    """By job: from when to when it was on hold."""
+    paused: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    began: dict[int, int] = {}
+    for job, kind, at in events:
+        if kind == "held":
+            began.setdefault(job, micros(at))
+        elif job in began:
+            paused[job].append((began.pop(job), micros(at)))
+    for job, since in began.items():
+        paused[job].append((since, max(since, ends.get(job, since))))
+    return paused

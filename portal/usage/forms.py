@@ -1,0 +1,74 @@
+"""What one may ask of ledger and usage: from which day to which, by what, of whom."""
+
+from datetime import date, timedelta
+from typing import Any
+
+from django import forms
+from django.contrib.auth.models import Group
+
+from portal.accounts.models import User
+from portal.projects.models import Project
+from portal.usage.reports import BY, Only
+
+USUAL_DAYS = 30
+MOST_DAYS = 3660
+
+
+class WindowForm(forms.Form):
+    """Whole days, both included. Left empty: the last thirty days."""
+
+    since = forms.DateField(
+        required=False, label="From", widget=forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d")
+    )
+    until = forms.DateField(
+        required=False, label="To", widget=forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d")
+    )
+
+    def __init__(self, data: Any, *, user: User, today: date) -> None:
+        self.asker, self.today = user, today
+        super().__init__(data)
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or {}
+        if self.errors:
+            return data
+        data["until"] = min(data.get("until") or self.today, self.today)
+        data["since"] = data.get("since") or data["until"] - timedelta(days=USUAL_DAYS - 1)
+        if data["since"] > data["until"]:
+            self.add_error("since", "The first day must not be after the last one, and not after today.")
+        elif (data["until"] - data["since"]).days > MOST_DAYS:
+            self.add_error("since", f"Ask for at most {MOST_DAYS} days at once.")
+        return data
+
+    @property
+    def window(self) -> tuple[date, date]:
+        """The days asked for; the usual ones when what was asked makes no sense."""
+        if self.is_valid():
+            return self.cleaned_data["since"], self.cleaned_data["until"]
+        return self.today - timedelta(days=USUAL_DAYS - 1), self.today
+
+
+class UsageForm(WindowForm):
+    by = forms.ChoiceField(choices=list(BY.items()), required=False, label="By")
+    user = forms.ModelChoiceField(User.objects.none(), required=False, label="Person", empty_label="Any person")
+    group = forms.ModelChoiceField(Group.objects.none(), required=False, label="Group", empty_label="Any group")
+    project = forms.ModelChoiceField(Project.objects.none(), required=False, label="Project", empty_label="Any project")
+
+    def __init__(self, data: Any, *, user: User, today: date) -> None:
+        super().__init__(data, user=user, today=today)
+        visible: dict[str, Any] = {
+            "user": User.objects.order_by("username") if user.is_admin else User.objects.filter(pk=user.pk),
+            "group": Group.objects.order_by("name") if user.is_admin else user.groups.order_by("name"),
+            "project": Project.objects.visible_to(user).order_by("name"),
+        }
+        for name, queryset in visible.items():
+            self.fields[name].queryset = queryset  # type: ignore[attr-defined]
+
+    @property
+    def grouping(self) -> str:
+        return (self.cleaned_data.get("by") if self.is_valid() else None) or "user"
+
+    @property
+    def only(self) -> Only:
+        chosen = self.cleaned_data if self.is_valid() else {}
+        return Only(**{name: chosen[name].pk for name in ("user", "group", "project") if chosen.get(name)})

@@ -1,0 +1,105 @@
+"""The charts of the usage and ledger pages."""
+
+from collections.abc import Callable, Sequence
+from datetime import date
+
+from portal import charts
+from portal.charts import Chart, Series
+from portal.usage.ledger import Spent
+from portal.usage.reports import Ledger, Row, Statement, Usage
+
+HOUR = 3_600_000_000
+MOST_BARS = 12
+DAILY = 62
+"""Longer windows are drawn by month."""
+WASTE: tuple[tuple[str, str, Callable[[Spent], int]], ...] = (
+    ("useful", "teal", lambda spent: spent.useful),
+    ("starting", "amber", lambda spent: spent.starting),
+    ("failed", "red", lambda spent: spent.failed),
+    ("interrupted", "violet", lambda spent: spent.interrupted),
+)
+
+
+def over_time(report: Usage) -> Chart | None:
+    """What was held each day or month, and what of the lab was idle."""
+    if not report.days:
+        return None
+    monthly = len(report.days) > DAILY
+    spans: dict[date, Spent] = {}
+    idle: dict[date, int] = {}
+    for row in report.days:
+        assert isinstance(row.key, date)  # noqa: S101  # rows of days have one
+        span = row.key.replace(day=1) if monthly else row.key
+        spans.setdefault(span, Spent()).add(row.spent)
+        idle[span] = idle.get(span, 0) + report.idle.get(row.key, 0)
+    series = [Series(name, [of(spent) / HOUR for spent in spans.values()], tone) for name, tone, of in WASTE]
+    if report.capacity is not None:
+        series.append(Series("idle", [idle[span] / HOUR for span in spans], "idle"))
+    labels: Sequence[date | str] = [f"{span:%b %Y}" for span in spans] if monthly else list(spans)
+    return charts.bars(
+        f"GPU-hours by {'month' if monthly else 'day'}", labels, series, "GPU-hours", stacked=True, desc=_most(report)
+    )
+
+
+def _most(report: Usage) -> str:
+    spent = report.total.spent
+    if not spent.allocated:
+        return "No GPU was held."
+    used = charts.said_value(spent.allocated / HOUR, "GPU-hours")
+    return f"{used} were held, {round(100 * spent.wasted / spent.allocated)} % of them in vain."
+
+
+def by_row(report: Usage) -> Chart | None:
+    rows = [row for row in report.rows if row.spent.allocated][:MOST_BARS]
+    if len(rows) < 2 or report.by in ("day", "month"):
+        return None
+    series = [Series(name, [of(row.spent) / HOUR for row in rows], tone) for name, tone, of in WASTE]
+    return charts.bars(
+        f"GPU-hours by {_WORDS[report.by]}", [row.name for row in rows], series, "GPU-hours", stacked=True, across=True
+    )
+
+
+def waiting(report: Usage) -> Chart | None:
+    rows = [row for row in report.rows if row.spent.waits]
+    rows = rows[-MOST_BARS:] if report.by in ("day", "month") else rows[:MOST_BARS]
+    if not rows or report.by == "day":
+        return None
+    return charts.bars(
+        f"Waiting times by {_WORDS[report.by]}",
+        [row.name for row in rows],
+        [_waits("median", rows, lambda row: row.median), _waits("95 of 100 waited less", rows, lambda row: row.p95)],
+        charts.SECONDS,
+        across=True,
+    )
+
+
+def _waits(name: str, rows: Sequence[Row], of: Callable[[Row], float | None]) -> Series:
+    return Series(name, [of(row) for row in rows])
+
+
+def statements(title: str, rows: Sequence[Statement]) -> Chart | None:
+    """Entitled beside used."""
+    shown = [row for row in rows if row.line.entitled or row.line.used][:MOST_BARS]
+    if not shown:
+        return None
+    return charts.bars(
+        title,
+        [row.name for row in shown],
+        [
+            Series("entitled", [row.line.entitled / HOUR for row in shown], "grey"),
+            Series("used", [row.line.used / HOUR for row in shown], "teal"),
+        ],
+        "GPU-hours",
+        across=True,
+    )
+
+
+def shares(report: Ledger) -> list[Chart]:
+    found = (
+        statements("Entitled and used, by person", report.people),
+        statements("Entitled and used, by group", report.groups) if len(report.groups) > 1 else None,
+    )
+    return [chart for chart in found if chart is not None]
+
+
+_WORDS = {"user": "person", "group": "group", "project": "project", "month": "month", "day": "day"}

@@ -1,0 +1,283 @@
+"""What pages, files and endpoints show: the same numbers for everybody, as much of them as one may see.
+
+A member sees their own lines, the totals of groups they belong to and of projects they are a member of, and of the lab
+what it offered and how much of it was used. Admins see everything.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from math import ceil
+from statistics import fmean, median
+
+from django.contrib.auth.models import Group
+
+from portal.accounts.models import User
+from portal.projects.models import Project
+from portal.usage import rollups
+from portal.usage.ledger import Account, Day, Line, Spent, decayed
+
+HALF_LIFE_DAYS = 7.0
+"""Of a balance; the fair share's own default."""
+REMEMBERED_DAYS = 70
+"""After ten half-lives a thousandth is left."""
+BY = {"user": "Person", "group": "Group", "project": "Project", "month": "Month", "day": "Day"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What somebody may see."""
+
+    user: int
+    everything: bool
+    groups: frozenset[int]
+    projects: frozenset[int]
+
+
+def sight_of(user: User) -> Sight:
+    return Sight(
+        user=user.pk,
+        everything=user.is_admin,
+        groups=frozenset(user.groups.values_list("pk", flat=True)),
+        projects=frozenset(Project.objects.visible_to(user).values_list("pk", flat=True)),
+    )
+
+
+# --- the ledger ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Statement:
+    """A line of the ledger: of a person, a group, or of all that one may not see one by one."""
+
+    name: str
+    kind: str
+    """user, group, or others."""
+    id: int | None
+    line: Line = field(default_factory=Line)
+    balances: dict[int, int] = field(default_factory=dict)
+    """By age in days."""
+
+    @property
+    def balance(self) -> float:
+        """Lent less borrowed, older days for less."""
+        return decayed(self.balances, HALF_LIFE_DAYS)
+
+    def take(self, line: Line | None, age: int, owed: int) -> None:
+        if line is not None:
+            self.line.add(line)
+        self.balances[age] = self.balances.get(age, 0) + owed
+
+
+@dataclass(slots=True)
+class Ledger:
+    first: date
+    last: date
+    people: list[Statement]
+    groups: list[Statement]
+    capacity: int = 0
+    unclaimed: int = 0
+    total: Line = field(default_factory=Line)
+
+    @property
+    def idle(self) -> int:
+        return self.unclaimed + self.total.spare
+
+    @property
+    def statements(self) -> list[Statement]:
+        return [*self.people, *self.groups]
+
+
+def ledger(sight: Sight, first: date, last: date, now: datetime) -> Ledger:
+    """Everybody's lines; for a member their own, their groups', and all others' as one, so that it sums up."""
+    last = min(last, rollups.today(now))
+    days = rollups.days_of(min(first, last - timedelta(days=REMEMBERED_DAYS)), last, now)
+    names, group_names = _names(days.values())
+    people: dict[int | None, Statement] = {}
+    groups: dict[int | None, Statement] = {}
+    report = Ledger(first, last, [], [])
+    for day, sums in days.items():
+        inside = day >= first
+        if inside:
+            report.capacity += sums.capacity
+            report.unclaimed += sums.unclaimed
+        for (group, user), line in sums.lines.items():
+            taken, age, owed = line if inside else None, (last - day).days, line.balance
+            if taken is not None:
+                report.total.add(taken)
+            known = sight.everything or user == sight.user
+            person = user if known else None
+            if person not in people:
+                name = names.get(user, "?") if known else "Everybody else"
+                people[person] = Statement(name, "user" if known else "others", person)
+            people[person].take(taken, age, owed)
+            if sight.everything or group in sight.groups:
+                if group not in groups:
+                    groups[group] = Statement(
+                        group_names.get(group, "?") if group else "No group", "group" if group else "others", group
+                    )
+                groups[group].take(taken, age, owed)
+    if not sight.everything and sight.user not in people:
+        name = User.objects.values_list("username", flat=True).get(pk=sight.user)
+        people[sight.user] = Statement(name, "user", sight.user)
+    report.people = sorted(people.values(), key=_order)
+    report.groups = sorted(groups.values(), key=_order)
+    return report
+
+
+def _order(statement: Statement) -> tuple[bool, int, str]:
+    return (statement.kind == "others", -statement.line.used, statement.name)
+
+
+# --- usage ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Row:
+    """Of a person, group, project, month or day."""
+
+    name: str
+    key: int | date | None
+    spent: Spent = field(default_factory=Spent)
+
+    @property
+    def mean(self) -> float | None:
+        return fmean(self.spent.waits) if self.spent.waits else None
+
+    @property
+    def median(self) -> float | None:
+        return median(self.spent.waits) if self.spent.waits else None
+
+    @property
+    def p95(self) -> float | None:
+        """The wait that 95 of 100 jobs did not exceed (nearest rank)."""
+        waits = sorted(self.spent.waits)
+        return waits[ceil(0.95 * len(waits)) - 1] if waits else None
+
+    @property
+    def id(self) -> int | str | None:
+        """As scripts have it."""
+        if not isinstance(self.key, date):
+            return self.key
+        return self.key.isoformat() if self.name != _month(self.key) else f"{self.key:%Y-%m}"
+
+
+@dataclass(slots=True)
+class Usage:
+    first: date
+    last: date
+    by: str
+    rows: list[Row]
+    total: Row
+    days: list[Row]
+    """The same by day."""
+    capacity: dict[date, int] | None = None
+    """By day; only where the rows are of the whole lab."""
+
+    @property
+    def idle(self) -> dict[date, int]:
+        if self.capacity is None:
+            return {}
+        return {row.key: self.capacity.get(row.key, 0) - row.spent.allocated for row in self.days}  # type: ignore[misc,arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Narrows usage to one person, group, project; ids that the asker may see."""
+
+    user: int | None = None
+    group: int | None = None
+    project: int | None = None
+
+    def takes(self, account: Account, project: int) -> bool:
+        group, user = account
+        return (
+            (self.user is None or user == self.user)
+            and (self.group is None or group == self.group)
+            and (self.project is None or project == self.project)
+        )
+
+
+def usage(sight: Sight, first: date, last: date, now: datetime, by: str = "user", only: Only | None = None) -> Usage:
+    only = only or Only()
+    days = rollups.days_of(first, last, now)
+    names, group_names = _names(days.values())
+    used_projects = {project for sums in days.values() for _, project in sums.spent}
+    project_names = dict(Project.objects.filter(pk__in=used_projects).values_list("pk", "name")) if days else {}
+    may = _may(sight, by, only)
+    rows: dict[int | date | None, Row] = {}
+    by_day: dict[date, Row] = {}
+    total = Row("Total", None)
+    for day, sums in days.items():
+        by_day[day] = Row(_day(day), day)
+        if by == "day":
+            rows[day] = Row(_day(day), day)
+        if by == "month":
+            rows.setdefault(day.replace(day=1), Row(_month(day), day.replace(day=1)))
+        for (account, project), spent in sums.spent.items():
+            if not only.takes(account, project) or not may(account, project):
+                continue
+            group, user = account
+            key: int | date | None
+            if by == "user":
+                key, name = user, names.get(user, "?")
+            elif by == "group":
+                key, name = group, group_names.get(group, "?") if group else "No group"
+            elif by == "project":
+                key, name = project, project_names.get(project, "?")
+            else:
+                key = day if by == "day" else day.replace(day=1)
+                name = rows[key].name
+            rows.setdefault(key, Row(name, key)).spent.add(spent)
+            by_day[day].spent.add(spent)
+            total.spent.add(spent)
+    ordered = list(rows.values())
+    if by in ("user", "group", "project"):
+        ordered.sort(key=lambda row: (-row.spent.allocated, row.name))
+    whole = sight.everything and only == Only()
+    capacity = {day: sums.capacity for day, sums in days.items()} if whole else None
+    return Usage(first, min(last, rollups.today(now)), by, ordered, total, list(by_day.values()), capacity)
+
+
+def _may(sight: Sight, by: str, only: Only) -> Callable[[Account, int], bool]:
+    """Which lines go into the sums. By group and project members see those of others, summed up; else their own."""
+    if sight.everything:
+        return lambda account, project: True
+    if by == "project" or (by in ("month", "day") and only.project is not None):
+        return lambda account, project: project in sight.projects
+    if by == "group" or (by in ("month", "day") and only.group is not None):
+        return lambda account, project: account[0] in sight.groups
+    return lambda account, project: account[1] == sight.user
+
+
+def _names(days: Iterable[Day]) -> tuple[dict[int, str], dict[int, str]]:
+    """Of users and groups, by id."""
+    users: set[int] = set()
+    groups: set[int] = set()
+    for sums in days:
+        for group, user in (*sums.lines, *(account for account, _ in sums.spent)):
+            users.add(user)
+            if group is not None:
+                groups.add(group)
+    return (
+        dict(User.objects.filter(pk__in=users).values_list("pk", "username")),
+        dict(Group.objects.filter(pk__in=groups).values_list("pk", "name")),
+    )
+
+
+def _day(day: date) -> str:
+    return f"{day:%d %b %Y}"
+
+
+def _month(day: date) -> str:
+    return f"{day:%B %Y}"
+
+
+def by_month(rows: Iterable[Row]) -> dict[date, Spent]:
+    """Sums of days, by the first of the month."""
+    months: dict[date, Spent] = defaultdict(Spent)
+    for row in rows:
+        if isinstance(row.key, date):
+            months[row.key.replace(day=1)].add(row.spent)
+    return dict(months)

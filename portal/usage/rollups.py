@@ -1,0 +1,144 @@
+"""Daily sums: made once a day is over, made anew when something about it becomes known later, all from facts.
+
+A page asks ``days_of`` for a window and gets whole past days from the sums and the rest, today at least, computed live,
+so that it is right whether the sums are there or not, and costs the same number of queries for a week and for a year.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date, datetime, time, timedelta
+
+from django.db import transaction
+from django.utils import timezone
+
+from portal.jobs.models import Attempt, Job
+from portal.usage import facts
+from portal.usage.ledger import Day, Line, Spent, account_days
+from portal.usage.models import CapacitySpell, LabDay, LedgerDay, UsageDay
+
+AT_ONCE = 14
+"""Days read from the facts together."""
+LATE = timedelta(hours=1)
+"""What is known so long after midnight is complete: nodes are believed lost only after a while."""
+OVERLAP = timedelta(minutes=10)
+"""No transaction takes longer, so none that ended an attempt can have been overlooked."""
+
+
+def midnight(day: date) -> datetime:
+    return timezone.make_aware(datetime.combine(day, time()))
+
+
+def today(now: datetime) -> date:
+    return timezone.localdate(now)
+
+
+def roll_up(now: datetime | None = None, *, rebuild: bool = False) -> int:
+    """Brings the sums up to yesterday; returns how many days were made. Each day is made whole or not at all.
+
+    May be repeated and may run twice at once. With ``rebuild`` all days are made anew.
+    """
+    now = now or timezone.now()
+    first = first_day(now)
+    mark_stale(now)
+    done = set() if rebuild else set(LabDay.objects.filter(stale=False).values_list("day", flat=True))
+    missing = [day for day in days_between(first, today(now) - timedelta(days=1)) if day not in done]
+    for chunk in _runs(missing):
+        for day, sums in zip(chunk, compute(chunk, now), strict=True):
+            _store(day, sums, now)
+    return len(missing)
+
+
+def first_day(now: datetime) -> date:
+    """The first day there is anything to say about."""
+    spell, job = CapacitySpell.objects.order_by("since").first(), Job.objects.order_by("submitted_at").first()
+    return today(min(spell.since if spell else now, job.submitted_at if job else now))
+
+
+def mark_stale(now: datetime) -> int:
+    """Days to make anew: of attempts that have ended since (only now it is known what they were good for), and the last
+    day made, when it was made soon after midnight."""
+    newest = LabDay.objects.order_by("-rolled_at").values_list("rolled_at", flat=True).first()
+    if newest is None:
+        return 0
+    ended = Attempt.objects.filter(ended_at__gte=newest - OVERLAP, created_at__lt=midnight(today(now)))
+    stale: set[date] = set()
+    for since, until in ended.values_list("created_at", "ended_at"):
+        stale.update(days_between(today(since), today(until or now)))
+    last = LabDay.objects.order_by("-day").first()
+    if last is not None and last.rolled_at < midnight(last.day + timedelta(days=1)) + LATE <= now:
+        stale.add(last.day)
+    return LabDay.objects.filter(day__in=stale, stale=False).update(stale=True)
+
+
+def days_between(first: date, last: date) -> list[date]:
+    return [first + timedelta(days=n) for n in range((last - first).days + 1)]
+
+
+def compute(days: Sequence[date], now: datetime) -> list[Day]:
+    """Sums of consecutive days up to ``now``, straight from the facts."""
+    bounds = [midnight(day) for day in (*days, days[-1] + timedelta(days=1))]
+    ends = [min(moment, now) for moment in bounds]
+    return account_days(facts.read(ends[0], ends[-1], now), [facts.micros(moment) for moment in ends])
+
+
+def _runs(days: Iterable[date]) -> Iterator[list[date]]:
+    """Consecutive days, a few at once."""
+    run: list[date] = []
+    for day in days:
+        if run and (day != run[-1] + timedelta(days=1) or len(run) == AT_ONCE):
+            yield run
+            run = []
+        run.append(day)
+    if run:
+        yield run
+
+
+@transaction.atomic
+def _store(day: date, sums: Day, now: datetime) -> None:
+    LabDay.objects.get_or_create(day=day, defaults={"rolled_at": now, "stale": True})
+    LabDay.objects.select_for_update().get(day=day)
+    LedgerDay.objects.filter(day=day).delete()
+    UsageDay.objects.filter(day=day).delete()
+    LedgerDay.objects.bulk_create(
+        LedgerDay(
+            day=day,
+            group_id=group,
+            user_id=user,
+            **{name: getattr(line, name) for name in ("entitled", "used", "lent", "borrowed", "spare")},
+        )
+        for (group, user), line in sums.lines.items()
+    )
+    UsageDay.objects.bulk_create(
+        UsageDay(day=day, group_id=group, user_id=user, project_id=project, **_amounts(spent))
+        for ((group, user), project), spent in sums.spent.items()
+    )
+    LabDay.objects.filter(day=day).update(capacity=sums.capacity, unclaimed=sums.unclaimed, rolled_at=now, stale=False)
+
+
+SPENT = ("allocated", "starting", "failed", "interrupted", "submitted", "waits")
+
+
+def _amounts(spent: Spent) -> dict[str, object]:
+    return {name: getattr(spent, name) for name in SPENT}
+
+
+def days_of(first: date, last: date, now: datetime) -> dict[date, Day]:
+    """Each day of a window up to now. What is not summed up yet is computed, from the first such day on."""
+    first, last = max(first, first_day(now)), min(last, today(now))
+    if last < first:
+        return {}
+    rows = {row.day: row for row in LabDay.objects.filter(day__range=(first, last))}
+    tomorrow = last + timedelta(days=1)
+    open_since = next((day for day in days_between(first, last) if day not in rows), tomorrow)
+    days = {day: Day(rows[day].capacity, rows[day].unclaimed) for day in sorted(rows) if day < open_since}
+    if days:
+        span = (first, open_since - timedelta(days=1))
+        for row in LedgerDay.objects.filter(day__range=span).values_list(
+            "day", "group", "user", "entitled", "used", "lent", "borrowed", "spare"
+        ):
+            days[row[0]].lines.setdefault((row[1], row[2]), Line()).add(Line(*row[3:]))
+        for row in UsageDay.objects.filter(day__range=span).values_list("day", "group", "user", "project", *SPENT):
+            days[row[0]].spent.setdefault(((row[1], row[2]), row[3]), Spent()).add(Spent(*row[4:]))
+    if open_since < tomorrow:
+        open_days = days_between(open_since, last)
+        days.update(zip(open_days, compute(open_days, now), strict=True))
+    return days
