@@ -8,6 +8,7 @@ from typing import Any
 from scheduling import wire
 from scheduling.changes import KINDS, Kind, clean, kind_of
 from scheduling.check import violations
+from scheduling.decide import decide
 from scheduling.types import Job, JobId, Plan, Policy, Snapshot
 
 
@@ -47,7 +48,7 @@ def again(policy: Policy, snapshot: Snapshot, plan: Plan, *, state: Mapping[str,
         snapshot = replace(snapshot, state=state)
     try:
         # As JSON, like the one it is compared with: a state's tuples become lists and its keys texts.
-        new = wire.plan_from_json(json.loads(json.dumps(wire.plan_to_json(policy.plan(snapshot)))))
+        new = wire.plan_from_json(json.loads(json.dumps(wire.plan_to_json(decide(policy, snapshot)))))
     except Exception as error:  # whatever a policy does wrong is the answer
         return Again(None, f"The policy failed: {type(error).__name__}: {error}", (), False)
     if wrong := violations(snapshot, new):

@@ -1,4 +1,4 @@
-"""Which code decided: a hash of a policy's source and of all of this package that it is built on."""
+"""Which code decided: a hash of a policy's source, of what stands around every policy, and of what both are built on."""
 
 import ast
 import hashlib
@@ -9,13 +9,14 @@ from importlib import import_module
 from importlib.util import find_spec
 
 DIGITS = 12
+AROUND = "scheduling.decide"
 
 
 @cache
 def version_of(policy: type) -> str:
     """Equal versions decide equally; a policy that was edited, or whose helpers were, has another one."""
     seen: dict[str, str] = {}
-    todo = [policy.__module__]
+    todo = [policy.__module__, AROUND]
     while todo:
         name = todo.pop()
         if name in seen:
