@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 from asgiref.sync import sync_to_async
-from channels.layers import InMemoryChannelLayer
+from channels.layers import get_channel_layer
 from channels.testing import WebsocketCommunicator
 from django.conf import settings
 from django.test import Client
@@ -331,7 +331,7 @@ async def test_a_socket_that_the_channel_layer_ended_counts_no_longer(
     """As when Redis goes away: the same person must still get in afterwards."""
     viewer = Viewer(lab.job, await cookie_of(lab, lab.alice))
     gone = mock.AsyncMock(side_effect=ConnectionError("Redis is away"))
-    monkeypatch.setattr(InMemoryChannelLayer, moment, gone)
+    monkeypatch.setattr(type(get_channel_layer()), moment, gone)
     await viewer.socket.send_input({"type": "websocket.connect"})
     with pytest.raises(ConnectionError):
         await viewer.socket.wait(10)
