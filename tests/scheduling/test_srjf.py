@@ -74,12 +74,14 @@ def test_elastic_a_job_of_fixed_size_never_exceeds_it() -> None:
     assert sizes(decide(lab, ELASTIC)) == {"x": 2, "y": 4}
 
 
-def test_elastic_a_gpu_goes_where_it_shortens_the_rest_most() -> None:
+def test_elastic_a_gpu_goes_where_it_is_worth_most() -> None:
+    """Short jobs first, but not for GPUs of which they make little use."""
+
     def job(id: str, seconds: float, *speeds: float) -> Job:
         return waiting(id, 1, 4, elastic=True, speed=Curve(speeds), **left(seconds))
 
-    equal = draw({"a": 4}, job("short", 600, 1.0, 1.8, 2.4, 2.8), job("long", 6000, 1.0, 1.8, 2.4, 2.8))
-    assert sizes(decide(equal, ELASTIC)) == {"short": 4}
+    equal = draw({"a": 4}, job("long", 6000, 1.0, 1.8, 2.4, 2.8), job("short", 600, 1.0, 1.8, 2.4, 2.8))
+    assert sizes(decide(equal, ELASTIC)) == {"short": 3, "long": 1}
     poor = draw({"a": 4}, job("short", 600, 1.0, 1.05, 1.1, 1.1), job("long", 6000, 1.0, 1.8, 2.4, 2.8))
     assert sizes(decide(poor, ELASTIC)) == {"short": 1, "long": 3}
 
@@ -91,6 +93,13 @@ def test_elastic_a_curve_with_a_dent_is_passed_over_it() -> None:
     assert sizes(decide(lab, ELASTIC)) == {"x": 4}
     flat = Curve((1.0, 1.9, 1.5, 1.9))
     assert sizes(decide(draw({"a": 4}, running("x", {"a": 1}, 1, 4, speed=flat, **left(600))), ELASTIC)) == {"x": 2}
+
+
+def test_elastic_priority_goes_before_worth() -> None:
+    lab = draw(
+        {"a": 2}, waiting("short", 1, 2, elastic=True, **left(60)), waiting("urgent", 1, 2, priority=1, **left(9000))
+    )
+    assert sizes(decide(lab, ELASTIC)) == {"urgent": 2}
 
 
 def test_elastic_a_running_job_shrinks_for_a_shorter_one() -> None:
