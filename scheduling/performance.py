@@ -254,21 +254,24 @@ EXPONENT_SPREAD = 0.2
 """How far from the usual exponent a program's may be."""
 
 
-def from_runs(runs: Iterable[tuple[int, float]], max_gpus: int) -> Curve | None:
-    """A curve from (GPUs, seconds) of finished runs of one program; None when all had equally many GPUs.
+def from_runs(groups: Iterable[Sequence[tuple[float, float]]], max_gpus: int) -> Curve | None:
+    """A curve from (GPUs, seconds) of finished runs, those of equal work in one group; None without two sizes in any.
 
-    The speed on n GPUs is n ** e. The logs of the lengths give e by regression, held near the usual exponent by so
-    much as few runs deserve (a normal prior; ours).
+    The speed on n GPUs is n ** e. The logs of the lengths give e by regression within the groups, held near the usual
+    exponent by so much as few runs deserve (a normal prior; ours).
     """
-    usable = [(gpus, seconds) for gpus, seconds in runs if gpus >= 1 and isfinite(seconds) and seconds > 0]
-    if len({gpus for gpus, _ in usable}) < 2:
+    found = [
+        [(gpus, seconds) for gpus, seconds in group if gpus >= 1 and isfinite(seconds) and seconds > 0]
+        for group in groups
+    ]
+    found = [group for group in found if len({gpus for gpus, _ in group}) > 1]
+    if not found:
         return None
-    gpus, seconds = (np.asarray(column, float) for column in zip(*usable, strict=True))
-    x = np.log(gpus) - np.log(gpus).mean()
-    y = np.log(seconds) - np.log(seconds).mean()
+    both = [np.log(np.array(group, float)) for group in found]
+    x, y = np.concatenate([part - part.mean(axis=0) for part in both]).T
     trust = (RUN_NOISE / EXPONENT_SPREAD) ** 2
     exponent = float((trust * DEFAULT_EXPONENT - x @ y) / (trust + x @ x))
-    largest = int(gpus.max())
+    largest = max(int(gpus) for group in found for gpus, _ in group)
     error = RUN_NOISE / float(np.sqrt(trust + x @ x)) * float(np.log(max(2, largest)))
     sizes = max(1, min(max_gpus, GROWTH * largest))
     return _power(round(min(max(exponent, 0.0), 1.0), 3), sizes, "history", round(error, 3))

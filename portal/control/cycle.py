@@ -27,6 +27,7 @@ from django.utils import timezone
 from portal.control import recording
 from portal.control import snapshot as snapshots
 from portal.control.apply import Applied, apply
+from portal.control.history import History
 from portal.control.models import Cycle, Leader, PolicyState, SchedulerConfig
 from portal.control.services import config_in_force, policy_name
 from portal.jobs import lifecycle
@@ -77,8 +78,11 @@ class Turn:
     recorded: Cycle | None = None
 
 
-def run(epoch: int, now: datetime | None = None) -> Turn:
-    """Turns once as the leader of ``epoch``. Raises Deposed when that is not the leader any more."""
+def run(epoch: int, now: datetime | None = None, history: History | None = None) -> Turn:
+    """Turns once as the leader of ``epoch``. Raises Deposed when that is not the leader any more.
+
+    ``history`` is the leader's own of the turns before; without it each turn reads all anew.
+    """
     began = time.monotonic()
     with transaction.atomic():
         if not take_lock():
@@ -90,7 +94,7 @@ def run(epoch: int, now: datetime | None = None) -> Turn:
             if not take_lock():
                 return Turn(busy=True)
             lead(epoch)
-            turn = _decide_and_do(epoch, now or timezone.now(), began)
+            turn = _decide_and_do(epoch, now or timezone.now(), began, history)
     except (DatabaseTrouble, Deposed):
         raise
     except Exception as error:
@@ -127,11 +131,11 @@ def lead(epoch: int) -> None:
         raise Deposed(f"epoch {epoch} is over; the leader's is {row[0] if row else 'unknown'}")
 
 
-def _decide_and_do(epoch: int, now: datetime, began: float) -> Turn:
+def _decide_and_do(epoch: int, now: datetime, began: float, history: History | None) -> Turn:
     turn = Turn()
     config = config_in_force()
     kept = PolicyState.objects.filter(config=config.pk).first()
-    turn.seen = snapshots.take(now, kept.state if kept else {})
+    turn.seen = snapshots.take(now, kept.state if kept else {}, history)
     try:
         policy = registry.build(config.policy, config.params)
         asked = time.monotonic()

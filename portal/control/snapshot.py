@@ -1,19 +1,26 @@
 """Rows to ``Snapshot``: what a policy may know, read in a handful of queries whatever the number of jobs."""
 
+import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, NamedTuple, Self, cast
 
-from django.db.models import Count, DurationField, ExpressionWrapper, F, Max, Q, Sum
+from django.contrib.auth.models import Group
+from django.db.models import Count, DurationField, ExpressionWrapper, F, Max, Min, Q, Sum
 from django.db.models.functions import Coalesce
 from django.db.models.query import QuerySet
 from django.utils import timezone
 
-from portal.accounts.limits import limits_in_force
+from portal.accounts.limits import LimitInForce, limits_in_force
+from portal.accounts.models import User
 from portal.cluster.models import LIVE_NODE, Environment, Gpu, Node, NodeEnvironment
 from portal.cluster.services import is_online
+from portal.control.history import USAGE_DAYS, History, Like, Script, speed_on
+from portal.control.history import Holding as Held
+from portal.jobs import rules
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobState
 from scheduling import types
 
@@ -25,12 +32,16 @@ class Nodes:
     rows: list[Node]
     gpus: Mapping[int, int]
     """Healthy and present ones, by node."""
+    kinds: Mapping[int, str]
+    """The model of most of them."""
     environments: Mapping[int, Mapping[int, NodeEnvironment]]
     """By environment, then node."""
     open: frozenset[int]
     names: Mapping[int, str]
     closed: Mapping[int, str]
     """Why not, by node: name and clause."""
+    out_of_reach: frozenset[int]
+    """They do not say where containers of other nodes reach theirs."""
 
 
 @dataclass
@@ -43,22 +54,52 @@ class Holding:
     base: Counter[str] = field(default_factory=Counter)
     leaving: int = 0
     placed_at: datetime | None = None
+    since: list[float] = field(default_factory=list)
+    """When each GPU that it holds, leaving or not, was given."""
 
 
-def take(now: datetime | None = None, state: Mapping[str, Any] | None = None) -> types.Snapshot:
-    """The world at ``now``. ``state`` is what the policy kept of its last plan."""
+@dataclass
+class Past:
+    """What a job's attempts have had so far."""
+
+    attempts: int = 0
+    gpu_seconds: float = 0.0
+    run_seconds: float = 0.0
+    first_started_at: float | None = None
+    since: float | None = None
+    done: list[tuple[float, float]] = field(default_factory=list)
+    """(GPUs, seconds) of what it can go on from."""
+    present_gpu_seconds: float = 0.0
+    """Of the attempt that lives."""
+    counted_seconds: int = 0
+    """What earlier attempts ran that counts against its time limit."""
+
+
+def take(
+    now: datetime | None = None, state: Mapping[str, Any] | None = None, history: History | None = None
+) -> types.Snapshot:
+    """The world at ``now``. ``state`` is what the policy kept of its last plan.
+
+    ``history`` is one that was used before: with it, only what came since is read.
+    """
     now = now or timezone.now()
+    history = history or History()
+    history.refresh(now)
     nodes = _nodes(now)
-    rows = list(active_jobs().only(*JOB_FIELDS))
+    rows = [Row(*values) for values in active_jobs().values_list(*Row._fields)]
     holdings, held, leaving = _holdings(rows)
-    served = _served(rows, now)
-    ready = {key: _ready(nodes, key) for key in {job.environment_id for job in rows}}
-    titles = dict(Environment.objects.filter(pk__in=ready).values_list("pk", "title"))
+    past = _past(now)
+    names = _Names.read(rows)
+    places = {key: _places(nodes, key) for key in {row.environment_id for row in rows}}
+    titles = dict(Environment.objects.filter(pk__in=places).values_list("pk", "title"))
+    limits = limits_in_force()
+    expert = _Expert(history)
     jobs = []
     for row in rows:
-        holding = holdings.get(row.pk)
-        here = ready[row.environment_id]
-        jobs.append(_job(row, holding, nodes, here, served.get(row.pk, (0, 0.0)), _blocked(row, nodes, here, titles)))
+        here = places[row.environment_id]
+        blocked = _blocked(row, nodes, here.ready, titles)
+        had = past.get(row.id) or Past()
+        jobs.append(_job(row, holdings.get(row.id), nodes, here, had, blocked, names, expert))
     return types.Snapshot(
         now=now.timestamp(),
         nodes=tuple(
@@ -69,27 +110,39 @@ def take(now: datetime | None = None, state: Mapping[str, Any] | None = None) ->
                 free=nodes.gpus.get(node.pk, 0) - held[node.pk],
                 leaving=leaving[node.pk],
                 open=node.pk in nodes.open,
+                kind=nodes.kinds.get(node.pk, ""),
             )
             for node in nodes.rows
         ),
         jobs=tuple(jobs),
-        limits=tuple(_limits(rows, holdings)),
+        limits=tuple(_limits(rows, holdings, limits)),
+        accounts=tuple(_accounts(rows, holdings, limits, names, history, now.timestamp())),
         state=state or {},
     )
 
 
-JOB_FIELDS = (
-    "environment_id",
-    "submitted_by_id",
-    "submitted_at",
-    "launcher",
-    "elastic",
-    "min_gpus",
-    "max_gpus",
-    "priority",
-    "intent",
-    "state",
-)
+class Row(NamedTuple):
+    """What is read of a job. Model instances of a thousand jobs would take longer than all the queries."""
+
+    id: int
+    arguments: list[str]
+    deadline: datetime | None
+    elastic: bool
+    entry: str
+    environment_id: int
+    group_id: int | None
+    intent: str
+    launcher: str
+    max_gpus: int
+    min_gpus: int
+    opportunistic: bool
+    priority: int
+    project_id: int
+    resumable: bool
+    submitted_at: datetime
+    submitted_by_id: int
+    tier: str
+    time_limit_seconds: int
 
 
 def active_jobs() -> QuerySet[Job]:
@@ -123,58 +176,80 @@ def why_closed(node: Node, now: datetime) -> str:
 
 def _nodes(now: datetime) -> Nodes:
     rows = list(Node.objects.filter(LIVE_NODE, approved_at__isnull=False).order_by("name"))
-    usable = Gpu.objects.filter(USABLE_GPU, node__in=rows).values_list("node").annotate(n=Count("pk"))
+    usable = Gpu.objects.filter(USABLE_GPU, node__in=rows).values_list("node", "model").annotate(n=Count("pk"))
+    gpus: Counter[int] = Counter()
+    kinds: dict[int, str] = {}
+    for node_id, kind, count in usable.order_by("node", "-n", "model"):
+        gpus[node_id] += count
+        kinds.setdefault(node_id, kind)
     environments: dict[int, dict[int, NodeEnvironment]] = defaultdict(dict)
     for row in NodeEnvironment.objects.filter(node__in=rows):
         environments[row.environment_id][row.node_id] = row
     closed = {node.pk: f"{node.name} {why}" for node in rows if (why := why_closed(node, now))}
     return Nodes(
         rows=rows,
-        gpus=dict(usable.order_by("node")),
+        gpus=gpus,
+        kinds=kinds,
         environments=environments,
         open=frozenset(node.pk for node in rows if node.pk not in closed),
         names={node.pk: node.name for node in rows},
         closed=closed,
+        out_of_reach=frozenset(node.pk for node in rows if not node.facts.get("ring_address")),
     )
 
 
 USABLE_GPU = Q(healthy=True, present=True)
 
 
-def _ready(nodes: Nodes, environment: int) -> frozenset[int]:
-    """Open nodes on which the environment is ready."""
+@dataclass(frozen=True)
+class Places:
+    """Where jobs of one environment can run."""
+
+    ready: frozenset[int]
+    """Open nodes on which it is ready."""
+    ids: frozenset[str]
+    """The same, as a policy names them."""
+    reach_each_other: bool
+
+
+def _places(nodes: Nodes, environment: int) -> Places:
     prepared = nodes.environments.get(environment, {})
-    return frozenset(
+    ready = frozenset(
         node for node, row in prepared.items() if node in nodes.open and row.state == NodeEnvironment.State.READY
     )
+    return Places(ready, frozenset(map(str, ready)), nodes.out_of_reach.isdisjoint(ready))
 
 
 # --- what is held ------------------------------------------------------------------------------------------------
 
 
-def _holdings(rows: Iterable[Job]) -> tuple[dict[int, Holding], Counter[int], Counter[int]]:
+def _holdings(rows: Iterable[Row]) -> tuple[dict[int, Holding], Counter[int], Counter[int]]:
     """By job what its live attempt holds; by node how many usable GPUs are held, and how many of those are leaving."""
     holdings = {
-        attempt.job_id: Holding(attempt.pk, attempt.wanted == Attempt.Wanted.STOP, placed_at=attempt.created_at)
-        for attempt in Attempt.objects.filter(ended_at__isnull=True).only("job_id", "wanted", "created_at")
+        job: Holding(attempt, wanted == Attempt.Wanted.STOP, placed_at=placed_at)
+        for attempt, job, wanted, placed_at in Attempt.objects.filter(ended_at__isnull=True).values_list(
+            "pk", "job", "wanted", "created_at"
+        )
     }
-    intents = {row.pk: row.intent for row in rows}
+    intents = {row.id: row.intent for row in rows}
     bases = _bases()
     held: Counter[int] = Counter()
     leaving: Counter[int] = Counter()
-    for line in Allocation.objects.filter(released_at__isnull=True).values(
-        "container", "requested_back_at", "attempt__job", "gpu__node", "gpu__healthy", "gpu__present"
+    live = Allocation.objects.filter(released_at__isnull=True)
+    for container, asked_back, since, job, node, healthy, present in live.values_list(
+        "container", "requested_back_at", "allocated_at", "attempt__job", "gpu__node", "gpu__healthy", "gpu__present"
     ):
-        node, holding = line["gpu__node"], holdings.get(line["attempt__job"])
-        usable = line["gpu__healthy"] and line["gpu__present"]
+        holding, usable = holdings.get(job), healthy and present
         held[node] += usable
-        if holding is None or holding.stopping or line["requested_back_at"]:
+        if holding is not None:
+            holding.since.append(since.timestamp())
+        if holding is None or holding.stopping or asked_back:
             leaving[node] += usable
             if holding is not None:
                 holding.leaving += 1
             continue
         holding.kept[str(node)] += 1
-        if line["container"] == bases.get(holding.attempt):
+        if container == bases.get(holding.attempt):
             holding.base[str(node)] += 1
     for job, holding in holdings.items():
         if not holding.stopping and (not holding.kept or intents.get(job) != Job.Intent.RUN):
@@ -201,38 +276,122 @@ def _bases() -> dict[int, int]:
     return first
 
 
-def _served(rows: Iterable[Job], now: datetime) -> dict[int, tuple[int, float]]:
-    """By job: how many attempts it has had, and GPU seconds given to it."""
-    jobs = [row.pk for row in rows]
-    attempts = dict(
-        Attempt.objects.filter(job__in=active_jobs().values("pk")).values_list("job").annotate(Max("number")).order_by()
-    )
-    lasted = ExpressionWrapper(Coalesce(F("released_at"), now) - F("allocated_at"), output_field=DurationField())
-    seconds = dict(
+def _past(now: datetime) -> dict[int, Past]:
+    """What the attempts of active jobs have had, by job."""
+    until = Coalesce(F("released_at"), now)
+    rows = (
         Allocation.objects.filter(attempt__job__in=active_jobs().values("pk"))
-        .values_list("attempt__job")
-        .annotate(total=Sum(lasted))
-        .order_by()
+        .values_list(
+            "attempt__job",
+            "attempt__number",
+            "attempt__job__resumable",
+            "attempt__outcome",
+            "attempt__started_at",
+            "attempt__ended_at",
+        )
+        .annotate(
+            held=Sum(ExpressionWrapper(until - F("allocated_at"), output_field=DurationField())),
+            first=Min("allocated_at"),
+            last=Max(until),
+            given=Max("allocated_at"),
+            asked_back=Max("requested_back_at"),
+        )
+        .order_by("attempt__job", "attempt__number")
     )
-    return {
-        job: (attempts.get(job, 0), max(0.0, seconds.get(job, timedelta()).total_seconds()))
-        for job in jobs
-        if job in attempts
-    }
+    found: dict[int, Past] = defaultdict(Past)
+    for job, number, resumable, outcome, started, ended, held, first, last, given, asked_back in rows:
+        past = found[job]
+        lives = ended is None
+        gpu_seconds = max(0.0, held.total_seconds())
+        seconds = max(0.0, (last - first).total_seconds())
+        past.attempts = number
+        past.gpu_seconds += gpu_seconds
+        past.run_seconds += seconds
+        past.first_started_at = past.first_started_at or first.timestamp()
+        past.since = max(given, asked_back or given).timestamp() if lives else last.timestamp()
+        past.counted_seconds += rules.seconds_counted(resumable, [(outcome, started, ended)])
+        if lives:
+            past.present_gpu_seconds = gpu_seconds
+        if seconds and (lives or (resumable and outcome in rules.GOES_ON)):
+            past.done.append((gpu_seconds / seconds, seconds))
+    return found
 
 
 # --- jobs --------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Names:
+    people: Mapping[int, str]
+    groups: Mapping[int, str]
+    """As a limit's name has it: ``group vision``."""
+
+    @classmethod
+    def read(cls, rows: Iterable[Row]) -> Self:
+        people = User.objects.filter(pk__in={row.submitted_by_id for row in rows})
+        groups = Group.objects.filter(pk__in={row.group_id for row in rows if row.group_id})
+        return cls(
+            dict(people.values_list("pk", "username")),
+            {pk: f"group {name}" for pk, name in groups.values_list("pk", "name")},
+        )
+
+
+RESTART_SECONDS = 30.0
+"""Until anything was measured; Pollux and Sia suppose so too."""
+RESIZE_SECONDS = 10.0
+
+
+class _Expert:
+    """What history says of a program, looked up once for all its jobs."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self._speeds: dict[tuple[Script, int], types.Curve | None] = {}
+        self._likes: dict[tuple[Script, str, int, int], Like] = {}
+        self._begins: dict[Script, float] = {}
+
+    def speed(self, row: Row) -> types.Curve | None:
+        key = (script_of(row), row.max_gpus)
+        if key not in self._speeds:
+            self._speeds[key] = self.history.speed(*key)
+        return self._speeds[key]
+
+    def work(self, row: Row, past: Past, speed: types.Curve | None) -> types.Estimate | None:
+        script, arguments, owner = script_of(row), json.dumps(row.arguments), row.submitted_by_id
+        key = (script, arguments, owner, row.max_gpus)
+        if key not in self._likes:
+            self._likes[key] = self.history.like(script, arguments, (owner, row.project_id), speed)
+        return self._likes[key].remaining(sum(seconds * speed_on(gpus, speed) for gpus, seconds in past.done))
+
+    def restart_seconds(self, row: Row) -> float:
+        script = script_of(row)
+        if script not in self._begins:
+            known = self.history.begin_seconds(script)
+            self._begins[script] = RESTART_SECONDS if known is None else known
+        return self._begins[script]
+
+
+def script_of(row: Row) -> Script:
+    return (row.project_id, row.launcher, row.entry)
+
+
 def _job(
-    row: Job, holding: Holding | None, nodes: Nodes, ready: frozenset[int], served: tuple[int, float], blocked: str
+    row: Row,
+    holding: Holding | None,
+    nodes: Nodes,
+    places: Places,
+    past: Past,
+    blocked: str,
+    names: _Names,
+    expert: _Expert,
 ) -> types.Job:
-    attempts, gpu_seconds = served
     stopping = holding is not None and holding.stopping
-    now_on = _sorted(holding.kept) if holding and not stopping else {}
+    now_on = dict(holding.kept) if holding and not stopping else {}
     elastic = row.elastic and row.launcher == Job.Launcher.HOROVOD
+    speed = expert.speed(row)
+    restart_seconds = expert.restart_seconds(row)
     return types.Job(
-        id=str(row.pk),
+        id=str(row.id),
         owner=str(row.submitted_by_id),
         submitted_at=row.submitted_at.timestamp(),
         min_gpus=row.min_gpus,
@@ -240,30 +399,40 @@ def _job(
         priority=row.priority,
         elastic=elastic,
         now_on=now_on,
-        base=_sorted(holding.base) if holding and elastic else now_on,
+        base=dict(holding.base) if holding and elastic else now_on,
         stopping=stopping,
-        nodes=frozenset(str(node) for node in ready),
+        nodes=places.ids,
         blocked=blocked,
-        spread=_may_spread(row, nodes, {*ready, *map(int, now_on)}),
+        spread=_may_spread(row, nodes, places, now_on),
+        preemptible=row.resumable or row.opportunistic,
         started_at=holding.placed_at.timestamp() if holding and holding.placed_at else None,
-        served_gpu_seconds=round(gpu_seconds, 1),
-        restarts=max(0, attempts - 1),
+        served_gpu_seconds=round(past.gpu_seconds, 1),
+        restarts=max(0, past.attempts - 1),
+        group=names.groups.get(row.group_id or 0, ""),
+        tier=cast(types.Tier, row.tier),
+        opportunistic=row.opportunistic,
+        first_started_at=past.first_started_at,
+        since=past.since,
+        run_seconds=round(past.run_seconds, 1),
+        lost_gpu_seconds_if_stopped=round(past.present_gpu_seconds, 1) if now_on else 0.0,
+        restart_seconds=restart_seconds,
+        # Nobody measures how long the ranks stand still; it is never longer than beginning anew.
+        resize_seconds=min(RESIZE_SECONDS, restart_seconds),
+        script=sha256(repr(script_of(row)).encode()).hexdigest()[:16],
+        speed=speed,
+        work=expert.work(row, past, speed),
+        deadline=row.deadline.timestamp() if row.deadline else None,
+        longest_seconds=float(max(0, row.time_limit_seconds - past.counted_seconds)),
     )
 
 
-def _sorted(placement: Mapping[str, int]) -> dict[str, int]:
-    """As recordings keep it: what is decided again sees the same, to the order of nodes."""
-    return dict(sorted(placement.items()))
-
-
-def _may_spread(row: Job, nodes: Nodes, among: set[int]) -> bool:
+def _may_spread(row: Row, nodes: Nodes, places: Places, now_on: Mapping[str, int]) -> bool:
     """Only rings of Horovod, and only between nodes that say where containers of other nodes reach theirs."""
-    if row.launcher != Job.Launcher.HOROVOD:
-        return False
-    return all(node.facts.get("ring_address") for node in nodes.rows if node.pk in among)
+    reachable = places.reach_each_other and nodes.out_of_reach.isdisjoint(map(int, now_on))
+    return row.launcher == Job.Launcher.HOROVOD and reachable
 
 
-def _blocked(row: Job, nodes: Nodes, ready: frozenset[int], titles: Mapping[int, str]) -> str:
+def _blocked(row: Row, nodes: Nodes, ready: frozenset[int], titles: Mapping[int, str]) -> str:
     """Why it can start nowhere now, whatever the policy; empty when it can."""
     if not nodes.rows:
         return "No node has joined the lab yet. An admin can add one under Nodes."
@@ -296,12 +465,51 @@ def _not_ready(nodes: Nodes, environment: int, title: str) -> str:
     return f"Its environment {title} could not be prepared on node {nodes.names[failed.node_id]}{why}"
 
 
-def _limits(rows: Iterable[Job], holdings: Mapping[int, Holding]) -> Iterable[types.Limit]:
+def _limits(
+    rows: Iterable[Row], holdings: Mapping[int, Holding], limits: Iterable[LimitInForce]
+) -> Iterable[types.Limit]:
     by_user: dict[int, list[int]] = defaultdict(list)
     for row in rows:
-        by_user[row.submitted_by_id].append(row.pk)
-    for limit in limits_in_force():
+        by_user[row.submitted_by_id].append(row.id)
+    for limit in limits:
         jobs = [job for user in limit.user_ids for job in by_user.get(user, [])]
         if limit.max_gpus is not None and jobs:
             leaving = sum(holdings[job].leaving for job in jobs if job in holdings)
             yield types.Limit(limit.name, limit.max_gpus, frozenset(map(str, jobs)), leaving)
+
+
+def _accounts(
+    rows: Iterable[Row],
+    holdings: Mapping[int, Holding],
+    limits: Iterable[LimitInForce],
+    names: _Names,
+    history: History,
+    now: float,
+) -> Iterator[types.Account]:
+    """Those with jobs now: people, within the groups that their jobs count for, and these groups."""
+    jobs: dict[tuple[int, int], list[str]] = defaultdict(list)
+    live = []
+    for row in rows:
+        jobs[row.submitted_by_id, row.group_id or 0].append(str(row.id))
+        if row.id in holdings:
+            live += [Held(row.submitted_by_id, row.group_id or 0, since) for since in holdings[row.id].since]
+    weights = {("user", limit.user_id): limit.weight for limit in limits}
+    weights |= {("group", limit.group_id): limit.weight for limit in limits}
+    used = history.used(live, now)
+    nothing = (0.0,) * USAGE_DAYS
+    for group in sorted({group for _, group in jobs} - {0}):
+        members = [days for (_, each), days in used.items() if each == group]
+        yield types.Account(
+            name=names.groups.get(group, ""),
+            weight=weights.get(("group", group), 1.0),
+            jobs=frozenset(job for (_, each), ids in jobs.items() if each == group for job in ids),
+            used=tuple(round(sum(days), 1) for days in zip(*members, strict=True)) or nothing,
+        )
+    for (user, group), ids in sorted(jobs.items()):
+        yield types.Account(
+            name=names.people.get(user, str(user)),
+            weight=weights.get(("user", user), 1.0),
+            jobs=frozenset(ids),
+            used=used.get((user, group), nothing),
+            parent=names.groups.get(group, ""),
+        )

@@ -311,8 +311,15 @@ def sweep(now: datetime | None = None) -> None:
     """
     in_doubt = now is None and wall_clock.in_doubt(silence_allowed().total_seconds())
     now = now or timezone.now()
-    parts = Prefetch("containers", Container.objects.select_related("node"))
-    live = Attempt.objects.filter(ended_at__isnull=True).select_related("job").prefetch_related(parts)
+    # The long columns of a thousand containers would take most of the time.
+    light = Container.objects.select_related("node").defer("spec", "node__facts", "node__problems")
+    parts = Prefetch("containers", light)
+    live = (
+        Attempt.objects.filter(ended_at__isnull=True)
+        .select_related("job")
+        .defer("job__env_vars", "job__description")
+        .prefetch_related(parts)
+    )
     for attempt in live.order_by("job_id"):
         for due in overdue(attempt, list(attempt.containers.all()), now):
             if in_doubt and due.what in ("silent", "unstoppable"):

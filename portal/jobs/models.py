@@ -303,6 +303,7 @@ class LogStream(models.Model):
 
     class Meta:
         ordering = ["container", "name"]
+        indexes = [models.Index(fields=["first_at"], name="log_stream_first")]
         constraints = [models.UniqueConstraint(fields=["container", "name"], name="log_stream_once")]
 
 

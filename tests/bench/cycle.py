@@ -1,7 +1,8 @@
-"""How long one turn of the scheduler takes with many jobs, on a database of its own.
+"""How long one turn of the scheduler takes in a large lab, on a database of its own.
 
-``python -m tests.bench.cycle [JOBS]`` prints milliseconds of a turn that changes nothing, of one that starts a job, and
-of the policy alone. With DATABASE_URL and REDIS_URL set (``python -m tests.servers``) it measures PostgreSQL.
+``python -m tests.bench.cycle [QUEUED [FINISHED [NODES]]]`` prints milliseconds of a turn that changes nothing, of one
+that starts a job, of the snapshot and of the policy alone. With DATABASE_URL and REDIS_URL set
+(``python -m tests.servers``) it measures PostgreSQL.
 """
 
 import os
@@ -11,9 +12,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
-NODES, GPUS_PER_NODE = 16, 8
+QUEUED, FINISHED, NODES, GPUS_PER_NODE = 1000, 10_000, 128, 8
+PEOPLE, SCRIPTS = 50, 200
 REPEATS = 9
 
 
@@ -21,26 +24,101 @@ REPEATS = 9
 class Measured:
     """Medians, in milliseconds."""
 
-    jobs: int
     idle_ms: float
+    idle_cpu_ms: float
+    """The scheduler's own part of it: what is left of it on a busy machine."""
     busy_ms: float
     snapshot_ms: float
+    first_snapshot_ms: float
     plan_ms: float
+    queries: int
 
 
-def measure(jobs: int) -> Measured:
-    """On an empty, migrated database: fills it with a lab at work and a long queue."""
+def past_jobs(count: int) -> None:
+    """Finished ones of the last 30 days, of many people's programs, with what they held and when they began."""
+    from django.utils import timezone
+
+    from portal.cluster.models import Gpu
+    from portal.jobs.models import Allocation, Attempt, Container, Job, LogStream
+    from tests.portal.control_world import project_of
+    from tests.portal.jobs_world import make_code, make_environment
+
+    now, environment = timezone.now(), make_environment()
+    projects = [project_of(f"person{number}") for number in range(PEOPLE)]
+    codes = [project.code_versions.first() or make_code(project) for project in projects]
+    gpus = list(Gpu.objects.order_by("pk"))
+    jobs = []
+    for number in range(count):
+        begin = now - timedelta(days=30) + timedelta(days=29.9) * number / count
+        length = timedelta(minutes=20 + number % 97)
+        who = number % PEOPLE
+        jobs.append(
+            Job(
+                project=projects[who], code=codes[who], environment=environment, submitted_by=projects[who].created_by,
+                submitted_at=begin - timedelta(minutes=5), name="past", launcher="horovod", time_limit_seconds=86400,
+                entry=f"train{number % SCRIPTS}.py", arguments=["--seed", str(number % 3)], state="SUCCEEDED",
+                started_at=begin, finished_at=min(begin + length, now),
+            )
+        )  # fmt: skip
+    jobs = Job.objects.bulk_create(jobs, batch_size=500)
+    attempts = Attempt.objects.bulk_create(
+        [
+            Attempt(job=job, number=1, created_at=job.started_at, started_at=job.started_at, ended_at=job.finished_at,
+                    outcome="succeeded", secret="s")
+            for job in jobs
+        ],
+        batch_size=500,
+    )  # fmt: skip
+    parts = Container.objects.bulk_create(
+        [
+            Container(attempt=attempt, node=gpus[number % len(gpus)].node, index=0, role="host", name=f"past{number}",
+                      spec={}, assigned_at=attempt.created_at, state="EXITED", exited_at=attempt.ended_at)
+            for number, attempt in enumerate(attempts)
+        ],
+        batch_size=500,
+    )  # fmt: skip
+    LogStream.objects.bulk_create(
+        [LogStream(container=part, name="0", first_at=part.assigned_at + timedelta(seconds=9)) for part in parts],
+        batch_size=500,
+    )
+    Allocation.objects.bulk_create(
+        [
+            Allocation(gpu=gpus[(number + each) % len(gpus)], attempt=part.attempt, container=part,
+                       allocated_at=part.assigned_at, released_at=part.exited_at)
+            for number, part in enumerate(parts)
+            for each in range(1 + number % 8)
+        ],
+        batch_size=500,
+    )  # fmt: skip
+
+
+def measure(queued: int, finished: int, nodes: int) -> Measured:
+    """On an empty, migrated database: fills it with a lab at work, a past and a long queue."""
+    from django.db import connection
+    from django.test.utils import CaptureQueriesContext
+
     from portal.control import snapshot
+    from portal.control.history import History
     from portal.jobs.models import Container
     from scheduling import registry
     from tests.portal.control_world import agents_do_as_told, heartbeat, queue, ready_node, turn
     from tests.portal.jobs_world import exit
 
-    for number in range(NODES):
+    for number in range(nodes):
         ready_node(f"node{number}", GPUS_PER_NODE)
-    for number in range(jobs):
-        queue(1 + number % 4, 4 + number % 4, elastic=number % 2 == 0)
-    while turn().applied.started:
+    past_jobs(finished)
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE")  # autovacuum would have done it by now
+    history = History()
+    running = nodes * GPUS_PER_NODE // 5
+    for number in range(queued + running):
+        queue(
+            1 + number % 4, 4 + number % 4, owner=f"person{number % PEOPLE}", elastic=number % 2 == 0,
+            entry=f"train{number % SCRIPTS}.py", resumable=number % 3 == 0,
+        )  # fmt: skip
+    while turn(history=history).applied.started:
+        heartbeat()
         agents_do_as_told()
 
     def end_one() -> None:
@@ -51,20 +129,27 @@ def measure(jobs: int) -> Measured:
             exit(other)
 
     policy = registry.build("elastic_fifo", {})
-    idle, busy = [], []
+    idle, cpu, busy = [], [], []
     for _ in range(REPEATS):
         heartbeat()
-        idle.append(clock(turn))
+        began = time.process_time()
+        idle.append(clock(lambda: turn(history=history)))
+        cpu.append((time.process_time() - began) * 1000)
         end_one()
-        busy.append(clock(turn))
+        heartbeat()
+        busy.append(clock(lambda: turn(history=history)))
     heartbeat()
-    seen = snapshot.take()
+    with CaptureQueriesContext(connection) as asked:
+        seen = snapshot.take(history=history)
+    print(f"{sum(job.running for job in seen.jobs)} jobs run, {sum(job.waiting for job in seen.jobs)} wait")
     return Measured(
-        jobs=jobs,
         idle_ms=statistics.median(idle),
+        idle_cpu_ms=statistics.median(cpu),
         busy_ms=statistics.median(busy),
-        snapshot_ms=statistics.median(clock(snapshot.take) for _ in range(REPEATS)),
+        snapshot_ms=statistics.median(clock(lambda: snapshot.take(history=history)) for _ in range(REPEATS)),
+        first_snapshot_ms=statistics.median(clock(snapshot.take) for _ in range(3)),
         plan_ms=statistics.median(clock(lambda: policy.plan(seen)) for _ in range(REPEATS)),
+        queries=len(asked),
     )
 
 
@@ -74,7 +159,7 @@ def clock(work: Callable[[], Any]) -> float:
     return (time.perf_counter() - began) * 1000
 
 
-def run(jobs: int = 1000) -> Measured:
+def run(queued: int = QUEUED, finished: int = FINISHED, nodes: int = NODES) -> Measured:
     """With a fresh database; the caller has not set Django up yet."""
     with tempfile.TemporaryDirectory(prefix="sl-bench-") as home:
         os.environ["SCHEDULEARN_HOME"] = home
@@ -86,12 +171,17 @@ def run(jobs: int = 1000) -> Measured:
         from django.core.management import call_command
 
         call_command("migrate", verbosity=0)
-        return measure(jobs)
+        return measure(queued, finished, nodes)
 
 
 if __name__ == "__main__":
-    found = run(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
-    print(f"{found.jobs} jobs, {NODES * GPUS_PER_NODE} GPUs")
-    print(f"a turn that changes nothing: {found.idle_ms:.0f} ms")
+    sizes = [int(text) for text in sys.argv[1:]]
+    queued, finished, nodes = (*sizes, *(QUEUED, FINISHED, NODES)[len(sizes) :])
+    found = run(queued, finished, nodes)
+    print(f"{queued} jobs queued, {finished} finished, {nodes * GPUS_PER_NODE} GPUs")
+    print(f"a turn that changes nothing: {found.idle_ms:.0f} ms, {found.idle_cpu_ms:.0f} ms of them computing")
     print(f"a turn that starts a job:    {found.busy_ms:.0f} ms")
-    print(f"of that the snapshot:        {found.snapshot_ms:.0f} ms, the policy: {found.plan_ms:.0f} ms")
+    print(
+        f"of that the snapshot:        {found.snapshot_ms:.0f} ms in {found.queries} queries, the policy: {found.plan_ms:.0f} ms"
+    )
+    print(f"the first snapshot, which reads the whole past: {found.first_snapshot_ms:.0f} ms")

@@ -279,13 +279,14 @@ def test_an_unknown_job_has_a_default_that_says_so() -> None:
 
 def test_runs_at_one_size_tell_nothing() -> None:
     assert from_runs([], 8) is None
-    assert from_runs([(2, 100.0), (2, 90.0)], 8) is None
+    assert from_runs([[(2, 100.0), (2, 90.0)]], 8) is None
+    assert from_runs([[(2, 100.0)], [(1, 5.0)]], 8) is None, "different work cannot be compared"
 
 
 def test_runs_at_several_sizes_give_a_curve() -> None:
-    many = from_runs([(1, 100.0), (2, 50.0), (4, 25.0)] * 30, 16)
-    none = from_runs([(1, 100.0), (2, 100.0), (4, 100.0)] * 30, 16)
-    few = from_runs([(1, 100.0), (2, 100.0)], 16)
+    many = from_runs([[(1, 100.0), (2, 50.0), (4, 25.0)] * 30], 16)
+    none = from_runs([[(1, 100.0), (2, 100.0), (4, 100.0)] * 30], 16)
+    few = from_runs([[(1, 100.0), (2, 100.0)]], 16)
     assert many is not None and none is not None and few is not None
     assert many.source == "history"
     assert many.speeds[3] == pytest.approx(4, rel=0.05)
@@ -296,9 +297,18 @@ def test_runs_at_several_sizes_give_a_curve() -> None:
     assert few.error > many.error
 
 
-@given(st.lists(st.tuples(st.integers(1, 64), st.floats(1e-3, 1e7)), max_size=20), st.integers(1, 64))
-def test_curves_from_runs_never_fall_and_never_beat_perfect(runs: list[tuple[int, float]], most: int) -> None:
-    known = from_runs(runs, most)
+def test_runs_of_different_work_are_compared_each_with_its_own() -> None:
+    short, long = [(1, 100.0), (4, 50.0)] * 20, [(4, 5000.0), (8, 3536.0)] * 20
+    together = from_runs([short, long], 16)
+    assert together is not None
+    assert together.speeds[3] == pytest.approx(2, rel=0.05)
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(1, 64), st.floats(1e-3, 1e7)), max_size=20), max_size=4), st.integers(1, 64)
+)
+def test_curves_from_runs_never_fall_and_never_beat_perfect(groups: list[list[tuple[int, float]]], most: int) -> None:
+    known = from_runs(groups, most)
     if known is not None:
         speeds = np.array(known.speeds)
         assert speeds[0] == 1.0

@@ -63,6 +63,10 @@ class Migration(migrations.Migration):
             model_name='job',
             index=models.Index(fields=['finished_at'], name='job_finished'),
         ),
+        migrations.AddIndex(
+            model_name='logstream',
+            index=models.Index(fields=['first_at'], name='log_stream_first'),
+        ),
         # SQLite has rebuilt the tables and lost their triggers.
         migrations.RunPython(guards.guard, guards.unguard),
     ]

@@ -12,6 +12,7 @@ from django.db import Error as DatabaseTrouble
 from django.db import connections
 
 from portal.control import cycle
+from portal.control.history import History
 from portal.control.leadership import Leadership
 from portal.wake import SCHEDULER, Bell
 
@@ -61,8 +62,9 @@ class Command(BaseCommand):
         try:
             if leadership.epoch is None and leadership.take():
                 logger.info("leading with epoch %s", leadership.epoch)
+                self.history = History()
             if leadership.epoch is not None:
-                cycle.run(leadership.epoch)
+                cycle.run(leadership.epoch, history=self.history)
         except cycle.Deposed as deposed:
             logger.warning("deposed: %s", deposed)
             leadership.let_go()
