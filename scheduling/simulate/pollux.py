@@ -17,13 +17,16 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 
+from scheduling.performance import Batches, Stats
 from scheduling.simulate.engine import Submission
+from scheduling.simulate.learning import Lessons
 from scheduling.simulate.truth import Knowledge, Known
 from scheduling.types import Curve, Estimate, Job, NodeId, Placement
 
@@ -85,8 +88,11 @@ class Application:
 
     def _step_seconds(self, shape: Shape, batch: int) -> float:
         local, extra = self.split(sum(shape), batch)
+        return self.step_and_sync(shape, local, extra)[0]
+
+    def step_and_sync(self, shape: Shape, local: int, extra: int) -> tuple[float, float]:
         step, sync = self._measured(shape, local)
-        return step + extra * (step - sync)
+        return step + extra * (step - sync), sync
 
     def split(self, gpus: int, batch: int) -> tuple[int, int]:
         """The local batch of one pass, and how many more passes a step has."""
@@ -217,6 +223,19 @@ class PolluxTruth:
     whole_seconds: bool = False
     """Round the rest of each epoch to whole seconds, half to even, as the reference does."""
     node_gpus: int = NODE_GPUS
+    lessons: Lessons | None = None
+    """Shared by the jobs of an application, where speeds are learnt."""
+
+    @property
+    def batches(self) -> Batches:
+        app = self.application
+        return Batches(
+            asked=self.batch,
+            most=app.validated[-1],
+            local_least=math.ceil(app.least_local),
+            local_most=int(app.most_local),
+            initial=app.first_batch,
+        )
 
     def begin(self, job: Job, kinds: Mapping[NodeId, str]) -> "PolluxRun":
         return PolluxRun(self)
@@ -232,14 +251,33 @@ class PolluxRun:
     truth: PolluxTruth
     epoch: int = 0
     progress: float = 0.0
+    own: int = 0
+    """The batch it chose for itself when it was last asked how long it takes; 0: the best of each epoch."""
 
     def _path(self, on: Placement, batch: int) -> Path_:
         truth = self.truth
-        chosen = batch if truth.free else truth.batch
+        chosen = batch or self.own if truth.free else truth.batch
         return truth.application.path(shape_of(on), chosen, whole_seconds=truth.whole_seconds)
+
+    def _own_choice(self, on: Placement) -> int:
+        """The batch where the policy leaves it to the job: the best one as far as the job knows; 0 if it knows all."""
+        if self.truth.lessons is None:
+            return 0
+        curve = self._learnt_free_curve(self.truth.batch)
+        return curve.batches[min(sum(on.values()), len(curve.batches)) - 1] if curve else self.truth.batch
+
+    def _learnt_free_curve(self, batch: int) -> Curve | None:
+        truth, app = self.truth, self.truth.application
+        if truth.lessons is None:
+            return None
+        epoch = min(self.epoch, app.epochs - 1)
+        sqr, var = (float(np.interp(batch, app.validated, table[:, epoch])) for table in (app.sqr, app.var))
+        return truth.lessons.curve(truth.batches, app.most_gpus(app.validated[-1]), Stats(sqr, var))
 
     def advance(self, seconds: float, on: Placement, batch: int) -> None:
         path = self._path(on, batch)
+        if self.truth.lessons is not None and seconds > 0:
+            self._learn(on, path.batches[min(self.epoch, len(path.batches) - 1)])
         while seconds > 0 and self.epoch < len(path.ends):
             rest = path.rest(self.epoch, self.progress)
             if rest > seconds:
@@ -250,6 +288,7 @@ class PolluxRun:
             self.epoch += 1
 
     def seconds_to_end(self, on: Placement, batch: int) -> float:
+        self.own = self._own_choice(on)
         path = self._path(on, batch)
         if self.epoch >= len(path.ends):
             return 0.0
@@ -262,16 +301,35 @@ class PolluxRun:
             now = self._path(on, batch).batches[min(self.epoch, app.epochs - 1)]
         if truth.knowledge == "none":
             return Known(batch=now)
+        left = None
+        if truth.knowledge in ("oracle", "declared"):
+            left = self._left()
+        work = None if left is None else Estimate(left, "measured" if truth.knowledge == "oracle" else "given")
+        part = None if left is None else 1.0 - left / self._alone().after[0]
+        if truth.lessons is not None:
+            learnt = truth.lessons.curve(truth.batches, app.most_gpus(truth.batch))
+            return Known(work, learnt, self._learnt_free_curve(now) if truth.free else None, part, now)
         speed = app.curve(truth.batch, truth.node_gpus)
         epoch = min(self.epoch, app.epochs - 1)
         free = app.free_curve(truth.batch, truth.node_gpus, epoch) if truth.free else None
-        if truth.knowledge == "speed":
-            return Known(None, speed, free, None, now)
-        alone = app.path((1,), truth.batch, whole_seconds=False)
-        left = 0.0
-        if self.epoch < app.epochs:
-            left = alone.rest(self.epoch, self.progress) + alone.after[self.epoch + 1]
-        return Known(Estimate(left, "measured"), speed, free, 1.0 - left / alone.after[0], now)
+        return Known(work, speed, free, part, now)
+
+    def _alone(self) -> Path_:
+        return self.truth.application.path((1,), self.truth.batch, whole_seconds=False)
+
+    def _left(self) -> float:
+        """Seconds on one GPU with the batch asked for."""
+        alone = self._alone()
+        if self.epoch >= len(alone.ends):
+            return 0.0
+        return alone.rest(self.epoch, self.progress) + alone.after[self.epoch + 1]
+
+    def _learn(self, on: Placement, batch: int) -> None:
+        truth, shape = self.truth, shape_of(on)
+        local, extra = truth.application.split(sum(shape), batch)
+        if truth.lessons is not None:
+            measure = partial(truth.application.step_and_sync, shape, local, extra)
+            truth.lessons.note(len(shape), sum(shape), local, extra, measure)
 
     def save(self) -> tuple[int, float]:
         return self.epoch, self.progress
@@ -352,8 +410,12 @@ def read_workload(
     whole_seconds: bool = False,
     node_gpus: int = NODE_GPUS,
 ) -> list[Submission]:
-    """``name,time,application,num_replicas,batch_size``. Raises ValueError for an application without a profile."""
+    """``name,time,application,num_replicas,batch_size``. Raises ValueError for an application without a profile.
+
+    Where speeds are learnt, read the workload anew for each simulation.
+    """
     found = []
+    lessons = {name: Lessons(node_gpus) if knowledge in ("learnt", "declared") else None for name in profiles}
     for row in csv.DictReader(text.splitlines()):
         app = profiles.get(row["application"])
         if app is None:
@@ -377,7 +439,7 @@ def read_workload(
             script=row["application"],
             batch=batch,
         )
-        truth = PolluxTruth(app, batch, mode == "free", knowledge, whole_seconds, node_gpus)
+        truth = PolluxTruth(app, batch, mode == "free", knowledge, whole_seconds, node_gpus, lessons[app.name])
         found.append(Submission(job, truth, start_seconds=RESTART_SECONDS, movable=elastic))
     return found
 

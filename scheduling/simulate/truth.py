@@ -11,8 +11,9 @@ from typing import Any, Literal, Protocol
 from scheduling import estimates
 from scheduling.types import Curve, Estimate, Job, NodeId, Placement
 
-Knowledge = Literal["oracle", "speed", "none"]
-"""What a policy is told: everything, how fast the job is but not how long, or nothing."""
+Knowledge = Literal["oracle", "declared", "learnt", "speed", "none"]
+"""What a policy is told: everything; speeds learnt from steps made so far, with the work declared or without; true
+speeds but not the work; or nothing. Where nothing measures steps, ``learnt`` is nothing and ``declared`` the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,8 @@ class PlainRun:
 
     def known(self, on: Placement, batch: int) -> Known:
         told, job = self.truth.knowledge, self.job
+        if told == "declared":
+            return Known(Estimate(max(0.0, self.truth.work - self.done)), job.speed, job.free_speed, None, job.batch)
         if told != "oracle":
             speed = self.truth.curve if told == "speed" else job.speed
             left = job.work and replace(job.work, value=max(0.0, job.work.value - self.done + self.begun))

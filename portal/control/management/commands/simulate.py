@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, get_args
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from portal.control import policy_args
 from scheduling.simulate import Loss, Options, Refused, Submission, accounts_of, compare, plot, simulate, traces
 from scheduling.simulate.result import job_to_json
+from scheduling.simulate.truth import Knowledge
 from scheduling.types import Node, Policy
 
 
@@ -41,7 +42,7 @@ class Command(BaseCommand):
             choices=["rigid", "fixed", "free"],
             help="Jobs of asked size, elastic, or elastic in size and batch.",
         )
-        add("--knowledge", choices=["oracle", "learnt", "speed", "none"], default="oracle", help=KNOWLEDGE)
+        add("--knowledge", choices=get_args(Knowledge), default="oracle", help=KNOWLEDGE)
         add("--jobs", type=int, metavar="N", help="Only the first N jobs of the trace.")
         add("--until", type=float, metavar="SECONDS", help="Stop the clock then.")
         add("--release", type=float, default=10.0, metavar="SECONDS", help="From asking GPUs back to their being free.")
@@ -58,13 +59,15 @@ class Command(BaseCommand):
             options = self._options(given, nodes)
         except ValueError as error:
             raise CommandError(str(error)) from error
-        runs = []
+        runs: list[compare.Run] = []
         for policy, params, key, said in policies:
             name = " ".join([key, *(f"{item}={value}" for item, value in said.items())])
             how = options
             if options.round_seconds is not None:
                 placing = given["placement"] or compare.REFERENCE_PLACEMENT.get(key, "own")
                 how = replace(options, placement=placing)
+            if runs and given["knowledge"] in ("learnt", "declared"):
+                submissions = self._read(given, nodes)  # what one policy's world has learnt is not known in the next
             runs.append(compare.Run(name, key, params, self._run(name, policy, nodes, submissions, how)))
         about = {
             "trace": given["trace"].name,
@@ -147,8 +150,8 @@ class Command(BaseCommand):
 
 
 KNOWLEDGE = (
-    "What policies are told: everything (oracle), speeds learnt from the steps that jobs of the same program have made "
-    "and no lengths (learnt, for measured applications), true speeds but no lengths (speed), or nothing (none)."
+    "What policies are told: everything (oracle); speeds learnt from the steps that jobs of the same program have made so "
+    "far, without lengths (learnt) or with them (declared); true speeds but no lengths (speed); or nothing (none)."
 )
 
 
