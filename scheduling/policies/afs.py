@@ -36,6 +36,8 @@ class Afs:
         "Each GPU goes to the job that ends soonest, except where a longer job would gain much more from it, so that "
         "most people have their results early. Jobs of unknown length count as long as they already ran; long jobs wait."
     )
+    good_for: ClassVar[str] = "short turnaround with elastic jobs"
+    needs: ClassVar[str] = "how fast jobs are with more GPUs; how long they are helps"
 
     lengths: str = param(
         "known",

@@ -26,6 +26,8 @@ class ElasticFifo:
         "Elastic jobs grow into idle GPUs and shrink, down to their least, as soon as others wait. "
         "Every job gets its least in the order they came; what is left is shared evenly, oldest first."
     )
+    good_for: ClassVar[str] = "idle GPUs put to use, and room made for newcomers"
+    needs: ClassVar[str] = "nothing; how far more GPUs help, where it is known"
 
     strict: bool = param(
         False,

@@ -38,6 +38,8 @@ class FairShare:
         "Whoever used less of the GPUs lately than their weight entitles them to goes first, group by group and then "
         "person by person; old use is forgotten by and by. Elastic jobs share what is left in proportion to the weights."
     )
+    good_for: ClassVar[str] = "sharing a lab between people and groups over weeks"
+    needs: ClassVar[str] = "weights of users and groups, if not all are equal"
 
     half_life_days: float = param(
         7.0,

@@ -16,6 +16,8 @@ class Fifo:
         "Jobs start in the order they came, higher priority first, and keep their GPUs until they end. "
         "Easy to foresee; a large job at the head of the queue may leave GPUs idle."
     )
+    good_for: ClassVar[str] = "a small lab that wants to foresee who is next"
+    needs: ClassVar[str] = "nothing"
 
     strict: bool = param(
         True,

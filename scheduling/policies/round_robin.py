@@ -29,6 +29,8 @@ class RoundRobin:
         "Each job, first come first, goes to the next node in turn that has room, so that work spreads evenly. "
         "A job larger than any node is spread over neighbouring nodes; nothing is moved later."
     )
+    good_for: ClassVar[str] = "even load on all machines"
+    needs: ClassVar[str] = "nothing"
 
     size: str = param(
         "most",

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from scheduling import estimates, reasons
+from scheduling.capacity import Capacity
 from scheduling.params import param
 from scheduling.realise import line_up, realise, stand_in_line
+from scheduling.rearrange import carry_out, rearrange
 from scheduling.types import Job, JobId, Plan, Snapshot
 
 POWER = 0.7
@@ -33,6 +35,8 @@ class Srjf:
         "The job that will end soonest goes first, which makes the mean turnaround short. "
         "It is as good as what is known of the jobs' lengths, and a very long job may wait while shorter ones keep coming."
     )
+    good_for: ClassVar[str] = "the shortest mean turnaround"
+    needs: ClassVar[str] = "how long jobs still take"
 
     preempt: bool = param(
         True,
@@ -68,7 +72,15 @@ class Srjf:
         for job in order:
             if job.waiting and not (job.elastic and self.elastic):
                 wanted.setdefault(job.id, _size(job))  # where packing leaves a gap, who fits may have it
+        if self.elastic:
+            return carry_out(snapshot, order, rearrange(snapshot, order, wanted), _blocked(snapshot), {})
         return realise(snapshot, order, wanted)
+
+
+def _blocked(snapshot: Snapshot) -> dict[JobId, str]:
+    later = Capacity(snapshot, coming=True)
+    why = {job.id: reasons.impossible(job, later) for job in snapshot.jobs if job.waiting}
+    return {job: reason for job, reason in why.items() if reason}
 
 
 def _work(job: Job) -> float:

@@ -29,6 +29,8 @@ class Themis:
         "Each job should end no later than if it had an equal share of the cluster for itself; the one that is furthest "
         "from that gets the next GPUs. What a job was given is its own for a while, then it is shared out again."
     )
+    good_for: ClassVar[str] = "nobody much worse off than alone in an equal share"
+    needs: ClassVar[str] = "how long jobs still take and how fast they are"
 
     fairness: float = param(
         0.8,

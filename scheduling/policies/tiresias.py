@@ -45,6 +45,8 @@ class Tiresias:
         "Jobs that have used few GPU-hours so far go before those that have used many, which are stopped for them and "
         "go on from their checkpoint later. It needs to know nothing about the jobs, and short ones do not wait for long ones."
     )
+    good_for: ClassVar[str] = "many short jobs among long ones of unknown length"
+    needs: ClassVar[str] = "nothing; jobs that go on from a checkpoint"
 
     threshold: float = param(
         57_600.0,
