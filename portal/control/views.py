@@ -30,17 +30,19 @@ from scheduling.types import Placement
 SWITCHES_SHOWN = 10
 CYCLES_SHOWN = 15
 CHANGES_SHOWN = 50
-LABELS: dict[Kind, tuple[str, str]] = {
-    "preempted": ("preempted", "preempted"),
-    "restarts": ("preempted", "restarts elsewhere"),
-    "shrinks": ("stopping", "shrinks"),
-    "moves": ("draining", "moves"),
-    "grows": ("running", "grows"),
-    "starts": ("ready", "starts"),
-    "waits": ("waiting", "waits"),
-    "goes on": ("busy", "goes on"),
+NOW_SECONDS = 5.0
+"""What is to happen within so many seconds happens now."""
+LABELS: dict[Kind, tuple[str, str, str]] = {
+    "preempted": ("preempted", "is preempted", "are preempted"),
+    "restarts": ("preempted", "restarts elsewhere", "restart elsewhere"),
+    "shrinks": ("stopping", "shrinks", "shrink"),
+    "moves": ("draining", "moves", "move"),
+    "grows": ("running", "grows", "grow"),
+    "starts": ("ready", "starts", "start"),
+    "waits": ("waiting", "waits", "wait"),
+    "goes on": ("busy", "goes on", "go on"),
 }
-"""A badge's look and words for what happens to a job."""
+"""A badge's look, and words for what happens to one job or to several."""
 
 
 @admin_required
@@ -140,7 +142,8 @@ def policy_preview(request: HttpRequest) -> HttpResponse:
         "now_title": services.title_of(config.policy),
         "again": again,
         "said": _words(key, found.params),
-        "counts": [(*LABELS[kind], count) for kind, count in found.counts.items() if count],
+        "counts": [(LABELS[kind][1 if count == 1 else 2], count) for kind, count in found.counts.items() if count],
+        "as_now": found.present and all(found.present.get(each.job) == each.kind for each in found.changes),
         "disturbed": sum(found.counts[kind] for kind in ("preempted", "restarts", "shrinks", "moves", "grows")),
         "stopped": found.counts["preempted"] + found.counts["restarts"],
         "page": page,
@@ -184,8 +187,9 @@ class Row:
     before: str
     after: str
     reason: str
-    starts: tuple[datetime | None, datetime | None] | None
-    ends: tuple[datetime | None, datetime | None]
+    starts: list[tuple[datetime | None, bool]]
+    """Under the policy in force and under the new one, and whether that is now; one entry where both say the same."""
+    ends: list[tuple[datetime | None, bool]]
 
 
 def _news(found: preview.Preview) -> list[Change]:
@@ -202,7 +206,8 @@ def _rows(found: preview.Preview, page: Page) -> list[Row]:
 
 def _row(change: Change, job: Job, found: preview.Preview, names: dict[str, str]) -> Row:
     before, after = (each.get(change.job, preview.Eta()) for each in (found.before, found.after))
-    look, words = LABELS[change.kind]
+    look, words, _ = LABELS[change.kind]
+    now = found.snapshot.now
     return Row(
         number=change.job,
         name=job.name,
@@ -213,8 +218,8 @@ def _row(change: Change, job: Job, found: preview.Preview, names: dict[str, str]
         before=_placement(change.before, names),
         after=_placement(change.after, names),
         reason=change.reason,
-        starts=None if change.before else (_time(before.starts), _time(after.starts)),
-        ends=(_time(before.ends), _time(after.ends)),
+        starts=[] if change.before else _times(now, before.starts, after.starts),
+        ends=_times(now, before.ends, after.ends),
     )
 
 
@@ -222,8 +227,12 @@ def _placement(where: Placement, names: dict[str, str]) -> str:
     return ", ".join(f"{gpus} on {names.get(node, node)}" for node, gpus in sorted(where.items())) or "no GPUs"
 
 
-def _time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+def _times(now: float, *seconds: float | None) -> list[tuple[datetime | None, bool]]:
+    found: list[tuple[datetime | None, bool]] = [
+        (None, False) if each is None else (datetime.fromtimestamp(each, UTC), each < now + NOW_SECONDS)
+        for each in seconds
+    ]
+    return found[:1] if found[0] == found[1] else found
 
 
 def _whatif(key: str, found: preview.Preview) -> str:

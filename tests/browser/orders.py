@@ -16,7 +16,7 @@ from django.utils import timezone  # noqa: E402
 from portal.accounts.models import User  # noqa: E402
 from portal.cluster.models import Node  # noqa: E402
 from portal.jobs import lifecycle, logs  # noqa: E402
-from portal.jobs.models import Container, Job  # noqa: E402
+from portal.jobs.models import Allocation, Container, Job  # noqa: E402
 from portal.projects.models import Membership  # noqa: E402
 from tests import seed  # noqa: E402
 from tests.browser.portal import PASSWORD  # noqa: E402
@@ -76,7 +76,35 @@ def shut_out(job: int, user: str) -> int:
     return Membership.objects.filter(project__jobs=job, user__username=user).delete()[0]
 
 
-ORDERS = {each.__name__: each for each in (seeded, running_job, write, finish, shut_out)}
+def lab_at_work() -> dict[str, Any]:
+    """A node of its own with an elastic job on all four GPUs, and one that waits for two; ``turn`` is the scheduler."""
+    from tests.portal import control_world as lab
+
+    Node.objects.update(cordoned=True)
+    lab.ready_node("gpu-delta", 4, ("sweeps",), last_seen_at=timezone.now() + timedelta(hours=1))
+    sweeps = world.make_environment("sweeps")
+    runs = lab.queue(1, 4, owner="alice", name="sweep of widths", environment=sweeps)
+    turn()
+    waits = lab.queue(2, owner="bob", name="speech baseline", elastic=False, environment=sweeps)
+    return {"runs": runs.pk, "waits": waits.pk, "gpus": len(holds(runs.pk))}
+
+
+def turn() -> dict[str, int]:
+    """The scheduler turns, and all agents do at once as they are told."""
+    from tests.portal import control_world as lab
+
+    done = lab.turn()
+    lab.agents_do_as_told()
+    return {"started": len(done.applied.started), "resized": len(done.applied.resized), "errors": bool(done.error)}
+
+
+def holds(job: int) -> list[int]:
+    """The GPUs a job holds and keeps, by their allocations."""
+    kept = Allocation.objects.filter(attempt__job=job, released_at=None, requested_back_at=None)
+    return list(kept.order_by("pk").values_list("pk", flat=True))
+
+
+ORDERS = {each.__name__: each for each in (lab_at_work, turn, holds, seeded, running_job, write, finish, shut_out)}
 
 
 def main() -> None:
