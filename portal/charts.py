@@ -26,8 +26,8 @@ and the same numbers as a table that unfolds, for screen readers and everybody e
   cell or a sentence; ``text`` is read aloud in their place. They are marked safe: ``{{ row.spark }}``.
 
 The unit "seconds" is shown as durations ("2 h 5 min"). A series' tone is its place in ``TONES`` unless given: of these,
-``idle`` is grey, ``good`` green, ``bad`` red. A chart is drawn twice, wide and narrow, and a container query shows the
-one that fits, so that letters stay legible at 400 px. Colour never speaks alone: lines have dashes of their own, bars a
+``idle`` is grey, ``good`` green, ``bad`` red. A chart is drawn in three widths, and a container query shows the one
+that fits, so that letters stay legible at 400 px. Colour never speaks alone: lines have dashes of their own, bars a
 gap, everything a table. Give at most a few hundred points; pictures of more are slower to load than to read.
 """
 
@@ -90,7 +90,7 @@ class Size(NamedTuple):
     """About how many fit on the x axis."""
 
 
-SIZES = (Size("wide", 720, 280, 8), Size("narrow", 360, 250, 4))
+SIZES = (Size("wide", 1000, 300, 12), Size("middle", 600, 270, 7), Size("narrow", 340, 240, 4))
 TOP, BOTTOM, RIGHT, LETTER, LINE = 24, 28, 12, 6.9, 16
 
 
@@ -202,7 +202,7 @@ def bars(
                 yield _rect(left, top, wide, height, _css(index, one), said)
 
     def sideways(size: Size) -> Iterator[str]:
-        scale = _Scale(*ends, unit, 5 if size.css == "wide" else 3)
+        scale = _Scale(*ends, unit, size.ticks - 1)
         thick = 14 if stacked or len(series) == 1 else 9
         block = LINE + 4 + thick * (1 if stacked else len(series)) + 8
         left, width, bottom = 4.0, size.width - 4 - 40, TOP + block * len(labels)

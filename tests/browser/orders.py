@@ -18,6 +18,7 @@ from portal.cluster.models import Node  # noqa: E402
 from portal.jobs import lifecycle, logs  # noqa: E402
 from portal.jobs.models import Allocation, Container, Job  # noqa: E402
 from portal.projects.models import Membership  # noqa: E402
+from tests import month as made_up  # noqa: E402
 from tests import seed  # noqa: E402
 from tests.browser.portal import PASSWORD  # noqa: E402
 from tests.portal import jobs_world as world  # noqa: E402
@@ -31,6 +32,18 @@ def seeded() -> dict[str, Any]:
         user.save(update_fields=["password"])
     Node.objects.filter(draining=False).update(last_seen_at=timezone.now() + timedelta(hours=1))
     return made
+
+
+def month() -> dict[str, Any]:
+    """A month of history that ends now, in a lab of its own or after ``seeded``."""
+    made = made_up.make()
+    alice = User.objects.get(username="alice")
+    alice.set_password(PASSWORD)
+    User.objects.update(password=alice.password)
+    Node.objects.filter(name__in=[node.name for node in made.nodes]).update(
+        last_seen_at=timezone.now() + timedelta(hours=1)
+    )
+    return {"running": [job.pk for job in made.running], "queued": [job.pk for job in made.queued]}
 
 
 def running_job() -> dict[str, int]:
@@ -104,7 +117,9 @@ def holds(job: int) -> list[int]:
     return list(kept.order_by("pk").values_list("pk", flat=True))
 
 
-ORDERS = {each.__name__: each for each in (lab_at_work, turn, holds, seeded, running_job, write, finish, shut_out)}
+ORDERS = {
+    each.__name__: each for each in (lab_at_work, turn, holds, seeded, month, running_job, write, finish, shut_out)
+}
 
 
 def main() -> None:

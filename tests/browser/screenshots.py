@@ -6,7 +6,7 @@ python -m tests.browser.screenshots
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 from tests.browser.chromium import FLAGS, PROGRAM
 from tests.browser.portal import PASSWORD, ROOT, Portal
@@ -21,17 +21,29 @@ PAGES = {
     "nodes": "/nodes/",
     "policy": "/admin/policy/",
 }
+MONTH_PAGES = {
+    "usage": "/usage/",
+    "ledger": "/usage/ledger/",
+}
+"""Of a lab with a month of history (tests/month.py)."""
 LOOKS = {"light": (1280, "light"), "dark": (1280, "dark"), "phone": (400, "light")}
 
 
 def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as home, sync_playwright() as playwright:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=PROGRAM, args=FLAGS)
+        take(browser, "seeded", PAGES)
+        take(browser, "month", MONTH_PAGES)
+        browser.close()
+
+
+def take(browser: Browser, order: str, pages: dict[str, str]) -> None:
+    with tempfile.TemporaryDirectory() as home:
         portal = Portal(Path(home))
         try:
-            made = portal.ask("seeded")
+            made = portal.ask(order)
             portal.start()
-            browser = playwright.chromium.launch(executable_path=PROGRAM, args=FLAGS)
             for look, (width, scheme) in LOOKS.items():
                 page = browser.new_page(viewport={"width": width, "height": 860}, color_scheme=scheme)  # type: ignore[arg-type]
                 page.goto(f"{portal.url}/accounts/sign-in/")
@@ -40,11 +52,10 @@ def main() -> None:
                 page.fill("[name=password]", PASSWORD)
                 page.keyboard.press("Enter")
                 page.wait_for_url(f"{portal.url}/")
-                for name, path in PAGES.items():
+                for name, path in pages.items():
                     page.goto(portal.url + path.format(**made))
                     page.wait_for_timeout(800)
                     page.screenshot(path=FOLDER / f"{name}-{look}.png")
-            browser.close()
         finally:
             portal.stop()
 

@@ -27,6 +27,9 @@ PAGES = {
     "admin": "/admin/",
     "admin nodes": "/admin/nodes/",
     "policy": "/admin/policy/",
+    "usage": "/usage/",
+    "usage by month": "/usage/?by=month",
+    "ledger": "/usage/ledger/",
     "not found": "/nothing-here",
 }
 
