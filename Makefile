@@ -1,12 +1,13 @@
 # make run    start everything on this machine        make test       all tests (installs and starts what they need)
 # make lint   ruff, mypy, import contracts            make test-fast  the pure ones, in seconds
 # make bench  ratios to their floors                  make clean      forget the virtual environment and caches
+# make bench-policies DATA=FOLDER   all policies on measured workloads, side by side (docs/policies.md)
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-fast lint bench clean
+.PHONY: run test test-fast lint bench bench-policies clean
 
 run: $(VENV)/installed
 	@exec $(BIN)/python manage.py up
@@ -22,6 +23,10 @@ lint: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.bench
+
+bench-policies: $(VENV)/installed-dev
+	@test -n "$(DATA)" || { echo "Say where the workloads are: make bench-policies DATA=FOLDER"; exit 1; }
+	@$(BIN)/python -m tests.bench.policies --data "$(DATA)"
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Schedulearn needs Python 3.11 or newer. Name one: make run PYTHON=/path/to/python3.11"; exit 1; }

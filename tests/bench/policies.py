@@ -1,0 +1,217 @@
+"""``make bench-policies DATA=FOLDER``: all policies on the anchors' own workloads, beside what was measured of the anchors.
+
+FOLDER has ``pollux/workloads``, ``pollux/profiles`` and ``pollux/expected``. Each simulation is of rounds of 60 seconds,
+as the anchors' were. Policies are told speeds learnt on line where the batch is free, and true ones where it is fixed;
+those that want to know how long jobs take are told that, and marked. Decision times are of this machine.
+
+1. Validation: per job against the expected turnarounds.
+2. Every policy of the registry with its defaults on tuned-6, beside the anchors.
+3. The mean on the other workloads, and the ratio to Tiresias on the same.
+4. A month of 200 users under ``fair_share``.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scheduling import registry
+from scheduling.simulate import Options, accounts_of, compare, plot, simulate, traces
+from scheduling.simulate.loads import month
+
+CLUSTER = "16x4"
+ROUND = 60.0
+TIRESIAS = {"threshold": 57_600.0, "knob": 0.0, "rank": "arrival"}
+"""As in the reference: two queues, 16 GPU-hours, no promotion."""
+KNOWS_LENGTHS = frozenset({"srjf", "afs", "pdors", "themis"})
+"""They are told the work that is left. Of the others, only the anchors called oracle were."""
+
+ANCHORS = (
+    # policy, mode, mean, p50, p99, makespan h, utilisation, GPU-h, restarts per job, decision ms p50 / p99
+    ("FIFO strict", "rigid", "15,154", "8,323", "47,702", "22.9", "78%", "1,137", "0", "0.04 / 0.12"),
+    ("FIFO skipping", "rigid", "6,262", "1,680", "37,692", "23.1", "78%", "1,148", "0", "0.04 / 0.22"),
+    ("time slices, 10 min", "rigid", "5,143", "1,308", "54,491", "22.0", "85%", "1,194", "3.0", "0.06 / 0.20"),
+    ("Tiresias", "rigid", "3,470", "1,248", "46,336", "21.8", "82%", "1,140", "0.27", "0.05 / 0.19"),
+    ("SRTF, oracle", "rigid", "2,855", "912", "45,396", "22.2", "80%", "1,140", "0.33", "0.10 / 1.7"),
+    ("Optimus + oracle", "fixed", "5,302", "2,494", "44,771", "18.4", "96%", "1,127", "5.4", "0.99 / 6.9"),
+    ("elastic FIFO, to the asked", "fixed", "5,359", "3,145", "37,670", "18.6", "92%", "1,090", "1.3", "0.09 / 5.6"),
+    ("elastic FIFO, to the most", "fixed", "7,719", "4,744", "43,602", "23.2", "100%", "1,476", "1.4", "0.09 / 4.3"),
+    ("equal share", "fixed", "3,555", "1,143", "49,084", "19.7", "99%", "1,250", "4.1", "0.11 / 1.6"),
+    ("DP on speed-ups", "fixed", "3,762", "952", "37,100", "17.8", "98%", "1,116", "2.7", "1.4 / 18"),
+    ("elastic SRJF", "fixed", "2,814", "912", "46,146", "19.4", "90%", "1,115", "2.5", "0.20 / 3.6"),
+    ("equal share", "free", "2,883", "1,132", "39,448", "17.0", "99%", "1,074", "6.8", "0.15 / 0.32"),
+    ("DP on goodput speed-ups", "free", "2,799", "1,284", "37,018", "17.1", "98%", "1,075", "8.3", "88 / 209"),
+    ("Pollux", "free", "2,457", "986", "36,830", "16.3", "97%", "1,017", "4.2", "1,716 / 3,728"),
+)  # fmt: skip
+COLUMNS = (
+    "policy", "mode", "told", "mean s", "p50", "p99", "makespan h", "util", "useful", "GPU-h", "restarts/job",
+    "rho mean", "rho worst", "rho > 1.25", "decision ms p50 / p99",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    policy: str
+    params: tuple[tuple[str, Any], ...]
+    mode: str
+    told: str
+    workload: str
+
+    @property
+    def name(self) -> str:
+        return " ".join([self.policy, *(f"{name}={value}" for name, value in self.params)])
+
+
+@dataclass(frozen=True)
+class Done:
+    case: Case
+    turnaround: dict[str, float]
+    figures: tuple[str, ...]
+    mean: float
+    seconds: float
+
+
+def run(case: Case, data: Path) -> Done:
+    began = time.perf_counter()
+    pollux = data / "pollux"
+    nodes = compare.cluster(CLUSTER)
+    submissions = traces.read(
+        pollux / "workloads" / f"{case.workload}.csv", pollux / "profiles", case.mode,  # type: ignore[arg-type]
+        knowledge=case.told, whole_seconds=True,  # type: ignore[arg-type]
+    )  # fmt: skip
+    placing = compare.REFERENCE_PLACEMENT.get(case.policy, "own")
+    result = simulate(
+        registry.build(case.policy, dict(case.params)), nodes, submissions, accounts=accounts_of(submissions),
+        options=Options(round_seconds=ROUND, placement=placing), clock=time.perf_counter,
+    )  # fmt: skip
+    summary = result.summary()
+    took = {job.id: job.turnaround for job in result.jobs if job.turnaround is not None}
+    if len(took) < len(result.jobs):
+        print(f"{case.name} ({case.mode}) left {len(result.jobs) - len(took)} jobs unfinished", file=sys.stderr)
+    figures = (
+        f"{summary.turnaround.mean:,.0f}", f"{summary.turnaround.p50:,.0f}", f"{summary.turnaround.p99:,.0f}",
+        f"{summary.makespan / 3600:.1f}", f"{summary.utilisation:.0%}", f"{summary.useful_utilisation:.0%}",
+        f"{summary.gpu_hours:,.0f}", f"{summary.restarts:.2f}", f"{summary.fairness.mean:.2f}",
+        f"{summary.fairness.most:.2f}", f"{summary.unfair:.0%}",
+        f"{summary.decision_ms.p50:.2f} / {summary.decision_ms.p99:.2f}",
+    )  # fmt: skip
+    return Done(case, took, figures, summary.turnaround.mean, time.perf_counter() - began)
+
+
+def validation() -> dict[Case, str]:
+    """By case the file of what is expected of each job."""
+    tuned = "tuned-6"
+    return {
+        Case("fifo", (("strict", True),), "rigid", "none", tuned): "tuned-6.fifo-rigid.json",
+        Case("fifo", (("strict", False),), "rigid", "none", tuned): "tuned-6.fifo-backfill-rigid.json",
+        Case("tiresias", tuple(TIRESIAS.items()), "rigid", "none", tuned): "tuned-6.tiresias.json",
+    }
+
+
+def cases(workload: str, keys: Sequence[str]) -> Iterator[Case]:
+    """Rigid jobs for all; elastic ones too, since even a policy that does not resize must live with them."""
+    for key in keys:
+        told = "oracle" if key in KNOWS_LENGTHS else "speed"
+        yield Case(key, (), "rigid", told, workload)
+        yield Case(key, (), "fixed", told, workload)
+        yield Case(key, (), "free", "declared" if key in KNOWS_LENGTHS else "learnt", workload)
+
+
+def far_off(done: Done, expected: Path) -> str:
+    theirs = json.loads(expected.read_text())["jct_s"]
+    off = {job: abs(done.turnaround.get(job, 1e9) - seconds) for job, seconds in theirs.items()}
+    worst = max(off, key=lambda job: off[job])
+    within = sum(value <= 1.0 for value in off.values())
+    return (
+        f"{done.case.name}: {within} of {len(off)} jobs within 1 s; the furthest, {worst}, is off by {off[worst]:.0f} s"
+    )
+
+
+def bench_month(jobs: int = 20_000) -> str:
+    submissions = month(jobs=jobs, gpus=64)
+    accounts = accounts_of(submissions)
+    began, busy = time.perf_counter(), time.process_time()
+    result = simulate(registry.build("fair_share", {}), compare.cluster(CLUSTER), submissions, accounts=accounts)
+    wall, cpu = time.perf_counter() - began, time.process_time() - busy
+    return (
+        f"30 days, 200 users, {jobs:,} jobs on 64 GPUs under fair_share: {wall:.1f} s ({cpu:.1f} s of processor, "
+        f"{result.turns:,} decisions); at most 20 s are wanted"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="All policies on the anchors' workloads, side by side.")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="The folder with pollux/workloads, /profiles, /expected."
+    )
+    parser.add_argument("--policies", nargs="*", default=list(registry.POLICIES), help="Only these.")
+    parser.add_argument("--others", nargs="*", default=["realistic-6", "half-load-6"], help="Further workloads.")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--plot", type=Path, help="Write the turnarounds on tuned-6 as SVG.")
+    parser.add_argument("--no-month", action="store_true", help="Leave the month of 200 users out.")
+    given = parser.parse_args(arguments)
+    if not (given.data / "pollux" / "workloads").is_dir():
+        parser.error(f"{given.data} has no pollux/workloads")
+    checks = validation()
+    todo = [*checks, *(case for workload in ("tuned-6", *given.others) for case in cases(workload, given.policies))]
+    done: dict[Case, Done] = {}
+    with ProcessPoolExecutor(given.processes) as pool:
+        waiting = {pool.submit(run, case, given.data): case for case in todo}
+        for number, future in enumerate(as_completed(waiting), start=1):
+            case = waiting[future]
+            try:
+                done[case] = future.result()
+            except Exception as error:
+                print(
+                    f"[{number}/{len(todo)}] {case.name} ({case.mode}, {case.workload}) FAILED: {error}",
+                    file=sys.stderr,
+                )
+                continue
+            one = done[case]
+            print(f"[{number}/{len(todo)}] {case.name} ({case.mode}, {case.workload}): {one.mean:,.0f} s, took {one.seconds:.0f} s", file=sys.stderr)  # fmt: skip
+    print("Validation on tuned-6\n")
+    for case, file in checks.items():
+        if case in done:
+            print(f"* {far_off(done[case], given.data / 'pollux' / 'expected' / file)}")
+    print("\nOn tuned-6\n")
+    rows = [
+        [name, mode, "", *figures[:5], "", *figures[5:7], "", "", "", figures[7]] for name, mode, *figures in ANCHORS
+    ]
+    rows = [[f"*{row[0]}*", *row[1:]] for row in rows]
+    ours = [one for case, one in done.items() if case.workload == "tuned-6"]
+    rows += [[one.case.name, one.case.mode, one.case.told, *one.figures] for one in ours]
+    order = ("rigid", "fixed", "free")
+    print(compare.table(sorted(rows, key=lambda row: (order.index(row[1]), float(row[3].replace(",", "")))), COLUMNS))
+    if given.others:
+        print("\nMean turnaround, and its ratio to Tiresias on the same workload\n")
+        print(compare.table(*others(done, ("tuned-6", *given.others))))
+    if given.plot:
+        took = {f"{one.case.name}, {one.case.mode}": list(one.turnaround.values()) for one in ours}
+        given.plot.write_text(plot.turnarounds("tuned-6 on 16 nodes with 4 GPUs", dict(list(took.items())[:20])))
+    if not given.no_month:
+        print(f"\n{bench_month()}")
+    return 0 if len(done) == len(todo) else 1
+
+
+def others(done: dict[Case, Done], workloads: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    mean = {
+        (one.case.policy, one.case.mode, one.case.workload): one.mean for one in done.values() if not one.case.params
+    }
+    rows = []
+    for policy, mode in sorted({key[:2] for key in mean}):
+        row = [f"{policy}, {mode}"]
+        for workload in workloads:
+            ours, theirs = mean.get((policy, mode, workload)), mean.get(("tiresias", "rigid", workload))
+            row.append("" if ours is None else f"{ours:,.0f}" + (f" ({ours / theirs:.2f})" if theirs else ""))
+        rows.append(row)
+    return rows, ["policy", *workloads]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
