@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from scheduling import estimates, reasons
-from scheduling.capacity import Capacity
 from scheduling.params import param
 from scheduling.realise import line_up, realise, stand_in_line
-from scheduling.rearrange import carry_out, rearrange
+from scheduling.sharing import settle
 from scheduling.types import Job, JobId, Plan, Snapshot
 
 POWER = 0.7
@@ -51,6 +50,15 @@ class Srjf:
         "No: each job has as many as it asked for.",
     )
 
+    pays_within_seconds: float = param(
+        300.0,
+        "Growing must pay within seconds",
+        "A running job takes more GPUs only if it makes up for the interruption in this time. "
+        "Larger means more frequent changes.",
+        least=0.0,
+        most=86_400.0,
+    )
+
     def plan(self, snapshot: Snapshot) -> Plan:
         work = {job.id: _work(job) for job in snapshot.jobs}
 
@@ -63,8 +71,8 @@ class Srjf:
             (job for job in snapshot.jobs if not job.stopping), key=lambda job: (-job.priority, place(job), *job.turn)
         )
         if self.elastic:
-            wanted = _divide(snapshot, order, work, preempt=self.preempt)
-            order.sort(key=lambda job: job.id not in wanted)
+            wanted = settle(snapshot, _divide(snapshot, order, work, preempt=self.preempt), self.pays_within_seconds)
+            order.sort(key=lambda job: not wanted.get(job.id, 0))
         elif self.preempt:
             wanted, _ = stand_in_line(snapshot, order, _size)
         else:
@@ -72,15 +80,7 @@ class Srjf:
         for job in order:
             if job.waiting and not (job.elastic and self.elastic):
                 wanted.setdefault(job.id, _size(job))  # where packing leaves a gap, who fits may have it
-        if self.elastic:
-            return carry_out(snapshot, order, rearrange(snapshot, order, wanted), _blocked(snapshot), {})
         return realise(snapshot, order, wanted)
-
-
-def _blocked(snapshot: Snapshot) -> dict[JobId, str]:
-    later = Capacity(snapshot, coming=True)
-    why = {job.id: reasons.impossible(job, later) for job in snapshot.jobs if job.waiting}
-    return {job: reason for job, reason in why.items() if reason}
 
 
 def _work(job: Job) -> float:

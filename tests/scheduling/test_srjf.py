@@ -95,6 +95,14 @@ def test_elastic_a_curve_with_a_dent_is_passed_over_it() -> None:
     assert sizes(decide(draw({"a": 4}, running("x", {"a": 1}, 1, 4, speed=flat, **left(600))), ELASTIC)) == {"x": 2}
 
 
+def test_elastic_a_running_job_grows_only_if_that_pays() -> None:
+    """It stands still for ten seconds: too long for the last twelve of it."""
+    curve = Curve((1.0, 1.9))
+    nearly = running("nearly", {"a": 1}, 1, 2, speed=curve, **left(12))
+    assert sizes(decide(draw({"a": 2}, nearly), ELASTIC)) == {"nearly": 1}
+    assert sizes(decide(draw({"a": 2}, running("x", {"a": 1}, 1, 2, speed=curve, **left(900))), ELASTIC)) == {"x": 2}
+
+
 def test_elastic_priority_goes_before_worth() -> None:
     lab = draw(
         {"a": 2}, waiting("short", 1, 2, elastic=True, **left(60)), waiting("urgent", 1, 2, priority=1, **left(9000))
