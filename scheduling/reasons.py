@@ -91,6 +91,12 @@ def in_line(first: Job, ahead: int) -> str:
     return f"{jobs(ahead)} ahead of it and jobs start strictly in order; the first waits for {gpus(first.min_gpus)}."
 
 
+def would_hold_up(first: Job, ahead: int, seconds: float | None) -> str:
+    """Jobs may pass the first of the queue, but not at its cost."""
+    when = "" if seconds is None else f", expected in about {max(1, round(seconds / 60))} min"
+    return f"{jobs(ahead)} ahead of it, and starting now it could hold up the first, which waits for {gpus(first.min_gpus)}{when}."
+
+
 def outserved(reason: str, job: Job) -> str:
     """It was stopped, or will wait, because it has had more than others."""
     return f"{reason.rstrip('.')}; it has had {job.served_gpu_seconds / 3600:.1f} GPU-hours, and jobs that had fewer go first."

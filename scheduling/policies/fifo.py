@@ -1,12 +1,18 @@
-"""First come, first served."""
+"""First come, first served; with EASY backfilling (Lifka 1995) as an option.
 
+The option is a reconstruction of the published rule: the first job that does not fit is promised the earliest start
+that the estimated ends of the running ones allow, and another may pass it only if that leaves the promise as it is.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from scheduling import reasons
+from scheduling import estimates, placement, reasons
 from scheduling.capacity import Capacity, queue
+from scheduling.levels import Levels
 from scheduling.params import param
-from scheduling.types import Job, JobId, Plan, Snapshot
+from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +38,105 @@ class Fifo:
         choices=[("most", "as many as are free, up to its most"), ("least", "its least")],
     )
 
+    backfill: bool = param(
+        False,
+        "Fill gaps",
+        "Only where jobs start strictly in order. Yes: a job behind the first may start if it will have ended, by its time "
+        "limit or its estimated length, when the first can start, or if the first does not need those GPUs.",
+    )
+
     def plan(self, snapshot: Snapshot) -> Plan:
         capacity = Capacity(snapshot)
         why: dict[JobId, str] = {}
         line: list[Job] = []
+        started: list[Job] = []
+        promise: Promise | None = None
         for job in queue(snapshot):
+            most = job.max_gpus if self.size == "most" else job.min_gpus
             if alone := reasons.impossible(job, capacity) or reasons.limited(job, capacity):
                 why[job.id] = alone  # nobody else has to wait for what only this job lacks
             elif self.strict and line:
-                why[job.id] = reasons.in_line(line[0], len(line))
+                if promise is not None and promise.let_pass(job, most):
+                    continue
+                why[job.id] = promise.reason(len(line)) if promise else reasons.in_line(line[0], len(line))
                 line.append(job)
-            elif where := capacity.best_fit(job, job.max_gpus if self.size == "most" else job.min_gpus):
+            elif where := capacity.best_fit(job, most):
                 capacity.give(job, where)
+                started.append(job)
             else:
                 why[job.id] = reasons.shortage(job, capacity, len(line))
                 line.append(job)
+                if self.strict and self.backfill:
+                    running = [other for other in snapshot.jobs if other.running]
+                    promise = Promise(snapshot.now, job, capacity, [*running, *started])
         return Plan(capacity.held, why)
+
+
+class Promise:
+    """When and where the first job of the queue will start, if the others end when they should."""
+
+    def __init__(self, now: float, first: Job, capacity: Capacity, holders: Iterable[Job]) -> None:
+        self.now = now
+        self.first = first
+        self.capacity = capacity
+        self.at = float("inf")
+        then = Levels({id: capacity.free[id] + node.leaving for id, node in capacity.nodes.items()})
+        allowed = capacity.scope(first).allowed
+        where: Placement | None = None
+        ends = sorted((now + _lasts(job, capacity.count(job), now, guess=True), job.id) for job in holders)
+        for end, job in [(now, ""), *ends]:
+            for node, gpus in capacity.held.get(job, {}).items():
+                if node in then:
+                    then[node] += gpus
+            where = placement.place(then, first.min_gpus, spread=first.spread, allowed=allowed)
+            if where is not None:
+                self.at = end
+                break
+        for node, gpus in (where or {}).items():
+            then[node] -= gpus
+        self.spare = then
+        """What each node will have beyond what the first job takes."""
+        self.room = Levels({node: min(free, then[node]) for node, free in capacity.free.items()})
+        """What is free now, and still spare then."""
+
+    def let_pass(self, job: Job, most: int) -> bool:
+        """Starts ``job`` if that does not hold up the first."""
+        where = self.capacity.best_fit(job, most)
+        if where is not None and self.now + _lasts(job, placement.total(where), self.now) <= self.at:
+            self._give(job, where)
+            return True
+        scope = self.capacity.scope(job).allowed
+        here = self.room.sum_of(scope) if job.spread else self._largest(scope)
+        count = min(most, here, self.capacity.room(job))
+        where = placement.place(self.room, count, spread=job.spread, allowed=scope) if count >= job.min_gpus else None
+        if where is None:
+            return False
+        for node, gpus in where.items():
+            self.spare[node] -= gpus
+        self._give(job, where)
+        return True
+
+    def _largest(self, scope: frozenset[NodeId] | None) -> int:
+        return next((self.room[node] for node in self.room.fullest(scope)), 0)
+
+    def _give(self, job: Job, where: Placement) -> None:
+        self.capacity.give(job, where)
+        for node in where:
+            self.room[node] = min(self.capacity.free[node], self.spare[node])
+
+    def reason(self, ahead: int) -> str:
+        seconds = None if self.at == float("inf") else self.at - self.now
+        return reasons.would_hold_up(self.first, ahead, seconds)
+
+
+def _lasts(job: Job, gpus: int, now: float, *, guess: bool = False) -> float:
+    """Seconds until it ends at the latest that is known: by its length or its time limit. Infinite when neither is known,
+    unless it is to be guessed.
+    """
+    seconds = float("inf")
+    if guess or estimates.work(job).source != "default":
+        seconds = estimates.remaining_seconds(job, gpus)
+    if job.longest_seconds is not None:
+        began = job.started_at if job.running and job.started_at is not None else now
+        seconds = min(seconds, began + job.longest_seconds - now)
+    return max(0.0, seconds)

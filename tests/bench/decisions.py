@@ -30,7 +30,7 @@ LIMITS_MS = {
 }
 """What the specification allows at each of ``SIZES``."""
 OPTIONS: dict[str, list[dict[str, object]]] = {
-    "fifo": [{"strict": False}],
+    "fifo": [{"strict": False}, {"backfill": True}],
     "round_robin": [{"rotate": "time"}],
     "srjf": [{"elastic": True}],
     "tiresias": [{"elastic": True}],

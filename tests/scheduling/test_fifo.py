@@ -1,9 +1,15 @@
 """First come, first served: strictly in order, or skipping what does not fit."""
 
+from dataclasses import replace
+
+from hypothesis import given, settings
+
 from scheduling.check import violations
+from scheduling.estimates import speed
 from scheduling.policies.fifo import Fifo
-from scheduling.types import Limit, Plan, Snapshot
-from tests.scheduling.worlds import draw, running, sizes, waiting
+from scheduling.types import Estimate, Job, Limit, Plan, Snapshot
+from tests.scheduling.strategies import EXAMPLES, snapshots
+from tests.scheduling.worlds import NOW, draw, running, sizes, waiting
 
 
 def decide(snapshot: Snapshot, policy: Fifo | None = None) -> Plan:
@@ -98,3 +104,59 @@ def test_each_way_to_wait_has_its_own_sentence() -> None:
     assert decide(modest).reasons == {
         "x": "It needs 3 GPUs, but the limit for group vision is 2: submit it with fewer, or ask an admin."
     }
+
+
+BACKFILL = Fifo(backfill=True)
+
+
+def lasting(job: Job, seconds: float) -> Job:
+    """Of which somebody knows that it takes so long with the GPUs it holds or asks for."""
+    return replace(job, work=Estimate(seconds * speed(job, job.gpus or job.max_gpus)))
+
+
+def test_a_short_job_passes_the_first_if_it_ends_before_that_can_start() -> None:
+    r = lasting(running("r", {"a": 2}), 600)
+    short, long = lasting(waiting("short", 1), 600), lasting(waiting("long", 1), 601)
+    plan = decide(draw({"a": 4}, r, waiting("large", 4), long, short), BACKFILL)
+    assert sizes(plan) == {"r": 2, "short": 1}
+    assert plan.reasons["long"] == (
+        "1 job is ahead of it, and starting now it could hold up the first, which waits for 4 GPUs, expected in about 10 min."
+    )
+    assert sizes(decide(draw({"a": 4}, r, waiting("large", 4), short))) == {"r": 2}
+
+
+def test_a_job_passes_on_gpus_the_first_will_not_need() -> None:
+    r = lasting(running("r", {"a": 2}), 600)
+    lab = draw({"a": 5}, r, waiting("large", 4), waiting("one", 1), waiting("two", 1))
+    assert sizes(decide(lab, BACKFILL)) == {"r": 2, "one": 1}
+    elsewhere = draw({"a": 4, "b": 2}, r, waiting("large", 4, spread=False), waiting("two", 2), waiting("three", 1))
+    assert {job: dict(where) for job, where in decide(elsewhere, BACKFILL).target.items()} == {
+        "r": {"a": 2},
+        "two": {"b": 2},
+    }
+
+
+def test_a_job_of_unknown_length_does_not_count_as_short_but_its_time_limit_does() -> None:
+    r = lasting(running("r", {"a": 2}), 600)
+    lab = draw({"a": 4}, r, waiting("large", 4), waiting("unknown", 1), waiting("limited", 1, longest_seconds=500.0))
+    assert sizes(decide(lab, BACKFILL)) == {"r": 2, "limited": 1}
+
+
+def test_a_running_job_ends_at_its_time_limit_at_the_latest() -> None:
+    r = replace(lasting(running("r", {"a": 2}), 9000), started_at=NOW - 300, longest_seconds=900.0)
+    plan = decide(draw({"a": 4}, r, waiting("large", 4), lasting(waiting("x", 1), 601)), BACKFILL)
+    assert "expected in about 10 min" in plan.reasons["x"]
+
+
+def test_what_has_been_started_in_the_same_turn_counts_for_the_promise() -> None:
+    lab = draw({"a": 4}, lasting(waiting("first", 2), 300), waiting("large", 4), lasting(waiting("x", 1), 300))
+    assert sizes(decide(lab, BACKFILL)) == {"first": 2, "x": 1}
+    assert sizes(decide(replace(lab, jobs=(*lab.jobs[:2], lasting(lab.jobs[2], 301))), BACKFILL)) == {"first": 2}
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(snapshot=snapshots(most_jobs=16))
+def test_backfilling_starts_whatever_would_start_without_it_and_explains_the_rest(snapshot: Snapshot) -> None:
+    plain, filled = decide(snapshot, Fifo()), decide(snapshot, BACKFILL)
+    assert set(sizes(plain)) <= set(sizes(filled))
+    assert {job.id for job in snapshot.jobs if job.waiting and not filled.target.get(job.id)} == set(filled.reasons)

@@ -40,7 +40,7 @@ def test_parameters_not_given_have_their_defaults() -> None:
     ("key", "params", "sentence"),
     [
         ("sjf", {}, "There is no policy 'sjf'. Known are: fifo, round_robin, elastic_fifo"),
-        ("fifo", {"nice": 1}, "There is no parameter nice; this policy has strict, size."),
+        ("fifo", {"nice": 1}, "There is no parameter nice; this policy has strict, size, backfill."),
         ("fifo", {"strict": "yes"}, "Strictly in order must be yes or no, not 'yes'."),
         ("fifo", {"strict": 1}, "Strictly in order must be yes or no, not 1."),
         ("fifo", {"size": "all"}, "GPUs at the start must be one of most, least, not 'all'."),
