@@ -6,7 +6,7 @@ is guarded by the note, which is on the disk before the deed.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from runners.runtime import Observed
@@ -26,10 +26,13 @@ class Told:
     stop_reason: str = ""
     grace_seconds: int = GRACE_SECONDS
     hosts: tuple[tuple[str, int], ...] = ()
+    batch: int = 0
+    """Total samples per step that the scheduler chose; 0: the job chooses for itself."""
 
     def to_json(self) -> dict[str, Any]:
         stop = {"reason": self.stop_reason, "grace_seconds": self.grace_seconds} if self.stop_reason else None
-        return {"stop": stop, "hosts": [{"name": name, "slots": slots} for name, slots in self.hosts]}
+        hosts = [{"name": name, "slots": slots} for name, slots in self.hosts]
+        return {"stop": stop, "hosts": hosts, "batch": self.batch or None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class Desired:
         if stop:
             reason, grace = str(stop.get("reason") or "stopped"), int(stop.get("grace_seconds", grace))
         hosts = tuple((str(host["name"]), int(host["slots"])) for host in data.get("hosts") or ())
-        return cls(spec, wanted, Told(reason, grace, hosts))
+        return cls(spec, wanted, Told(reason, grace, hosts, max(0, int(data.get("batch") or 0))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +178,7 @@ def _listed(wish: Desired, seen: Observed | None, note: Note | None, overdue: bo
 def to_tell(wish: Desired, note: Note | None) -> Told:
     """The portal's word; the agent's own reason to end it counts where the portal has none."""
     if note is not None and note.halted and not wish.told.stop_reason:
-        return Told(note.halted, wish.told.grace_seconds, wish.told.hosts)
+        return replace(wish.told, stop_reason=note.halted)
     return wish.told
 
 

@@ -17,6 +17,7 @@ from django.db.models import Min, Q
 from django.utils import timezone
 
 from portal.cluster.models import Environment, Gpu, Node, NodeEnvironment
+from portal.control import batches
 from portal.control.agent_reports import ContainerReport, EnvironmentReport, GpuReport, Report
 from portal.jobs import lifecycle
 from portal.jobs.models import Container, ContainerState, Job, JobState
@@ -155,6 +156,7 @@ def _containers(node: Node, now: datetime) -> list[dict[str, Any]]:
     to_collect = Q(collected_at__isnull=True, exited_at__gt=now - timedelta(days=COLLECT_DAYS))
     rows = list(Container.objects.filter(node=node).filter((live & stoppable) | to_collect).order_by("id"))
     hosts = _hosts([row.attempt_id for row in rows if _needs_hosts(row)])
+    chosen = batches.of({row.attempt_id for row in rows})
     return [
         {
             "spec": row.spec,
@@ -163,6 +165,7 @@ def _containers(node: Node, now: datetime) -> list[dict[str, Any]]:
             if row.wanted == Container.Wanted.STOP
             else None,
             "hosts": hosts[row.attempt_id] if _needs_hosts(row) else [],
+            "batch": chosen.get(row.attempt_id, 0),
         }
         for row in rows
     ]

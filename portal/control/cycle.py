@@ -24,7 +24,7 @@ from django.db import connection, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from portal.control import recording
+from portal.control import batches, recording
 from portal.control import snapshot as snapshots
 from portal.control.apply import Applied, apply
 from portal.control.history import History
@@ -149,6 +149,7 @@ def _decide_and_do(epoch: int, now: datetime, began: float, history: History | N
     else:
         turn.plan = plan
         turn.applied = apply(turn.seen, plan, policy_name(config), now)
+        batches.keep(plan.batches)
         if plan.state != turn.seen.state:
             PolicyState.objects.update_or_create(config=config, defaults={"state": dict(plan.state)})
         reasons = {int(job): reason for job, reason in plan.reasons.items()}

@@ -4,6 +4,8 @@ from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
+from portal.jobs.models import Attempt
+
 
 class SchedulerConfig(models.Model):
     """A policy with its parameters. Rows are only added; the newest is in force."""
@@ -80,3 +82,10 @@ class Recording(models.Model):
 
     class Meta:
         ordering = ["cycle"]
+
+
+class ChosenBatch(models.Model):
+    """The total batch that the policy chose for an attempt; its nodes are told (``control.json``)."""
+
+    attempt = models.OneToOneField(Attempt, primary_key=True, on_delete=models.CASCADE, related_name="chosen")
+    batch = models.PositiveIntegerField()

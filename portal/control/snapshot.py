@@ -54,6 +54,8 @@ class Holding:
     base: Counter[str] = field(default_factory=Counter)
     leaving: int = 0
     placed_at: datetime | None = None
+    batch: int = 0
+    """Chosen for it by the policy; 0 when it chooses for itself."""
     since: list[float] = field(default_factory=list)
     """When each GPU that it holds, leaving or not, was given."""
 
@@ -226,9 +228,9 @@ def _places(nodes: Nodes, environment: int) -> Places:
 def _holdings(rows: Iterable[Row]) -> tuple[dict[int, Holding], Counter[int], Counter[int]]:
     """By job what its live attempt holds; by node how many usable GPUs are held, and how many of those are leaving."""
     holdings = {
-        job: Holding(attempt, wanted == Attempt.Wanted.STOP, placed_at=placed_at)
-        for attempt, job, wanted, placed_at in Attempt.objects.filter(ended_at__isnull=True).values_list(
-            "pk", "job", "wanted", "created_at"
+        job: Holding(attempt, wanted == Attempt.Wanted.STOP, placed_at=placed_at, batch=batch or 0)
+        for attempt, job, wanted, placed_at, batch in Attempt.objects.filter(ended_at__isnull=True).values_list(
+            "pk", "job", "wanted", "created_at", "chosen__batch"
         )
     }
     intents = {row.id: row.intent for row in rows}
@@ -386,7 +388,7 @@ def _job(
     expert: _Expert,
 ) -> types.Job:
     stopping = holding is not None and holding.stopping
-    now_on = dict(holding.kept) if holding and not stopping else {}
+    now_on = _sorted(holding.kept) if holding and not stopping else {}
     elastic = row.elastic and row.launcher == Job.Launcher.HOROVOD
     speed = expert.speed(row)
     restart_seconds = expert.restart_seconds(row)
@@ -399,7 +401,7 @@ def _job(
         priority=row.priority,
         elastic=elastic,
         now_on=now_on,
-        base=dict(holding.base) if holding and elastic else now_on,
+        base=_sorted(holding.base) if holding and elastic else now_on,
         stopping=stopping,
         nodes=places.ids,
         blocked=blocked,
@@ -419,11 +421,17 @@ def _job(
         # Nobody measures how long the ranks stand still; it is never longer than beginning anew.
         resize_seconds=min(RESIZE_SECONDS, restart_seconds),
         script=sha256(repr(script_of(row)).encode()).hexdigest()[:16],
+        batch=holding.batch if holding and now_on else 0,
         speed=speed,
         work=expert.work(row, past, speed),
         deadline=row.deadline.timestamp() if row.deadline else None,
         longest_seconds=float(max(0, row.time_limit_seconds - past.counted_seconds)),
     )
+
+
+def _sorted(placement: Mapping[str, int]) -> dict[str, int]:
+    """As recordings keep it: what is decided again sees the same, to the order of nodes."""
+    return dict(sorted(placement.items()))
 
 
 def _may_spread(row: Row, nodes: Nodes, places: Places, now_on: Mapping[str, int]) -> bool:

@@ -65,7 +65,7 @@ class TestOneContainer:
         last = portal.container(NAME)
         assert (last["exit_reason"], last["detail"]) == ("stopped", "preempted")
         told = json.loads((bench.files.control(NAME) / "control.json").read_bytes())
-        assert told == {"stop": {"reason": "preempted", "grace_seconds": 2}, "hosts": []}
+        assert told == {"stop": {"reason": "preempted", "grace_seconds": 2}, "hosts": [], "batch": None}
         assert ("stop", NAME) not in bench.runtime.calls, "the supervisor does it; the engine is the last resort"  # type: ignore[attr-defined]
 
     def test_a_stop_before_the_start_means_no_start(self, bench: Bench, portal: FakePortal) -> None:

@@ -231,6 +231,9 @@ def test_an_entry_of_the_protocol_is_read() -> None:
         "wanted": "stop",
         "stop": {"reason": "preempted", "grace_seconds": 30},
         "hosts": [{"name": "h0", "slots": 2}],
+        "batch": 64,
     }
-    assert Desired.from_json(data) == wish(wanted="stop", told=Told("preempted", 30, (("h0", 2),)))
+    told = Told("preempted", 30, (("h0", 2),), 64)
+    assert Desired.from_json(data) == wish(wanted="stop", told=told)
+    assert told.to_json() == {key: data[key] for key in ("stop", "hosts", "batch")}
     assert Desired.from_json({"spec": spec().to_json(), "wanted": "run", "stop": None}).told == Told()

@@ -1,0 +1,75 @@
+"""The batch a policy chose reaches the nodes of its job, and the next snapshot."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from portal.cluster.models import Node
+from portal.control import agent_sync, snapshot
+from portal.control.models import ChosenBatch
+from portal.jobs.models import Attempt, Job
+from scheduling import registry
+from scheduling.types import Plan, Snapshot
+from tests.portal.control_world import queue, ready_node, turn
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Has the policy in force start everybody on one GPU with this batch."""
+
+    def install(batch: int) -> None:
+        def plan(self: Any, seen: Snapshot) -> Plan:
+            on = {job.id: job.now_on or {seen.nodes[0].id: 1} for job in seen.jobs if not job.stopping}
+            return Plan(on, batches=dict.fromkeys(on, batch) if batch else {})
+
+        monkeypatch.setattr(registry, "build", lambda key, params: type("Made", (), {"plan": plan})())
+
+    return install
+
+
+def told(job: Job) -> set[int]:
+    """What the nodes hear about the job's containers."""
+    said = [entry for node in Node.objects.all() for entry in agent_sync.desired(node)["containers"]]
+    return {entry["batch"] for entry in said if entry["spec"]["job"] == job.pk}
+
+
+def test_the_chosen_batch_is_told_and_kept_until_another_is_chosen(choose: Any) -> None:
+    ready_node("a", 2)
+    job = queue(1, 2)
+    assert snapshot.take().jobs[0].batch == 0
+    choose(64)
+    turn()
+    assert told(job) == {64} and snapshot.take().jobs[0].batch == 64
+    seen = agent_sync.desired(Node.objects.get())["seen"]
+    choose(128)
+    turn()
+    assert told(job) == {128} and ChosenBatch.objects.get().batch == 128
+    assert agent_sync.desired(Node.objects.get())["seen"] != seen, "an agent that waits for news hears of it"
+    choose(0)
+    turn()
+    assert told(job) == {128}
+
+
+def test_the_node_is_rung_only_when_the_batch_changes(choose: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready_node("a", 2)
+    queue(1, 2)
+    choose(64)
+    turn()
+    rung: list[int] = []
+    monkeypatch.setattr("portal.control.batches.wake_node", rung.append)
+    turn()
+    assert rung == []
+    choose(32)
+    turn()
+    assert rung == [Node.objects.get().pk]
+
+
+def test_without_a_choice_the_job_chooses(choose: Any) -> None:
+    ready_node("a", 1)
+    job = queue(1)
+    choose(0)
+    turn()
+    assert told(job) == {0} and Attempt.objects.exists() and not ChosenBatch.objects.exists()
