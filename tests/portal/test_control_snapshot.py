@@ -12,12 +12,14 @@ from django.utils import timezone
 from portal.accounts.models import Limit
 from portal.cluster.models import Node, NodeEnvironment
 from portal.control import snapshot
+from portal.control.history import History
 from portal.jobs import lifecycle
-from portal.jobs.models import Allocation, Container, Job
+from portal.jobs.models import Allocation, Attempt, Container, Job
 from scheduling.types import Job as JobView
 from scheduling.types import Node as NodeView
 from tests.portal.control_world import agents_do_as_told, project_of, queue, ready_node, turn
-from tests.portal.jobs_world import exit, make_environment, make_node
+from tests.portal.jobs_world import exit, make_code, make_environment, make_node
+from tests.portal.past import ran
 
 pytestmark = pytest.mark.django_db
 
@@ -209,9 +211,133 @@ def test_a_job_runs_only_where_its_environment_is_ready() -> None:
     assert view(queue()).nodes == frozenset({str(a.pk)})
 
 
+# What a policy may know of a job
+
+
+def test_what_its_owner_said_is_passed_on() -> None:
+    ready_node("a")
+    plain, special = queue(), queue(resumable=True, tier="basic", deadline=timezone.now() + timedelta(hours=1))
+    assert (view(plain).preemptible, view(plain).tier, view(plain).deadline) == (False, "standard", None)
+    assert (view(special).preemptible, view(special).tier) == (True, "basic")
+    assert special.deadline is not None and view(special).deadline == special.deadline.timestamp()
+    idle = queue(opportunistic=True)
+    assert view(idle).opportunistic and view(idle).preemptible
+
+
+def test_a_nodes_kind_is_the_model_of_most_of_its_gpus() -> None:
+    node = ready_node("a", 3)
+    node.gpus.filter(index=0).update(model="NVIDIA A100")
+    node.gpus.filter(index__gt=0).update(model="NVIDIA T4")
+    assert (node_view(node).kind, node_view(node).total) == ("NVIDIA T4", 3)
+
+
+def test_times_of_a_job_that_was_stopped_and_started_again() -> None:
+    ready_node("a", 2)
+    job = queue(2, resumable=True, time_limit_seconds=1000)
+    assert (view(job).since, view(job).first_started_at, view(job).run_seconds) == (None, None, 0)
+    turn()
+    agents_do_as_told()
+    begin = timezone.now() - timedelta(seconds=100)
+    Attempt.objects.update(started_at=begin)
+    Allocation.objects.update(allocated_at=begin)
+    running = view(job)
+    assert running.first_started_at == running.since == begin.timestamp()
+    assert (running.run_seconds, running.lost_gpu_seconds_if_stopped) == pytest.approx((100, 200), abs=5)
+    assert running.longest_seconds == 1000
+
+    lifecycle.stop_attempt(job.attempts.get(), "preempted")
+    agents_do_as_told()
+    waiting = view(job)
+    assert waiting.since == Allocation.objects.latest("pk").released_at.timestamp()  # type: ignore[union-attr]
+    assert waiting.longest_seconds == pytest.approx(900, abs=5)
+    assert waiting.lost_gpu_seconds_if_stopped == 0
+
+    turn()
+    again = view(job)
+    assert again.first_started_at == begin.timestamp()
+    assert again.since is not None and waiting.since is not None and again.since >= waiting.since
+    assert again.run_seconds == pytest.approx(100, abs=5)
+    assert again.lost_gpu_seconds_if_stopped < 10
+
+
+def test_taking_a_part_back_is_a_change_too() -> None:
+    ready_node("a", 4)
+    job = queue(1, 3)
+    turn()
+    agents_do_as_told()
+    Allocation.objects.update(allocated_at=timezone.now() - timedelta(seconds=50))
+    lifecycle.stop_container(Container.objects.filter(role="host").order_by("-index")[0], "preempted")
+    since = view(job).since
+    assert since is not None and timezone.now().timestamp() - since < 10
+
+
+def test_the_same_program_is_one_script_across_code_versions() -> None:
+    one = queue()
+    two = queue(code=make_code(one.project), arguments=["--seed", "2"])
+    others = queue(entry="other.py"), queue(launcher="command"), queue(owner="bob")
+    assert view(one).script == view(two).script
+    assert len({view(one).script, *(view(other).script for other in others)}) == 4
+
+
+def test_work_is_estimated_from_the_past_minus_what_was_done() -> None:
+    node = ready_node("a", 4)
+    job = queue(resumable=True)
+    assert (view(job).work, view(job).restart_seconds, view(job).resize_seconds) == (None, 30, 10)
+    for _ in range(3):
+        ran(node, 1, 1000, first_line=4)
+    before = view(job).work
+    assert before is not None and (before.value, before.source) == (pytest.approx(1000), "history")
+    assert (view(job).restart_seconds, view(job).resize_seconds) == (4, 4)
+    turn()
+    agents_do_as_told()
+    Allocation.objects.filter(attempt__job=job).update(allocated_at=timezone.now() - timedelta(seconds=300))
+    after = view(job).work
+    assert after is not None and after.value == pytest.approx(700, abs=5)
+
+
+def test_speed_is_learnt_from_runs_of_different_sizes() -> None:
+    node = ready_node("a", 4)
+    job = queue(1, 4)
+    assert view(job).speed is None
+    for gpus in (1, 2, 4):
+        ran(node, gpus, 1000 / gpus)
+    speed = view(job).speed
+    assert speed is not None and speed.source == "history" and len(speed.speeds) == 4
+
+
+def test_accounts_are_people_within_groups_with_their_weights_and_use() -> None:
+    node = ready_node("a", 4)
+    vision = Group.objects.create(name="vision")
+    ran(node, 2, 100, group=vision)
+    ran(node, 1, 50, group=vision, owner="bob")
+    ours, alone = queue(group=vision), queue()
+    Limit.objects.create(user=ours.submitted_by, weight=2.5)
+    Limit.objects.create(group=vision, weight=4)
+    group, mine, of_group = snapshot.take().accounts
+    assert (group.name, group.weight, group.parent, group.jobs) == ("group vision", 4, "", {str(ours.pk)})
+    assert group.used[0] == pytest.approx(250, abs=0.3)
+    assert (mine.name, mine.weight, mine.parent, mine.jobs) == ("alice", 2.5, "", {str(alone.pk)})
+    assert sum(mine.used) == 0
+    assert (of_group.name, of_group.parent, of_group.jobs) == ("alice", "group vision", {str(ours.pk)})
+    assert of_group.used[0] == pytest.approx(200, abs=0.3)
+    assert view(ours).group == "group vision" and view(alone).group == ""
+    assert snapshot.take().limits == (), "a weight alone is no limit"
+
+
+def test_a_history_that_was_kept_gives_the_same_snapshot() -> None:
+    node = ready_node("a", 4)
+    kept = History()
+    queue(1, 4)
+    for gpus in (1, 2, 4):
+        ran(node, gpus, 1000 / gpus, timezone.now())
+        snapshot.take(history=kept)
+    now = timezone.now()
+    assert snapshot.take(now, history=kept) == snapshot.take(now)
+
+
 def queries(jobs: int) -> int:
-    while Job.objects.count() < jobs:
-        queue(1, 2)
+    while (missing := jobs - Job.objects.exclude(state="SUCCEEDED").count()) > 0:
+        queue(1, 2, owner=f"person{missing % 7}", entry=f"train{missing % 20}.py")
     with CaptureQueriesContext(
         connection,
     ) as seen:
@@ -220,10 +346,13 @@ def queries(jobs: int) -> int:
 
 
 def test_the_number_of_queries_does_not_grow_with_the_jobs() -> None:
-    ready_node("a", 4)
+    node = ready_node("a", 4)
     ready_node("b", 4)
+    ran(node, 2, 100, group=Group.objects.create(name="vision"))
     Limit.objects.create(user=queue().submitted_by, max_gpus=3)
     few = queries(10)
     turn()
+    for number in range(20):
+        ran(node, 1 + number % 4, 100 + number, entry=f"train{number}.py")
     assert queries(300) == few
-    assert few <= 15
+    assert few <= 16
