@@ -15,8 +15,9 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSetMixin
 
 from portal.accounts.api import Me, Tokens
-from portal.cluster.api import Environments, Nodes
+from portal.cluster.api import Environments, Nodes, Reservations
 from portal.control.api import Cycles, Policies, Policy, PolicyHistory, PolicyPreview, PolicyUndo
+from portal.forecast.api import Forecasts
 from portal.jobs.api import Attempts, Events, Jobs
 from portal.jobs.log_api import Log, Outputs, Streams
 from portal.projects.api import Code, Gallery, Members, Projects
@@ -77,6 +78,8 @@ v1 = [
     at("jobs/<int:pk>/hold/", Jobs, post="hold"),
     at("jobs/<int:pk>/release/", Jobs, post="release"),
     at("jobs/<int:pk>/retry/", Jobs, post="retry"),
+    at(f"{JOB}forecast/", Forecasts, pages=False, get="retrieve"),
+    at(f"{JOB}forecast/changes/", Forecasts, pages=False, get="changes", post="change"),
     at(f"{JOB}events/", Events, get="list"),
     at(f"{JOB}attempts/", Attempts, get="list"),
     at(f"{JOB}attempts/<int:number>/", Attempts, get="retrieve"),
@@ -94,6 +97,8 @@ v1 = [
     at("nodes/<int:pk>/cordon/", Nodes, post="cordon"),
     at("nodes/<int:pk>/drain/", Nodes, post="drain"),
     at("nodes/<int:pk>/resume/", Nodes, post="resume"),
+    at("reservations/", Reservations, get="list", post="create"),
+    at("reservations/<int:pk>/", Reservations, delete="destroy"),
     at("usage/", UsageReport, get="list"),
     at("ledger/", LedgerReport, get="list"),
     path("policy/", Policy.as_view(), name="policy"),

@@ -142,6 +142,7 @@ INSTALLED_APPS = [
     "portal.jobs",
     "portal.usage",
     "portal.control",
+    "portal.forecast",
 ]
 
 MIDDLEWARE = [

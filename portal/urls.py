@@ -13,6 +13,7 @@ urlpatterns = [
     path("", include("portal.cluster.urls")),
     path("", include("portal.usage.urls")),
     path("", include("portal.control.urls")),
+    path("", include("portal.forecast.urls")),
 ]
 
 handler400 = "portal.errors.bad_request"

@@ -132,6 +132,9 @@ class JobForm(forms.Form):
     """Makes a form that is sent twice submit once."""
 
     FIRST = ("launcher", "entry", "command")
+    SUGGESTED = frozenset(
+        {"min_gpus", "max_gpus", "elastic", "environment", "time_amount", "time_unit", "resumable", "opportunistic"}
+    )
     MORE = (
         "arguments",
         "env_vars",
@@ -162,6 +165,10 @@ class JobForm(forms.Form):
         for name, field in self.fields.items():
             if self.is_bound and name in self.errors:
                 field.widget.attrs["aria-invalid"] = "true"
+
+    def suggest(self, values: Mapping[str, str]) -> None:
+        """Begins with these values, e.g. with a change that would let a copy start sooner."""
+        self.initial.update({name: value for name, value in values.items() if name in self.SUGGESTED})
 
     @property
     def more(self) -> list[forms.BoundField]:

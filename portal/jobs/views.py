@@ -152,7 +152,8 @@ def cancel_many(request: HttpRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def new(request: HttpRequest) -> HttpResponseBase:
-    """``?code=ID``: a job for this code; ``?copy=JOB``: the same again, to be edited; both: with other code."""
+    """``?code=ID``: a job for this code; ``?copy=JOB``: the same again, to be edited; both: with other code. Fields of
+    the form that are named in the address begin with what is said there."""
     user = signed_in(request)
     copied = _asked_for(request, "copy", Job.objects.visible_to(user).select_related("code", "environment", "project"))
     code = _asked_for(request, "code", CodeVersion.objects.visible_to(user).select_related("project"))
@@ -161,6 +162,7 @@ def new(request: HttpRequest) -> HttpResponseBase:
         return _choose_code(request, user)
     env_vars = services.env_vars_for(user, copied) if copied else None
     form = JobForm(code, request.POST if request.method == "POST" else None, copied, env_vars)
+    form.suggest(request.GET.dict())
     if request.method == "POST" and form.is_valid():
         try:
             job = services.submit(

@@ -1,7 +1,10 @@
-// Writes every <time data-when> in the reader's own clock: relative in the text, absolute in the title.
+// Writes every <time data-when> in the reader's own clock: relative in the text, absolute in the title. <time data-clock>
+// shows the time of day.
 
 const UNITS = [["year", 31_536_000], ["month", 2_592_000], ["day", 86_400], ["hour", 3_600], ["minute", 60]];
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+const hours = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const day = new Intl.DateTimeFormat(undefined, { weekday: "short", hour: "2-digit", minute: "2-digit" });
 const absolute = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 function ago(date, now = Date.now()) {
@@ -27,6 +30,12 @@ export function localise(root = document) {
     if (Number.isNaN(date.getTime())) continue;
     element.title = absolute.format(date);
     element.textContent = ago(date);
+  }
+  for (const element of root.querySelectorAll("time[data-clock]")) {
+    const date = new Date(element.dateTime);
+    if (Number.isNaN(date.getTime())) continue;
+    element.title = absolute.format(date);
+    element.textContent = (date.toDateString() === new Date().toDateString() ? hours : day).format(date);
   }
   for (const element of root.querySelectorAll("time[data-since]")) {
     const start = new Date(element.dataset.since);

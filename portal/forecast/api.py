@@ -1,0 +1,61 @@
+"""Forecasts over REST: when a job starts, what would help, and doing it."""
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import status
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.accounts.permissions import signed_in
+from portal.forecast import helping
+from portal.forecast.models import Forecast
+from portal.forecast.serializers import ChangeSerializer, CounselSerializer, ForecastSerializer
+from portal.forecast.services import measured, said
+from portal.jobs import services
+from portal.jobs.api import OfJob
+from portal.jobs.models import JobState
+from portal.jobs.serializers import JobDetailSerializer
+from portal.rest import refusals
+
+
+class Forecasts(OfJob):
+    queryset = Forecast.objects.none()
+    serializer_class = ForecastSerializer
+
+    @extend_schema(operation_id="jobs_forecast", responses={200: ForecastSerializer, **refusals(404)})
+    def retrieve(self, request: Request, job_pk: int) -> Response:
+        """When a waiting job starts: a range from simulated futures, and how good such ranges have been."""
+        job = self.job
+        waits = job.state == JobState.QUEUED
+        row = Forecast.objects.filter(job=job).first() if waits else None
+        about: dict[str, Any] = {
+            "state": job.state,
+            "waiting_reason": job.waiting_reason,
+            "queue_position": job.queue_position,
+            "sentence": said(row).sentence if waits else helping.NO_LONGER,
+            "futures": row.draws if row and not row.note else 0,
+            "measured": measured(),
+        }
+        for name in ("low", "high", "until", "snapshot_at", "made_at"):
+            about[name] = getattr(row, name, None)
+        return Response(ForecastSerializer(about).data)
+
+    @extend_schema(operation_id="jobs_changes", responses={200: CounselSerializer, **refusals(404)})
+    def changes(self, request: Request, job_pk: int) -> Response:
+        """Changes that would start it now, or clearly sooner: each was tried in the present state of the lab."""
+        return Response(CounselSerializer(helping.counsel(self.job)).data)
+
+    @extend_schema(
+        operation_id="jobs_change",
+        request=ChangeSerializer,
+        responses={201: JobDetailSerializer, **refusals(400, 403, 404, 409, 429)},
+    )
+    def change(self, request: Request, job_pk: int) -> Response:
+        """Cancels the job and submits it again, changed, in its place in the queue. The answer is the new job."""
+        asked = ChangeSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        user = signed_in(request)
+        changed = helping.change(user, self.job, asked.validated_data["change"])
+        context = {"env_vars": services.env_vars_for(user, changed), "may_act": services.may_act_on(user, changed)}
+        return Response(JobDetailSerializer(changed, context=context).data, status.HTTP_201_CREATED)

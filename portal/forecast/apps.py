@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class ForecastConfig(AppConfig):
+    name = "portal.forecast"

@@ -1,0 +1,168 @@
+"""What would help a waiting job, asked by a page or a script; and doing it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+from urllib.parse import urlencode
+
+from django.core.cache import cache
+from django.db import transaction
+from django.db.models import Max
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.control.models import Cycle
+from portal.control.services import current_config
+from portal.forecast.changes import Change, Help, candidates, what_helps
+from portal.forecast.services import present
+from portal.jobs import lifecycle, services
+from portal.jobs.forms import UNITS
+from portal.jobs.models import Job, JobState
+from portal.projects.services import may_submit, role_of
+from portal.refused import Refused
+from scheduling import types
+from scheduling.types import Snapshot
+
+KEPT_SECONDS = 60
+KINDS = {
+    "gpus": "fewer GPUs",
+    "elastic": "running elastically",
+    "environment": "another environment",
+    "time": "a shorter time limit",
+    "resumable": "going on after a stop",
+    "opportunistic": "taking only idle GPUs",
+}
+NO_LONGER = "This job no longer waits."
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A change that helps, as it is told."""
+
+    change: str
+    sentence: str
+    starts_now: bool
+    low_seconds: float
+    high_seconds: float
+    differs: dict[str, Any]
+    """By name in the API what the changed job asks for instead."""
+    form: str
+    """The query that fills the form of a new job accordingly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counsel:
+    advice: tuple[Advice, ...] = ()
+    about_to_start: bool = False
+    sentence: str = ""
+    """When there is nothing to advise: why."""
+
+
+def counsel(job: Job) -> Counsel:
+    """What would help now. The answer is kept until the scheduler has news, a minute at most."""
+    key = f"forecast-help-{job.pk}-{current_config().pk}-{Cycle.objects.aggregate(last=Max('pk'))['last']}"
+    kept = cache.get(key)
+    if kept is None:
+        kept = asdict(_ask(job))
+        cache.set(key, kept, KEPT_SECONDS)
+    return Counsel(tuple(Advice(**each) for each in kept["advice"]), kept["about_to_start"], kept["sentence"])
+
+
+def _ask(job: Job) -> Counsel:
+    try:
+        policy, seen = present()
+    except ValueError:
+        return Counsel(sentence="The scheduler cannot decide at the moment, so nothing can be tried.")
+    view = _view(seen, job)
+    if view is None:
+        return Counsel(sentence=NO_LONGER)
+    answer = what_helps(policy, seen, view, candidates(job, view, seen))
+    said = "" if answer.helps else _nothing(answer.about_to_start, answer.tried)
+    return Counsel(tuple(_advice(each) for each in answer.helps), answer.about_to_start, said)
+
+
+def _view(seen: Snapshot, job: Job) -> types.Job | None:
+    return next((each for each in seen.jobs if each.id == str(job.pk) and each.waiting), None)
+
+
+def _nothing(about_to_start: bool, tried: tuple[str, ...]) -> str:
+    if about_to_start:
+        return "It is about to start as it is."
+    words = [KINDS[kind] for kind in tried]
+    listed = " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+    return f"Nothing that was tried starts it clearly sooner: {listed}." if words else "There is nothing to try."
+
+
+def _advice(found: Help) -> Advice:
+    return Advice(
+        found.change.key, found.sentence, found.starts_now, found.low, found.high,
+        _differs(found.change), urlencode(_form(found.change)),
+    )  # fmt: skip
+
+
+def _differs(change: Change) -> dict[str, Any]:
+    return {name: getattr(value, "key", value) for name, value in change.spec.items()}
+
+
+def _form(change: Change) -> Mapping[str, Any]:
+    said = _differs(change)
+    if "time_limit_seconds" in said:
+        seconds = said.pop("time_limit_seconds")
+        unit = next(unit for unit, _ in reversed(UNITS) if seconds % unit == 0)
+        said |= {"time_amount": seconds // unit, "time_unit": unit}
+    return {name: "on" if value is True else value for name, value in said.items()}
+
+
+# --- doing it ----------------------------------------------------------------------------------------------------
+
+
+def may_change(user: User, job: Job) -> bool:
+    """Only its owner, while a member, and only before it has run: a new job would not have its checkpoints."""
+    return (
+        job.submitted_by_id == user.pk
+        and job.state == JobState.QUEUED
+        and may_submit(role_of(user, job.project))
+        and not job.attempts.exists()
+    )
+
+
+def change(user: User, job: Job, key: str) -> Job:
+    """Cancels the job and submits it again, changed, in one transaction.
+
+    The new one keeps when the old one was submitted, and with it its place wherever the policy goes by that. No place
+    can be won this way: all changes offered ask for less.
+    """
+    if job.submitted_by_id != user.pk:
+        raise Refused("Only who submitted this job may change it. Duplicate it instead.", "forbidden")
+    try:
+        _, seen = present()
+    except ValueError as error:
+        raise Refused("The scheduler cannot decide at the moment. Try again later.", "conflict") from error
+    view = _view(seen, job)
+    if view is None:
+        raise Refused(NO_LONGER, "conflict")
+    found = next((each for each in candidates(job, view, seen) if each.key == key), None)
+    if found is None:
+        raise Refused("There is no such change for this job. Ask again what would help.", field="change")
+    with transaction.atomic():
+        return _requeue(user, lifecycle.locked(job.pk), found)
+
+
+def _requeue(user: User, job: Job, found: Change) -> Job:
+    if job.state != JobState.QUEUED or job.intent != Job.Intent.RUN:
+        raise Refused(NO_LONGER, "conflict")
+    if job.attempts.exists():
+        raise Refused(
+            "This job has run before, and a new one would not have its checkpoints. Duplicate it instead.", "conflict"
+        )
+    asked = replace(services.submission_of(job), **found.spec)
+    deadline = getattr(asked, "deadline", None)
+    if deadline is not None and deadline <= timezone.now():
+        asked = replace(asked, deadline=None)
+    services.cancel(user, job)
+    changed = services.submit(user, job.project, asked, copied_from=job)
+    changed.submitted_at = job.submitted_at
+    changed.save(update_fields=["submitted_at"])
+    said = found.said.rstrip(",")
+    lifecycle.record(changed, "requeued", f"It has the place of job {job.pk} in the queue, {said}.", actor=user)
+    return changed

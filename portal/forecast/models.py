@@ -1,0 +1,52 @@
+"""What was forecast, and how good it was."""
+
+from django.db import models
+
+from portal.jobs.models import Job
+
+
+class Forecast(models.Model):
+    """When a waiting job may get its GPUs, as shown now. One row while it waits; scored and deleted when it starts."""
+
+    job = models.OneToOneField(Job, primary_key=True, on_delete=models.CASCADE, related_name="forecast")
+    snapshot_at = models.DateTimeField()
+    """The world it is made from."""
+    made_at = models.DateTimeField()
+    low = models.DateTimeField(null=True)
+    """None: not before ``until``."""
+    high = models.DateTimeField(null=True)
+    """None: perhaps not before ``until``."""
+    until = models.DateTimeField()
+    """As far as was looked."""
+    draws = models.PositiveSmallIntegerField(default=0)
+    note = models.CharField(max_length=300, blank=True)
+    """Why there is no range; empty when there is one."""
+    trail = models.JSONField(default=list)
+    """Earlier ranges [made at, low, high] in seconds since the epoch: the first one, then those of the last hour."""
+
+    class Meta:
+        ordering = ["job"]
+
+
+class Score(models.Model):
+    """One forecast after its job has started: did it hold."""
+
+    class Made(models.TextChoices):
+        FIRST = "first", "the first one shown"
+        HOUR = "hour", "an hour before"
+        TEN_MINUTES = "minutes", "ten minutes before"
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="forecast_scores")
+    made = models.CharField(max_length=7, choices=Made.choices)
+    made_at = models.DateTimeField()
+    low = models.DateTimeField()
+    high = models.DateTimeField(null=True)
+    """None: it said only that the job would not start before ``low``."""
+    placed_at = models.DateTimeField()
+    """When the job was given its GPUs."""
+    held = models.BooleanField()
+
+    class Meta:
+        ordering = ["-placed_at"]
+        indexes = [models.Index(fields=["made", "placed_at"], name="forecast_score_by_kind")]
+        constraints = [models.UniqueConstraint(fields=["job", "made", "placed_at"], name="forecast_scored_once")]

@@ -1,0 +1,247 @@
+"""Makes forecasts of all waiting jobs, keeps them, and scores them when the jobs start."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from django.db import transaction
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from portal.control import snapshot as snapshots
+from portal.control.models import PolicyState
+from portal.control.services import current_config
+from portal.forecast import words
+from portal.forecast.futures import NEVER, Futures, live_on
+from portal.forecast.models import Forecast, Score
+from portal.jobs.models import Attempt, Job, JobState
+from scheduling import reasons, registry
+from scheduling.capacity import Capacity, in_turn
+from scheduling.simulate import Refused
+from scheduling.types import JobId, Policy, Snapshot
+
+logger = logging.getLogger(__name__)
+
+MOST_JOBS = 500
+"""So many of those who wait are looked at, the first in the queue."""
+NOT_BY_ITSELF = "Nobody can tell when: what it waits for does not pass with time alone."
+TOO_FAR_BACK = "It is too far back in the queue to tell: forecasts are made for the first {most} jobs."
+SCORED_DAYS = 30
+SCORES_KEPT = timedelta(days=90)
+FEWEST_SCORES = 20
+"""Below this a share means nothing."""
+TRAIL_EVERY = timedelta(minutes=4)
+TRAIL_KEPT = timedelta(minutes=75)
+LEADS = {Score.Made.HOUR: timedelta(hours=1), Score.Made.TEN_MINUTES: timedelta(minutes=10)}
+LEAD_SLACK = timedelta(minutes=10)
+"""The forecast "an hour before" is the last one made then or up to this much earlier."""
+STALE = timedelta(minutes=5)
+
+
+def present(now: datetime | None = None) -> tuple[Policy, Snapshot]:
+    """The policy in force and the world as its next turn would see it. Raises ValueError when that policy is gone."""
+    config = current_config()
+    policy = registry.build(config.policy, config.params)
+    kept = PolicyState.objects.filter(config=config.pk).first()
+    return policy, snapshots.take(now, kept.state if kept else {})
+
+
+# --- making ------------------------------------------------------------------------------------------------------
+
+
+def refresh(now: datetime | None = None) -> int:
+    """Scores what has started, forecasts what waits; how many got a forecast. May be repeated."""
+    now = now or timezone.now()
+    settle(now)
+    try:
+        policy, seen = present(now)
+        ranges, notes, futures = foresee(policy, seen)
+    except (ValueError, Refused) as error:
+        logger.warning("no forecast: the policy does not decide: %s", error)
+        return 0
+    _keep(seen, ranges, notes, futures)
+    return len(ranges)
+
+
+def foresee(policy: Policy, seen: Snapshot) -> tuple[Mapping[JobId, tuple[float, float]], Mapping[JobId, str], Futures]:
+    """By waiting job its range, or why there is none."""
+    waiting = in_turn(job for job in seen.jobs if job.waiting)
+    capacity = Capacity(seen)
+    notes = {job.id: NOT_BY_ITSELF for job in waiting if reasons.impossible(job, capacity)}
+    line = [job.id for job in waiting if job.id not in notes]
+    notes |= dict.fromkeys(line[MOST_JOBS:], TOO_FAR_BACK.format(most=MOST_JOBS))
+    looked_at = replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in notes))
+    futures = live_on(policy, looked_at, line[:MOST_JOBS])
+    return {job: futures.range_of(job) for job in line[:MOST_JOBS]}, notes, futures
+
+
+def _keep(
+    seen: Snapshot, ranges: Mapping[JobId, tuple[float, float]], notes: Mapping[JobId, str], futures: Futures
+) -> None:
+    made_at, snapshot_at, until = timezone.now(), _moment(seen.now), _moment(futures.until)
+    with transaction.atomic():
+        rows = Job.objects.filter(pk__in=[int(job) for job in (*ranges, *notes)], state=JobState.QUEUED)
+        waiting = set(rows.values_list("pk", flat=True))
+        before = Forecast.objects.in_bulk(waiting)
+        new = []
+        for job in waiting:
+            low, high = _shown(ranges.get(str(job)), until)
+            trail = before[job].trail if job in before else []
+            row = Forecast(
+                job_id=job, snapshot_at=snapshot_at, made_at=made_at, low=low, high=high, until=until,
+                draws=futures.draws, note=notes.get(str(job), ""),
+            )  # fmt: skip
+            row.trail = trail if row.note else _longer(trail, row)
+            new.append(row)
+        changing = ["snapshot_at", "made_at", "low", "high", "until", "draws", "note", "trail"]
+        Forecast.objects.bulk_create(
+            new, batch_size=200, update_conflicts=True, unique_fields=["job"], update_fields=changing
+        )
+
+
+def _shown(found: tuple[float, float] | None, until: datetime) -> tuple[datetime | None, datetime | None]:
+    if found is None or found[0] == NEVER:
+        return None, None
+    return words.outwards(_moment(found[0]), _moment(found[1]) if found[1] != NEVER else None)
+
+
+def _longer(trail: list[list[float | None]], row: Forecast) -> list[list[float | None]]:
+    """With this range, unless the last one kept is young; the first stays for ever, the others for the last hour."""
+    made, least = row.made_at.timestamp(), (row.low or row.until).timestamp()
+    entry = [made, least, row.high.timestamp() if row.high else None]
+    if not trail:
+        return [entry]
+    if made - (trail[-1][0] or 0) < TRAIL_EVERY.total_seconds():
+        return trail
+    kept = [one for one in trail[1:] if made - (one[0] or 0) < TRAIL_KEPT.total_seconds()]
+    return [trail[0], *kept, entry]
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+# --- scoring -----------------------------------------------------------------------------------------------------
+
+
+def settle(now: datetime) -> None:
+    """Scores the forecasts of jobs that have been given GPUs; forgets those of jobs that no longer wait."""
+    with transaction.atomic():
+        rows = list(Forecast.objects.select_for_update(of=("self",)).select_related("job").order_by("job"))
+        placed: dict[int, list[datetime]] = defaultdict(list)
+        attempts = Attempt.objects.filter(job__in=[row.pk for row in rows]).order_by("created_at")
+        for job, at in attempts.values_list("job", "created_at"):
+            placed[job].append(at)
+        scores: list[Score] = []
+        over: list[int] = []
+        for row in rows:
+            start = next((at for at in placed[row.pk] if at > _first(row)), None)
+            if start is not None:
+                scores += scored(row, start)
+                over.append(row.pk)
+            elif row.job.state != JobState.QUEUED or row.job.intent != Job.Intent.RUN:
+                over.append(row.pk)
+        Score.objects.bulk_create(scores, ignore_conflicts=True)
+        Forecast.objects.filter(pk__in=over).delete()
+        Score.objects.filter(placed_at__lt=now - SCORES_KEPT).delete()
+
+
+def _first(row: Forecast) -> datetime:
+    return _moment(row.trail[0][0]) if row.trail else row.made_at
+
+
+def scored(row: Forecast, placed_at: datetime) -> Iterable[Score]:
+    """The first forecast shown, and those an hour and ten minutes before, against what happened."""
+    chosen = {Score.Made.FIRST: row.trail[0]} if row.trail else {}
+    for made, lead in LEADS.items():
+        wanted = placed_at - lead
+        for entry in reversed(row.trail):
+            if wanted - LEAD_SLACK <= _moment(entry[0]) <= wanted:
+                chosen[made] = entry
+                break
+    for made, (at, low, high) in chosen.items():
+        least, most = _moment(low), None if high is None else _moment(high)
+        yield Score(
+            job_id=row.pk, made=made, made_at=_moment(at), low=least, high=most, placed_at=placed_at,
+            held=least <= placed_at and (most is None or placed_at <= most),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How many of the first ranges shown held, of jobs that started in the last days."""
+
+    ranges: int
+    held: int
+    days: int = SCORED_DAYS
+
+    @property
+    def percent(self) -> int | None:
+        """None while there are too few to say."""
+        return round(100 * self.held / self.ranges) if self.ranges >= FEWEST_SCORES else None
+
+    @property
+    def sentence(self) -> str:
+        if self.percent is not None:
+            return f"Last {self.days} days: ranges held in {self.percent} % (of {self.ranges:,})."
+        seen = f"only {self.ranges} were" if self.ranges > 1 else "only one was" if self.ranges else "none was"
+        return f"How good these ranges are is not known yet: {seen} put to the test in the last {self.days} days."
+
+
+def measured(now: datetime | None = None, made: str = Score.Made.FIRST) -> Measured:
+    since = (now or timezone.now()) - timedelta(days=SCORED_DAYS)
+    rows = Score.objects.filter(made=made, placed_at__gte=since)
+    found = rows.aggregate(ranges=Count("pk"), held=Count("pk", filter=Q(held=True)))
+    return Measured(found["ranges"], found["held"])
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A forecast in words, as of now."""
+
+    row: Forecast | None
+    sentence: str
+    short: str = ""
+    """For a row of a list; empty when there is nothing short to say."""
+    span: str = ""
+    """``in 20 to 100 minutes``, where there is a range that is not over."""
+    stale: bool = False
+
+
+def said(row: Forecast | None, now: datetime | None = None) -> Said:
+    now = now or timezone.now()
+    if row is None:
+        return Said(None, "The first forecast comes within a minute.")
+    stale = now - row.made_at > STALE
+    if row.note:
+        return Said(row, row.note, stale=stale)
+    if row.low is None:
+        within = words.length((row.until - row.snapshot_at).total_seconds())
+        return Said(row, f"Not within {within}.", f"not within {words.short(within)}", stale=stale)
+    low = (row.low - now).total_seconds()
+    if row.high is None:
+        before = words.clock(row.low, now, zone=True)
+        within = words.length((row.until - row.snapshot_at).total_seconds())
+        text = f"Not before {before}, perhaps not within {within}."
+        return Said(row, text, f"not before {before}", stale=stale)
+    high = (row.high - now).total_seconds()
+    if high < 0:
+        text = f"It was expected until {words.clock(row.high, now, zone=True)}. The next forecast is under way."
+        return Said(row, text, "expected by now", stale=stale)
+    span = words.span(low, high)
+    until = words.clock(row.high, now, zone=True)
+    between = f"between {words.clock(row.low, now)} and {until}" if low > 0 else f"by {until}"
+    return Said(row, f"Probably {between} ({span}).", f"starts {words.short(span)}", span, stale)
+
+
+def forecasts_of(jobs: Iterable[Job]) -> Mapping[int, Said]:
+    """For a list, in one query, and none when nobody waits."""
+    waiting = [job.pk for job in jobs if job.state == JobState.QUEUED]
+    now = timezone.now()
+    found = Forecast.objects.defer("trail").in_bulk(waiting) if waiting else {}
+    return {pk: said(row, now) for pk, row in found.items()}

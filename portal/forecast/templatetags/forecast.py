@@ -1,0 +1,46 @@
+"""What pages about jobs show of forecasts. Written there as ``{% load forecast %}``: jobs know nothing of forecasts."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from portal.forecast import services, words
+from portal.forecast.models import Forecast
+from portal.forecast.services import Said
+from portal.jobs.models import Job
+
+register = template.Library()
+
+
+@register.inclusion_tag("forecast/card.html")
+def waiting_card(job: Job) -> dict[str, Any]:
+    """Why a queued job waits, until when, and what would help."""
+    row = Forecast.objects.defer("trail").filter(job=job).first()
+    return {"job": job, "said": services.said(row), "measured": services.measured(), "now": timezone.now()}
+
+
+@register.simple_tag
+def forecasts_for(jobs: Iterable[Job]) -> Mapping[int, Said]:
+    """All rows of a list at once: ``{% forecasts_for jobs as forecasts %}``, then ``{{ forecasts|start_of:job }}``."""
+    return services.forecasts_of(jobs)
+
+
+@register.filter
+def start_of(forecasts: Mapping[int, Said], job: Job) -> str:
+    found = forecasts.get(job.pk)
+    return found.short if found and not found.stale else ""
+
+
+@register.simple_tag
+def clock(moment: datetime, now: datetime) -> SafeString:
+    """A time of day, which times.js puts into the reader's clock."""
+    return format_html(
+        '<time datetime="{}" data-clock>{}</time>',
+        moment.isoformat(timespec="seconds"),
+        words.clock(moment, now, zone=True),
+    )

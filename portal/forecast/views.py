@@ -1,0 +1,58 @@
+"""What would help a waiting job: asked when its page is open, or on a page of its own; and doing it."""
+
+import hashlib
+
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.template.loader import render_to_string
+from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.vary import vary_on_headers
+
+from portal.accounts.models import User
+from portal.accounts.permissions import signed_in
+from portal.forecast import helping
+from portal.jobs.models import Job
+from portal.jobs.views import VOLATILE
+from portal.projects.services import may_submit, role_of
+from portal.refused import Refused
+
+
+def visible(user: User) -> QuerySet[Job]:
+    return Job.objects.visible_to(user).select_related("project", "code", "environment", "submitted_by")
+
+
+@require_safe
+@vary_on_headers("HX-Request")
+def what_helps(request: HttpRequest, pk: int) -> HttpResponse:
+    """A page; for htmx the part of it that the job's page shows, or nothing when that is what one has (``edition``)."""
+    user = signed_in(request)
+    job = get_object_or_404(visible(user), pk=pk)
+    about = {
+        "job": job,
+        "counsel": helping.counsel(job),
+        "may_change": helping.may_change(user, job),
+        "may_submit": may_submit(role_of(user, job.project)),
+        "edition": "",
+    }
+    if "HX-Request" not in request.headers:
+        return render(request, "forecast/help.html", about)
+    html = render_to_string("forecast/part_help.html", about, request)
+    edition = hashlib.sha256(VOLATILE.sub("", html).encode()).hexdigest()[:16]
+    if request.GET.get("edition") == edition:
+        return HttpResponse(status=204)
+    return render(request, "forecast/part_help.html", {**about, "edition": edition})
+
+
+@require_POST
+def change(request: HttpRequest, pk: int) -> HttpResponse:
+    user = signed_in(request)
+    job = get_object_or_404(visible(user), pk=pk)
+    try:
+        changed = helping.change(user, job, request.POST.get("change", ""))
+    except Refused as refusal:
+        messages.error(request, refusal.message)
+        return redirect("jobs:detail", job.pk)
+    messages.success(request, f"Job {job.pk} is cancelled, and this one has its place in the queue.")
+    return redirect("jobs:detail", changed.pk)

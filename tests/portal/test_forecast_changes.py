@@ -1,0 +1,376 @@
+"""What would help a waiting job: each change that is proposed is made, and the job really starts."""
+
+import random
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.core.cache import cache
+from django.test import Client
+from django.utils import timezone
+
+from portal.accounts.models import Limit, User
+from portal.cluster.models import Environment, NodeEnvironment
+from portal.control.services import switch_policy
+from portal.forecast import changes, helping
+from portal.jobs import services as jobs
+from portal.jobs.models import Attempt, Job, JobState
+from portal.projects.models import Membership
+from portal.refused import Refused
+from scheduling import registry
+from tests.portal.control_world import agents_do_as_told, gpus_of, heartbeat, project_of, queue, ready_node, turn
+from tests.portal.jobs_world import make_environment, make_user
+
+pytestmark = pytest.mark.django_db
+POLICIES = [
+    key
+    for key in ("fifo", "round_robin", "elastic_fifo", "fair_share", "tiresias", "srjf", "themis", "afs", "ffdl")
+    if key in registry.POLICIES
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache() -> None:
+    cache.clear()
+
+
+def alice() -> User:
+    return User.objects.get(username="alice")
+
+
+def half_free(gpus: int = 4, held: int = 2) -> Job:
+    """A node on which a job that keeps its GPUs holds some."""
+    ready_node("a", gpus)
+    job = queue(held, launcher="command", name="holder")
+    turn()
+    agents_do_as_told()
+    assert gpus_of(job) == held
+    return job
+
+
+def keys(job: Job) -> dict[str, helping.Advice]:
+    return {each.change: each for each in helping.counsel(job).advice}
+
+
+def do(job: Job, key: str) -> Job:
+    """The change by its owner, and turns of the real loop until agents have given back what they were asked for."""
+    changed = helping.change(job.submitted_by, job, key)
+    turn()
+    return changed
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+class TestWhateverThePolicy:
+    def test_with_fewer_gpus_it_starts_now_and_then_it_does(self, policy: str) -> None:
+        switch_policy(None, policy, {})
+        half_free()
+        job = queue(4, launcher="command")
+        turn()
+        advice = keys(job)["gpus-2"]
+        assert advice.sentence == "With 2 GPUs instead of 4 it starts now."
+        assert advice.starts_now and advice.differs == {"min_gpus": 2, "max_gpus": 2}
+        assert gpus_of(do(job, "gpus-2")) == 2
+        job.refresh_from_db()
+        assert job.state == JobState.CANCELLED
+
+    def test_elastic_code_grows_from_what_is_free(self, policy: str) -> None:
+        switch_policy(None, policy, {})
+        half_free()
+        job = queue(4)
+        code = job.code
+        code.guess = {"elastic": True}
+        code.save(update_fields=["guess"])
+        turn()
+        if policy == "tiresias":  # gives each job what it asks for at most, elastic or not
+            assert "elastic" not in keys(job)
+            return
+        advice = keys(job)["elastic"]
+        assert advice.sentence == "As an elastic job with 1 to 4 GPUs it starts now."
+        changed = do(job, "elastic")
+        assert (changed.elastic, changed.min_gpus, changed.max_gpus) == (True, 1, 4)
+        assert gpus_of(changed) >= 1
+
+    def test_in_an_environment_that_is_ready_elsewhere_it_starts_there(self, policy: str) -> None:
+        switch_policy(None, policy, {})
+        half_free(gpus=2)
+        ready_node("b", 2, environments=("jax",))
+        Environment.objects.filter(key="jax").update(packages=["torch", "numpy", "jax"])
+        job = queue(2, launcher="command")
+        turn()
+        advice = keys(job)["environment-jax"]
+        assert advice.sentence == "In the environment jax, which is ready on 1 other node, it starts now."
+        assert gpus_of(do(job, "environment-jax")) == 2
+
+    def test_every_promise_of_random_labs_is_kept(self, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Who is told "starts now" does start when the change is made."""
+        monkeypatch.setattr(changes, "_simulate", lambda *args: None)
+        rng = random.Random(policy)
+        switch_policy(None, policy, {})
+        for number in range(3):
+            ready_node(f"n{number}", rng.choice((3, 5)))
+        people = ("alice", "bob", "carol")
+        kept = 0
+        for _ in range(12):
+            for _ in range(3):
+                least = rng.randint(2, 4)
+                elastic = rng.random() < 0.4
+                most = least + rng.randint(0, 2) if elastic else least
+                launcher = "horovod" if elastic else rng.choice(("horovod", "command"))
+                queue(
+                    least, most, rng.choice(people), launcher=launcher, elastic=elastic, priority=rng.choice((0, 0, 1))
+                )
+            turn()
+            agents_do_as_told()
+            waiting = list(Job.objects.filter(state=JobState.QUEUED, attempts=None))
+            for job in rng.sample(waiting, min(2, len(waiting))):
+                promises = [each for each in helping.counsel(job).advice if each.starts_now]
+                if not promises:
+                    continue
+                changed = do(job, rng.choice(promises).change)
+                assert gpus_of(changed), (changed.pk, promises)
+                kept += 1
+                break  # the world has changed; ask the others again
+            agents_do_as_told(finish=rng.random() < 0.3)
+            heartbeat()
+        assert kept >= 1
+
+
+class TestWhichChanges:
+    def test_as_many_gpus_as_can_start_are_proposed(self) -> None:
+        switch_policy(None, "fifo", {})
+        half_free(gpus=8, held=3)
+        job = queue(8, launcher="command")
+        assert "gpus-5" in keys(job)
+
+    def test_code_that_is_not_elastic_is_not_proposed_to_be(self) -> None:
+        half_free()
+        job = queue(4)
+        turn()
+        assert "elastic" not in keys(job)
+        with pytest.raises(Refused):
+            helping.change(alice(), job, "elastic")
+
+    def test_an_environment_without_what_the_code_imports_is_not_proposed(self) -> None:
+        half_free(gpus=2)
+        ready_node("b", 2, environments=("jax",))
+        job = queue(2, launcher="command")
+        job.code.guess = {"imports": {"pandas": ["train.py", 1]}}
+        job.code.save(update_fields=["guess"])
+        assert "environment-jax" not in keys(job)
+
+    def test_a_job_that_is_about_to_start_needs_no_help(self) -> None:
+        ready_node("a", 2)
+        found = helping.counsel(queue(1))
+        assert found.about_to_start and not found.advice and found.sentence == "It is about to start as it is."
+
+    def test_when_nothing_helps_it_says_what_was_tried(self) -> None:
+        switch_policy(None, "fifo", {})
+        half_free(gpus=2)
+        found = helping.counsel(queue(1, launcher="command"))
+        assert not found.advice
+        assert found.sentence.startswith("Nothing that was tried starts it clearly sooner: ")
+        assert "a shorter time limit" in found.sentence
+
+    def test_sooner_is_told_with_both_spans(self) -> None:
+        switch_policy(None, "fifo", {"strict": True})
+        ready_node("a", 2)
+        ready_node("b", 4)
+        first, second = queue(2, launcher="command"), queue(4, launcher="command", time_limit_seconds=3600)
+        turn()
+        agents_do_as_told()
+        assert (gpus_of(first), gpus_of(second)) == (2, 4)
+        Job.objects.filter(pk=second.pk).update(time_limit_seconds=86400)
+        job = queue(6)
+        advice = keys(job)
+        assert not any(each.starts_now for each in advice.values())
+        for each in advice.values():
+            assert "it probably starts" in each.sentence and each.high_seconds > 0
+
+    def test_a_limit_is_about_the_changed_job_as_well(self) -> None:
+        switch_policy(None, "fifo", {})
+        half_free(gpus=8, held=2)
+        Limit.objects.create(user=alice(), max_gpus=5)
+        job = queue(5, launcher="command")
+        assert "gpus-3" in keys(job)
+        assert gpus_of(do(job, "gpus-3")) == 3
+
+    def test_at_most_three_are_shown_each_of_its_own_kind(self) -> None:
+        half_free(gpus=4, held=3)
+        ready_node("b", 4, environments=("jax", "more"))
+        Environment.objects.update(packages=["torch"])
+        job = queue(4)
+        job.code.guess = {"elastic": True}
+        job.code.save(update_fields=["guess"])
+        found = list(keys(job))
+        assert 2 <= len(found) <= 3
+        assert len({key.partition("-")[0] for key in found}) == len(found)
+
+
+class TestChanging:
+    def waiting(self, **fields: Any) -> Job:
+        switch_policy(None, "fifo", {})
+        half_free()
+        return queue(4, launcher="command", **fields)
+
+    def test_the_changed_job_keeps_its_place_and_is_otherwise_the_same(self) -> None:
+        job = self.waiting(arguments=["--epochs", "3"], env_vars={"A": "1"}, retries=2)
+        behind = queue(2, launcher="command")
+        changed = helping.change(alice(), job, "gpus-2")
+        assert changed.submitted_at == job.submitted_at and changed.copied_from_id == job.pk
+        before, after = (jobs.submission_of(Job.objects.get(pk=each.pk)) for each in (job, changed))
+        assert after == type(before)(
+            **{**{name: getattr(before, name) for name in before.__slots__}, "min_gpus": 2, "max_gpus": 2}
+        )
+        turn()
+        assert (gpus_of(changed), gpus_of(behind)) == (2, 0)
+        assert (
+            f"the place of job {job.pk} in the queue, with 2 GPUs instead of 4"
+            in changed.events.get(kind="requeued").text
+        )
+
+    def test_only_its_owner_may(self) -> None:
+        job = self.waiting()
+        bob, ada = make_user("bob"), make_user("ada", is_staff=True)
+        Membership.objects.create(project=job.project, user=bob, role=Membership.Role.MEMBER)
+        for user in (bob, ada):
+            with pytest.raises(Refused, match="Only who submitted"):
+                helping.change(user, job, "gpus-2")
+            assert not helping.may_change(user, job)
+        assert Job.objects.filter(state=JobState.QUEUED).get() == job
+
+    def test_an_owner_who_has_left_the_project_may_not(self) -> None:
+        job = self.waiting()
+        Membership.objects.filter(user=alice()).delete()
+        with pytest.raises(Refused):
+            helping.change(alice(), job, "gpus-2")
+        job.refresh_from_db()
+        assert job.state == JobState.QUEUED
+
+    @pytest.mark.parametrize("key", ["", "gpus-4", "gpus-0", "gpus-9", "time-1", "environment-none", "x" * 80])
+    def test_only_what_is_offered_can_be_asked_for(self, key: str) -> None:
+        job = self.waiting()
+        with pytest.raises(Refused, match="no such change"):
+            helping.change(alice(), job, key)
+
+    def test_what_has_started_meanwhile_is_left_alone(self) -> None:
+        job = self.waiting()
+        agents_do_as_told(finish=True)
+        turn()
+        with pytest.raises(Refused, match="no longer waits"):
+            helping.change(alice(), job, "gpus-2")
+        assert gpus_of(job) == 4
+
+    def test_what_has_run_before_keeps_its_checkpoints(self) -> None:
+        job = self.waiting()
+        Attempt.objects.create(job=job, number=1, ended_at=timezone.now(), outcome="preempted", secret="s")
+        assert not helping.may_change(alice(), job)
+        with pytest.raises(Refused, match="checkpoints"):
+            helping.change(alice(), job, "gpus-2")
+
+    def test_when_the_copy_is_refused_the_job_goes_on_waiting(self) -> None:
+        job = self.waiting()
+        Environment.objects.update(retired=True)
+        with pytest.raises(Refused, match="no longer offered"):
+            helping.change(alice(), job, "gpus-2")
+        job.refresh_from_db()
+        assert (job.state, job.intent) == (JobState.QUEUED, Job.Intent.RUN)
+
+    def test_a_full_queue_does_not_keep_it_from_changing(self) -> None:
+        job = self.waiting()
+        group = Group.objects.create(name="all")
+        group.user_set.add(alice())
+        Limit.objects.create(group=group, max_queued=1)
+        assert gpus_of(do(job, "gpus-2")) == 2
+
+
+class TestDoors:
+    def browser(self, user: User) -> Client:
+        client = Client()
+        client.force_login(user)
+        return client
+
+    def test_a_member_reads_takes_the_change_and_the_job_starts(self) -> None:
+        switch_policy(None, "fifo", {})
+        half_free()
+        job = queue(4, launcher="command")
+        turn()
+        client = self.browser(alice())
+        part = client.get(f"/jobs/{job.pk}/help", headers={"HX-Request": "true"})
+        text = part.content.decode()
+        assert "With 2 GPUs instead of 4 it starts now." in text and "<html" not in text
+        edition = text.partition("edition=")[2][:16]
+        assert client.get(f"/jobs/{job.pk}/help?edition={edition}", headers={"HX-Request": "true"}).status_code == 204
+        assert "<html" in client.get(f"/jobs/{job.pk}/help").content.decode()
+        answer = client.post(f"/jobs/{job.pk}/change", {"change": "gpus-2"}, follow=True)
+        changed = Job.objects.get(copied_from=job)
+        assert answer.redirect_chain == [(f"/jobs/{changed.pk}/", 302)]
+        assert f"Job {job.pk} is cancelled" in answer.content.decode()
+        turn()
+        assert gpus_of(changed) == 2
+
+    def test_a_refused_change_says_why_on_the_jobs_page(self) -> None:
+        half_free()
+        job = queue(4, launcher="command")
+        answer = self.browser(alice()).post(f"/jobs/{job.pk}/change", {"change": "nonsense"}, follow=True)
+        assert "There is no such change" in answer.content.decode()
+
+    def test_a_viewer_reads_it_without_buttons(self) -> None:
+        switch_policy(None, "fifo", {})
+        half_free()
+        job = queue(4, launcher="command")
+        victor = make_user("victor")
+        Membership.objects.create(project=job.project, user=victor, role=Membership.Role.VIEWER)
+        text = self.browser(victor).get(f"/jobs/{job.pk}/help").content.decode()
+        assert "With 2 GPUs instead of 4 it starts now." in text
+        assert "Change and requeue" not in text and "Duplicate" not in text
+
+    def test_duplicate_and_edit_begins_with_the_change(self) -> None:
+        switch_policy(None, "fifo", {})
+        half_free()
+        job = queue(4, launcher="command", time_limit_seconds=7200)
+        client = self.browser(alice())
+        form = keys(job)["gpus-2"].form
+        assert form == "min_gpus=2&max_gpus=2"
+        shown = client.get(f"/jobs/new?copy={job.pk}&{form}&entry=evil.py").context["form"]
+        assert [shown[name].value() for name in ("min_gpus", "max_gpus", "time_amount")] == ["2", "2", 2]
+        assert shown["command"].value() == job.entry
+
+    def test_scripts_can_ask_and_change(self) -> None:
+        switch_policy(None, "fifo", {})
+        half_free()
+        job = queue(4, launcher="command")
+        client = self.browser(alice())
+        address = f"/api/v1/jobs/{job.pk}/forecast/changes/"
+        found = client.get(address).json()
+        assert {"change", "sentence", "starts_now", "low_seconds", "high_seconds", "differs"} == set(found["advice"][0])
+        made = client.post(address, {"change": "gpus-2"}, content_type="application/json")
+        assert made.status_code == 201 and made.json()["min_gpus"] == 2
+        assert client.post(address, {"change": "gpus-2"}, content_type="application/json").status_code == 409
+        wrong = client.post(
+            f"/api/v1/jobs/{made.json()['id']}/forecast/changes/", {"change": "gpus-7"}, content_type="application/json"
+        )
+        assert wrong.status_code == 400 and "change" in wrong.json()["error"]["fields"]
+
+    def test_the_answer_is_kept_until_the_world_changes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        switch_policy(None, "fifo", {})
+        half_free()
+        job = queue(4, launcher="command")
+        asked = []
+        real = helping.what_helps
+        monkeypatch.setattr(helping, "what_helps", lambda *args: asked.append(1) or real(*args))
+        for _ in range(3):
+            assert "gpus-2" in keys(job)
+        assert len(asked) == 1
+        queue(1, priority=1)
+        turn()  # which starts it, and so has news
+        assert "gpus-1" in keys(job)
+        assert len(asked) == 2
+
+
+def test_a_ready_environment_of_a_closed_node_does_not_help() -> None:
+    half_free(gpus=2)
+    node = ready_node("b", 2, environments=("jax",), cordoned=True)
+    job = queue(2, launcher="command")
+    assert "environment-jax" not in keys(job)
+    assert NodeEnvironment.objects.filter(node=node, environment=make_environment("jax")).exists()
+    assert project_of().jobs.count() == 2

@@ -1,0 +1,136 @@
+"""Living on from a snapshot: ranges of starts, as wide as what is not known."""
+
+import math
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from portal.forecast import changes, words
+from portal.forecast.futures import live_on
+from scheduling.policies.elastic_fifo import ElasticFifo
+from scheduling.policies.fifo import Fifo
+from scheduling.types import Estimate, Job, Node, Plan, Snapshot
+
+NOW = 1_000_000.0
+
+
+def running(id: str, gpus: int, work: float, error: float = 0.5, **fields: object) -> Job:
+    facts = {"min_gpus": gpus, "max_gpus": gpus, "now_on": {"a": gpus}, "base": {"a": gpus}, "started_at": NOW - 60}
+    return Job(id, "alice", NOW - 100, work=Estimate(work, error=error), **{**facts, **fields})  # type: ignore[arg-type]
+
+
+def waiting(id: str, gpus: int, ago: float = 50.0, **fields: object) -> Job:
+    return Job(id, "bob", NOW - ago, min_gpus=gpus, max_gpus=gpus, **fields)  # type: ignore[arg-type]
+
+
+def world(*jobs: Job, gpus: int = 4) -> Snapshot:
+    return Snapshot(NOW, (Node("a", "a", gpus, gpus - sum(job.gpus for job in jobs)),), jobs)
+
+
+def minutes(snapshot: Snapshot, job: str, **options: float) -> tuple[float, float]:
+    low, high = live_on(Fifo(), snapshot, [job], **options).range_of(job)  # type: ignore[arg-type]
+    return (low - NOW) / 60, (high - NOW) / 60
+
+
+def test_a_job_starts_when_the_one_before_it_is_expected_to_end() -> None:
+    # a: [1 1 1 1]   one hour of work on one GPU, done with four at 4 ** 0.9
+    low, high = minutes(world(running("1", 4, 3600.0 * 4**0.9, error=0.0), waiting("2", 4)), "2")
+    assert 50 < low < 60 < high < 70
+
+
+def test_the_less_is_known_of_a_job_the_wider_the_range_behind_it() -> None:
+    widths = []
+    for error in (0.1, 0.5, 2.0):
+        low, high = minutes(world(running("1", 4, 7200.0, error), waiting("2", 4)), "2")
+        widths.append(high / low)
+    assert widths[0] < widths[1] < widths[2]
+
+
+def test_eight_of_ten_futures_lie_within_the_range() -> None:
+    futures = live_on(Fifo(), world(running("1", 4, 7200.0), waiting("2", 4)), ["2"])
+    low, high = futures.range_of("2")
+    assert sum(low <= at <= high for at in futures.starts["2"]) >= 0.8 * futures.draws
+    assert low > min(futures.starts["2"]) and high < max(futures.starts["2"])
+
+
+def test_equal_snapshots_have_equal_futures() -> None:
+    snapshot = world(running("1", 4, 7200.0), waiting("2", 4), waiting("3", 2, ago=40))
+    assert live_on(Fifo(), snapshot, ["2", "3"]) == live_on(Fifo(), snapshot, ["2", "3"])
+
+
+def test_the_policy_decides_and_so_it_decides_the_forecast() -> None:
+    snapshot = world(running("1", 4, 36000.0, min_gpus=1, elastic=True, base={"a": 1}), waiting("2", 2))
+    slow, quick = (live_on(policy, snapshot, ["2"]).range_of("2") for policy in (Fifo(), ElasticFifo()))
+    assert quick[1] - NOW <= 60 < slow[0] - NOW
+
+
+def test_what_does_not_start_within_the_horizon_is_not_promised() -> None:
+    low, high = minutes(world(running("1", 4, 1e9), waiting("2", 4)), "2", horizon=3600)
+    assert (low, high) == (math.inf, math.inf)
+
+
+def test_whoever_is_stopped_by_a_limit_of_time_is_not_waited_for_longer() -> None:
+    snapshot = world(running("1", 4, 1e9, longest_seconds=660.0), waiting("2", 4))
+    assert minutes(snapshot, "2") == (10.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """First come, first served, after long thought."""
+
+    title: ClassVar[str] = "Slow"
+    explanation: ClassVar[str] = "Takes its time."
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        time.sleep(0.02)
+        return Fifo().plan(snapshot)
+
+
+def test_without_time_for_all_futures_it_is_looked_less_far_and_nothing_beyond_is_claimed() -> None:
+    line = [waiting(str(number), 4, ago=100 - number, work=Estimate(3600.0)) for number in range(2, 40)]
+    began = time.perf_counter()
+    futures = live_on(Slow(), world(running("1", 4, 3600.0), *line), [job.id for job in line], seconds=0.5)
+    assert time.perf_counter() - began < 3
+    assert futures.draws == 5
+    assert NOW < futures.until < NOW + 24 * 3600
+    assert all(at <= futures.until or at == math.inf for row in futures.starts.values() for at in row)
+    assert futures.starts["2"][0] < math.inf
+    assert futures.starts["39"] == (math.inf,) * 5
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (-5, 20, "within 1 minute"),
+        (0, 290, "within 5 minutes"),
+        (1200, 6000, "in 20 to 100 minutes"),
+        (1200, 1200, "in 20 minutes"),
+        (3000, 9000, "in 50 minutes to 3 hours"),
+        (11_000, 25_000, "in 3 to 7 hours"),
+        (30, 30_000, "within 9 hours"),
+    ],
+)
+def test_spans_are_told_in_words_with_units(low: float, high: float, said: str) -> None:
+    assert words.span(low, high) == said
+
+
+def test_a_list_has_room_for_less() -> None:
+    assert words.short("starts in 50 minutes to 3 hours") == "starts in 50 min to 3 h"
+
+
+@pytest.mark.parametrize(
+    ("changed", "as_is", "sooner"),
+    [
+        ((0, 0, 0, 0, 0), (600, 700, 800, 900, 1000), True),
+        ((500, 600, 700, 800, 900), (600, 700, 800, 900, 1000), False),  # a little
+        ((0, 0, 0, 0, 0), (60, 70, 80, 90, 100), False),  # not worth a change
+        ((0, 0, 0, 900, 1000), (600, 700, 800, 900, 1000), False),  # with luck only
+        ((0, 0, 0, 0, math.inf), (600, 700, 800, 900, 1000), False),
+    ],
+)
+def test_only_what_is_clearly_sooner_in_nearly_every_future_counts(
+    changed: tuple[float, ...], as_is: tuple[float, ...], sooner: bool
+) -> None:
+    assert changes.clearly_sooner(changed, as_is) is sooner
