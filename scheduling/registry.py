@@ -11,6 +11,7 @@ from scheduling.policies.fair_share import FairShare
 from scheduling.policies.ffdl import Ffdl
 from scheduling.policies.fifo import Fifo
 from scheduling.policies.goodput import Goodput
+from scheduling.policies.pdors import Pdors
 from scheduling.policies.round_robin import RoundRobin
 from scheduling.policies.srjf import Srjf
 from scheduling.policies.themis import Themis
@@ -26,6 +27,7 @@ POLICIES: dict[str, type[Policy]] = {
     "fair_share": FairShare,
     "afs": Afs,
     "themis": Themis,
+    "pdors": Pdors,
     "ffdl": Ffdl,
     "goodput": Goodput,
 }

@@ -1,0 +1,260 @@
+"""Reservations at a price: a job buys the cheapest GPUs over the coming hours, if its result is worth them."""
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import ClassVar
+
+from scheduling import estimates, reasons
+from scheduling.booking import Book, Market, Schedule, Worth, owned, schedule_from_json
+from scheduling.capacity import in_turn
+from scheduling.params import param
+from scheduling.realise import realise
+from scheduling.sharing import Pool, most, next_size, settle
+from scheduling.types import Job, JobId, Plan, Snapshot
+
+BIDS_PER_TURN = 50
+"""More newcomers than this bid in the next turn: a turn must not take long."""
+PAYS_WITHIN_SECONDS = 300.0
+"""A job grows into what nobody booked if it makes up for the interruption in this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pdors:
+    """PD-ORS (Yu et al. 2021, arXiv 2108.02917): online primal-dual scheduling with locality.
+
+    Confirmed (abstract): resources and locality are decided together, online, by a mixed packing and covering program
+    with randomised rounding. Reconstruction: prices, utilities and the dynamic program (``scheduling/booking.py``), in
+    the family of OASiS. For equal ranks the program for one slot is solved exactly by sorting nodes by price.
+
+    Different on purpose: a job whose payoff is not positive is not sent away but bids again in each slot, or as soon as
+    somebody ends early; one that runs longer than it booked keeps what it has; and what nobody booked is lent.
+
+    ``state`` is {"slot", "book": {job: [[first, last, {node: GPUs}]]}, "declined": {job: [worth, cost]}}.
+    """
+
+    title: ClassVar[str] = "Reservations at a price (PD-ORS)"
+    explanation: ClassVar[str] = (
+        "GPUs have a price that rises as the coming hours fill up; each job books the cheapest ones with which its result "
+        "is worth most, early results and kept deadlines being worth more. A job that is not worth the price waits until it is."
+    )
+    good_for: ClassVar[str] = "deadlines, and many jobs of very different length"
+    needs: ClassVar[str] = "how long jobs take"
+
+    slot_seconds: float = param(
+        600.0, "Length of a slot in seconds", "Bookings begin and end with a slot.", least=60.0, most=86_400.0
+    )
+    horizon: int = param(144, "Slots ahead", "How far ahead GPUs can be booked.", least=2, most=1008)
+    quanta: int = param(
+        8,
+        "Parts of a job",
+        "Into at least so many parts its work is divided when it is spread over slots. More is finer and slower.",
+        least=1,
+        most=64,
+    )
+    solver: str = param(
+        "exact",
+        "Choice of nodes",
+        "How the nodes of a job that spans several are chosen.",
+        choices=[("exact", "the cheapest, exactly"), ("rounding", "randomised rounding with repair, as in the paper")],
+    )
+    without_deadline: str = param(
+        "sooner",
+        "Jobs without a deadline",
+        "What a later result is worth to a job that names no deadline.",
+        choices=[("sooner", "less the later it comes"), ("whenever", "as much")],
+    )
+    trade: bool = param(
+        True,
+        "Trade bookings again in each slot",
+        "Yes: elastic jobs that run and have no deadline bid again in each slot, beside their least, so that short jobs "
+        "that came later find room. No: what is booked stays booked, as in the paper.",
+    )
+    fill: bool = param(
+        True,
+        "Lend what nobody booked",
+        "Yes: GPUs that nobody booked for now go to jobs that booked later ones, and to those that run. No: they stand idle.",
+    )
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        pool = Pool(snapshot, preempt=True)
+        slot = int(snapshot.now // self.slot_seconds)
+        book = Book(snapshot.nodes, slot, self.horizon)
+        running = in_turn(job for job in snapshot.jobs if job.running)
+        waiting = [job for job in in_turn(snapshot.jobs) if job.waiting and job.id not in pool.impossible]
+        declined, unheard = self._trade(snapshot, book, running, waiting)
+        order = self._count(book, pool, running, waiting)
+        wanted = settle(snapshot, pool.count, PAYS_WITHIN_SECONDS)
+        why = {
+            job.id: self._sentence(job, book, declined, unheard) for job in waiting if not wanted.get(job.id)
+        } | pool.impossible
+        batches = {job.id: estimates.batch(job, wanted.get(job.id, 0)) for job in order if job.free_speed}
+        state = {"slot": slot, "book": book.to_json(), "declined": declined}
+        next_slot = snapshot.now if unheard else (slot + 1) * self.slot_seconds
+        return realise(snapshot, order, wanted, why=why, state=state, batches=batches, again_at=next_slot)
+
+    def _trade(
+        self, snapshot: Snapshot, book: Book, running: Sequence[Job], waiting: Sequence[Job]
+    ) -> tuple[dict[JobId, list[float]], list[Job]]:
+        """Fills the book. Returns those declined, with worth and cost, and those who have not bid yet.
+
+        Who runs keeps its bookings, as long as they last and are needed, and beyond them what it has. Who waits keeps
+        them until the slot ends; then everybody who waits bids again.
+        """
+        old: dict[JobId, Schedule] = {
+            job: schedule_from_json(runs) for job, runs in snapshot.state.get("book", {}).items()
+        }
+        same = snapshot.state.get("slot") == book.first
+        trading: list[Job] = []
+        for job in sorted(running, key=lambda job: job.elastic or job.preemptible):
+            if self.trade and not same and job.elastic and job.deadline is None:
+                trading.append(job)
+                self._keep(job, book, job.min_gpus)
+            elif not book.sell(job.id, self._needed(job, old.get(job.id, {}), book.first)):
+                self._keep(job, book, min(job.gpus, max(job.asked, job.min_gpus)) if job.elastic else job.gpus)
+        if same:
+            for job in waiting:
+                if job.id in old:
+                    book.sell(job.id, old[job.id])
+        here = {job.id for job in snapshot.jobs}
+        heard: Mapping[JobId, list[float]] = snapshot.state.get("declined", {}) if same and old.keys() <= here else {}
+        declined = {job.id: list(heard[job.id]) for job in waiting if job.id in heard and job.id not in book.schedules}
+        bidders = [job for job in waiting if job.id not in book.schedules and job.id not in declined]
+        bidders = sorted(trading + bidders, key=lambda job: (job.deadline is None, -self._density(job), job.turn))
+        if bidders:
+            low, high = self._range([*running, *waiting], snapshot.now)
+            market = Market(book, snapshot.now, self.slot_seconds, low, high, self.quanta, self.solver, seed=book.first)
+            for job in bidders[:BIDS_PER_TURN]:
+                book.release(job.id)
+                bid = market.bid(job, self.worth(job), max(job.min_gpus, most(job)))
+                if (bid.payoff > 0 or job.running) and bid.schedule and book.sell(job.id, bid.schedule):
+                    continue
+                if job.running:
+                    self._keep(job, book, job.min_gpus)
+                else:
+                    declined[job.id] = [bid.worth, bid.cost] if bid.schedule else []
+        return declined, [job for job in bidders[BIDS_PER_TURN:] if job.waiting]
+
+    def _keep(self, job: Job, book: Book, size: int) -> None:
+        """Books what it has, or a part of that, until its end: nobody can know better."""
+        left = estimates.remaining_seconds(job, size, free_batch=True) / self.slot_seconds
+        book.keep(job.id, _part(job, size), ceil(min(left, self.horizon)) + 1)
+
+    def _density(self, job: Job) -> float:
+        """What its result is worth per GPU and slot, at the best."""
+        seconds = estimates.remaining_seconds(job, job.min_gpus, free_batch=True)
+        return self.worth(job).value / (job.min_gpus * max(1.0, seconds / self.slot_seconds))
+
+    def worth(self, job: Job) -> Worth:
+        value = job.weight * 2.0 ** max(-10, min(10, job.priority))
+        ideal = max(self.slot_seconds, estimates.remaining_seconds(job, max(job.asked, job.min_gpus), free_batch=True))
+        if job.deadline is not None:
+            return Worth(value, 5.0 / self.slot_seconds, job.deadline - job.submitted_at)
+        if job.opportunistic or self.without_deadline == "whenever":
+            return Worth(value, 0.0, 0.0)
+        return Worth(value, 1.0 / ideal, ideal)
+
+    def _range(self, jobs: Iterable[Job], now: float) -> tuple[float, float]:
+        """The lowest and the highest price of a GPU for a slot, from all jobs that are known.
+
+        At the lowest each of them could afford its most expensive way at the latest time, twice; at the highest none
+        could afford its cheapest at the best.
+        """
+        low, high = float("inf"), 0.0
+        for job in jobs:
+            worth = self.worth(job)
+            cells = [
+                size * max(1.0, estimates.remaining_seconds(job, size, free_batch=True) / self.slot_seconds)
+                for size in {job.min_gpus, max(job.min_gpus, most(job))}
+            ]
+            cells = [cell for cell in cells if 0 < cell < float("inf")] or [1.0]
+            last = float(worth(now + self.horizon * self.slot_seconds - job.submitted_at))
+            low = min(low, last / (2 * max(cells)))
+            high = max(high, worth.value / min(cells))
+        return low, max(high, 2 * low)
+
+    def _needed(self, job: Job, schedule: Schedule, first: int) -> Schedule:
+        """What of its bookings is still of use: what is left to do may be done before they end."""
+        left = estimates.work(job).value
+        kept: Schedule = {}
+        for slot in sorted(slot for slot in schedule if slot >= first):
+            if left <= 0 and job.elastic and slot > first:
+                break
+            kept[slot] = schedule[slot]
+            left -= estimates.speed(job, sum(schedule[slot].values()), free_batch=True) * self.slot_seconds
+        return kept
+
+    def _count(self, book: Book, pool: Pool, running: Sequence[Job], waiting: Sequence[Job]) -> list[Job]:
+        """How many each has now: what it booked, and of the rest what it can use. Returns all in that order."""
+        booked = {job.id: owned(book.schedules, job.id, book.first) for job in (*running, *waiting)}
+        now = [job for job in (*running, *waiting) if booked[job.id]]
+        for job in now:
+            least = pool.least[job.id] if job.running else job.min_gpus
+            size = max(least, booked[job.id] if not job.running or job.elastic else least)
+            count = pool.count.get(job.id, 0)
+            if not pool.take(job, size - count) and not count:
+                pool.take(job, least)
+        later = [job for job in running if not booked[job.id]]
+        ahead = [job for job in waiting if job.id in book.schedules and not booked[job.id]]
+        ahead.sort(key=lambda job: (min(book.schedules[job.id]), job.turn))
+        others = [job for job in waiting if job.id not in book.schedules]
+        if self.fill:
+            for job in (*later, *ahead):
+                if not pool.count.get(job.id):
+                    pool.take(job, pool.least[job.id] if job.running else _start(job, book.schedules[job.id]))
+            _lend((*now, *later, *ahead), pool)
+        return [*now, *later, *ahead, *others]
+
+    def _sentence(self, job: Job, book: Book, declined: Mapping[JobId, Sequence[float]], unheard: Sequence[Job]) -> str:
+        if job.id in book.schedules:
+            first = min(book.schedules[job.id])
+            wait = max(0.0, (first - book.first) * self.slot_seconds)
+            count = owned(book.schedules, job.id, first)
+            if first > book.first:
+                return f"It has booked {reasons.gpus(count)} from the slot that begins in about {reasons.hours(wait)}."
+            return f"It has booked {reasons.gpus(count)} for now, but others have not given them back yet."
+        if job in unheard:
+            return f"It has not bid yet: {reasons.jobs(unheard.index(job))} ahead of it."
+        if not declined.get(job.id):
+            hours = reasons.hours(self.horizon * self.slot_seconds)
+            return f"In the next {hours} no GPUs it could use are left to book; it bids again in the next slot."
+        worth, cost = declined[job.id]
+        return (
+            f"Not yet worth its price: its result is worth {worth:.3g} and the cheapest GPUs for it cost {cost:.3g}, "
+            f"a payoff of {worth - cost:.3g}; it bids again in each slot of {reasons.hours(self.slot_seconds)}."
+        )
+
+
+def _start(job: Job, schedule: Schedule) -> int:
+    """With how many GPUs a job starts before its first slot: one that cannot grow takes what it booked."""
+    return job.min_gpus if job.elastic else max(sum(where.values()) for where in schedule.values())
+
+
+def _part(job: Job, size: int) -> dict[str, int]:
+    """So many of the GPUs it holds, its base first."""
+    left, part = size, dict.fromkeys(job.now_on, 0)
+    for source in (job.base, job.now_on):
+        for node, gpus in source.items():
+            more = max(0, min(left, gpus - part.get(node, 0)))
+            part[node] = part.get(node, 0) + more
+            left -= more
+    return {node: gpus for node, gpus in part.items() if gpus}
+
+
+def _lend(jobs: Iterable[Job], pool: Pool) -> None:
+    """What nobody booked goes where it shortens the remaining work by the largest part."""
+    heap: list[tuple[float, tuple[int, float, JobId], int, Job]] = []
+
+    def push(job: Job) -> None:
+        count = pool.count.get(job.id, 0)
+        if count and (size := next_size(job, count, most(job))):
+            gain = estimates.speed(job, size, free_batch=True) - estimates.speed(job, count, free_batch=True)
+            heapq.heappush(heap, (-gain / (size - count) / max(1.0, estimates.work(job).value), job.turn, size, job))
+
+    for job in jobs:
+        push(job)
+    while heap and pool.free:
+        _, _, size, job = heapq.heappop(heap)
+        if pool.take(job, size - pool.count[job.id]):
+            push(job)

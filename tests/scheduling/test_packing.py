@@ -1,0 +1,80 @@
+"""The cheapest nodes for the tasks of one job."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduling import packing
+from tests.scheduling.strategies import EXAMPLES
+
+WORKER, SERVER = [1.0, 1.0], [0.0, 2.0]
+"""Of GPUs and processors."""
+
+
+def solve(
+    prices: list[list[float]], free: list[list[float]], needs: list[list[float]], counts: list[int]
+) -> list[list[int]]:
+    found = packing.cheapest(np.array(prices), np.array(free), np.array(needs), np.array(counts))
+    assert found is not None
+    return [[int(count) for count in node] for node in found]
+
+
+def test_equal_tasks_fill_the_cheapest_nodes_first() -> None:
+    assert solve([[3.0], [1.0], [2.0]], [[4.0], [4.0], [4.0]], [[1.0]], [6]) == [[0], [4], [2]]
+
+
+def test_tasks_that_do_not_fit_have_no_place() -> None:
+    few = np.array([[1.0]]), np.array([[2.0]]), np.array([[1.0]]), np.array([3])
+    assert packing.cheapest(*few) is None
+    assert packing.rounded(*few, 1) is None
+
+
+def test_servers_leave_the_processors_that_workers_need() -> None:
+    """Processors of the first node are cheap, but only its two let workers use its GPUs."""
+    prices, free = [[1.0, 1.0], [1.0, 1.1]], [[2.0, 2.0], [0.0, 2.0]]
+    assert solve(prices, free, [WORKER, SERVER], [2, 1]) == [[2, 0], [0, 1]]
+
+
+@st.composite
+def programs(draw: st.DrawFn, nodes: int = 6) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    dice = np.random.default_rng(draw(st.integers(0, 2**32)))
+    count = draw(st.integers(1, nodes))
+    free = np.stack([dice.integers(0, 5, count), dice.integers(0, 9, count)], axis=1).astype(float)
+    needs = np.array([[1.0, float(dice.integers(1, 3))], [0.0, float(dice.integers(1, 4))]])
+    counts = np.array([dice.integers(0, 5), dice.integers(0, 4)])
+    return dice.uniform(0.1, 10.0, (count, 2)), free, needs, counts
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(program=programs(), seed=st.integers(0, 100))
+def test_rounding_agrees_with_the_exact_answer_within_its_bound(program: tuple, seed: int) -> None:
+    prices, free, needs, counts = program
+    exact = packing.cheapest(prices, free, needs, counts)
+    rounded = packing.rounded(prices, free, needs, counts, seed)
+    assert (exact is None) == (rounded is None)
+    if exact is None or rounded is None:
+        return
+    for tasks in (exact, rounded):
+        assert (tasks >= 0).all()
+        assert (tasks @ needs <= free + 1e-6).all(), "no node has more than it can hold"
+        assert (tasks.sum(axis=0) >= counts).all(), "and no task is missing"
+    cost = prices @ needs.T
+    assert (exact * cost).sum() <= (rounded * cost).sum() + 1e-6 <= packing.BOUND * (exact * cost).sum() + 1e-5
+    again = packing.rounded(prices, free, needs, counts, seed)
+    assert again is not None and (again == rounded).all()
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(program=programs(nodes=2))
+def test_the_exact_answer_is_the_cheapest_of_all(program: tuple) -> None:
+    prices, free, needs, counts = program
+    cost = prices @ needs.T
+    every = (np.array(tasks).reshape(cost.shape) for tasks in product(range(5), repeat=cost.size))
+    sound = [tasks for tasks in every if (tasks @ needs <= free).all() and (tasks.sum(axis=0) >= counts).all()]
+    exact = packing.cheapest(prices, free, needs, counts)
+    assert (exact is None) == (not sound)
+    if exact is not None:
+        assert (exact * cost).sum() == pytest.approx(min((tasks * cost).sum() for tasks in sound))

@@ -1,0 +1,225 @@
+"""PD-ORS: jobs book the cheapest GPUs over the coming hours, if their results are worth them."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduling import booking
+from scheduling.booking import Book, Market, Worth
+from scheduling.check import violations
+from scheduling.policies.pdors import Pdors
+from scheduling.types import Curve, Estimate, Node, Plan, Snapshot
+from tests.scheduling.strategies import EXAMPLES, snapshots
+from tests.scheduling.worlds import World, draw, running, sizes, waiting
+
+SLOT = 600.0
+NOW = 6_000.0
+LINEAR = Curve(tuple(float(n) for n in range(1, 9)))
+
+
+def slots(count: float) -> Estimate:
+    return Estimate(count * SLOT)
+
+
+def decide(snapshot: Snapshot, policy: Pdors | None = None) -> Plan:
+    plan = (policy or Pdors()).plan(snapshot)
+    assert violations(snapshot, plan) == []
+    assert json.loads(json.dumps(plan.state, allow_nan=False)) == plan.state
+    assert_sold_at_most_once(snapshot, plan)
+    return plan
+
+
+def assert_sold_at_most_once(snapshot: Snapshot, plan: Plan) -> None:
+    sold: Counter[tuple[str, int]] = Counter()
+    for runs in plan.state["book"].values():
+        for first, last, where in runs:
+            for slot in range(first, last + 1):
+                sold.update({(node, slot): gpus for node, gpus in where.items()})
+    total = {node.id: node.total for node in snapshot.nodes}
+    assert all(gpus <= total[node] for (node, _), gpus in sold.items())
+
+
+def booked(plan: Plan, job: str) -> list[tuple[int, int, dict[str, int]]]:
+    """Slots counted from now."""
+    return [(first - 10, last - 10, where) for first, last, where in plan.state["book"][job]]
+
+
+def test_a_job_books_and_starts_at_once_where_all_is_free() -> None:
+    plan = decide(draw({"a": 4}, waiting("x", 2, work=slots(3), speed=LINEAR), now=NOW))
+    assert sizes(plan) == {"x": 2}
+    assert booked(plan, "x") == [(0, 1, {"a": 2})]
+    assert plan.again_at == NOW + SLOT
+
+
+def test_a_job_that_must_wait_books_the_first_slot_that_is_free_and_is_told() -> None:
+    """Half the slots of the one who runs are over in six; whoever follows does not hold the GPUs idle meanwhile."""
+    busy = running("busy", {"a": 2}, work=slots(12), speed=LINEAR)
+    plan = decide(draw({"a": 2}, busy, waiting("x", 2, work=slots(2), speed=LINEAR), now=NOW))
+    assert booked(plan, "busy")[0][1] == 6
+    assert booked(plan, "x") == [(7, 7, {"a": 2})]
+    assert plan.reasons["x"] == "It has booked 2 GPUs from the slot that begins in about 70 minutes."
+
+
+def cheap_one_in_a_busy_lab(**facts: Any) -> Snapshot:
+    busy = running("busy", {"a": 1}, work=slots(500), weight=100.0)
+    return draw({"a": 2}, busy, waiting("cheap", work=slots(40), weight=0.01, **facts), now=NOW)
+
+
+def test_a_job_that_is_not_worth_its_price_waits_and_is_told_its_payoff() -> None:
+    lab = cheap_one_in_a_busy_lab()
+    plan = decide(lab)
+    assert sizes(plan) == {"busy": 1}
+    worth, cost = plan.state["declined"]["cheap"]
+    assert worth < cost
+    assert plan.reasons["cheap"] == (
+        f"Not yet worth its price: its result is worth {worth:.3g} and the cheapest GPUs for it cost {cost:.3g}, "
+        f"a payoff of {worth - cost:.3g}; it bids again in each slot of 10 minutes."
+    )
+
+
+def test_who_was_declined_bids_again_when_somebody_ends_or_a_slot_begins() -> None:
+    lab = cheap_one_in_a_busy_lab()
+    state = decide(lab).state
+    same = decide(replace(lab, state=state, now=NOW + 60))
+    assert sizes(same) == {"busy": 1}
+    alone = replace(lab, jobs=lab.jobs[1:], nodes=(Node("a", "a", 2, 2),), state=state, now=NOW + 60)
+    assert sizes(decide(alone)) == {"cheap": 1}
+
+
+def test_what_an_early_end_leaves_is_sold_again() -> None:
+    busy = running("busy", {"a": 2}, work=slots(12), speed=LINEAR)
+    lab = draw({"a": 2}, busy, waiting("x", 2, work=slots(2), speed=LINEAR), now=NOW)
+    plan = decide(lab)
+    early = replace(lab, jobs=lab.jobs[1:], nodes=(Node("a", "a", 2, 2),), state=plan.state, now=NOW + 60)
+    assert sizes(decide(early)) == {"x": 2}
+
+
+def test_a_job_that_runs_longer_than_it_booked_keeps_what_it_has() -> None:
+    """Its bookings are over, and somebody else is booked after it."""
+    lab = draw({"a": 2}, running("long", {"a": 2}, work=slots(2)), waiting("x", 2, work=slots(2)), now=NOW)
+    state = {"slot": 9, "book": {"long": [[8, 9, {"a": 2}]], "x": [[10, 11, {"a": 2}]]}, "declined": {}}
+    plan = decide(replace(lab, state=state))
+    assert sizes(plan) == {"long": 2}
+    assert booked(plan, "long")[0][0] == 0
+    assert booked(plan, "x")[0][0] > 0
+
+
+def test_a_deadline_is_worth_more_than_an_early_result() -> None:
+    """Both fit before it only one after the other; the one with the deadline came last."""
+    easy = waiting("easy", work=slots(2))
+    due = waiting("due", work=slots(2), deadline=NOW + 3 * SLOT)
+    assert sizes(decide(draw({"a": 1}, easy, due, now=NOW))) == {"due": 1}
+
+
+def test_a_job_that_suffers_from_distance_pays_more_to_be_on_one_node() -> None:
+    """The emptier node has only two GPUs left, and two and two are slow together."""
+    near = Curve((1.0, 2.0, 3.0, 4.0), apart=0.2)
+    lab = draw(
+        {"a": 4, "b": 4}, running("x", {"a": 4}, work=slots(2)), waiting("y", 4, work=slots(8), speed=near), now=NOW
+    )
+    assert booked(decide(lab), "y")[0][2] == {"b": 4}
+    split = draw(
+        {"a": 4, "b": 4}, running("x", {"a": 2}, work=slots(2)), running("z", {"b": 2}, work=slots(2)),
+        waiting("y", 4, work=slots(8), speed=near), now=NOW,
+    )  # fmt: skip
+    first, _, where = booked(decide(split), "y")[0]
+    assert first > 0 and list(where.values()) == [4]
+
+
+def test_what_nobody_booked_is_lent_unless_the_admin_says_no() -> None:
+    job = waiting("x", 1, 4, work=slots(100), speed=Curve((1.0, 1.1, 1.2, 1.3)), elastic=True)
+    lab = draw({"a": 4}, job, now=NOW)
+    booked_now = booked(decide(lab), "x")[0][2]["a"]
+    assert booked_now < 4
+    assert sizes(decide(lab)) == {"x": 4}
+    assert sizes(decide(lab, Pdors(fill=False))) == {"x": booked_now}
+
+
+def test_priority_is_worth_twice_as_much_for_each_step() -> None:
+    assert Pdors().worth(waiting("x", priority=3)).value == 8 * Pdors().worth(waiting("x")).value
+
+
+def test_rounding_books_like_the_exact_solver_and_the_same_each_time() -> None:
+    lab = draw({"a": 2, "b": 3, "c": 1}, waiting("x", 5, work=slots(3)), now=NOW)
+    exact, rounded = decide(lab), decide(lab, Pdors(solver="rounding"))
+    assert sum(booked(exact, "x")[0][2].values()) == sum(booked(rounded, "x")[0][2].values()) == 5
+    assert decide(lab, Pdors(solver="rounding")) == rounded
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.data())
+def test_the_schedule_is_the_best_of_all(data: Any) -> None:
+    """Every choice of sizes in three slots, by brute force, with the same prices and quanta."""
+    dice = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    nodes = [Node("a", "a", 3, 3), Node("b", "b", 2, 2)]
+    book = Book(nodes, 10, 3)
+    book.sold[:] = dice.integers(0, 3, book.sold.shape)
+    speeds = np.cumsum(dice.uniform(0.2, 1.0, 3))
+    job = waiting(
+        "x", 1, 3, elastic=True, preemptible=bool(dice.integers(2)), submitted_at=NOW,
+        speed=Curve(tuple(speeds / speeds[0])), work=slots(float(dice.uniform(0.5, 5.0))),
+    )  # fmt: skip
+    worth = Worth(
+        float(dice.uniform(0.1, 3.0)), float(dice.uniform(0.0, 3.0)) / SLOT, float(dice.uniform(0.0, 3.0)) * SLOT
+    )
+    market = Market(book, NOW, SLOT, 0.1, 2.0, 6)
+    assert market.bid(job, worth, 3).payoff == pytest.approx(_by_brute_force(market, job, worth))
+
+
+def _by_brute_force(market: Market, job: Any, worth: Worth) -> float:
+    assert job.work and job.speed
+    options = [
+        (size, nodes) for nodes in ("one", "many") for size in booking._sizes(job, 3) if nodes == "one" or size > 1
+    ]
+    prices, free = market.book.prices(market.low, market.high), market.book.free
+    work = max(min(job.work.value, 0.9 * max(job.speed.speeds) * 3 * SLOT), 1.0)
+    late = (job.work.value - work) / max(job.speed.speeds[size - 1] for size, _ in options)
+    quanta = max(6, int(np.ceil(2 * work / SLOT)))
+    best = -np.inf
+    for choice in product([None, *options], repeat=3):
+        cost, done = 0.0, 0
+        for slot, option in enumerate(choice):
+            if option is None:
+                continue
+            cost += float(booking._costs(prices[:, slot : slot + 1], free[:, slot : slot + 1], *option)[0])
+            done += int(job.speed.speeds[option[0] - 1] * SLOT / (work / quanta) + 1e-9)
+        used = [slot for slot, option in enumerate(choice) if option]
+        gaps = bool(used) and len(used) != used[-1] - used[0] + 1
+        if done >= quanta and (job.preemptible or not gaps) and np.isfinite(cost):
+            best = max(best, float(worth((used[-1] + 1) * SLOT + late)) - cost)
+    return best
+
+
+OPTIONS = [Pdors(), Pdors(fill=False), Pdors(trade=False), Pdors(solver="rounding", slot_seconds=60.0, horizon=20)]
+
+
+@pytest.mark.parametrize("policy", OPTIONS, ids=str)
+@settings(max_examples=max(10, EXAMPLES // 4), deadline=None)
+@given(
+    snapshot=snapshots(), calm=snapshots(calm=True), steps=st.lists(st.sampled_from([3.0, 400.0, 1300.0]), max_size=6)
+)
+def test_no_slot_is_sold_twice_whatever_happens(
+    policy: Pdors, snapshot: Snapshot, calm: Snapshot, steps: list[float]
+) -> None:
+    decide(snapshot, policy)
+    world = World.of(calm)
+    for seconds in steps:
+        seen = world.snapshot()
+        world.carry_out(decide(seen, policy))
+        world.let_go(1)
+        world.now += seconds
+        if len(world.jobs) > 3 and seconds > 1000:
+            world.end(min(world.jobs))
+    for _ in range(30):
+        changed = world.turn(policy, seconds=0)
+        world.let_go()
+        if not changed and not world.turn(policy, seconds=0):
+            return
+    pytest.fail("it still changes something after 30 turns")
