@@ -12,7 +12,7 @@ from typing import Any
 
 from scheduling import estimates
 from scheduling.simulate.settle import Refused, settle
-from scheduling.types import Account, Curve, Estimate, Job, JobId, Node, Placement, Policy, Snapshot
+from scheduling.types import Curve, Estimate, Job, JobId, Node, Placement, Policy, Snapshot
 
 VERSION = 1
 NEARLY_DONE = 0.05
@@ -180,9 +180,7 @@ def _snapshot(
     now: float, nodes: Mapping[str, Mapping[str, Any]], jobs: tuple[Job, ...], state: Mapping[str, Any]
 ) -> Snapshot:
     held = dict.fromkeys(nodes, 0)
-    owners: dict[str, set[JobId]] = {}
     for job in jobs:
-        owners.setdefault(job.owner, set()).add(job.id)
         for node, gpus in job.now_on.items():
             if node not in held:
                 raise BadRequest(f"job {job.id} is on node {node}, which is not there")
@@ -192,8 +190,7 @@ def _snapshot(
         if held[id] > facts["gpus"]:
             raise BadRequest(f"node {id} has {facts['gpus']} GPUs, but jobs are on {held[id]} of it")
         views.append(Node(id, id, facts["gpus"], facts["gpus"] - held[id], kind=facts["kind"]))
-    accounts = tuple(Account(owner, 1.0, frozenset(owners[owner])) for owner in sorted(owners))
-    return Snapshot(now, tuple(views), jobs, state=state, accounts=accounts)
+    return Snapshot(now, tuple(views), jobs, state=state)
 
 
 # --- reading
@@ -241,7 +238,7 @@ def _read_job(job: Mapping[str, Any]) -> dict[str, Any]:
     now_on = {str(node): _count(where, node, f"now_on of {who}") for node in where}
     return {
         "id": id,
-        "owner": str(job.get("owner", "")),
+        "owner": str(job.get("owner") or id),  # without owners, each job is somebody's own
         "group": str(job.get("group", "")),
         "priority": int(_number(job, "priority", who, 0)),
         "weight": _number(job, "weight", who, 1),

@@ -427,7 +427,7 @@ def read_workload(
             most = max(gpus, app.most_gpus(app.validated[-1] if mode == "free" else batch))
         job = Job(
             id=row["name"],
-            owner=row.get("owner") or row["application"],
+            owner=row.get("owner") or row["name"],  # the trace names no users: each job is somebody's own
             submitted_at=float(row["time"]),
             min_gpus=1 if elastic else gpus,
             max_gpus=most,
