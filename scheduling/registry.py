@@ -12,6 +12,7 @@ from scheduling.policies.ffdl import Ffdl
 from scheduling.policies.fifo import Fifo
 from scheduling.policies.goodput import Goodput
 from scheduling.policies.pdors import Pdors
+from scheduling.policies.ones import Ones
 from scheduling.policies.round_robin import RoundRobin
 from scheduling.policies.srjf import Srjf
 from scheduling.policies.themis import Themis
@@ -30,6 +31,7 @@ POLICIES: dict[str, type[Policy]] = {
     "pdors": Pdors,
     "ffdl": Ffdl,
     "goodput": Goodput,
+    "ones": Ones,
 }
 DEFAULT = "elastic_fifo"
 

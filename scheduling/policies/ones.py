@@ -1,0 +1,248 @@
+"""Evolving who trains on how many GPUs: ONES, experimental."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from scheduling import allot, estimates, placement
+from scheduling.allot import Candidate, Question
+from scheduling.params import param
+from scheduling.rearrange import carry_out, choose, recall, remember, world
+from scheduling.types import JobId, Placement, Plan, Snapshot
+
+POPULATION = 16
+KEEPS = 0.5
+"""Each job has the count of either parent with equal chances."""
+LEAVES = 0.3
+"""How often a mutation takes all GPUs from a job."""
+EPOCH_SECONDS = 60
+"""A job that does not say how far it is counts as an epoch further for each minute that it ran."""
+COLD_EPOCHS = 10
+"""Progress of a job of which nothing is known: epochs / (epochs + 10)."""
+TIMES_ASKED = 4
+WORK = 100_000
+"""Schedules times jobs that one decision may look at: fewer generations for more jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ones:
+    """ONES (SC'21): online evolutionary search over schedules, with batch limits that double.
+
+    Confirmed (the authors' code): 16 schedules, crossover, mutation that drops jobs (0.3), padding with new jobs first
+    and then by least remaining GPU time, the score is the sum of remaining GPU times; limits start at the least and
+    double for a job that trained at its limit for a while, up to four times what was asked; a job that holds half the
+    GPUs for longer than the median is scaled down; nobody is disturbed before it trained for a while.
+
+    Reconstruction: progress is drawn from a beta distribution around what the job reports, or else around
+    epochs / (epochs + 10), and no network predicts it (theirs was trained on the logarithm of the epoch's size and
+    asked with the size itself). Counts are crossed instead of strings of GPUs, since placing is done later and for all
+    policies alike. A change must win the GPU time that it costs.
+
+    ``state`` keeps the limits and the population.
+    """
+
+    title: ClassVar[str] = "Evolution (ONES)"
+    explanation: ClassVar[str] = (
+        "Schedules are bred all the time, and the one with the least GPU time left to train is carried out: new jobs "
+        "start small at once and may double what they use when they have trained well for a while. "
+        "Experimental: it searches by chance, and its authors published no figures to compare with."
+    )
+    good_for: ClassVar[str] = "trying out; many short elastic jobs"
+    needs: ClassVar[str] = "progress of jobs"
+    experimental: ClassVar[bool] = True
+
+    settle_seconds: int = param(
+        120,
+        "Seconds before a job is disturbed",
+        "A job is changed only when it has trained for this long since the last change, and only then may it double.",
+        least=10,
+        most=86_400,
+    )
+    generations: int = param(
+        10, "Generations", "Schedules are bred so many times for each decision.", least=1, most=200
+    )
+    period_seconds: int = param(
+        60,
+        "Seconds between decisions",
+        "When no job comes or ends, the search goes on only after this long.",
+        least=0,
+        most=86_400,
+    )
+    seed: int = param(0, "Seed", "Another number draws other chances.", least=0, most=1_000_000)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        question = allot.ask(snapshot)
+        order, old = question.order, snapshot.state
+        if aim := recall(snapshot, self.period_seconds):
+            again_at = old["at"] + self.period_seconds
+            return carry_out(snapshot, order, aim[0], question.why, old, aim[1], again_at)
+        brood = Brood(self, snapshot, question)
+        wanted = {job.id: job.gpus for job in question.held} | brood.evolve()
+        target = choose(snapshot, order, wanted, brood.worth)
+        batches = {
+            job.id: size for job in order if (size := estimates.batch(job, placement.total(target.get(job.id, {}))))
+        }
+        state = {**remember(snapshot, target, batches), **brood.state}
+        again_at = snapshot.now + self.period_seconds if self.period_seconds and question.candidates else None
+        return carry_out(snapshot, order, target, question.why, state, batches, again_at)
+
+
+Schedule = list[int]
+
+
+class Brood:
+    """The population, and what one needs to breed it. A schedule has a count for each candidate."""
+
+    population: list[Schedule]
+
+    def __init__(self, policy: Ones, snapshot: Snapshot, question: Question) -> None:
+        self.policy, self.snapshot, self.question = policy, snapshot, question
+        self.candidates: Sequence[Candidate] = question.candidates
+        self.turn = int(snapshot.state.get("turn", 0)) + 1
+        seed = [policy.seed, self.turn, int(world(snapshot), 16)]
+        self.dice = np.random.default_rng(seed)
+        self.speeds = [allot.speeds(c.job, c.most, free_batch=True) for c in self.candidates]
+        self.floors = [0 if c.may_have_none else c.least for c in self.candidates]
+        self.expected = np.array([self._left(c) for c in self.candidates])
+        self.left = self.expected.copy()
+        self.limits = self._limits()
+        self.caps = [self._cap(number) for number in range(len(self.candidates))]
+        self.fixed = [self._settling(c) for c in self.candidates]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        ids = [candidate.job.id for candidate in self.candidates]
+        kept = [{id: count for id, count in zip(ids, one, strict=True) if count} for one in self.population]
+        return {"turn": self.turn, "limits": dict(zip(ids, self.limits, strict=True)), "population": kept}
+
+    def _left(self, candidate: Candidate) -> float:
+        """Expected work that is left: what is known of it, or what was done and the progress it brought."""
+        job = candidate.job
+        if job.work is not None:
+            return job.work.value
+        done = max(job.served_gpu_seconds, 1.0)
+        part = job.progress if job.progress else self._epochs(candidate) / (self._epochs(candidate) + COLD_EPOCHS)
+        return done * (1 / min(max(part, 1e-3), 1.0) - 1)
+
+    def _epochs(self, candidate: Candidate) -> float:
+        return max(0.5, candidate.job.run_seconds / EPOCH_SECONDS)
+
+    def _drawn(self, number: int) -> float:
+        """What may be left, by chance: the more it trained, the surer."""
+        candidate = self.candidates[number]
+        job = candidate.job
+        if job.work is not None:
+            return float(job.work.value * np.exp(job.work.error * self.dice.standard_normal()))
+        a = self._epochs(candidate)
+        part = job.progress or a / (a + COLD_EPOCHS)
+        progress = self.dice.beta(a, max(a * (1 / min(max(part, 1e-3), 0.999) - 1), 1e-3))
+        return float(max(job.served_gpu_seconds, 1.0) * (1 / max(progress, 1e-3) - 1))
+
+    def _limits(self) -> list[int]:
+        """How many GPUs each may have by now."""
+        before: Mapping[JobId, int] = self.snapshot.state.get("limits", {})
+        runs = [job.run_seconds for job in self.snapshot.jobs if job.running]
+        median = float(np.median(runs)) if runs else 0.0
+        found = []
+        for candidate in self.candidates:
+            job = candidate.job
+            limit = max(before.get(job.id, 0), candidate.least, job.gpus)
+            if job.running and job.gpus >= limit and not self._settling(candidate):
+                limit *= 2
+            limit = min(limit, TIMES_ASKED * job.asked, candidate.most)
+            if job.gpus * 2 >= self.question.gpus and job.run_seconds > median > 0:
+                limit = min(limit, 2 * int(job.gpus / (job.run_seconds / median + 1)))
+            found.append(max(limit, candidate.least))
+        return found
+
+    def _cap(self, number: int) -> int:
+        """More than this is not allowed yet, or no faster."""
+        least, speeds = self.candidates[number].least, self.speeds[number]
+        return least + int(np.argmax(speeds[least : self.limits[number] + 1]))
+
+    def _settling(self, candidate: Candidate) -> bool:
+        job = candidate.job
+        return job.running and self.snapshot.now - (job.since or job.started_at or 0.0) < self.policy.settle_seconds
+
+    def evolve(self) -> dict[JobId, int]:
+        """The counts of the fittest schedule."""
+        jobs = len(self.candidates)
+        self.population = [self._padded(one) for one in self._ancestors()]
+        generations = min(self.policy.generations, max(1, WORK // (2 * POPULATION * max(jobs, 1))))
+        for _ in range(generations if jobs else 0):
+            self.left = np.array([self._drawn(number) for number in range(jobs)])
+            children = [self._crossed() for _ in range(POPULATION)] + [self._mutated(one) for one in self.population]
+            everybody = self.population + [self._padded(child) for child in children]
+            self.population = sorted(everybody, key=self._score)[:POPULATION]
+        self.left = self.expected
+        best = min(self.population, key=self._score)
+        return {candidate.job.id: count for candidate, count in zip(self.candidates, best, strict=True)}
+
+    def worth(self, target: Mapping[JobId, Placement]) -> float:
+        """Idle GPUs are worse than anything; then the GPU time that is left counts."""
+        counts = [placement.total(target.get(candidate.job.id, {})) for candidate in self.candidates]
+        idle, score = self._score(counts)
+        return -idle - score / (1 + score)
+
+    def _score(self, counts: Sequence[int]) -> tuple[int, float]:
+        score = 0.0
+        for number, count in enumerate(counts):
+            job = self.candidates[number].job
+            if count:
+                fast = float(self.speeds[number][min(count, len(self.speeds[number]) - 1)])
+                score += count * self.left[number] / fast if fast > 0 else 1e12
+            if job.running and count != job.gpus:
+                cost = job.resize_seconds if count and job.elastic else job.restart_seconds
+                score += max(count, job.gpus) * cost
+        return self.question.gpus - sum(counts), score
+
+    def _ancestors(self) -> list[Schedule]:
+        """The population of the last decision; without one, what runs with the newcomers in a random order."""
+        now = [candidate.job.gpus for candidate in self.candidates]
+        ids = [candidate.job.id for candidate in self.candidates]
+        before: Sequence[Mapping[JobId, int]] = self.snapshot.state.get("population", ())
+        kept = [[one.get(id, 0) for id in ids] for one in before][: POPULATION - 1]
+        return [list(now) for _ in range(POPULATION - len(kept))] + kept
+
+    def _crossed(self) -> Schedule:
+        mother, father = (self.population[int(number)] for number in self.dice.integers(0, POPULATION, 2))
+        heads = self.dice.random(len(mother)) < KEEPS
+        return [one if head else other for one, other, head in zip(mother, father, heads, strict=True)]
+
+    def _mutated(self, one: Schedule) -> Schedule:
+        leaves = self.dice.random(len(one)) < LEAVES
+        return [0 if leave else count for count, leave in zip(one, leaves, strict=True)]
+
+    def _padded(self, one: Schedule) -> Schedule:
+        """Within what is there and all limits; what is left goes to new jobs, then to those with least GPU time left."""
+        rooms = allot.Rooms(self.question)
+        free = self.question.gpus
+        counts = [0] * len(one)
+
+        def give(number: int, count: int) -> None:
+            nonlocal free
+            counts[number] += count
+            free -= count
+            rooms.use(self.candidates[number].job.id, count)
+
+        for number, floor in enumerate(self.floors):
+            give(number, self.candidates[number].job.gpus if self.fixed[number] else floor)
+        for number in self.dice.permutation(len(one)):
+            if not self.fixed[number]:
+                most = min(free, rooms.left(self.candidates[number].job.id)) + counts[number]
+                want = min(one[number], self.caps[number], most)
+                if want > counts[number] and want >= self.candidates[number].least:
+                    give(number, want - counts[number])
+        new = [number for number, c in enumerate(self.candidates) if c.job.waiting and not c.job.run_seconds]
+        later = np.argsort(self.left, kind="stable")
+        for number, cap in [(number, self.candidates[number].least) for number in new] + [
+            (int(number), self.caps[number]) for number in later
+        ]:
+            if self.fixed[number] or counts[number] >= cap or not free:
+                continue
+            most = min(cap, counts[number] + min(free, rooms.left(self.candidates[number].job.id)))
+            if most >= self.candidates[number].least and most > counts[number]:
+                give(number, most - counts[number])
+        return counts
