@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSetMixin
 
 from portal.accounts.api import Me, Tokens
-from portal.cluster.api import Environments, Nodes
+from portal.cluster.api import Environments, Nodes, Reservations
 from portal.control.api import Cycles, Policies, Policy, PolicyHistory, PolicyPreview, PolicyUndo
 from portal.forecast.api import Forecasts
 from portal.jobs.api import Attempts, Events, Jobs
@@ -97,6 +97,8 @@ v1 = [
     at("nodes/<int:pk>/cordon/", Nodes, post="cordon"),
     at("nodes/<int:pk>/drain/", Nodes, post="drain"),
     at("nodes/<int:pk>/resume/", Nodes, post="resume"),
+    at("reservations/", Reservations, get="list", post="create"),
+    at("reservations/<int:pk>/", Reservations, delete="destroy"),
     at("usage/", UsageReport, get="list"),
     at("ledger/", LedgerReport, get="list"),
     path("policy/", Policy.as_view(), name="policy"),

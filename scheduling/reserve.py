@@ -41,7 +41,40 @@ def around(plan: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
     real = {part.id: part.reservation.node for part in parts}
     target = {job: _merged(where, real) for job, where in {**asked, **done.target}.items()}
     why = {job: _with_reserved(job, reason, view, parts) for job, reason in done.reasons.items()}
-    return replace(done, target={job: where for job, where in target.items() if where}, reasons=why)
+    target = {job: where for job, where in target.items() if where}
+    whole = _on_whole_nodes(plan, cleared, parts, target)
+    return replace(
+        done, target={**target, **whole}, reasons={job: reason for job, reason in why.items() if job not in whole}
+    )
+
+
+def _on_whole_nodes(
+    plan: Callable[[Snapshot], Plan], snapshot: Snapshot, parts: list[Part], target: Mapping[JobId, Placement]
+) -> dict[JobId, Placement]:
+    """Starts of jobs that fit on neither part of a node, but may use both: a plain command needs them in one piece."""
+    left = {node.id: node.free for node in snapshot.nodes}
+    for job in snapshot.jobs:
+        for node, gpus in target.get(job.id, {}).items():
+            if node in left and not job.stopping:
+                left[node] -= max(0, gpus - job.now_on.get(node, 0))
+    jobs = []
+    for job in snapshot.jobs:
+        theirs = {part.reservation.node for part in parts if _may_use(job, part.reservation, snapshot.now)}
+        closed = {part.reservation.node for part in parts if not _may_use(job, part.reservation, snapshot.now)}
+        both = theirs - closed if job.nodes is None else (theirs - closed) & job.nodes
+        if job.waiting and not job.spread and both and not target.get(job.id):
+            jobs.append(replace(job, nodes=frozenset(both)))
+    if not jobs:
+        return {}
+    known = {job.id: job for job in snapshot.jobs}
+    held = {id: max(job.gpus if job.running else 0, sum(target.get(id, {}).values())) for id, job in known.items()}
+    limits = tuple(
+        replace(limit, elsewhere=limit.elsewhere + sum(held.get(id, 0) for id in limit.jobs))
+        for limit in snapshot.limits
+    )
+    nodes = tuple(replace(node, free=max(0, left[node.id]), leaving=0) for node in snapshot.nodes)
+    done = plan(replace(snapshot, nodes=nodes, jobs=tuple(jobs), limits=limits, state={}))
+    return {job: where for job, where in done.target.items() if where}
 
 
 def _clear(snapshot: Snapshot, active: list[Reservation]) -> tuple[Snapshot, dict[JobId, Placement]]:

@@ -128,6 +128,11 @@ class LimitForm(forms.Form):
     max_queued = forms.IntegerField(
         min_value=0, max_value=1_000_000, required=False, label="Waiting jobs", help_text="Empty: no limit."
     )
+    soft = forms.BooleanField(
+        required=False,
+        label="GPUs beyond the limit while nobody else wants them",
+        help_text="Only for jobs that are elastic or can go on after a stop; they are the first to give them back.",
+    )
     weight = forms.FloatField(
         min_value=0.01,
         max_value=1000,

@@ -28,6 +28,8 @@ class LimitInForce:
     group_id: int | None = None
     weight: float = 1.0
     """Where GPUs are shared fairly: with 2 it gets twice as many as with 1."""
+    soft: bool = False
+    """May be exceeded on GPUs that nobody else wants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ def _in_force(rows: "models.QuerySet[Limit]") -> tuple[LimitInForce, ...]:
             user_id=limit.user_id,
             group_id=limit.group_id,
             weight=limit.weight,
+            soft=limit.soft,
         )
         for limit in limits
     )
@@ -122,10 +125,11 @@ def set_limit(
     max_queued: int | None,
     weight: float = 1.0,
     premium: bool = False,
+    soft: bool = False,
 ) -> None:
     """Sets, changes or (with nothing unusual) takes away what a user or a group may have."""
     key = {"user": owner} if isinstance(owner, User) else {"group": owner}
-    after = {"max_gpus": max_gpus, "max_queued": max_queued, "weight": weight, "premium": premium}
+    after = {"max_gpus": max_gpus, "max_queued": max_queued, "weight": weight, "premium": premium, "soft": soft}
     with transaction.atomic():
         limit = Limit.objects.select_for_update(of=("self",)).filter(**key).first()
         before = {name: getattr(limit, name) for name in after} if limit else {}
@@ -140,4 +144,4 @@ def set_limit(
         audit(actor, "limit.set", f"user {owner}" if isinstance(owner, User) else f"group {owner.name}", before, after)
 
 
-NOTHING_UNUSUAL = {"max_gpus": None, "max_queued": None, "weight": 1.0, "premium": False}
+NOTHING_UNUSUAL = {"max_gpus": None, "max_queued": None, "weight": 1.0, "premium": False, "soft": False}

@@ -115,6 +115,8 @@ class Limit(models.Model):
     max_queued = models.PositiveIntegerField(null=True, blank=True)
     weight = models.FloatField(default=1.0)
     premium = models.BooleanField(default=False)
+    soft = models.BooleanField(default=False)
+    """Jobs that can be stopped may go beyond ``max_gpus`` on GPUs nobody else wants, and are the first to go."""
 
     class Meta:
         constraints = [

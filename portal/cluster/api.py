@@ -5,6 +5,7 @@ from typing import Any
 
 from django.db.models import Prefetch, QuerySet
 from django.http import Http404
+from django.utils import timezone
 from drf_spectacular.utils import extend_schema
 from rest_framework import mixins, serializers, status
 from rest_framework.permissions import IsAuthenticated
@@ -14,9 +15,14 @@ from rest_framework.viewsets import GenericViewSet, ViewSet
 
 from portal.accounts.models import User
 from portal.accounts.permissions import IsAdmin, signed_in
-from portal.cluster import services
-from portal.cluster.models import LIVE_NODE, Environment, Node, NodeEnvironment
-from portal.cluster.serializers import EnvironmentSerializer, NodeSerializer
+from portal.cluster import reservations, services
+from portal.cluster.models import LIVE_NODE, Environment, Node, NodeEnvironment, Reservation
+from portal.cluster.serializers import (
+    EnvironmentSerializer,
+    NewReservationSerializer,
+    NodeSerializer,
+    ReservationSerializer,
+)
 from portal.rest import refusals
 
 Act = Callable[[User | None, Node], Node]
@@ -98,6 +104,36 @@ def _live(pk: int) -> Node:
     if node is None:
         raise Http404
     return node
+
+
+class Reservations(ViewSet):
+    """The calendar. Everybody signed in may look; admins reserve and cancel. What is over is not shown."""
+
+    def get_permissions(self) -> list[Any]:
+        return [IsAuthenticated()] if self.action == "list" else [IsAdmin()]
+
+    @extend_schema(responses={200: ReservationSerializer(many=True), **refusals()})
+    def list(self, request: Request) -> Response:
+        rows = reservations.in_force(timezone.now())
+        return Response(ReservationSerializer(rows, many=True, context={"user": signed_in(request)}).data)
+
+    @extend_schema(request=NewReservationSerializer, responses={201: ReservationSerializer, **refusals(400, 404)})
+    def create(self, request: Request) -> Response:
+        """GPUs of a node for some people from a time until another."""
+        asked = NewReservationSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        row = reservations.reserve(signed_in(request), **asked.validated_data)
+        shown = ReservationSerializer(row, context={"user": signed_in(request)})
+        return Response(shown.data, status.HTTP_201_CREATED)
+
+    @extend_schema(responses={204: None, **refusals(404)})
+    def destroy(self, request: Request, pk: int) -> Response:
+        """Ends a reservation now."""
+        row = Reservation.objects.filter(pk=pk).first()
+        if row is None:
+            raise Http404
+        reservations.cancel(signed_in(request), row)
+        return Response(status=status.HTTP_204_NO_CONTENT)
 
 
 class Environments(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Environment]):

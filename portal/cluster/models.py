@@ -3,6 +3,7 @@
 import secrets
 
 from django.conf import settings
+from django.contrib.auth.models import Group
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
@@ -126,3 +127,27 @@ def new_token() -> str:
 
 
 LIVE_NODE = Q(removed_at__isnull=True)
+
+
+class Reservation(models.Model):
+    """GPUs of a node that are kept for some people for a time. Never changed, only ended early."""
+
+    name = models.CharField(max_length=80)
+    """What it is for, as everybody reads it in the calendar: ``Deep learning course``."""
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="reservations")
+    gpus = models.PositiveSmallIntegerField()
+    start = models.DateTimeField()
+    end = models.DateTimeField()
+    users = models.ManyToManyField(settings.AUTH_USER_MODEL, related_name="reservations", blank=True)
+    groups = models.ManyToManyField(Group, related_name="reservations", blank=True)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+    cancelled_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["start", "id"]
+        indexes = [models.Index(fields=["end"], name="reservation_end")]
+        constraints = [
+            models.CheckConstraint(condition=Q(gpus__gte=1), name="reservation_of_a_gpu_or_more"),
+            models.CheckConstraint(condition=Q(end__gt=models.F("start")), name="reservation_ends_after_it_starts"),
+        ]

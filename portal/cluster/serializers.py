@@ -2,9 +2,12 @@
 
 from typing import Any
 
+from django.contrib.auth.models import Group
 from rest_framework import serializers
 
-from portal.cluster.models import Environment, Gpu, Node
+from portal.accounts.models import User
+from portal.cluster import reservations
+from portal.cluster.models import LIVE_NODE, Environment, Gpu, Node, Reservation
 from portal.cluster.services import holder, is_online
 
 
@@ -85,3 +88,41 @@ class EnvironmentSerializer(serializers.ModelSerializer[Environment]):
 
     def get_ready_on(self, environment: Environment) -> list[str]:
         return sorted(row.node.name for row in environment.on_nodes.all())
+
+
+class ReservationSerializer(serializers.ModelSerializer[Reservation]):
+    node = serializers.CharField(source="node.name")
+    mine = serializers.SerializerMethodField(help_text="May your jobs use it.")
+    users = serializers.SerializerMethodField(help_text="Empty for those it is not for; admins see all.")
+    groups = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Reservation
+        fields = ("id", "name", "node", "gpus", "start", "end", "mine", "users", "groups")
+        read_only_fields = fields
+
+    def get_mine(self, row: Reservation) -> bool:
+        return self.context["user"].pk in reservations.owners(row)
+
+    def _may_know(self, row: Reservation) -> bool:
+        return self.context["user"].is_admin or self.get_mine(row)
+
+    def get_users(self, row: Reservation) -> list[str]:
+        return [user.username for user in row.users.all()] if self._may_know(row) else []
+
+    def get_groups(self, row: Reservation) -> list[str]:
+        return [group.name for group in row.groups.all()] if self._may_know(row) else []
+
+
+class NewReservationSerializer(serializers.Serializer[Any]):
+    name = serializers.CharField(max_length=80)
+    node = serializers.SlugRelatedField(
+        slug_field="name", queryset=Node.objects.filter(LIVE_NODE, approved_at__isnull=False)
+    )
+    gpus = serializers.IntegerField(min_value=1, max_value=1000)
+    start = serializers.DateTimeField()
+    end = serializers.DateTimeField()
+    users = serializers.SlugRelatedField(
+        slug_field="username", many=True, required=False, queryset=User.objects.filter(is_active=True)
+    )
+    groups = serializers.SlugRelatedField(slug_field="name", many=True, required=False, queryset=Group.objects.all())

@@ -6,15 +6,18 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from portal.accounts.models import User
 from portal.accounts.permissions import admin_required, signed_in
+from portal.cluster import reservations as calendar
 from portal.cluster import services
-from portal.cluster.models import LIVE_NODE, Environment, Gpu, Node, NodeEnvironment
+from portal.cluster.forms import ReservationForm
+from portal.cluster.models import LIVE_NODE, Environment, Gpu, Node, NodeEnvironment, Reservation
 from portal.refused import Refused
 
 Verb = Callable[[User, Node], object]
@@ -102,6 +105,35 @@ def nodes(request: HttpRequest) -> HttpResponse:
         "environments": Environment.objects.filter(retired=False),
     }
     return render(request, "cluster/nodes.html", about)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def reservations(request: HttpRequest) -> HttpResponse:
+    """Everybody sees when which GPUs are whose; for whom by name only admins, and those it is for."""
+    user = signed_in(request)
+    if request.method == "POST" and not user.is_admin:
+        raise Http404
+    form = ReservationForm(request.POST if request.method == "POST" else None) if user.is_admin else None
+    if form is not None and request.method == "POST" and form.is_valid():
+        try:
+            made = calendar.reserve(user, **form.cleaned_data)
+            messages.success(request, f"Reserved: {made.name}. Jobs of others will be out of the way when it begins.")
+            return redirect("cluster:reservations")
+        except Refused as refusal:
+            form.add_error(refusal.field or None, refusal.message)
+    now = timezone.now()
+    rows = [(row, user.pk in calendar.owners(row), row.start <= now) for row in calendar.in_force(now)]
+    about = {"rows": rows, "form": form, "zone": timezone.get_current_timezone_name()}
+    return render(request, "cluster/reservations.html", about, status=400 if form is not None and form.errors else 200)
+
+
+@admin_required
+@require_POST
+def cancel_reservation(request: HttpRequest, pk: int) -> HttpResponse:
+    row = get_object_or_404(Reservation, pk=pk)
+    calendar.cancel(signed_in(request), row)
+    messages.success(request, f"{row.name} is cancelled: its GPUs are everybody's again.")
+    return redirect("cluster:reservations")
 
 
 # --- for admins --------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from portal.accounts.limits import LimitInForce, limits_in_force
 from portal.accounts.models import User
+from portal.cluster import reservations
 from portal.cluster.models import LIVE_NODE, Environment, Gpu, Node, NodeEnvironment
 from portal.cluster.services import is_online
 from portal.control.history import USAGE_DAYS, History, Like, Script, speed_on
@@ -120,6 +121,7 @@ def take(
         limits=tuple(_limits(rows, holdings, limits)),
         accounts=tuple(_accounts(rows, holdings, limits, names, history, now.timestamp())),
         state=state or {},
+        reservations=tuple(_reservations(now)),
     )
 
 
@@ -483,7 +485,19 @@ def _limits(
         jobs = [job for user in limit.user_ids for job in by_user.get(user, [])]
         if limit.max_gpus is not None and jobs:
             leaving = sum(holdings[job].leaving for job in jobs if job in holdings)
-            yield types.Limit(limit.name, limit.max_gpus, frozenset(map(str, jobs)), leaving)
+            yield types.Limit(limit.name, limit.max_gpus, frozenset(map(str, jobs)), leaving, soft=limit.soft)
+
+
+def _reservations(now: datetime) -> Iterator[types.Reservation]:
+    for row in reservations.in_force(now):
+        yield types.Reservation(
+            row.name,
+            str(row.node_id),
+            row.gpus,
+            row.start.timestamp(),
+            row.end.timestamp(),
+            frozenset(map(str, reservations.owners(row))),
+        )
 
 
 def _accounts(

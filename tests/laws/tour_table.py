@@ -8,15 +8,18 @@ and all answers to anonymous visitors, mean that anyway.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from django.contrib.auth.models import Group
 from django.contrib.auth.tokens import default_token_generator
+from django.utils import timezone
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 
 from portal.accounts import services as accounts
 from portal.accounts.models import ApiToken
+from portal.cluster.models import Reservation
 from portal.jobs.models import LogStream
 from portal.projects.models import Membership
 from tests.laws.people import ROLES, World
@@ -88,7 +91,16 @@ def names(world: World) -> dict[str, Any]:
         "environment": world.environment.key,
         "container": world.running.attempts.get().containers.get().name,
         "sha256": world.code.sha256,
+        "reservation": reserve(world).pk,
     }
+
+
+def reserve(world: World) -> Reservation:
+    """One for nobody but Ada: all others may see that it is, not for whom."""
+    start = timezone.now() + timedelta(hours=1)
+    return Reservation.objects.create(
+        name="Course", node=world.node, gpus=1, start=start, end=start + timedelta(hours=1)
+    )
 
 
 NEW_JOB = {
@@ -224,6 +236,11 @@ TABLE: dict[str, list[Visit]] = {
     "jobs/<int:pk>/image/<path:path>": [get("/jobs/{running}/image/results/metrics.txt", "302 404 404 404 404 404")],
     # machines
     "nodes/": [get("/nodes/", MEMBERS)],
+    "reservations/": [
+        get("/reservations/", MEMBERS),
+        post("/reservations/", "302 404 404 404 404 400", name="Course", node="{node}", gpus=1),
+    ],
+    "reservations/(?P<pk>[0-9]{1,18})/cancel": [post("/reservations/{reservation}/cancel", DONE_BY_ADMINS)],
     "admin/": [get("/admin/", ADMINS)],
     "admin/policy/": [
         get("/admin/policy/", ADMINS),
@@ -336,6 +353,13 @@ TABLE: dict[str, list[Visit]] = {
     "api/v1/environments/": [get("/api/v1/environments/", API_MEMBERS)],
     "api/v1/environments/<slug:key>/": [get("/api/v1/environments/{environment}/", API_MEMBERS)],
     "api/v1/nodes/": [get("/api/v1/nodes/", API_MEMBERS)],
+    "api/v1/reservations/": [
+        get("/api/v1/reservations/", API_MEMBERS),
+        post("/api/v1/reservations/", "401 404 404 404 404 400", name="Course"),
+    ],
+    "api/v1/reservations/<int:pk>/": [
+        Visit("DELETE", "/api/v1/reservations/{reservation}/", "401 404 404 404 404 204"),
+    ],
     "api/v1/nodes/join-token/": [post("/api/v1/nodes/join-token/", "401 404 404 404 404 201")],
     "api/v1/nodes/<int:pk>/": [
         get("/api/v1/nodes/{node}/", API_MEMBERS),

@@ -1,0 +1,110 @@
+"""The calendar: who has which GPUs for themselves, and when. The scheduler plans around it."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from django.contrib.auth.models import Group
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from portal.accounts.audit import audit
+from portal.accounts.models import User
+from portal.cluster.models import LIVE_NODE, Node, Reservation
+from portal.refused import Refused
+from portal.wake import wake_scheduler
+
+LONGEST = timedelta(days=90)
+FURTHEST = timedelta(days=365)
+
+
+def in_force(now: datetime) -> QuerySet[Reservation]:
+    """Those that are on or to come, with their people, in four queries."""
+    return (
+        Reservation.objects.filter(end__gt=now, cancelled_at__isnull=True)
+        .select_related("node", "created_by")
+        .prefetch_related("users", "groups__user_set")
+    )
+
+
+def owners(reservation: Reservation) -> set[int]:
+    """Ids of the users whose jobs may use it; of a row of ``in_force``, without a query."""
+    found = {user.pk for user in reservation.users.all()}
+    return found.union(user.pk for group in reservation.groups.all() for user in group.user_set.all())
+
+
+def reserve(
+    actor: User,
+    *,
+    name: str,
+    node: Node,
+    gpus: int,
+    start: datetime,
+    end: datetime,
+    users: Iterable[User] = (),
+    groups: Iterable[Group] = (),
+) -> Reservation:
+    """Raises Refused where the calendar has no room, or the times make no sense."""
+    users, groups = list(users), list(groups)
+    if end <= start:
+        raise Refused("It must end after it starts.", field="end")
+    if end <= timezone.now():
+        raise Refused("That time is over already.", field="end")
+    if end - start > LONGEST or start - timezone.now() > FURTHEST:
+        raise Refused("At most 90 days at once, and at most a year ahead.", field="end")
+    if not users and not groups:
+        raise Refused("Say for whom: at least one person or group.", field="users")
+    with transaction.atomic():
+        locked = Node.objects.select_for_update(no_key=True).filter(LIVE_NODE, pk=node.pk).first()
+        if locked is None:
+            raise Refused("That node is no longer part of the lab.", field="node")
+        total = locked.gpus.filter(healthy=True, present=True).count()
+        left = total - _most_at_once(locked, start, end)
+        if gpus > left:
+            others = " in that time; the others are reserved already" if left < total else ""
+            raise Refused(
+                f"Node {locked.name} has only {max(left, 0)} of {total} GPUs to reserve{others}.", field="gpus"
+            )
+        row = Reservation.objects.create(
+            name=name, node=locked, gpus=gpus, start=start, end=end, created_by=actor, created_at=timezone.now()
+        )
+        row.users.set(users)
+        row.groups.set(groups)
+        people = [user.username for user in users] + [f"group {group.name}" for group in groups]
+        audit(
+            actor,
+            "reservation.made",
+            name,
+            after={
+                "node": locked.name,
+                "gpus": gpus,
+                "start": start.isoformat(),
+                "end": end.isoformat(),
+                "for": sorted(people),
+            },
+        )
+        wake_scheduler()
+    return row
+
+
+def cancel(actor: User, reservation: Reservation) -> None:
+    """Ends it now. Ending it twice changes nothing."""
+    with transaction.atomic():
+        row = Reservation.objects.select_for_update(no_key=True).get(pk=reservation.pk)
+        if row.cancelled_at is not None:
+            return
+        row.cancelled_at = timezone.now()
+        row.save(update_fields=["cancelled_at"])
+        audit(actor, "reservation.cancelled", row.name, before={"node": row.node_id, "gpus": row.gpus})
+        wake_scheduler()
+
+
+def _most_at_once(node: Node, start: datetime, end: datetime) -> int:
+    """The most GPUs of the node reserved at any one moment of that time."""
+    others = list(
+        Reservation.objects.filter(Q(end__gt=start, start__lt=end), node=node, cancelled_at__isnull=True).values_list(
+            "start", "end", "gpus"
+        )
+    )
+    moments = [start, *(begins for begins, _, _ in others if begins > start)]
+    return max(sum(gpus for begins, ends, gpus in others if begins <= moment < ends) for moment in moments)
