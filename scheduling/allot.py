@@ -5,6 +5,7 @@ return one count per job, at most ``gpus`` together, and break ties the same way
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -275,6 +276,11 @@ class Rooms:
             self._rooms.append(limit.max_gpus - others)
             for id in limit.jobs:
                 self._limits_of.setdefault(id, []).append(index)
+
+    def copy(self) -> "Rooms":
+        other = copy(self)
+        other._rooms = list(self._rooms)
+        return other
 
     def left(self, job: JobId) -> int:
         return min((self._rooms[index] for index in self._limits_of.get(job, ())), default=UNLIMITED)

@@ -110,6 +110,9 @@ class Brood:
         self.limits = self._limits()
         self.caps = [self._cap(number) for number in range(len(self.candidates))]
         self.fixed = [self._settling(c) for c in self.candidates]
+        self.rooms = allot.Rooms(question)
+        fresh = [c.job.waiting and not c.job.run_seconds for c in self.candidates]
+        self.new = [(number, c.least) for number, c in enumerate(self.candidates) if fresh[number]]
 
     @property
     def state(self) -> dict[str, Any]:
@@ -217,7 +220,7 @@ class Brood:
 
     def _padded(self, one: Schedule) -> Schedule:
         """Within what is there and all limits; what is left goes to new jobs, then to those with least GPU time left."""
-        rooms = allot.Rooms(self.question)
+        rooms = self.rooms.copy()
         free = self.question.gpus
         counts = [0] * len(one)
 
@@ -229,18 +232,17 @@ class Brood:
 
         for number, floor in enumerate(self.floors):
             give(number, self.candidates[number].job.gpus if self.fixed[number] else floor)
-        for number in self.dice.permutation(len(one)):
+        for number in self.dice.permutation(len(one)).tolist():
             if not self.fixed[number]:
                 most = min(free, rooms.left(self.candidates[number].job.id)) + counts[number]
                 want = min(one[number], self.caps[number], most)
                 if want > counts[number] and want >= self.candidates[number].least:
                     give(number, want - counts[number])
-        new = [number for number, c in enumerate(self.candidates) if c.job.waiting and not c.job.run_seconds]
-        later = np.argsort(self.left, kind="stable")
-        for number, cap in [(number, self.candidates[number].least) for number in new] + [
-            (int(number), self.caps[number]) for number in later
-        ]:
-            if self.fixed[number] or counts[number] >= cap or not free:
+        later = [(number, self.caps[number]) for number in np.argsort(self.left, kind="stable").tolist()]
+        for number, cap in self.new + later:
+            if not free:
+                break
+            if self.fixed[number] or counts[number] >= cap:
                 continue
             most = min(cap, counts[number] + min(free, rooms.left(self.candidates[number].job.id)))
             if most >= self.candidates[number].least and most > counts[number]:
