@@ -44,7 +44,7 @@ def product(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Product]
             env = {"SCHEDULEARN_BASE_IMAGE": engine.base_image()}
         product = stack.enter_context(running(Product.make(tmp_path, request.param, **env)))
         product.start("up")
-        wait_for("the portal answers", product.answers, 20)
+        wait_for("the portal answers", product.answers, 60)
         yield product
 
 
