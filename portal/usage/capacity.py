@@ -28,7 +28,10 @@ def record(now: datetime | None = None, nodes: Collection[int] | None = None) ->
     known = set(CapacitySpell.objects.filter(gpu__in=gpus).values_list("gpu__node", flat=True).distinct())
     live = {
         spell.gpu_id: spell
-        for spell in CapacitySpell.objects.filter(gpu__node__in=machines, until__isnull=True).select_for_update()
+        # Its own rows only, in one order: a report of a node holds those of its GPUs.
+        for spell in CapacitySpell.objects.filter(gpu__node__in=machines, until__isnull=True)
+        .order_by("pk")
+        .select_for_update(of=("self",))
     }
     begun, ended = [], []
     for gpu in gpus:
