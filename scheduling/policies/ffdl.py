@@ -56,6 +56,7 @@ class Ffdl:
         "job that scales badly may wait for ever.",
         least=0,
         most=100,
+        group="Patience and pace",
     )
     horizon_seconds: int = param(
         1800,
@@ -63,6 +64,7 @@ class Ffdl:
         "A change must win back what it costs within this time. Larger: jobs are resized sooner for smaller gains.",
         least=60,
         most=86_400,
+        group="Patience and pace",
     )
     period_seconds: int = param(
         300,
@@ -70,6 +72,7 @@ class Ffdl:
         "When no job comes or ends, GPUs are shared out anew only after this long.",
         least=0,
         most=86_400,
+        group="Patience and pace",
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:

@@ -79,6 +79,7 @@ class Goodput:
         "How to search",
         "The integer program is best up to about a thousand jobs; larger ones are solved greedily whatever is chosen.",
         choices=[("ilp", "integer program"), ("greedy", "greedily"), ("genetic", "genetic search, as in Pollux")],
+        group="How it searches",
     )
     p: float = param(
         -0.5,
@@ -86,6 +87,7 @@ class Goodput:
         "1: the sum of all progress counts, whoever makes it. Smaller: the slowest count more.",
         least=-10,
         most=1,
+        group="What counts",
     )
     favour_short: float = param(
         0.5,
@@ -94,6 +96,7 @@ class Goodput:
         "what the job has had so far. 0: length does not count, as in Pollux and Sia.",
         least=0,
         most=1,
+        group="What counts",
     )
     waiting_bonus: float = param(
         1.0,
@@ -114,6 +117,7 @@ class Goodput:
         "When no job comes or ends, GPUs are shared out anew only after this long.",
         least=0,
         most=86_400,
+        group="How it searches",
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:

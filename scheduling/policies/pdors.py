@@ -43,21 +43,35 @@ class Pdors:
     needs: ClassVar[str] = "how long jobs take"
 
     slot_seconds: float = param(
-        600.0, "Length of a slot in seconds", "Bookings begin and end with a slot.", least=60.0, most=86_400.0
+        600.0,
+        "Length of a slot in seconds",
+        "Bookings begin and end with a slot.",
+        least=60.0,
+        most=86_400.0,
+        group="How finely it plans",
     )
-    horizon: int = param(144, "Slots ahead", "How far ahead GPUs can be booked.", least=2, most=1008)
+    horizon: int = param(
+        144,
+        "Slots ahead",
+        "How far ahead GPUs can be booked.",
+        least=2,
+        most=1008,
+        group="How finely it plans",
+    )
     quanta: int = param(
         8,
         "Parts of a job",
         "Into at least so many parts its work is divided when it is spread over slots. More is finer and slower.",
         least=1,
         most=64,
+        group="How finely it plans",
     )
     solver: str = param(
         "exact",
         "Choice of nodes",
         "How the nodes of a job that spans several are chosen.",
         choices=[("exact", "the cheapest, exactly"), ("rounding", "randomised rounding with repair, as in the paper")],
+        group="How finely it plans",
     )
     without_deadline: str = param(
         "sooner",

@@ -54,14 +54,23 @@ class Tiresias:
         "A job that has used so much moves to the second queue, behind all of the first. 57600 are 16 GPU-hours.",
         least=1,
         most=1e9,
+        group="Queues",
     )
-    queues: int = param(2, "Queues", "How many queues there are; the last one is never left.", least=1, most=10)
+    queues: int = param(
+        2,
+        "Queues",
+        "How many queues there are; the last one is never left.",
+        least=1,
+        most=10,
+        group="Queues",
+    )
     growth: float = param(
         4.0,
         "Growth of the threshold",
         "Each further queue is left after so many times the GPU-seconds of the one before.",
         least=1.1,
         most=100,
+        group="Queues",
     )
     knob: float = param(
         8.0,
@@ -70,6 +79,7 @@ class Tiresias:
         "so that none waits for ever. 0 means never.",
         least=0,
         most=1000,
+        group="Queues",
     )
     rank: str = param(
         "start",
