@@ -11,6 +11,7 @@ from django.db.models import Count, Q
 from django.utils import timezone
 
 from portal.control import snapshot as snapshots
+from portal.control.history import History
 from portal.control.models import PolicyState
 from portal.control.services import current_config
 from portal.forecast import words
@@ -40,23 +41,26 @@ LEAD_SLACK = timedelta(minutes=10)
 STALE = timedelta(minutes=5)
 
 
-def present(now: datetime | None = None) -> tuple[Policy, Snapshot]:
-    """The policy in force and the world as its next turn would see it. Raises ValueError when that policy is gone."""
+def present(now: datetime | None = None, history: History | None = None) -> tuple[Policy, Snapshot]:
+    """The policy in force and the world as its next turn would see it. Raises ValueError when that policy is gone.
+
+    ``history`` is the caller's of the times before; without it all is read anew.
+    """
     config = current_config()
     policy = registry.build(config.policy, config.params)
     kept = PolicyState.objects.filter(config=config.pk).first()
-    return policy, snapshots.take(now, kept.state if kept else {})
+    return policy, snapshots.take(now, kept.state if kept else {}, history)
 
 
 # --- making ------------------------------------------------------------------------------------------------------
 
 
-def refresh(now: datetime | None = None) -> int:
+def refresh(now: datetime | None = None, history: History | None = None) -> int:
     """Scores what has started, forecasts what waits; how many got a forecast. May be repeated."""
     now = now or timezone.now()
     settle(now)
     try:
-        policy, seen = present(now)
+        policy, seen = present(now, history)
         ranges, notes, futures = foresee(policy, seen)
     except (ValueError, Refused) as error:
         logger.warning("no forecast: the policy does not decide: %s", error)

@@ -111,6 +111,43 @@ def turn() -> dict[str, int]:
     return {"started": len(done.applied.started), "resized": len(done.applied.resized), "errors": bool(done.error)}
 
 
+def line_of_jobs() -> dict[str, Any]:
+    """A node of its own with one GPU free, and jobs that wait for more than that; forecasts are made and some scored."""
+    from portal.control.services import switch_policy
+    from portal.forecast import services
+    from portal.forecast.models import Score
+    from tests.portal import control_world as lab
+
+    Node.objects.update(cordoned=True)
+    lab.ready_node("gpu-echo", 4, ("vision",), last_seen_at=timezone.now() + timedelta(hours=1))
+    vision = world.make_environment("vision")
+    switch_policy(None, "fifo", {})
+    about: dict[str, Any] = {"environment": vision, "launcher": "command", "entry": "python train.py"}
+    runs = lab.queue(3, owner="bob", name="segmentation", **about)
+    turn()
+    waits = lab.queue(2, owner="alice", name="detector", **about)
+    behind = lab.queue(1, owner="alice", name="ablation", **about)
+    turn()
+    now = timezone.now()
+    for number, job in enumerate(Job.objects.order_by("pk")):
+        placed_at = now - timedelta(hours=1 + number)
+        first, last = placed_at - timedelta(minutes=20), placed_at + timedelta(minutes=-5 if number % 9 == 8 else 30)
+        Score.objects.bulk_create(
+            Score(
+                job=job, made="first", made_at=first, low=first, high=last, placed_at=placed_at - timedelta(days=day),
+                held=number % 9 != 8,
+            )
+            for day in range(3)
+        )  # fmt: skip
+    services.refresh()
+    return {"runs": runs.pk, "waits": waits.pk, "behind": behind.pk}
+
+
+def waiting() -> dict[str, Any]:
+    """Everything ``seeded``, and a line of waiting jobs."""
+    return seeded() | line_of_jobs()
+
+
 def holds(job: int) -> list[int]:
     """The GPUs a job holds and keeps, by their allocations."""
     kept = Allocation.objects.filter(attempt__job=job, released_at=None, requested_back_at=None)
@@ -118,7 +155,8 @@ def holds(job: int) -> list[int]:
 
 
 ORDERS = {
-    each.__name__: each for each in (lab_at_work, turn, holds, seeded, month, running_job, write, finish, shut_out)
+    each.__name__: each
+    for each in (lab_at_work, line_of_jobs, waiting, turn, holds, seeded, month, running_job, write, finish, shut_out)
 }
 
 

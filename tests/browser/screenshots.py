@@ -21,6 +21,7 @@ PAGES = {
     "nodes": "/nodes/",
     "policy": "/admin/policy/",
 }
+WAITING_PAGES = {"job-waiting": "/jobs/{waits}/"}
 MONTH_PAGES = {
     "usage": "/usage/",
     "ledger": "/usage/ledger/",
@@ -35,6 +36,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=PROGRAM, args=FLAGS)
         take(browser, "seeded", PAGES)
         take(browser, "month", MONTH_PAGES)
+        take(browser, "waiting", WAITING_PAGES)
         browser.close()
 
 

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.cluster.models import Node
+from portal.control.history import History
 from portal.control.services import switch_policy
 from portal.forecast import services, tasks
 from portal.forecast.models import Forecast, Score
@@ -118,7 +119,10 @@ class TestMaking:
         assert services.refresh() == 0
         assert Forecast.objects.get(job=job).made_at == before
 
-    def test_the_task_is_not_repeated_within_half_a_minute(self, settings: Any) -> None:
+    def test_the_task_is_not_repeated_within_half_a_minute(
+        self, settings: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tasks, "_history", History())
         settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "f"}}
         busy_lab()
         queue(1)
