@@ -3,12 +3,12 @@
 They decide how many GPUs each job should have here, and leave it to ``realise`` where those are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
 from scheduling import estimates, reasons
 from scheduling.capacity import Capacity
-from scheduling.types import Job, JobId, Snapshot
+from scheduling.types import Job, JobId, Plan, Snapshot
 
 LEAST_GAIN = 0.05
 """A GPU that makes a job faster by less than this part of one GPU is better left to somebody else."""
@@ -24,9 +24,16 @@ class Pool:
     """
 
     def __init__(
-        self, snapshot: Snapshot, *, resize: bool = True, preempt: bool = False, kept: AbstractSet[JobId] = frozenset()
+        self,
+        snapshot: Snapshot,
+        *,
+        resize: bool = True,
+        preempt: bool = False,
+        kept: AbstractSet[JobId] = frozenset(),
+        homeless: AbstractSet[JobId] = frozenset(),
     ) -> None:
-        """``kept``: running jobs that are not to be stopped in this turn."""
+        """``kept``: running jobs that are not to be stopped in this turn; ``homeless``: jobs that take nothing."""
+        self._homeless = homeless
         capacity = Capacity(snapshot, coming=True)
         self.free = sum(capacity.free.values())
         self.count: dict[JobId, int] = {}
@@ -59,7 +66,9 @@ class Pool:
 
     def take(self, job: Job, gpus: int) -> bool:
         """So many more for the job, all or none."""
-        if gpus > self.free or any(gpus > self._room[index] for index in self._limits.get(job.id, ())):
+        if gpus > self.free or job.id in self._homeless:
+            return False
+        if any(gpus > self._room[index] for index in self._limits.get(job.id, ())):
             return False
         self.free -= gpus
         self.count[job.id] = self.count.get(job.id, 0) + gpus
@@ -69,6 +78,16 @@ class Pool:
     def _use(self, job: JobId, gpus: int) -> None:
         for index in self._limits.get(job, ()):
             self._room[index] -= gpus
+
+
+def fitted(decide: Callable[[AbstractSet[JobId]], tuple[Plan, set[JobId]]]) -> Plan:
+    """A plan in which no GPUs stand idle for jobs that find no place for as many as they were counted.
+
+    ``decide`` is given the jobs not to count, and tells besides its plan which it counted in vain: those are left out
+    in a second try, so that others may use what no node has together for them.
+    """
+    plan, homeless = decide(frozenset())
+    return decide(homeless)[0] if homeless else plan
 
 
 def most(job: Job) -> int:

@@ -1,6 +1,7 @@
 """Apathetic future share: the next GPU goes to the shorter job unless a longer one makes much better use of it."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import inf, log2
 from typing import ClassVar
@@ -9,8 +10,8 @@ from scheduling import estimates, reasons
 from scheduling.capacity import Capacity, in_turn
 from scheduling.params import param
 from scheduling.realise import realise
-from scheduling.sharing import Pool, most, next_size, settle
-from scheduling.types import Job, Plan, Snapshot
+from scheduling.sharing import Pool, fitted, most, next_size, settle
+from scheduling.types import Job, JobId, Plan, Snapshot
 
 FIRST_CLASS_SECONDS = 600.0
 """Jobs of unknown length are not told apart before they were served this long: shorter than it is not worth a stop."""
@@ -63,7 +64,10 @@ class Afs:
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        pool = Pool(snapshot, preempt=self.preempt)
+        return fitted(lambda homeless: self._plan(snapshot, homeless))
+
+    def _plan(self, snapshot: Snapshot, homeless: AbstractSet[JobId]) -> tuple[Plan, set[JobId]]:
+        pool = Pool(snapshot, preempt=self.preempt, homeless=homeless)
         jobs = [job for job in in_turn(snapshot.jobs) if job.running or (job.waiting and job.id not in pool.impossible)]
         length = {job.id: self._length(job, snapshot.now) for job in jobs}
         jobs.sort(key=lambda job: (-job.priority, length[job.id]))
@@ -73,10 +77,15 @@ class Afs:
         wanted = settle(snapshot, pool.count, self.pays_within_seconds)
         batches = {job.id: estimates.batch(job, wanted.get(job.id, 0)) for job in jobs if job.free_speed}
 
+        in_vain: set[JobId] = set()
+
         def sentence(job: Job, capacity: Capacity, ahead: int) -> str:
+            if wanted.get(job.id):
+                in_vain.add(job.id)
             return f"{reasons.shortage(job, capacity, ahead).removesuffix('.')}; {self._place(job, length[job.id])}."
 
-        return realise(snapshot, order, wanted, why=pool.impossible, batches=batches, short=sentence)
+        plan = realise(snapshot, order, wanted, why=pool.impossible, batches=batches, short=sentence)
+        return plan, in_vain
 
     def _length(self, job: Job, now: float) -> float:
         """Seconds of work on one GPU."""

@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import log
@@ -12,7 +13,7 @@ from scheduling import estimates, reasons
 from scheduling.capacity import Capacity, in_turn
 from scheduling.params import param
 from scheduling.realise import realise
-from scheduling.sharing import Pool, most, next_size, settle
+from scheduling.sharing import Pool, fitted, most, next_size, settle
 from scheduling.types import Account, Job, JobId, Plan, Snapshot
 
 DAY_SECONDS = 86400.0
@@ -78,7 +79,10 @@ class FairShare:
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        pool = Pool(snapshot, resize=self.elastic, preempt=self.preempt)
+        return fitted(lambda homeless: self._plan(snapshot, homeless))
+
+    def _plan(self, snapshot: Snapshot, homeless: AbstractSet[JobId]) -> tuple[Plan, set[JobId]]:
+        pool = Pool(snapshot, resize=self.elastic, preempt=self.preempt, homeless=homeless)
         root, part_of = _tree(snapshot, self.half_life_days)
         order = self._serve(snapshot, pool, root, part_of)
         if self.elastic:
@@ -86,10 +90,15 @@ class FairShare:
         wanted = settle(snapshot, pool.count, self.pays_within_seconds)
         batches = {job.id: estimates.batch(job, wanted.get(job.id, 0)) for job in order if job.free_speed}
 
+        in_vain: set[JobId] = set()
+
         def sentence(job: Job, capacity: Capacity, ahead: int) -> str:
+            if wanted.get(job.id):
+                in_vain.add(job.id)
             return f"{reasons.shortage(job, capacity, ahead).removesuffix('.')}; {part_of[job.id].standing()}."
 
-        return realise(snapshot, order, wanted, why=pool.impossible, batches=batches, short=sentence)
+        plan = realise(snapshot, order, wanted, why=pool.impossible, batches=batches, short=sentence)
+        return plan, in_vain
 
     def _serve(self, snapshot: Snapshot, pool: Pool, root: "_Part", part_of: "Mapping[JobId, _Part]") -> list[Job]:
         """Counts the least of each job in ``pool``, the most deserving first; returns all jobs in that order.
@@ -255,11 +264,13 @@ def _tree(snapshot: Snapshot, half_life_days: float) -> tuple[_Part, dict[JobId,
 
     A job of no account belongs to one in its owner's name, whose use is that of its present jobs.
     """
-    accounts = sorted(snapshot.accounts, key=lambda account: (account.parent, account.name))
-    by_name = {account.name: account for account in reversed(accounts)}
+    by_name: dict[str, Account] = {}
+    for account in sorted(snapshot.accounts, key=lambda account: (account.parent, account.name), reverse=True):
+        by_name[account.name] = account
+    aboves = {id(account): _above(account, by_name) for account in snapshot.accounts}
     account_of: dict[JobId, Account] = {}
-    for account in sorted(accounts, key=lambda account: len(_above(account, by_name))):
-        account_of |= dict.fromkeys(sorted(account.jobs), account)  # the part of a group goes before the group
+    for account in sorted(snapshot.accounts, key=lambda it: (len(aboves[id(it)]), it.parent, it.name)):
+        account_of |= dict.fromkeys(account.jobs, account)  # the part of a group goes before the group
 
     root = _Part("")
     parts: dict[tuple[str, str], _Part] = {}
@@ -267,7 +278,7 @@ def _tree(snapshot: Snapshot, half_life_days: float) -> tuple[_Part, dict[JobId,
     def part(account: Account) -> _Part:
         key = (account.parent, account.name)
         if key not in parts:
-            above = _above(account, by_name)
+            above = aboves[id(account)]
             late = sum(map(mul, account.used, _weights(len(account.used), half_life_days)))
             parts[key] = _Part(
                 account.name, max(account.weight, LEAST_WEIGHT), late, above=part(above[0]) if above else root
@@ -287,12 +298,12 @@ def _tree(snapshot: Snapshot, half_life_days: float) -> tuple[_Part, dict[JobId,
         leaf_of[job.id] = strangers[job.owner]
         strangers[job.owner].late += _decayed(job.served_gpu_seconds, 0, half_life_days)
     own: dict[_Part, _Part] = {}
-    for id, leaf in leaf_of.items():
+    for name, leaf in leaf_of.items():
         if leaf in own or leaf.below:  # a group's own jobs stand beside its parts
             if leaf not in own:
                 own[leaf] = _Part(leaf.name, above=leaf)
                 own[leaf].join()
-            leaf_of[id] = own[leaf]
+            leaf_of[name] = own[leaf]
     root.remember()
     return root, leaf_of
 

@@ -1,7 +1,8 @@
 """Finish-time fairness: who is worst off compared with a share of its own gets the next GPU."""
 
 import heapq
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
@@ -11,7 +12,7 @@ from scheduling.capacity import Capacity
 from scheduling.fairness import Shares
 from scheduling.params import param
 from scheduling.realise import realise
-from scheduling.sharing import Pool, most, next_size, settle
+from scheduling.sharing import Pool, fitted, most, next_size, settle
 from scheduling.types import Job, JobId, Plan, Snapshot
 
 
@@ -65,6 +66,9 @@ class Themis:
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
+        return fitted(lambda homeless: self._plan(snapshot, homeless))
+
+    def _plan(self, snapshot: Snapshot, homeless: AbstractSet[JobId]) -> tuple[Plan, set[JobId]]:
         shares = Shares(snapshot)
         ends = {
             job.id: (job.since or job.started_at or 0.0) + 60 * self.lease_minutes
@@ -72,7 +76,7 @@ class Themis:
             if job.running
         }
         leased = {id for id, end in ends.items() if end > snapshot.now}
-        pool = Pool(snapshot, preempt=True, kept=leased)
+        pool = Pool(snapshot, preempt=True, kept=leased, homeless=homeless)
         jobs = [job for job in snapshot.jobs if job.running or (job.waiting and job.id not in pool.impossible)]
         alone = {job.id: shares.rho(job) for job in jobs}
 
@@ -93,14 +97,18 @@ class Themis:
 
         later = [end for end in ends.values() if end > snapshot.now] if len(pool.count) < len(jobs) else []
 
+        in_vain: set[JobId] = set()
+
         def sentence(job: Job, capacity: Capacity, ahead: int) -> str:
+            if wanted.get(job.id):
+                in_vain.add(job.id)
             return (
                 f"{reasons.shortage(job, capacity, ahead).removesuffix('.')}; even with its share of {shares.each:.1f} GPUs "
                 f"from now on it takes {alone[job.id]:.1f} times as long as if it had had that from the start, "
                 "and who is worse off goes first."
             )
 
-        return realise(
+        plan = realise(
             snapshot,
             order,
             wanted,
@@ -109,8 +117,9 @@ class Themis:
             short=sentence,
             again_at=min(later, default=None),
         )
+        return plan, in_vain
 
-    def _grow(self, jobs: Sequence[Job], pool: Pool, shares: Shares, leased: Set[JobId]) -> None:
+    def _grow(self, jobs: Sequence[Job], pool: Pool, shares: Shares, leased: AbstractSet[JobId]) -> None:
         for job in jobs:
             if job.id in leased and pool.count.get(job.id):
                 keeps = min(job.gpus, ceil(shares.each)) - pool.count[job.id]

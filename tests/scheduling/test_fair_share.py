@@ -143,6 +143,23 @@ def test_a_change_that_does_not_pay_is_not_made() -> None:
     assert sizes(decide(draw({"a": 9}, replace(job, resize_seconds=5.0)), policy=FairShare())) == {"x": 9}
 
 
+def test_no_gpus_stand_idle_for_a_job_that_finds_no_place() -> None:
+    """Four are free in all, but no node has them together; once one has, the others give them back."""
+    rigid = running("p", {"a": 2}), running("q", {"b": 2})
+    elastic = running("e", {"b": 1}, 1, 8, owner="bob", submitted_at=100.0)
+    lab = draw({"a": 4, "b": 4}, *rigid, waiting("wide", 3, spread=False), elastic)
+    plan = decide(lab)
+    assert sizes(plan) == {"p": 2, "q": 2, "e": 4}
+    assert "wide" in plan.reasons
+    world = World.of(lab)
+    world.turn(AT_ONCE)
+    world.end("p")
+    for _ in range(3):
+        world.turn(AT_ONCE)
+        world.let_go()
+    assert world.jobs["wide"].gpus == 3
+
+
 def hogged(**facts: Any) -> Snapshot:
     mine = [running(f"x{number}", {"a": 1}, owner="alice", preemptible=True, **facts) for number in range(4)]
     return draw({"a": 4}, *mine, waiting("y", owner="bob"), waiting("z", owner="bob"))
