@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from django.db import Error as DatabaseTrouble
 from django.db import connection, transaction
@@ -194,16 +195,15 @@ def _tell(seen: Snapshot, reasons: Mapping[int, str]) -> bool:
     """Keeps each waiting job's reason and place in the queue; True when any reason changed."""
     place = {int(job.id): number for number, job in enumerate(_queue(seen, reasons), start=1)}
 
-    def news(row: Job) -> tuple[str, int | None] | None:
+    def news(row: Any) -> tuple[str, int | None] | None:
         waits = row.state == JobState.QUEUED and row.intent == Job.Intent.RUN and row.pk in place
         told = (reasons.get(row.pk, ""), place[row.pk]) if waits else ("", None)
         return told if told != (row.waiting_reason, row.queue_position) else None
 
-    rows = Job.objects.only("state", "intent", "waiting_reason", "queue_position")
-    look = rows.filter(Q(pk__in=[int(job.id) for job in seen.jobs]) | QUEUE_LEFT)
-    outdated = [row.pk for row in look if news(row)]
+    look = Job.objects.filter(Q(pk__in=[int(job.id) for job in seen.jobs]) | QUEUE_LEFT).order_by()
+    outdated = [row.pk for row in look.values_list(*TOLD, named=True) if news(row)]
     # Somebody else's lock is not waited for: it is only a sentence, and the next turn comes soon.
-    ours = rows.select_for_update(no_key=True, skip_locked=True).filter(pk__in=outdated)
+    ours = Job.objects.only(*TOLD).select_for_update(no_key=True, skip_locked=True).filter(pk__in=outdated)
     changed, said = [], False
     for row in ours if outdated else ():
         if told := news(row):
@@ -225,6 +225,7 @@ def _write(rows: list[Job]) -> None:
         )
 
 
+TOLD = ("pk", "state", "intent", "waiting_reason", "queue_position")
 QUEUE_LEFT = Q(
     state__in=(JobState.HELD, JobState.CANCELLED, JobState.RUNNING, JobState.FAILED), queue_position__isnull=False
 )
