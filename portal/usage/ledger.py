@@ -311,12 +311,14 @@ class _Sweep:
             line.spare += free - lent[account]
 
     def _entitled(self, total: int, length: int) -> dict[Account, int]:
+        everything = {account: wants * length for account, wants in self.wants.items() if wants}
+        if sum(everything.values()) <= total:
+            return everything
         top: dict[Account | int, list[tuple[Account, int, int]]] = {}
-        for account, wants in self.wants.items():
-            if wants:
-                group, user = account
-                claim = (account, self.weights.get((None, user), 1000), wants * length)
-                top.setdefault(account if group is None else group, []).append(claim)
+        for account, most in everything.items():
+            group, user = account
+            claim = (account, self.weights.get((None, user), 1000), most)
+            top.setdefault(account if group is None else group, []).append(claim)
         claims = [
             (
                 key,

@@ -6,7 +6,9 @@ so that it is right whether the sums are there or not, and costs the same number
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
+from time import perf_counter
 
+from django.core.cache import cache
 from django.db import transaction
 from django.utils import timezone
 
@@ -21,6 +23,9 @@ LATE = timedelta(hours=1)
 """What is known so long after midnight is complete: nodes are believed lost only after a while."""
 OVERLAP = timedelta(minutes=10)
 """No transaction takes longer, so none that ended an attempt can have been overlooked."""
+
+KEPT = timedelta(minutes=1)
+SLOW_SECONDS = 0.5
 
 
 def midnight(day: date) -> datetime:
@@ -140,5 +145,18 @@ def days_of(first: date, last: date, now: datetime) -> dict[date, Day]:
             days[row[0]].spent.setdefault(((row[1], row[2]), row[3]), Spent()).add(Spent(*row[4:]))
     if open_since < tomorrow:
         open_days = days_between(open_since, last)
-        days.update(zip(open_days, compute(open_days, now), strict=True))
+        days.update(zip(open_days, _lately(open_days, now), strict=True))
     return days
+
+
+def _lately(days: Sequence[date], now: datetime) -> list[Day]:
+    """``compute``, kept for a minute where it is slow: a lab of hundreds of people, or sums that are yet to be made."""
+    key = f"usage:{days[0]}:{days[-1]}"
+    kept: tuple[datetime, list[Day]] | None = cache.get(key)
+    if kept is not None and timedelta() <= now - kept[0] < KEPT:
+        return kept[1]
+    began = perf_counter()
+    sums = compute(days, now)
+    if perf_counter() - began > SLOW_SECONDS:
+        cache.set(key, (now, sums), KEPT.total_seconds())
+    return sums

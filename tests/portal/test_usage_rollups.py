@@ -5,6 +5,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
+from django.core.cache import cache
 from django.core.management import call_command
 from django.utils import timezone
 
@@ -24,6 +25,12 @@ from tests.portal.jobs_world import make_job, make_node, make_project, make_user
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 20, 15, 30, tzinfo=UTC)
 HOUR = 3_600_000_000
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> None:
+    """What another test's lab was slow to compute."""
+    cache.clear()
 
 
 def stored() -> list[Any]:
@@ -123,6 +130,26 @@ def test_time_on_hold_gives_no_right_to_a_share() -> None:
     later = timezone.now() + timedelta(hours=1)
     days = rollups.days_of(rollups.today(later), rollups.today(later), later)
     assert sum(line.entitled for sums in days.values() for line in sums.lines.values()) < HOUR / 600
+
+
+def test_what_is_slow_to_compute_is_kept_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    month.make(NOW, count=100)
+    asked: list[datetime] = []
+    compute = rollups.compute
+
+    def counted(days: Any, now: datetime) -> list[Day]:
+        asked.append(now)
+        return compute(days, now)
+
+    monkeypatch.setattr(rollups, "compute", counted)
+    soon, later = NOW + timedelta(seconds=30), NOW + timedelta(minutes=2)
+    for now in (NOW, soon):
+        rollups.days_of(NOW.date(), NOW.date(), now)
+    assert asked == [NOW, soon]
+    monkeypatch.setattr(rollups, "SLOW_SECONDS", 0.0)
+    asked.clear()
+    first, second, third = (rollups.days_of(NOW.date(), NOW.date(), now) for now in (NOW, soon, later))
+    assert asked == [NOW, later] and first == second != third
 
 
 # --- capacity ------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.core.cache import cache
 from django.test import Client
 from django.utils import timezone
 
@@ -18,6 +19,12 @@ from tests.portal.jobs_world import make_user
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 20, 15, 30, tzinfo=UTC)
 WINDOW = "since=2026-10-21&until=2026-11-20"
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> None:
+    """What another test's lab was slow to compute."""
+    cache.clear()
 
 
 @pytest.fixture
