@@ -376,7 +376,7 @@ class _Draft:
     def _room(self, job: Job) -> int:
         """What its limits leave, with everybody where they are in this draft."""
         rooms = [
-            limit.max_gpus - sum(placement.total(self.place.get(id, {})) for id in limit.jobs)
+            limit.max_gpus - limit.elsewhere - sum(placement.total(self.place.get(id, {})) for id in limit.jobs)
             for limit, _ in self.later.limits_of(job)
         ]
         return min(rooms, default=job.max_gpus)
@@ -475,7 +475,7 @@ def world(snapshot: Snapshot) -> str:
     """Equal for snapshots that hold the same jobs and nodes, wherever the jobs are by now."""
     jobs = sorted((job.id, job.min_gpus, job.max_gpus, job.priority, bool(job.blocked)) for job in snapshot.jobs)
     nodes = sorted((node.id, node.total, node.open) for node in snapshot.nodes)
-    limits = sorted((limit.name, limit.max_gpus) for limit in snapshot.limits)
+    limits = sorted((limit.name, limit.max_gpus - limit.elsewhere) for limit in snapshot.limits)
     return hashlib.sha256(repr((jobs, nodes, limits)).encode()).hexdigest()[:16]
 
 
