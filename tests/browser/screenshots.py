@@ -19,7 +19,8 @@ PAGES = {
     "job-running": "/jobs/{running}/",
     "job-failed": "/jobs/{failed}/",
     "nodes": "/nodes/",
-    "policy": "/admin/policy/",
+    "policy": "/admin/policy/?policy=tiresias",
+    "policy-preview": "/admin/policy/preview/?policy=fifo",
 }
 WAITING_PAGES = {"job-waiting": "/jobs/{waits}/"}
 MONTH_PAGES = {
