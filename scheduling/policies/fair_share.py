@@ -54,12 +54,14 @@ class FairShare:
         "Resize elastic jobs",
         "Yes: elastic jobs grow into what is left and give it back when others come. "
         "No: a job keeps the size it asked for until it ends.",
+        group="Stopping and resizing",
     )
     preempt: bool = param(
         True,
         "Stop jobs of those above their share",
         "Yes: jobs that can go on from a checkpoint are stopped when their account is far above its share and "
         "somebody below it waits. No: what runs goes on; a newcomer waits for the next that ends.",
+        group="Stopping and resizing",
     )
     tolerance: float = param(
         0.5,
@@ -68,6 +70,7 @@ class FairShare:
         "without it. Larger means fewer interruptions.",
         least=0.0,
         most=10.0,
+        group="Stopping and resizing",
     )
     pays_within_seconds: float = param(
         300.0,
@@ -76,6 +79,7 @@ class FairShare:
         "Larger means more frequent changes.",
         least=0.0,
         most=86_400.0,
+        group="Stopping and resizing",
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
