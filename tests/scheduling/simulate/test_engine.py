@@ -174,3 +174,11 @@ def test_fairness_compares_with_a_share_of_ones_own() -> None:
 def test_equal_questions_get_equal_answers() -> None:
     jobs = [rigid(str(n), 7.0 * n % 50, 1 + n % 3, 20 + n) for n in range(30)]
     assert run("elastic_fifo", nodes(a=2, b=3), *jobs) == run("elastic_fifo", nodes(a=2, b=3), *jobs)
+
+
+def test_what_happens_within_a_window_is_decided_together() -> None:
+    turns: list[float] = []
+    jobs = [rigid(str(n), at, 1, 500) for n, at in enumerate((0, 10, 59, 61))]
+    options = Options(window_seconds=60)
+    run("fifo", nodes(a=4), *jobs, options=options, on_turn=lambda snapshot, plan: turns.append(snapshot.now))
+    assert turns[:2] == [60, 121]

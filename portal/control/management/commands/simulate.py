@@ -46,6 +46,7 @@ class Command(BaseCommand):
         add("--jobs", type=int, metavar="N", help="Only the first N jobs of the trace.")
         add("--until", type=float, metavar="SECONDS", help="Stop the clock then.")
         add("--release", type=float, default=10.0, metavar="SECONDS", help="From asking GPUs back to their being free.")
+        add("--window", type=float, default=0.0, metavar="SECONDS", help="Decide together what happens within so long.")
         add("--lose", action="append", default=[], metavar="NODE:AT[:BACK]", help="A node is lost, and comes back.")
         add("--json", type=Path, help="Everything, job by job; - for the standard output.")
         add("--csv", type=Path, help="A row for each job and policy.")
@@ -106,6 +107,7 @@ class Command(BaseCommand):
             release_seconds=max(0.0, given["release"]),
             until=given["until"],
             round_seconds=given["rounds"],
+            window_seconds=max(0.0, given["window"]),
             losses=[_loss(text, {node.id for node in nodes}) for text in given["lose"]],
         )
 
