@@ -11,8 +11,8 @@ from scheduling.policies.fair_share import FairShare
 from scheduling.policies.ffdl import Ffdl
 from scheduling.policies.fifo import Fifo
 from scheduling.policies.goodput import Goodput
-from scheduling.policies.pdors import Pdors
 from scheduling.policies.ones import Ones
+from scheduling.policies.pdors import Pdors
 from scheduling.policies.round_robin import RoundRobin
 from scheduling.policies.srjf import Srjf
 from scheduling.policies.themis import Themis
