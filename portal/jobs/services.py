@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
 from django.contrib.auth.models import Group
@@ -33,6 +33,8 @@ MAX_TIME_LIMIT_SECONDS = 30 * 24 * 3600
 MAX_RETRIES = 10
 MAX_PRIORITY = 10
 """Priorities go from minus this to this."""
+LATEST_DEADLINE = datetime(3000, 1, 1, tzinfo=UTC)
+"""Before the end of what a date can hold in every time zone."""
 MAX_ARGUMENTS = 200
 MAX_ARGUMENT_LENGTH = 2000
 MAX_ENV_VARS = 100
@@ -289,6 +291,8 @@ def _check_goals(asked: Submission) -> None:
         raise Refused("A job that takes only idle GPUs cannot be premium. Choose one of the two.", field="tier")
     if asked.deadline is not None and asked.deadline <= timezone.now():
         raise Refused("This time has passed. Choose one that is still to come, or leave it empty.", field="deadline")
+    if asked.deadline is not None and asked.deadline >= LATEST_DEADLINE:
+        raise Refused("This time is too far away. Leave it empty instead.", field="deadline")
 
 
 def _check_env(env_vars: Mapping[str, str]) -> None:

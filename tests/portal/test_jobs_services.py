@@ -1,6 +1,6 @@
 """What people may do with jobs, and what they are told when they may not."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest import mock
 
@@ -87,6 +87,7 @@ def test_it_queues_a_job_and_says_who_asked(alice: User, project: Project) -> No
         ({"tier": "gold"}, "tier"),
         ({"tier": "premium"}, "tier"),
         ({"deadline": timezone.now()}, "deadline"),
+        ({"deadline": datetime.max.replace(tzinfo=UTC)}, "deadline"),
         ({"name": "x" * 81}, "name"),
         ({"name": "nul\0"}, "name"),
         ({"description": "\ud800"}, "description"),
