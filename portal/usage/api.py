@@ -121,7 +121,7 @@ class UsageReport(ViewSet):
         ],
         responses={200: UsageAnswerSerializer, **refusals(400)},
     )
-    def list(self, request: Request) -> Response:
+    def report(self, request: Request) -> Response:
         """Members see their own usage, and the totals of their groups and projects."""
         now, user = timezone.now(), signed_in(request)
         form = UsageForm(request.query_params, user=user, today=rollups.today(now))
@@ -145,7 +145,7 @@ class LedgerReport(ViewSet):
         parameters=WINDOW,
         responses={200: LedgerAnswerSerializer, **refusals(400)},
     )
-    def list(self, request: Request) -> Response:
+    def report(self, request: Request) -> Response:
         """First people, then groups. Members see themselves, their groups, and all others as one line."""
         now, user = timezone.now(), signed_in(request)
         form = WindowForm(request.query_params, user=user, today=rollups.today(now))

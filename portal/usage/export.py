@@ -29,8 +29,7 @@ def ledger_rows(report: Ledger) -> Iterable[Sequence[Cell]]:
     for one in report.statements:
         line = one.line
         amounts = (line.entitled, line.used, line.lent, line.borrowed, line.spare)
-        kind = "group" if one in report.groups else one.kind
-        yield kind, one.name, *map(gpu_seconds, amounts), round(one.balance / 1e6, 1)
+        yield one.kind, one.name, *map(gpu_seconds, amounts), round(one.balance / 1e6, 1)
     yield "unclaimed", "", gpu_seconds(report.unclaimed), *[None] * 5
     yield "idle", "", None, gpu_seconds(report.idle), *[None] * 4
     yield "capacity", "", gpu_seconds(report.capacity), gpu_seconds(report.capacity), *[None] * 4

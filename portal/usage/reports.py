@@ -114,9 +114,7 @@ def ledger(sight: Sight, first: date, last: date, now: datetime) -> Ledger:
             people[person].take(taken, age, owed)
             if sight.everything or group in sight.groups:
                 if group not in groups:
-                    groups[group] = Statement(
-                        group_names.get(group, "?") if group else "No group", "group" if group else "others", group
-                    )
+                    groups[group] = Statement(group_names.get(group, "?") if group else "No group", "group", group)
                 groups[group].take(taken, age, owed)
     if not sight.everything and sight.user not in people:
         name = User.objects.values_list("username", flat=True).get(pk=sight.user)
@@ -127,7 +125,7 @@ def ledger(sight: Sight, first: date, last: date, now: datetime) -> Ledger:
 
 
 def _order(statement: Statement) -> tuple[bool, int, str]:
-    return (statement.kind == "others", -statement.line.used, statement.name)
+    return (statement.id is None, -statement.line.used, statement.name)
 
 
 # --- usage ---------------------------------------------------------------------------------------------------------
