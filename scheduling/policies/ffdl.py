@@ -67,7 +67,7 @@ class Ffdl:
         group="Patience and pace",
     )
     period_seconds: int = param(
-        300,
+        60,
         "Seconds between decisions",
         "When no job comes or ends, GPUs are shared out anew only after this long.",
         least=0,
