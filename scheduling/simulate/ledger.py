@@ -33,6 +33,8 @@ class Ledger:
         self._latest = [0.0] * len(self._accounts)
         """Of the present bin, not yet in ``used``: adding to a list is quick."""
         self._news_at = now
+        self._by_day = np.zeros((0, days))
+        self._up_to_date: set[int] = set()
         for row, account in enumerate(self._accounts):
             for day, seconds in enumerate(account.used[:days]):
                 end = bins - day * self.per_day
@@ -93,15 +95,23 @@ class Ledger:
             self._roll(now)
             self._flush()
             self._news_at = now + NEWS
-            by_day = self.used.reshape(len(self._accounts), self.days, self.per_day).sum(axis=2)[:, ::-1]
-            for index, row in enumerate(by_day.tolist()):
-                used = tuple(row)
-                if used != self._accounts[index].used:
-                    self._accounts[index] = replace(self._accounts[index], used=used)
+            self._by_day = self.used.reshape(len(self._accounts), self.days, self.per_day).sum(axis=2)[:, ::-1]
+            self._up_to_date.clear()
             self._told_accounts = None
         if self._told_accounts is None:
-            self._told_accounts = tuple(account for account in self._accounts if account.jobs)
+            self._told_accounts = tuple(
+                self._account(index) for index, account in enumerate(self._accounts) if account.jobs
+            )
         return self._told_accounts
+
+    def _account(self, index: int) -> Account:
+        """Those without jobs are not told, so what they used is not written down until they have some."""
+        if index not in self._up_to_date:
+            self._up_to_date.add(index)
+            used = tuple(self._by_day[index].tolist())
+            if used != self._accounts[index].used:
+                self._accounts[index] = replace(self._accounts[index], used=used)
+        return self._accounts[index]
 
     def _flush(self) -> None:
         if self._accounts:
