@@ -218,11 +218,18 @@ def _tell(seen: Snapshot, reasons: Mapping[int, str]) -> bool:
 
 def _write(rows: list[Job]) -> None:
     """One start moves everybody behind it up: hundreds of small updates, for which ``bulk_update`` is slow."""
+    told = [(row.waiting_reason, row.queue_position, row.pk) for row in rows]
+    table = Job._meta.db_table
     with connection.cursor() as cursor:
-        cursor.executemany(
-            f"UPDATE {Job._meta.db_table} SET waiting_reason = %s, queue_position = %s WHERE id = %s",  # noqa: S608
-            [(row.waiting_reason, row.queue_position, row.pk) for row in rows],
-        )
+        if connection.vendor == "postgresql" and told:
+            cursor.execute(
+                f"UPDATE {table} SET waiting_reason = told.reason, queue_position = told.place"  # noqa: S608
+                " FROM unnest(%s::text[], %s::integer[], %s::bigint[]) AS told(reason, place, job)"
+                f" WHERE {table}.id = told.job",
+                [list(column) for column in zip(*told, strict=True)],
+            )
+        else:
+            cursor.executemany(f"UPDATE {table} SET waiting_reason = %s, queue_position = %s WHERE id = %s", told)  # noqa: S608
 
 
 TOLD = ("pk", "state", "intent", "waiting_reason", "queue_position")
