@@ -1,5 +1,6 @@
 """What would help a waiting job, asked by a page or a script; and doing it."""
 
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ from django.db.models import Max
 from django.utils import timezone
 
 from portal.accounts.models import User
+from portal.control.history import History
 from portal.control.models import Cycle
 from portal.control.services import current_config
 from portal.forecast.changes import Change, Help, candidates, what_helps
@@ -68,9 +70,20 @@ def counsel(job: Job) -> Counsel:
     return Counsel(tuple(Advice(**each) for each in kept["advice"]), kept["about_to_start"], kept["sentence"])
 
 
+_history = History()
+_one_at_a_time = threading.Lock()
+"""For the history of this process, which only the first of several that ask at once may read on."""
+
+
 def _ask(job: Job) -> Counsel:
     try:
-        policy, seen = present()
+        if _one_at_a_time.acquire(blocking=False):
+            try:
+                policy, seen = present(history=_history)
+            finally:
+                _one_at_a_time.release()
+        else:
+            policy, seen = present()
     except ValueError:
         return Counsel(sentence="The scheduler cannot decide at the moment, so nothing can be tried.")
     view = _view(seen, job)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import Count, Q
 from django.utils import timezone
@@ -25,6 +26,8 @@ from scheduling.types import JobId, Policy, Snapshot
 
 logger = logging.getLogger(__name__)
 
+THOUGHT_SECONDS = 20.0 if settings.LAB else 6.0
+"""Of every half minute. The lab size has a worker for it; the small one shares its machine with the jobs."""
 MOST_JOBS = 500
 """So many of those who wait are looked at, the first in the queue."""
 NOT_BY_ITSELF = "Nobody can tell when: what it waits for does not pass with time alone."
@@ -77,7 +80,7 @@ def foresee(policy: Policy, seen: Snapshot) -> tuple[Mapping[JobId, tuple[float,
     line = [job.id for job in waiting if job.id not in notes]
     notes |= dict.fromkeys(line[MOST_JOBS:], TOO_FAR_BACK.format(most=MOST_JOBS))
     looked_at = replace(seen, jobs=tuple(job for job in seen.jobs if job.id not in notes))
-    futures = live_on(policy, looked_at, line[:MOST_JOBS])
+    futures = live_on(policy, looked_at, line[:MOST_JOBS], seconds=THOUGHT_SECONDS)
     return {job: futures.range_of(job) for job in line[:MOST_JOBS]}, notes, futures
 
 

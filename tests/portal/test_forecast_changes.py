@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from portal.accounts.models import Limit, User
 from portal.cluster.models import Environment, NodeEnvironment
+from portal.control.history import History
 from portal.control.services import switch_policy
 from portal.forecast import changes, helping
 from portal.jobs import services as jobs
@@ -30,8 +31,10 @@ POLICIES = [
 
 
 @pytest.fixture(autouse=True)
-def fresh_cache() -> None:
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing kept of another test's lab."""
     cache.clear()
+    monkeypatch.setattr(helping, "_history", History())
 
 
 def alice() -> User:
