@@ -2,16 +2,18 @@
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 from portal.forecast import changes, words
 from portal.forecast.futures import live_on
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fifo import Fifo
-from scheduling.types import Estimate, Job, Node, Plan, Snapshot
+from scheduling.simulate import Submission, assumed, simulate
+from scheduling.types import Estimate, Job, Node, Plan, Policy, Snapshot
 
 NOW = 1_000_000.0
 
@@ -98,6 +100,36 @@ def test_without_time_for_all_futures_it_is_looked_less_far_and_nothing_beyond_i
     assert all(at <= futures.until or at == math.inf for row in futures.starts.values() for at in row)
     assert futures.starts["2"][0] < math.inf
     assert futures.starts["39"] == (math.inf,) * 5
+
+
+@pytest.mark.parametrize("policy", [Fifo(), ElasticFifo()], ids=["fifo", "elastic_fifo"])
+def test_where_lengths_are_as_uncertain_as_said_about_eight_of_ten_ranges_hold(policy: Policy) -> None:
+    """Each lab lives on once in earnest, with lengths that nobody knew; nobody comes later."""
+    held = total = 0
+    for seed in range(12):
+        dice = np.random.default_rng(seed)
+        work = [Estimate(float(dice.uniform(1800, 14_400)), "history", 0.6) for _ in range(14)]
+        jobs = [running(str(n), 2, work[n].value, work[n].error) for n in range(4)]
+        sizes = [int(dice.integers(1, 5)) for _ in work]
+        jobs += [
+            replace(
+                waiting(str(n), sizes[n], ago=100 - n, work=work[n]),
+                elastic=n % 3 == 0,
+                min_gpus=1 if n % 3 == 0 else sizes[n],
+            )
+            for n in range(4, 14)
+        ]
+        snapshot = world(*jobs, gpus=8)
+        told = live_on(policy, snapshot, [job.id for job in jobs[4:]])
+        sigma = math.sqrt(math.log(1 + 0.6**2))
+        truths = [Submission(job, assumed(job, longer=math.exp(sigma * dice.standard_normal()))) for job in jobs]
+        for row in simulate(policy, snapshot.nodes, truths, now=NOW).jobs:
+            if row.id in told.starts:
+                low, high = told.range_of(row.id)
+                held += row.first_started_at is not None and low - 60 <= row.first_started_at <= high + 60
+                total += 1
+    assert total == 120
+    assert 0.7 <= held / total <= 0.97, held / total
 
 
 @pytest.mark.parametrize(
