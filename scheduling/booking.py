@@ -224,7 +224,7 @@ class _Shop:
         late = (self.left - work) / max(float(speeds.max()), 1e-9)
         slowest = float(speeds.min()) * self.market.slot_seconds
         quanta = int(np.clip(np.ceil(2 * work / max(slowest, 1e-9)), self.market.quanta, MOST_QUANTA))
-        costs = np.stack([_costs(self.prices, self.free, size, nodes) for size, nodes in options])
+        costs = _costs(self.prices, self.free, options)
         done = np.floor(speeds[:, None] * self.lengths[None, :] / (work / quanta) + 1e-9).astype(np.int64)
         costs = np.where(done > 0, costs, np.inf)
         index = np.arange(quanta + 1)
@@ -271,7 +271,7 @@ class _Shop:
             sums = np.cumsum(np.pad(self.prices, ((0, 0), (1, 0))), axis=1)
             prices = sums[:, width:] - sums[:, :-width]
             free = np.lib.stride_tricks.sliding_window_view(self.free, width, axis=1).min(axis=2)
-            start, bid = self._best(_costs(prices, free, size, nodes), self.delays[width - 1 :] + late)
+            start, bid = self._best(_costs(prices, free, [(size, nodes)])[0], self.delays[width - 1 :] + late)
             if bid is not None and bid[0] > best.payoff:
                 where = self._place(prices[:, start], free[:, start], size, nodes)
                 first = self.market.book.first + start
@@ -302,16 +302,22 @@ class _Shop:
         return {name: int(gpus) for name, gpus in zip(names, filled, strict=True) if gpus}
 
 
-def _costs(prices: Floats, free: Counts, size: int, nodes: str) -> Floats:
-    """The least for ``size`` GPUs in each column; infinite where they do not fit."""
-    if nodes == "one":
-        return np.asarray(size * np.where(free >= size, prices, np.inf).min(axis=0, initial=np.inf))
+def _costs(prices: Floats, free: Counts, options: Sequence[tuple[int, str]]) -> Floats:
+    """The least for each option in each column; infinite where it does not fit."""
     order = np.argsort(prices, axis=0, kind="stable")
-    room = np.take_along_axis(free, order, axis=0)
+    sorted_prices, room = np.take_along_axis(prices, order, axis=0), np.take_along_axis(free, order, axis=0)
     before = np.cumsum(room, axis=0) - room
-    taken = np.clip(size - before, 0, room)
-    cost = (taken * np.take_along_axis(prices, order, axis=0)).sum(axis=0)
-    return np.where(taken.sum(axis=0) == size, cost, np.inf)
+    spent = np.cumsum(room * sorted_prices, axis=0) - room * sorted_prices
+    found = np.full((len(options), prices.shape[1]), np.inf)
+    columns = np.arange(prices.shape[1])
+    for number, (size, nodes) in enumerate(options):
+        if nodes == "one":
+            found[number] = size * np.where(free >= size, prices, np.inf).min(axis=0, initial=np.inf)
+        else:
+            last = np.maximum((before < size).sum(axis=0) - 1, 0)
+            cost = spent[last, columns] + (size - before[last, columns]) * sorted_prices[last, columns]
+            found[number] = np.where(before[-1] + room[-1] >= size, cost, np.inf)
+    return found
 
 
 def owned(schedules: Mapping[JobId, Schedule], job: JobId, slot: int) -> int:

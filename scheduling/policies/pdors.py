@@ -15,7 +15,8 @@ from scheduling.sharing import Pool, most, next_size, settle
 from scheduling.types import Job, JobId, Plan, Snapshot
 
 BIDS_PER_TURN = 50
-"""More newcomers than this bid in the next turn: a turn must not take long."""
+CELLS_PER_TURN = 2_000_000
+"""More newcomers than this, or than look at so many nodes and slots, bid in the next turn: a turn must not take long."""
 PAYS_WITHIN_SECONDS = 300.0
 """A job grows into what nobody booked if it makes up for the interruption in this time."""
 
@@ -136,10 +137,11 @@ class Pdors:
         declined = {job.id: list(heard[job.id]) for job in waiting if job.id in heard and job.id not in book.schedules}
         bidders = [job for job in waiting if job.id not in book.schedules and job.id not in declined]
         bidders = sorted(trading + bidders, key=lambda job: (job.deadline is None, -self._density(job), job.turn))
+        heard_now = max(1, min(BIDS_PER_TURN, CELLS_PER_TURN // max(1, book.sold.size)))
         if bidders:
             low, high = self._range([*running, *waiting], snapshot.now)
             market = Market(book, snapshot.now, self.slot_seconds, low, high, self.quanta, self.solver, seed=book.first)
-            for job in bidders[:BIDS_PER_TURN]:
+            for job in bidders[:heard_now]:
                 book.release(job.id)
                 bid = market.bid(job, self.worth(job), max(job.min_gpus, most(job)))
                 if (bid.payoff > 0 or job.running) and bid.schedule and book.sell(job.id, bid.schedule):
@@ -148,7 +150,7 @@ class Pdors:
                     self._keep(job, book, job.min_gpus)
                 else:
                     declined[job.id] = [bid.worth, bid.cost] if bid.schedule else []
-        return declined, [job for job in bidders[BIDS_PER_TURN:] if job.waiting]
+        return declined, [job for job in bidders[heard_now:] if job.waiting]
 
     def _keep(self, job: Job, book: Book, size: int) -> None:
         """Books what it has, or a part of that, until its end: nobody can know better."""

@@ -173,6 +173,12 @@ def test_the_schedule_is_the_best_of_all(data: Any) -> None:
     assert market.bid(job, worth, 3).payoff == pytest.approx(_by_brute_force(market, job, worth))
 
 
+def _cheapest(prices: Any, free: Any, size: int, nodes: str) -> float:
+    every = (some for some in product(*(range(int(gpus) + 1) for gpus in free)) if sum(some) == size)
+    fits = [some for some in every if nodes == "many" or max(some) == size]
+    return min((float(np.dot(some, prices)) for some in fits), default=np.inf)
+
+
 def _by_brute_force(market: Market, job: Any, worth: Worth) -> float:
     assert job.work and job.speed
     options = [
@@ -188,7 +194,7 @@ def _by_brute_force(market: Market, job: Any, worth: Worth) -> float:
         for slot, option in enumerate(choice):
             if option is None:
                 continue
-            cost += float(booking._costs(prices[:, slot : slot + 1], free[:, slot : slot + 1], *option)[0])
+            cost += _cheapest(prices[:, slot], free[:, slot], *option)
             done += int(job.speed.speeds[option[0] - 1] * SLOT / (work / quanta) + 1e-9)
         used = [slot for slot, option in enumerate(choice) if option]
         gaps = bool(used) and len(used) != used[-1] - used[0] + 1
