@@ -49,7 +49,9 @@ def test_it_answers_with_gpus_per_node_and_leaves_out_who_waits() -> None:
 def test_what_it_takes_from_one_it_gives_to_another_in_the_same_answer() -> None:
     elastic = policy("elastic_fifo", grow_after_seconds=0)
     assert elastic.answer(ask(0, job("x", asked_gpus=4))) == {"alloc": {"x": {"a": 4}}}
-    answer = elastic.answer(ask(60, job("x", asked_gpus=4, now_on={"a": 4}, served_gpu_s=240), job("y", 2, 2, submitted=50)))
+    answer = elastic.answer(
+        ask(60, job("x", asked_gpus=4, now_on={"a": 4}, served_gpu_s=240), job("y", 2, 2, submitted=50))
+    )
     assert answer == {"alloc": {"x": {"a": 2}, "y": {"a": 2}}}
 
 
