@@ -7,7 +7,8 @@ import numpy as np
 
 from scheduling import allot, estimates
 from scheduling.params import param
-from scheduling.rearrange import carry_out, choose, recall, remember
+from scheduling.pursue import carry_out, recall, remember
+from scheduling.rearrange import choose
 from scheduling.types import Job, Plan, Snapshot
 
 MARGIN = 1.5

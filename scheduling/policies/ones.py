@@ -9,7 +9,8 @@ import numpy as np
 from scheduling import allot, estimates, placement
 from scheduling.allot import Candidate, Question
 from scheduling.params import param
-from scheduling.rearrange import carry_out, choose, recall, remember, world
+from scheduling.pursue import carry_out, recall, remember, world
+from scheduling.rearrange import choose
 from scheduling.types import JobId, Placement, Plan, Snapshot
 
 POPULATION = 16

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 
 from scheduling import allot
 from scheduling.check import violations
-from scheduling.policies.goodput import Genetic, Goodput, Program
+from scheduling.policies.goodput import Goodput
+from scheduling.program import Genetic, Program
 from scheduling.types import Curve, Estimate, Job, Limit, Plan, Snapshot
 from tests.scheduling.strategies import snapshots
 from tests.scheduling.worlds import NOW, World, draw, running, sizes, waiting

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.check import violations
-from scheduling.rearrange import Bins, best_fit, carry_out, rearrange, recall, relabel, remember
+from scheduling.pursue import carry_out, recall, remember
+from scheduling.rearrange import Bins, best_fit, rearrange, relabel
 from scheduling.types import Job, Placement, Snapshot
 from tests.scheduling.strategies import snapshots
 from tests.scheduling.worlds import World, draw, running, waiting

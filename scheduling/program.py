@@ -1,0 +1,239 @@
+"""One option for each job, the largest sum of values: exactly by an integer program, greedily, or by a genetic search."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_matrix
+
+from scheduling import placement
+from scheduling.allot import Question
+from scheduling.pursue import world
+from scheduling.types import JobId, Placement, Snapshot
+from scheduling.worth import Fleet, Option, Preferences, Worth
+
+COLUMNS = 20_000
+"""A larger integer program takes more than a second: then it is solved greedily."""
+GAP = 1e-3
+NODES = 200
+"""The solver is bounded by a gap and by branches, not by a clock: equal snapshots get equal plans."""
+ROUNDS = 3
+POPULATION, GENERATIONS = 100, 100
+CELLS = 30_000_000
+"""Of the genetic search in all: fewer generations for more jobs."""
+
+
+class Program:
+    """One option per job, at most so many GPUs per kind and limit, the largest sum of values."""
+
+    def __init__(self, policy: Preferences, snapshot: Snapshot, question: Question) -> None:
+        self.policy, self.snapshot, self.question = policy, snapshot, question
+        self.fleet = Fleet(snapshot, question)
+        self.worths = [Worth(policy, candidate, snapshot.now, self.fleet) for candidate in question.candidates]
+        self.options = [worth.options() for worth in self.worths]
+        self.row_of = {kind: row for row, kind in enumerate(self.fleet.kinds)}
+        self.room = [self.fleet.gpus[kind] for kind in self.fleet.kinds]
+        self.limits = self._limits()
+
+    def _limits(self) -> dict[JobId, list[int]]:
+        """Which rows each limited job counts in; a limit that is exceeded already only forbids more."""
+        found: dict[JobId, list[int]] = defaultdict(list)
+        later = self.question.later
+        known = {worth.job.id: worth.job for worth in self.worths}
+        for limit in later.limits:
+            others = sum(placement.total(later.held.get(id, {})) for id in limit.jobs if id not in known)
+            held = sum(known[id].gpus for id in limit.jobs if id in known)
+            self.room.append(max(limit.max_gpus - limit.elsewhere - others, held))
+            for id in limit.jobs:
+                found[id].append(len(self.room) - 1)
+            if held > limit.max_gpus - limit.elsewhere - others:
+                self.options = [
+                    [option for option in options if option.gpus <= worth.job.gpus or worth.job.id not in limit.jobs]
+                    for worth, options in zip(self.worths, self.options, strict=True)
+                ]
+        return found
+
+    def worth(self, target: Mapping[JobId, Placement]) -> float:
+        return sum(worth.value(target.get(worth.job.id, {})) for worth in self.worths)
+
+    def solve(self, solver: str) -> list[Option]:
+        """For each candidate the option that is best for all together."""
+        if not self.worths:
+            return []
+        columns = sum(map(len, self.options))
+        greedy = solver == "greedy" or self.policy.preset == "optimus" or columns > COLUMNS
+        picks = None
+        if solver == "genetic" and not greedy:
+            picks = Genetic(self).search([self.stay(), self.greedy()])
+        elif not greedy:
+            picks = self.exactly()
+        if picks is None:
+            picks = self.greedy()
+        return [options[pick] for options, pick in zip(self.options, picks, strict=True)]
+
+    def stay(self) -> list[int]:
+        """Everybody keeps what it has."""
+        now = [(worth.job.gpus, None) for worth in self.worths]
+        return [
+            next(pick for pick, option in enumerate(options) if (option.gpus, option.kind) == held)
+            for options, held in zip(self.options, now, strict=True)
+        ]
+
+    def uses(self, number: int, option: Option) -> list[tuple[int, int]]:
+        """GPUs by row."""
+        used = [(self.row_of[kind], gpus) for kind, gpus in option.use.items() if gpus]
+        limits = self.limits.get(self.worths[number].job.id, ())
+        return used + [(row, option.gpus) for row in limits if option.gpus]
+
+    def exactly(self) -> list[int] | None:
+        """Sia's integer program, by HiGHS. None when it found nothing within its bounds."""
+        values: list[float] = []
+        starts = [0]
+        entries: list[tuple[int, int, float]] = []
+        jobs = len(self.worths)
+        for number, options in enumerate(self.options):
+            for option in options:
+                column = len(values)
+                values.append(option.value)
+                entries.append((number, column, 1.0))
+                entries += [(jobs + row, column, float(gpus)) for row, gpus in self.uses(number, option)]
+            starts.append(len(values))
+        rows, columns, numbers = zip(*entries, strict=True)
+        matrix = csr_matrix((numbers, (rows, columns)), shape=(jobs + len(self.room), len(values)))
+        least = np.concatenate((np.ones(jobs), np.full(len(self.room), -np.inf)))
+        most = np.concatenate((np.ones(jobs), self.room))
+        scale = max(1e-12, float(np.abs(values).max()))
+        found = milp(
+            -np.array(values) / scale,
+            integrality=np.ones(len(values)),
+            bounds=Bounds(0, 1),
+            constraints=LinearConstraint(matrix, least, most),
+            # Presolving takes longer than it saves here, and may write to the output of the program.
+            options={"mip_rel_gap": GAP, "node_limit": NODES, "presolve": False},
+        )
+        if found.x is None:
+            return None
+        picked = np.flatnonzero(found.x > 0.5)
+        return [int(column) - start for column, start in zip(picked, starts, strict=False)]
+
+    def greedy(self) -> list[int]:
+        """Whoever gains most per GPU gets more, one step of its concave hull at a time.
+
+        A job that keeps what it has is a step like any other; the first step decides of which kind its GPUs are.
+        """
+        picks = [0] * len(self.worths)
+        room = list(self.room)
+        for number, options in enumerate(self.options):
+            self._use(room, number, options[0], 1)
+        heap = [entry for number in range(len(picks)) if (entry := self._step(number, 0))]
+        heapify(heap)
+        while heap:
+            _, number, pick = heappop(heap)
+            options = self.options[number]
+            self._use(room, number, options[picks[number]], -1)
+            if all(room[row] >= gpus for row, gpus in self.uses(number, options[pick])):
+                picks[number] = pick
+            self._use(room, number, options[picks[number]], 1)
+            if picks[number] == pick:
+                entry = self._step(number, pick)
+            else:
+                entry = self._step(number, picks[number], below=options[pick].gpus)
+            if entry:
+                heappush(heap, entry)
+        self._polish(picks, room)
+        return picks
+
+    def _polish(self, picks: list[int], room: list[int]) -> None:
+        """One job after the other takes the best option that the others leave: another kind, mostly."""
+        for _ in range(ROUNDS):
+            before = list(picks)
+            for number, options in enumerate(self.options):
+                self._use(room, number, options[picks[number]], -1)
+                for other in sorted(range(len(options)), key=lambda other: -options[other].value):
+                    if other == picks[number]:
+                        break
+                    if all(room[row] >= gpus for row, gpus in self.uses(number, options[other])):
+                        picks[number] = other
+                        break
+                self._use(room, number, options[picks[number]], 1)
+            if picks == before:
+                return
+
+    def _use(self, room: list[int], number: int, option: Option, sign: int) -> None:
+        for row, gpus in self.uses(number, option):
+            room[row] -= sign * gpus
+
+    def _step(self, number: int, pick: int, below: int = 1 << 30) -> tuple[float, int, int] | None:
+        """The next option with more GPUs (of its kind, once it has one) that gains most per GPU."""
+        options = self.options[number]
+        here = options[pick]
+        best: tuple[float, int, int] | None = None
+        for other, option in enumerate(options):
+            more = option.gpus - here.gpus
+            same = not here.gpus or here.use.keys() == option.use.keys()
+            if more > 0 and option.gpus < below and same and option.value > here.value:
+                entry = (-(option.value - here.value) / more, number, other)
+                best = entry if best is None or entry < best else best
+        return best
+
+
+class Genetic:
+    """Pollux's search, over options instead of nodes: placing is done later, and for all policies alike.
+
+    It begins with the present and the greedy plan. Begun with nothing, as published, it was far below greedy from about
+    40 jobs on: with p = -1 each job that it leaves without GPUs costs more than all others can gain.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        jobs = len(program.options)
+        most = max(map(len, program.options))
+        self.sizes = np.array([len(options) for options in program.options])
+        self.values = np.full((jobs, most), -np.inf)
+        self.use = np.zeros((len(program.room), jobs, most))
+        for number, options in enumerate(program.options):
+            for pick, option in enumerate(options):
+                self.values[number, pick] = option.value
+                for row, gpus in program.uses(number, option):
+                    self.use[row, number, pick] += gpus
+        self.room = np.array(program.room, dtype=float)
+        seed = int(world(program.snapshot), 16) ^ int(program.snapshot.now)
+        self.dice = np.random.default_rng(seed)
+
+    def search(self, seeds: Sequence[Sequence[int]], generations: int = GENERATIONS) -> list[int]:
+        jobs = len(self.sizes)
+        generations = min(generations, CELLS // (POPULATION * jobs) + 1)
+        alive = np.array([seeds[number % len(seeds)] for number in range(POPULATION)], dtype=np.int64)
+        for _ in range(generations):
+            mothers, fathers = self.dice.permutation(alive), self.dice.permutation(alive)
+            cut = self.dice.integers(0, jobs + 1, size=(POPULATION, 1))
+            children = np.where(np.arange(jobs) < cut, mothers, fathers)
+            other = self.dice.integers(0, self.sizes, size=children.shape)
+            children = np.where(self.dice.random(children.shape) < max(0.02, 1 / jobs), other, children)
+            everybody = np.concatenate((alive, self.repaired(children)))
+            fittest = np.argsort(-self.fitness(everybody), kind="stable")[:POPULATION]
+            alive = everybody[fittest]
+        return [int(pick) for pick in alive[0]]
+
+    def fitness(self, picks: NDArray[Any]) -> NDArray[Any]:
+        jobs = np.arange(picks.shape[1])
+        worth = self.values[jobs, picks].sum(axis=1)
+        over = sum((self.use[row][jobs, picks].sum(axis=1) > room).astype(float) for row, room in enumerate(self.room))
+        return np.where(np.asarray(over) > 0, -np.inf, worth)
+
+    def repaired(self, picks: NDArray[Any]) -> NDArray[Any]:
+        """Jobs in a random order keep what they drew while there is room; the others fall back to their least."""
+        jobs = np.arange(picks.shape[1])
+        order = self.dice.permuted(np.broadcast_to(jobs, picks.shape), axis=1)
+        fine = np.ones(picks.shape, dtype=bool)
+        for row, room in enumerate(self.room):
+            least = self.use[row][:, 0]
+            extra = np.maximum(self.use[row][jobs, picks] - least, 0)
+            used = np.cumsum(np.take_along_axis(extra, order, axis=1), axis=1)
+            late = np.take_along_axis(used > room - least.sum(), np.argsort(order, axis=1), axis=1)
+            fine &= ~late | (extra == 0)
+        return np.where(fine, picks, 0)
