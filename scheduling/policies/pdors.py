@@ -99,14 +99,15 @@ class Pdors:
         running = in_turn(job for job in snapshot.jobs if job.running)
         waiting = [job for job in in_turn(snapshot.jobs) if job.waiting and job.id not in pool.impossible]
         declined, unheard = self._trade(snapshot, book, running, waiting)
+        ahead = {job.id: number for number, job in enumerate(unheard)}
         order = self._count(book, pool, running, waiting)
         wanted = settle(snapshot, pool.count, PAYS_WITHIN_SECONDS)
         why = {
-            job.id: self._sentence(job, book, declined, unheard) for job in waiting if not wanted.get(job.id)
+            job.id: self._sentence(job, book, declined, ahead) for job in waiting if not wanted.get(job.id)
         } | pool.impossible
         batches = {job.id: estimates.batch(job, wanted.get(job.id, 0)) for job in order if job.free_speed}
         state = {"slot": slot, "book": book.to_json(), "declined": declined}
-        next_slot = snapshot.now if unheard else (slot + 1) * self.slot_seconds
+        next_slot = snapshot.now + 1 if unheard else (slot + 1) * self.slot_seconds
         return realise(snapshot, order, wanted, why=why, state=state, batches=batches, again_at=next_slot)
 
     def _trade(
@@ -222,7 +223,9 @@ class Pdors:
             _lend((*now, *later, *ahead), pool)
         return [*now, *later, *ahead, *others]
 
-    def _sentence(self, job: Job, book: Book, declined: Mapping[JobId, Sequence[float]], unheard: Sequence[Job]) -> str:
+    def _sentence(
+        self, job: Job, book: Book, declined: Mapping[JobId, Sequence[float]], ahead: Mapping[JobId, int]
+    ) -> str:
         if job.id in book.schedules:
             first = min(book.schedules[job.id])
             wait = max(0.0, (first - book.first) * self.slot_seconds)
@@ -230,8 +233,8 @@ class Pdors:
             if first > book.first:
                 return f"It has booked {reasons.gpus(count)} from the slot that begins in about {reasons.hours(wait)}."
             return f"It has booked {reasons.gpus(count)} for now, but others have not given them back yet."
-        if job in unheard:
-            return f"It has not bid yet: {reasons.jobs(unheard.index(job))} ahead of it."
+        if job.id in ahead:
+            return f"It has not bid yet: {reasons.jobs(ahead[job.id])} ahead of it."
         if not declined.get(job.id):
             hours = reasons.hours(self.horizon * self.slot_seconds)
             return f"In the next {hours} no GPUs it could use are left to book; it bids again in the next slot."
