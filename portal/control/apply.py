@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from portal.cluster.models import Gpu, Node
 from portal.control import runspec
+from portal.control.places import USABLE_GPU, is_open
 from portal.control.runspec import Part
-from portal.control.snapshot import USABLE_GPU, is_open
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, StopReason
 from portal.wake import wake_node

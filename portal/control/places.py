@@ -1,0 +1,128 @@
+"""Where jobs can run: the lab's nodes, what is ready on them, and why a job can start on none."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count, Q
+
+from portal.cluster.models import LIVE_NODE, Gpu, Node, NodeEnvironment
+from portal.cluster.services import is_online
+
+USABLE_GPU = Q(healthy=True, present=True)
+
+
+@dataclass
+class Nodes:
+    """The lab's machines, with what they can run."""
+
+    rows: list[Node]
+    gpus: Mapping[int, int]
+    """Healthy and present ones, by node."""
+    kinds: Mapping[int, str]
+    """The model of most of them."""
+    environments: Mapping[int, Mapping[int, NodeEnvironment]]
+    """By environment, then node."""
+    open: frozenset[int]
+    names: Mapping[int, str]
+    closed: Mapping[int, str]
+    """Why not, by node: name and clause."""
+    out_of_reach: frozenset[int]
+    """They do not say where containers of other nodes reach theirs."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where jobs of one environment can run."""
+
+    ready: frozenset[int]
+    """Open nodes on which it is ready."""
+    ids: frozenset[str]
+    """The same, as a policy names them."""
+    reach_each_other: bool
+
+
+def is_open(node: Node, now: datetime) -> bool:
+    """May it be given new work."""
+    return not why_closed(node, now)
+
+
+def why_closed(node: Node, now: datetime) -> str:
+    """What keeps new work from it, after its name in a sentence; empty when nothing does."""
+    if node.removed_at is not None or node.approved_at is None:
+        return "is not part of the lab"
+    if node.draining:
+        return "is being drained"
+    if node.cordoned:
+        return "takes no new work by an admin's decision"
+    if not is_online(node, now):
+        return "has not been heard of for a while"
+    if not node.ready:
+        return "is still starting"
+    return next((f"is unfit: {problem.get('text')}" for problem in node.problems if problem.get("blocking")), "")
+
+
+def read_nodes(now: datetime) -> Nodes:
+    rows = list(Node.objects.filter(LIVE_NODE, approved_at__isnull=False).order_by("name"))
+    usable = Gpu.objects.filter(USABLE_GPU, node__in=rows).values_list("node", "model").annotate(n=Count("pk"))
+    gpus: Counter[int] = Counter()
+    kinds: dict[int, str] = {}
+    for node_id, kind, count in usable.order_by("node", "-n", "model"):
+        gpus[node_id] += count
+        kinds.setdefault(node_id, kind)
+    environments: dict[int, dict[int, NodeEnvironment]] = defaultdict(dict)
+    for row in NodeEnvironment.objects.filter(node__in=rows):
+        environments[row.environment_id][row.node_id] = row
+    closed = {node.pk: f"{node.name} {why}" for node in rows if (why := why_closed(node, now))}
+    return Nodes(
+        rows=rows,
+        gpus=gpus,
+        kinds=kinds,
+        environments=environments,
+        open=frozenset(node.pk for node in rows if node.pk not in closed),
+        names={node.pk: node.name for node in rows},
+        closed=closed,
+        out_of_reach=frozenset(node.pk for node in rows if not node.facts.get("ring_address")),
+    )
+
+
+def places_of(nodes: Nodes, environment: int) -> Places:
+    prepared = nodes.environments.get(environment, {})
+    ready = frozenset(
+        node for node, row in prepared.items() if node in nodes.open and row.state == NodeEnvironment.State.READY
+    )
+    return Places(ready, frozenset(map(str, ready)), nodes.out_of_reach.isdisjoint(ready))
+
+
+def why_nowhere(min_gpus: int, environment: int, title: str, nodes: Nodes, ready: frozenset[int]) -> str:
+    """Why it can start nowhere now, whatever the policy; empty when it can."""
+    if not nodes.rows:
+        return "No node has joined the lab yet. An admin can add one under Nodes."
+    lab = sum(nodes.gpus.values())
+    if min_gpus > lab:
+        return f"It needs {min_gpus} GPUs at once, but the lab has {lab}. Submit it with fewer, or ask an admin."
+    if not nodes.open:
+        return f"No node takes new work now: {'; '.join(list(nodes.closed.values())[:3]).rstrip('.')}."
+    if not ready:
+        return _not_ready(nodes, environment, title)
+    return ""
+
+
+def _not_ready(nodes: Nodes, environment: int, title: str) -> str:
+    """How far the node is that will have the environment first."""
+    State = NodeEnvironment.State  # noqa: N806
+    here = [row for node, row in nodes.environments.get(environment, {}).items() if node in nodes.open]
+    preparing = max(
+        (row for row in here if row.state == State.PREPARING), key=lambda row: row.progress_percent, default=None
+    )
+    if preparing is not None:
+        doing = f" ({preparing.detail})" if preparing.detail else ""
+        name = nodes.names[preparing.node_id]
+        return f"Its environment {title} is being prepared on node {name}: {preparing.progress_percent} %{doing}."
+    waiting = next((row for row in here if row.state == State.WAITING), None)
+    if waiting is not None or len(here) < len(nodes.open):
+        return f"Its environment {title} will be prepared on a node first."
+    failed = here[0]
+    why = f": {failed.detail}" if failed.detail else "."
+    return f"Its environment {title} could not be prepared on node {nodes.names[failed.node_id]}{why}"
