@@ -10,10 +10,11 @@ import pytest
 
 from portal.forecast import changes, words
 from portal.forecast.futures import live_on
+from portal.jobs.models import Job as JobRow
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fifo import Fifo
 from scheduling.simulate import Submission, assumed, simulate
-from scheduling.types import Estimate, Job, Node, Plan, Policy, Snapshot
+from scheduling.types import Estimate, Job, Node, Plan, Policy, Reservation, Snapshot
 
 NOW = 1_000_000.0
 
@@ -166,3 +167,17 @@ def test_only_what_is_clearly_sooner_in_nearly_every_future_counts(
     changed: tuple[float, ...], as_is: tuple[float, ...], sooner: bool
 ) -> None:
     assert changes.clearly_sooner(changed, as_is) is sooner
+
+
+def test_a_shorter_limit_fits_before_a_reservation() -> None:
+    # a: [. . . .]   in an hour all four are kept for carol
+    row = JobRow(time_limit_seconds=86_400, launcher="command", resumable=True, opportunistic=True)
+    job = waiting("7", 4, longest_seconds=86_400.0)
+    kept = Reservation("course", "a", 4, NOW + 3600, NOW + 7200, frozenset({"carol"}))
+    snapshot = replace(world(job), reservations=(kept,))
+    offered = list(changes._shorter(row, replace(job, id="8")))
+    answer = changes.what_helps(Fifo(), snapshot, job, offered)
+    assert [each.sentence for each in answer.helps] == [
+        "With at most 60 minutes instead of 24 hours it starts now. It is stopped after that."
+    ]
+    assert not answer.about_to_start
