@@ -8,7 +8,7 @@ from typing import Any
 
 from django.apps import apps
 from django.conf import settings
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Prefetch
 from django.utils import timezone
 
@@ -19,6 +19,7 @@ from portal.refused import Refused
 from portal.wake import wake_node, wake_scheduler
 
 JOIN_TOKEN_LIFETIME = timedelta(hours=1)
+TRIES = 5
 LIVE_ALLOCATIONS = "live_allocations"
 
 
@@ -69,8 +70,8 @@ def join(join_token: str, name: str, runtime: str, facts: dict[str, Any]) -> Joi
         Node.objects.filter(pk=row.node.pk).update(token_digest=digest(token))
         return Joined(row.node, token)
     now = timezone.now()
-    node = Node.objects.create(
-        name=_free_name(name),
+    node = _create(
+        name,
         runtime=runtime,
         token_digest=digest(token),
         approved_at=now if row.approves else None,
@@ -95,6 +96,17 @@ def check_runtime(runtime: str) -> None:
 def clean_name(name: str) -> str:
     """A machine's name for pages and sentences."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:64] or "node"
+
+
+def _create(name: str, **facts: Any) -> Node:
+    """Two machines of one name may join at the same moment, with a token each: the later one takes the next name."""
+    for _ in range(TRIES):
+        try:
+            with transaction.atomic():
+                return Node.objects.create(name=_free_name(name), **facts)
+        except IntegrityError:
+            continue
+    raise Refused(f"Too many machines called {name} join at once. Try again in a moment.", "conflict")
 
 
 def _free_name(name: str) -> str:

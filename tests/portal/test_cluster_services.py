@@ -105,3 +105,13 @@ def test_looking_at_all_nodes_costs_the_same_few_queries(django_assert_num_queri
             if services.holder(gpu)
         ]
     assert held == ["alice"] * 10
+
+
+def test_of_two_machines_that_join_at_once_under_one_name_the_later_takes_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Node.objects.create(name="alpha", runtime="docker", token_digest="other")
+    looks = iter([lambda name: name, services._free_name])
+    monkeypatch.setattr(services, "_free_name", lambda name: next(looks)(name))
+    joined = services.join(services.issue_join_token(None), name="alpha", runtime="docker", facts={})
+    assert joined.node.name == "alpha-2"
