@@ -39,6 +39,9 @@ class PolicySerializer(serializers.Serializer[Any]):
 
 
 class ConfigSerializer(serializers.ModelSerializer[SchedulerConfig]):
+    id = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="Null before anybody chose: the default decides."
+    )
     created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
 
     class Meta:

@@ -19,6 +19,7 @@ PAGES = {
     "job-running": "/jobs/{running}/",
     "job-failed": "/jobs/{failed}/",
     "nodes": "/nodes/",
+    "reservations": "/reservations/",
     "policy": "/admin/policy/?policy=tiresias",
     "policy-preview": "/admin/policy/preview/?policy=fifo",
 }

@@ -112,6 +112,7 @@ NEW_JOB = {
     "time_unit": 3600,
     "retries": 0,
     "priority": 0,
+    "tier": "standard",
     "key": "tour",
     "environment": "{environment}",
 }
