@@ -4,6 +4,7 @@ from typing import Any
 
 from django import forms
 from django.contrib.auth.models import Group
+from django.db.models import Count, Q
 
 from portal.accounts.models import User
 from portal.cluster.models import LIVE_NODE, Node
@@ -11,11 +12,16 @@ from portal.cluster.models import LIVE_NODE, Node
 LOCAL = "%Y-%m-%dT%H:%M"
 
 
+class NodeField(forms.ModelChoiceField):
+    def label_from_instance(self, node: Any) -> str:
+        return f"{node.name} ({node.usable} GPU{'s' * (node.usable != 1)})"
+
+
 class ReservationForm(forms.Form):
     """Times are the server's time zone, which the page names."""
 
     name = forms.CharField(max_length=80, label="What for", help_text="Everybody sees it in the calendar.")
-    node = forms.ModelChoiceField(Node.objects.none(), empty_label=None)
+    node = NodeField(Node.objects.none(), empty_label=None)
     gpus = forms.IntegerField(min_value=1, max_value=1000, initial=1, label="GPUs")
     start = forms.DateTimeField(
         label="From", input_formats=[LOCAL], widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format=LOCAL)
@@ -31,7 +37,11 @@ class ReservationForm(forms.Form):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         fields: Any = self.fields
-        fields["node"].queryset = Node.objects.filter(LIVE_NODE, approved_at__isnull=False).order_by("name")
+        fields["node"].queryset = (
+            Node.objects.filter(LIVE_NODE, approved_at__isnull=False)
+            .annotate(usable=Count("gpus", filter=Q(gpus__healthy=True, gpus__present=True)))
+            .order_by("name")
+        )
         fields["groups"].queryset = Group.objects.order_by("name")
 
     def clean_users(self) -> list[User]:

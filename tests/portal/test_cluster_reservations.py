@@ -148,6 +148,7 @@ def test_admins_reserve_and_cancel_on_the_page(ada: User) -> None:
         "users": "ada",
     }
     wrong = client.post("/reservations/", {**form, "gpus": 9, "users": "ada"})
+    assert "alpha (4 GPUs)" in client.get("/reservations/").content.decode()
     assert wrong.status_code == 400 and "only 4 of 4 GPUs" in wrong.content.decode()
     assert client.post("/reservations/", form).status_code == 302
     row = Reservation.objects.get()
