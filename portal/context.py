@@ -15,7 +15,7 @@ MAIN = (
     ("projects:list", "Projects", "folder", "/projects/"),
     ("jobs:list", "Jobs", "jobs", "/jobs/"),
     ("projects:gallery", "Gallery", "star", "/gallery/"),
-    ("cluster:nodes", "Nodes", "node", "/nodes/"),
+    ("cluster:nodes", "Nodes", "node", ("/nodes/", "/reservations/")),
     ("usage:usage", "Usage", "chart", "/usage/"),
 )
 ADMIN = ("control:admin", "Admin", "gear", "/admin/")
@@ -50,7 +50,7 @@ def _has_process_node() -> bool:
     return Node.objects.filter(LIVE_NODE, runtime=Node.Runtime.PROCESS).exists()
 
 
-def _entry(place: tuple[str, str, str, str], path: str) -> Entry:
+def _entry(place: tuple[str, str, str, str | tuple[str, ...]], path: str) -> Entry:
     name, text, icon, prefix = place
     current = path == prefix if prefix == "/" else bool(prefix) and path.startswith(prefix)
     return Entry(reverse(name), text, icon, current)

@@ -30,7 +30,7 @@ def main(lines: int = 4000) -> dict[str, Any]:
     from django.utils import timezone
 
     from portal.accounts.models import User
-    from portal.cluster.models import Environment, NodeEnvironment
+    from portal.cluster.models import Environment, NodeEnvironment, Reservation
     from portal.jobs import lifecycle, services
     from portal.jobs.models import Attempt, Job
     from portal.projects.models import Membership
@@ -92,6 +92,11 @@ def main(lines: int = 4000) -> dict[str, Any]:
     NodeEnvironment.objects.create(
         node=small, environment=torch, state="preparing", progress_percent=62, detail="building the Horovod wheel"
     )
+
+    course = Reservation.objects.create(
+        name="Deep learning course", node=big, gpus=2, start=now + timedelta(hours=20), end=now + timedelta(hours=24)
+    )
+    course.users.set([bob])
 
     def job(project: Any, name: str, **fields: Any) -> Job:
         return world.make_job(project, name=name, environment=torch, **fields)
