@@ -25,7 +25,7 @@
 Everything is decided by its arguments: no clock, no dice. A ``clock`` is passed in to time the decisions.
 """
 
-from scheduling.simulate.engine import Loss, Options, Submission
+from scheduling.simulate.inputs import Loss, Options, Submission
 from scheduling.simulate.result import JobResult, Result, Spread, Summary
 from scheduling.simulate.settle import Refused, settle
 from scheduling.simulate.simulation import accounts_of, simulate

@@ -11,114 +11,22 @@ were measured in: see ``rounds``.
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from operator import attrgetter
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from scheduling.check import violations
 from scheduling.decide import decide
+from scheduling.simulate.inputs import Loss, Options, Submission
 from scheduling.simulate.ledger import Ledger
+from scheduling.simulate.live import Live
 from scheduling.simulate.result import JobResult, Outcome, Result
 from scheduling.simulate.settle import Refused, base_of, clean
-from scheduling.simulate.truth import Run, Truth
-from scheduling.types import Account, Job, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Reservation, Snapshot
+from scheduling.types import Account, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Reservation, Snapshot
 
 IDLE_TURNS = 300
 """So many turns without anything under way, and those who wait would wait for ever."""
 NEVER = float("inf")
 MOST_TICK = 3600.0
-
-NAMES = [item.name for item in fields(Job)]
-EVERYTHING = attrgetter(*NAMES)
-"""With it a job with new facts is made three times as fast as by ``replace``: that is half the time of a simulation."""
-SERVED, RUN_SECONDS, RESTARTS, LOST, WORK, SPEED, FREE_SPEED, PROGRESS, BATCH = map(
-    NAMES.index,
-    (
-        "served_gpu_seconds", "run_seconds", "restarts", "lost_gpu_seconds_if_stopped",
-        "work", "speed", "free_speed", "progress", "batch",
-    ),
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A job that comes at ``job.submitted_at``, or is there already, waiting, or running on ``job.now_on``."""
-
-    job: Job
-    truth: Truth
-    start_seconds: float = 0.0
-    """From its first GPUs to its first step; later starts take ``job.restart_seconds``."""
-    checkpoint_seconds: float | None = None
-    """It saves this often, and a stop loses what came since. None: it saves when it is told to stop."""
-    movable: bool = False
-    """It may change all its GPUs at once, at the price of a restart: it has no base."""
-    cancelled_at: float | None = None
-    """When its owner gave up, whether it had started or not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """A node is lost, with all that runs on it, and comes back empty."""
-
-    node: NodeId
-    at: float
-    back_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    release_seconds: float = 10.0
-    """From asking GPUs back to their being free: the class measured on real containers."""
-    tick_seconds: float = 300.0
-    """A policy that does not say when time alone may change its mind (``Plan.again_at``) is asked this long after the
-    last turn, and then, as long as nothing happens, after twice as long each time, up to an hour."""
-    window_seconds: float = 0.0
-    """What happens within so many seconds of the first event is decided together, at their end: months go faster."""
-    losses: Sequence[Loss] = ()
-    until: float | None = None
-    """The clock stops here; what has not ended by then is unfinished."""
-    round_seconds: float | None = None
-    """Decide at each multiple of it only, with GPUs given back at once; see ``rounds``."""
-    placement: Literal["own", "larger first", "queue order"] = "own"
-    """In rounds: the policy's own, or that of the reference simulators, emptiest node first."""
-    used_days: int = 14
-    """How far back ``Account.used`` reaches."""
-    state: Mapping[str, Any] = field(default_factory=dict)
-    """The policy's memory at the beginning."""
-
-
-@dataclass(slots=True, eq=False)
-class Live:
-    """A job in the system. What changes only by the clock is brought up to date by ``Engine.touch``."""
-
-    submission: Submission
-    job: Job
-    run: Run
-    at: float
-    """Everything below is as of then."""
-    active_area: float
-    """The integral of jobs in the system when it came."""
-    leaving: int = 0
-    chosen: int = 0
-    """The batch that the policy chose; 0 while it leaves that to the job."""
-    trains_from: float = 0.0
-    version: int = 0
-    attempts: int = 0
-    served: float = 0.0
-    paused: float = 0.0
-    """GPU-seconds held without training."""
-    lost: float = 0.0
-    since_saved: float = 0.0
-    """GPU-seconds trained since the last checkpoint."""
-    saved: Any = None
-    saved_at: float = 0.0
-    run_seconds: float = 0.0
-    served_before: float = 0.0
-    """What the snapshot it came from says of the time before the simulation."""
-    preemptions: int = 0
-    resizes: int = 0
-    fresh: bool = True
-    """Its ``job`` is as of ``at``."""
 
 
 class Engine:
@@ -281,7 +189,7 @@ class Engine:
             if live.at != self.now and (live.job.now_on or live.leaving):
                 self.touch(live)
             if not live.fresh:
-                self.refresh(live)
+                live.refresh()
             jobs.append(live.job)
         for id in self.stale:
             self.nodes[id] = replace(self.nodes[id], free=self.free[id], leaving=self.leaving[id])
@@ -455,41 +363,9 @@ class Engine:
             trained = min(seconds, max(0.0, self.now - live.trains_from)) if gpus else 0.0
             live.paused += billed - trained * gpus
             if trained > 0:
-                self.train(live, trained, gpus)
+                live.train(self.now, trained, gpus)
             live.fresh = False
         live.at = self.now
-
-    def train(self, live: Live, seconds: float, gpus: int) -> None:
-        job = live.job
-        every = live.submission.checkpoint_seconds
-        if every is not None:
-            saves = int((self.now - live.saved_at) / every)
-            if saves > 0:
-                before = seconds - (self.now - live.saved_at - saves * every)
-                if before > 0:
-                    live.run.advance(before, job.now_on, live.chosen)
-                    seconds -= before
-                live.saved, live.since_saved = live.run.save(), 0.0
-                live.saved_at += saves * every
-        live.run.advance(seconds, job.now_on, live.chosen)
-        live.since_saved += seconds * gpus
-
-    def refresh(self, live: Live) -> None:
-        """Writes the facts of now into its ``Job``."""
-        job = live.job
-        known = live.run.known(job.now_on, live.chosen)
-        facts = list(EVERYTHING(job))
-        facts[SERVED] = live.served_before + live.served
-        facts[RUN_SECONDS] = live.run_seconds
-        facts[RESTARTS] = max(0, live.attempts - 1)
-        facts[LOST] = 0.0 if live.submission.checkpoint_seconds is None else live.since_saved
-        facts[WORK] = known.work
-        facts[SPEED] = known.speed
-        facts[FREE_SPEED] = known.free_speed
-        facts[PROGRESS] = known.progress
-        facts[BATCH] = known.batch or job.batch
-        live.job = Job(*facts)
-        live.fresh = True
 
     def schedule(self, live: Live) -> None:
         """When it will end if nothing changes."""

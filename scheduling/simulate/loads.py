@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduling.simulate.engine import Submission
+from scheduling.simulate.inputs import Submission
 from scheduling.simulate.truth import Knowledge, Plain
 from scheduling.types import Curve, Job
 

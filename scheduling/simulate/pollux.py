@@ -25,7 +25,7 @@ import numpy as np
 from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 
 from scheduling.performance import Batches, Stats
-from scheduling.simulate.engine import Submission
+from scheduling.simulate.inputs import Submission
 from scheduling.simulate.learning import Lessons
 from scheduling.simulate.truth import Knowledge, Known
 from scheduling.types import Curve, Estimate, Job, NodeId, Placement

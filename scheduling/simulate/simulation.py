@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
-from scheduling.simulate.engine import Engine, Options, Submission
+from scheduling.simulate.engine import Engine
+from scheduling.simulate.inputs import Options, Submission
 from scheduling.simulate.result import Result
 from scheduling.simulate.rounds import in_rounds
 from scheduling.types import Account, Limit, Node, Plan, Policy, Reservation, Snapshot

@@ -19,7 +19,7 @@ from typing import Any
 
 from scheduling import estimates
 from scheduling.simulate import pollux
-from scheduling.simulate.engine import Submission
+from scheduling.simulate.inputs import Submission
 from scheduling.simulate.pollux import Mode
 from scheduling.simulate.truth import Knowledge, Plain, lasts, linear
 from scheduling.types import Curve, Job
