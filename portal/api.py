@@ -22,6 +22,7 @@ from portal.jobs.api import Attempts, Events, Jobs
 from portal.jobs.log_api import Log, Outputs, Streams
 from portal.projects.api import Code, Gallery, Members, Projects
 from portal.usage.api import LedgerReport, UsageReport
+from portal.whatif.api import Simulations
 
 
 def at(address: str, viewset: type[ViewSetMixin], *, pages: bool = True, **methods: str) -> URLPattern:
@@ -106,6 +107,9 @@ v1 = [
     path("policy/undo/", PolicyUndo.as_view(), name="policy-undo"),
     at("policy/history/", PolicyHistory, get="list"),
     at("cycles/", Cycles, get="list"),
+    at("simulations/", Simulations, get="list", post="create"),
+    at("simulations/<int:pk>/", Simulations, get="retrieve"),
+    at("simulations/<int:pk>/cancel/", Simulations, post="cancel"),
     path("policies/", Policies.as_view(), name="policies"),
 ]
 

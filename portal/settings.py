@@ -143,6 +143,7 @@ INSTALLED_APPS = [
     "portal.usage",
     "portal.control",
     "portal.forecast",
+    "portal.whatif",
 ]
 
 MIDDLEWARE = [

@@ -14,6 +14,7 @@ urlpatterns = [
     path("", include("portal.usage.urls")),
     path("", include("portal.control.urls")),
     path("", include("portal.forecast.urls")),
+    path("", include("portal.whatif.urls")),
 ]
 
 handler400 = "portal.errors.bad_request"

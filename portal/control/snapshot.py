@@ -3,7 +3,7 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple, Self, cast
@@ -103,6 +103,26 @@ def take(
         accounts=tuple(_accounts(rows, holdings, limits, names, history, now.timestamp())),
         state=state or {},
         reservations=tuple(_reservations(now)),
+    )
+
+
+def of_the_past(rows: list["Row"], since: datetime, history: History) -> types.Snapshot:
+    """Jobs of any time as a policy sees them when they come, before anything of them has run: for simulations.
+
+    Limits, weights and what is known of programs are those of now, reservations all that were on since ``since``,
+    what accounts have used is as of then. There are no nodes, and no job is tied to any.
+    """
+    history.refresh(since)
+    names, limits, expert = _Names.read(rows), limits_in_force(), _Expert(history)
+    nowhere = Nodes([], {}, {}, {}, frozenset(), {}, {}, frozenset())
+    anywhere = Places(frozenset(), frozenset(), True)
+    return types.Snapshot(
+        now=since.timestamp(),
+        nodes=(),
+        jobs=tuple(replace(_job(row, None, nowhere, anywhere, Past(), "", names, expert), nodes=None) for row in rows),
+        limits=tuple(_limits(rows, {}, limits)),
+        accounts=tuple(_accounts(rows, {}, limits, names, history, since.timestamp())),
+        reservations=tuple(_reservations(since)),
     )
 
 

@@ -22,6 +22,7 @@ from portal.accounts.models import ApiToken
 from portal.cluster.models import Reservation
 from portal.jobs.models import LogStream
 from portal.projects.models import Membership
+from portal.whatif import services as whatif
 from tests.laws.people import ROLES, World
 
 # Pages
@@ -92,6 +93,7 @@ def names(world: World) -> dict[str, Any]:
         "container": world.running.attempts.get().containers.get().name,
         "sha256": world.code.sha256,
         "reservation": reserve(world).pk,
+        "simulation": whatif.ask(world.ada, 7, [("srjf", {})]).pk,
     }
 
 
@@ -253,6 +255,14 @@ TABLE: dict[str, list[Visit]] = {
         post("/admin/policy/preview/?policy=fifo", "302 404 404 404 404 409", ticket="x"),
     ],
     "admin/policy/undo/": [post("/admin/policy/undo/", "302 404 404 404 404 302-", config=1)],
+    "admin/simulations/": [get("/admin/simulations/", ADMINS)],
+    "admin/simulations/new": [
+        get("/admin/simulations/new", ADMINS),
+        get("/admin/simulations/new?policy=nothing", "302 404 404 404 404 404"),
+        post("/admin/simulations/new", DONE_BY_ADMINS, days=7, policy="fifo"),
+    ],
+    "admin/simulations/<int:pk>/": [get("/admin/simulations/{simulation}/", ADMINS)],
+    "admin/simulations/<int:pk>/cancel": [post("/admin/simulations/{simulation}/cancel", DONE_BY_ADMINS)],
     "admin/nodes/": [get("/admin/nodes/", ADMINS)],
     "admin/nodes/add": [post("/admin/nodes/add", ADMINS)],
     "admin/nodes/(?P<pk>[0-9]{1,18})/(?P<what>approve|cordon|drain|resume|remove)": [
@@ -384,6 +394,12 @@ TABLE: dict[str, list[Visit]] = {
     "api/v1/policy/history/": [get("/api/v1/policy/history/", API_ADMINS)],
     "api/v1/cycles/": [get("/api/v1/cycles/", API_ADMINS)],
     "api/v1/policies/": [get("/api/v1/policies/", API_MEMBERS)],
+    "api/v1/simulations/": [
+        get("/api/v1/simulations/", API_ADMINS),
+        post("/api/v1/simulations/", "401 404 404 404 404 201", policies=[{"policy": "round_robin"}]),
+    ],
+    "api/v1/simulations/<int:pk>/": [get("/api/v1/simulations/{simulation}/", API_ADMINS)],
+    "api/v1/simulations/<int:pk>/cancel/": [post("/api/v1/simulations/{simulation}/cancel/", API_ADMINS)],
     # what only a node's token opens; test_nodes_see_their_own_work_only visits with those
     "agent/v1/join": [
         post("/agent/v1/join", "403 403 403 403 403 403", join_token="x", name="n", runtime="docker", facts={})

@@ -1,0 +1,161 @@
+"""From simulated and real jobs to the few figures that are compared."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from portal.whatif.history import Lived, World
+from scheduling.simulate import Result, Spread
+from scheduling.simulate.result import SHORT_SECONDS, UNFAIR, JobResult
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One job in one world."""
+
+    owner: str
+    group: str
+    compared: bool
+    turnaround: float | None
+    waiting: float | None
+    """None also for one that had started before the window."""
+    rho: float | None
+    gpu_seconds: float
+    lost_gpu_seconds: float
+    preemptions: int
+    restarts: int
+    resizes: int
+
+
+def really(world: World) -> list[Outcome]:
+    alone = _alone(world)
+    return [
+        Outcome(
+            owner=job.owner,
+            group=job.group,
+            compared=job.compared,
+            turnaround=turnaround,
+            waiting=_waiting(job, world, job.first_started),
+            rho=_rho(turnaround, alone(job, turnaround)) if turnaround is not None else None,
+            gpu_seconds=job.gpu_seconds,
+            lost_gpu_seconds=job.lost_gpu_seconds,
+            preemptions=job.preemptions,
+            restarts=job.restarts,
+            resizes=job.resizes,
+        )
+        for job in world.jobs
+        for turnaround in [job.ended - job.submission.job.submitted_at if job.ended is not None else None]
+    ]
+
+
+def simulated(world: World, result: Result) -> list[Outcome]:
+    rows = {row.id: row for row in result.jobs}
+    return [_simulated(world, job, rows[job.submission.job.id]) for job in world.jobs]
+
+
+def _simulated(world: World, job: Lived, row: JobResult) -> Outcome:
+    part = _within(world, row)
+    return Outcome(
+        owner=job.owner,
+        group=job.group,
+        compared=job.compared,
+        turnaround=row.turnaround,
+        waiting=_waiting(job, world, row.first_started_at),
+        rho=_rho(row.turnaround, row.alone_seconds) if row.turnaround is not None else None,
+        gpu_seconds=row.gpu_seconds * part,
+        lost_gpu_seconds=row.lost_gpu_seconds * part,
+        preemptions=row.preemptions,
+        restarts=max(0, row.restarts - job.submission.job.restarts),
+        resizes=row.resizes,
+    )
+
+
+def _within(world: World, row: JobResult) -> float:
+    """The part of what it held that was held before the window's end; the simulation goes on until all have ended."""
+    if row.first_started_at is None or row.ended_at is None or row.ended_at <= world.end:
+        return 1.0
+    begins = max(world.start, row.first_started_at)
+    return max(0.0, world.end - begins) / max(1e-9, row.ended_at - begins)
+
+
+def _waiting(job: Lived, world: World, started: float | None) -> float | None:
+    there = job.submission.job.first_started_at
+    return None if started is None or there is not None else started - job.submission.job.submitted_at
+
+
+def _rho(turnaround: float, alone: float | None) -> float | None:
+    return turnaround / alone if alone is not None and alone >= SHORT_SECONDS else None
+
+
+def _alone(world: World) -> Callable[[Lived, float], float | None]:
+    """As the simulator counts it: how long a job would have taken in 1/N of the lab, N jobs having been there."""
+    edges = sorted(
+        edge
+        for job in world.jobs
+        for edge in (
+            (max(world.start, job.submission.job.submitted_at), 1),
+            (job.ended if job.ended is not None else world.end, -1),
+        )
+    )
+    times = [at for at, _ in edges]
+    counts = list(accumulate(step for _, step in edges))
+    spans = (count * (after - at) for count, at, after in zip(counts, times, times[1:], strict=False))
+    areas = [0.0, *accumulate(spans)]
+    gpus_there = sum(node.total for node in world.nodes)
+
+    def area(at: float) -> float:
+        place = bisect_right(times, at) - 1
+        return areas[place] + counts[place] * (at - times[place]) if place >= 0 else 0.0
+
+    def alone(job: Lived, turnaround: float) -> float | None:
+        asked = job.submission.job
+        if turnaround <= 0 or job.ended is None:
+            return None
+        mean = max(1.0, (area(job.ended) - area(asked.submitted_at)) / turnaround)
+        share = max(1e-9, gpus_there / mean)
+        gpus = max(asked.min_gpus, min(asked.max_gpus, int(share))) if asked.elastic else asked.asked
+        return job.submission.truth.seconds_alone(asked, gpus) * max(1.0, gpus / share)
+
+    return alone
+
+
+def of(rows: Iterable[Outcome]) -> dict[str, Any]:
+    """Times in seconds, of those that are compared; amounts in GPU-hours, of all."""
+    some = list(rows)
+    compared = [row for row in some if row.compared]
+    ended = [row.turnaround for row in compared if row.turnaround is not None]
+    rho = [row.rho for row in compared if row.rho is not None]
+    return {
+        "jobs": len(some),
+        "compared": len(compared),
+        "unended": len(compared) - len(ended),
+        "turnaround": _spread(ended),
+        "waiting": _spread(row.waiting for row in compared if row.waiting is not None),
+        "fairness": _spread(rho),
+        "unfair": sum(value > UNFAIR for value in rho) / len(rho) if rho else 0.0,
+        "gpu_hours": round(sum(row.gpu_seconds for row in some) / 3600, 3),
+        "lost_gpu_hours": round(sum(row.lost_gpu_seconds for row in some) / 3600, 3),
+        "preemptions": sum(row.preemptions for row in some),
+        "restarts": sum(row.restarts for row in some),
+        "resizes": sum(row.resizes for row in some),
+    }
+
+
+def _spread(values: Iterable[float]) -> dict[str, float]:
+    found = Spread.of(values)
+    return {"mean": round(found.mean, 3), "p50": round(found.p50, 3), "p95": round(found.p95, 3)}
+
+
+def told(world: World, rows: Sequence[Outcome]) -> dict[str, Any]:
+    """One world in figures: in total, and by person and group."""
+    total = of(rows)
+    capacity = world.capacity_gpu_seconds / 3600
+    total["utilisation"] = round(total["gpu_hours"] / capacity, 6) if capacity else 0.0
+    return {"total": total, "people": _by(rows, "owner"), "groups": _by(rows, "group")}
+
+
+def _by(rows: Sequence[Outcome], name: str) -> dict[str, Any]:
+    keys = sorted({getattr(row, name) for row in rows} - {""})
+    return {key: of(row for row in rows if getattr(row, name) == key) for key in keys}

@@ -1,0 +1,401 @@
+"""The lab's own past as a simulation lives it again, and as it really was.
+
+Each job comes when it came, asks for what it asked, and has the work that it really turned out to have: the time its
+attempts trained, on so many GPUs, read through the speed curve that the portal knows of its program. Attempts that
+failed count (they would fail again), those that were stopped count where the next one went on from them, those that
+were lost with a node do not: nodes come and go in the simulation as they did.
+
+What nobody knows is supposed: a job that was cancelled, or has not ended yet, goes on for half as long again or for as
+long as others of its program, and is left out of the comparison. Policies are told what the lab knows of its programs
+today, never how long a job will really take.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from django.db.models import Q, QuerySet
+
+from portal.accounts.models import User
+from portal.cluster.models import Node, NodeEnvironment
+from portal.control import snapshot as snapshots
+from portal.control.history import History
+from portal.control.snapshot import Row
+from portal.jobs.models import Allocation, Attempt, Job, JobEvent, JobState, Outcome
+from portal.jobs.rules import GOES_ON
+from portal.usage.models import CapacitySpell
+from scheduling import types
+from scheduling.estimates import DEFAULT_EXPONENT
+from scheduling.simulate import Loss, Plain, Submission, lasts, linear
+
+OWN_END = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT})
+"""Attempts that ended by themselves: under any policy they would have taken that work."""
+ON = 1.5
+"""A job whose end nobody has seen goes on until it has done so much of what it did, if nothing better is known."""
+LEAST_WORK = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A GPU that an attempt held. Times in seconds since the epoch."""
+
+    node: str
+    part: int
+    since: float
+    asked_back: float | None
+    until: float | None
+
+
+@dataclass(slots=True)
+class Try:
+    """An attempt."""
+
+    created: float
+    started: float | None
+    ended: float | None
+    outcome: str
+    held: list[Held] = field(default_factory=list)
+
+    def pieces(self, until: float) -> Iterator[tuple[float, float, int]]:
+        """(from, to, GPUs) of its training: after it started, on GPUs not asked back."""
+        first = self.started if self.started is not None else self.ended or until
+        ends = [min(x for x in (gpu.asked_back, gpu.until, until) if x is not None) for gpu in self.held]
+        spans = [(max(first, gpu.since), end) for gpu, end in zip(self.held, ends, strict=True)]
+        edges = sorted({edge for start, end in spans if end > start for edge in (start, end)})
+        for start, end in zip(edges, edges[1:], strict=False):
+            gpus = sum(since <= start and until_ >= end for since, until_ in spans)
+            if gpus:
+                yield start, end, gpus
+
+    def counts(self, resumable: bool) -> bool:
+        """What it did was not done again by a later one."""
+        if self.outcome in GOES_ON:
+            return resumable
+        return self.outcome not in (Outcome.LOST, Outcome.ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Lived:
+    """A job of the past: what goes into the simulation, and what really became of it."""
+
+    submission: Submission
+    owner: str
+    group: str
+    ended: float | None
+    first_started: float | None
+    gpu_seconds: float
+    """Held within the window."""
+    lost_gpu_seconds: float
+    """Of those: while it began, while it was stopping, and what was done in vain because it was stopped or lost."""
+    preemptions: int
+    restarts: int
+    resizes: int
+    compared: bool
+    """It came to its end by itself: turnaround and waiting can be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a simulation is given, and what it is compared with."""
+
+    start: float
+    end: float
+    nodes: Sequence[types.Node]
+    losses: Sequence[Loss]
+    capacity_gpu_seconds: float
+    """Within the window."""
+    jobs: Sequence[Lived]
+    limits: Sequence[types.Limit]
+    accounts: Sequence[types.Account]
+    reservations: Sequence[types.Reservation]
+
+
+class Found(NamedTuple):
+    """What is read of a job beside what a policy sees of it."""
+
+    row: Row
+    state: str
+    intent: str
+    finished_at: datetime | None
+
+
+def read(start: datetime, end: datetime) -> World:
+    """In a constant number of queries."""
+    found = [
+        Found(Row(*values[: len(Row._fields)]), *values[len(Row._fields) :])
+        for values in _jobs(start, end).values_list(*Row._fields, "state", "intent", "finished_at")
+    ]
+    tries, on_hold = _tries(start, end), _on_hold(start, end)
+    came = {each.row.id: _came(each, tries[each.row.id], on_hold[each.row.id]) for each in found}
+    rows = [each.row._replace(submitted_at=came[each.row.id]) for each in found]
+    past = snapshots.of_the_past(rows, start, History())
+    names = dict(User.objects.filter(pk__in={row.submitted_by_id for row in rows}).values_list("pk", "username"))
+    prepared = _prepared()
+    window = (start.timestamp(), end.timestamp())
+    jobs = []
+    for each, job in zip(found, past.jobs, strict=True):
+        where = prepared.nodes.get(each.row.environment_id, frozenset())
+        one = _lived(each, job, tries[each.row.id], where, prepared, on_hold[each.row.id], window)
+        if one is not None:
+            jobs.append(replace(one, owner=names.get(each.row.submitted_by_id, "")))
+    nodes, losses, capacity = _nodes(*window, jobs)
+    known = frozenset(node.id for node in nodes)
+    jobs = [_tied(each, known) for each in jobs]
+    return World(
+        *window, nodes, losses, capacity, jobs, past.limits, past.accounts, past.reservations and _on(past, known)
+    )
+
+
+def _on(past: types.Snapshot, known: frozenset[str]) -> tuple[types.Reservation, ...]:
+    return tuple(each for each in past.reservations if each.node in known)
+
+
+def _tied(each: Lived, known: frozenset[str]) -> Lived:
+    """To the nodes there are."""
+    job = each.submission.job
+    nodes = None if job.nodes is None else (job.nodes & known) or None
+    return replace(each, submission=replace(each.submission, job=replace(job, nodes=nodes)))
+
+
+def _jobs(start: datetime, end: datetime) -> QuerySet[Job]:
+    there = Job.objects.filter(submitted_at__lt=end).filter(Q(finished_at=None) | Q(finished_at__gt=start))
+    return there.order_by("submitted_at", "pk")
+
+
+def _tries(start: datetime, end: datetime) -> Mapping[int, list[Try]]:
+    jobs = _jobs(start, end).order_by().values("pk")
+    found: dict[int, list[Try]] = defaultdict(list)
+    by_pk: dict[int, Try] = {}
+    attempts = Attempt.objects.filter(job__in=jobs).order_by("job", "number")
+    for pk, job, created, started, ended, outcome in attempts.values_list(
+        "pk", "job", "created_at", "started_at", "ended_at", "outcome"
+    ):
+        by_pk[pk] = Try(created.timestamp(), _seconds(started), _seconds(ended), outcome)
+        found[job].append(by_pk[pk])
+    held = Allocation.objects.filter(attempt__job__in=jobs).order_by("pk")
+    for attempt, node, part, since, asked_back, until in held.values_list(
+        "attempt", "gpu__node", "container__index", "allocated_at", "requested_back_at", "released_at"
+    ):
+        if attempt in by_pk:
+            by_pk[attempt].held.append(Held(str(node), part, since.timestamp(), _seconds(asked_back), _seconds(until)))
+    return found
+
+
+def _on_hold(start: datetime, end: datetime) -> Mapping[int, list[tuple[float, bool]]]:
+    """By job, when it was put on hold (True) and released."""
+    found: dict[int, list[tuple[float, bool]]] = defaultdict(list)
+    events = JobEvent.objects.filter(job__in=_jobs(start, end).order_by().values("pk"), kind__in=["held", "released"])
+    for job, at, kind in events.order_by("job", "seq").values_list("job", "at", "kind"):
+        found[job].append((at.timestamp(), kind == "held"))
+    return found
+
+
+def _came(each: Found, tries: Sequence[Try], on_hold: Sequence[tuple[float, bool]]) -> datetime:
+    """When it began to wait: after a hold that came before its first GPUs, if there was one."""
+    first = tries[0].created if tries else float("inf")
+    released = [at for at, held in on_hold if not held and at <= first]
+    return datetime.fromtimestamp(released[-1], each.row.submitted_at.tzinfo) if released else each.row.submitted_at
+
+
+class Prepared(NamedTuple):
+    nodes: Mapping[int, frozenset[str]]
+    """By environment, where it is ready."""
+    out_of_reach: frozenset[str]
+
+
+def _prepared() -> Prepared:
+    ready: dict[int, set[str]] = defaultdict(set)
+    unreachable = set()
+    rows = NodeEnvironment.objects.filter(state=NodeEnvironment.State.READY)
+    for environment, node, facts in rows.values_list("environment", "node", "node__facts"):
+        ready[environment].add(str(node))
+        if not facts.get("ring_address"):
+            unreachable.add(str(node))
+    return Prepared({key: frozenset(nodes) for key, nodes in ready.items()}, frozenset(unreachable))
+
+
+# --- one job -----------------------------------------------------------------------------------------------------
+
+
+def _lived(
+    each: Found,
+    job: types.Job,
+    tries: Sequence[Try],
+    ready: frozenset[str],
+    prepared: Prepared,
+    on_hold: Sequence[tuple[float, bool]],
+    window: tuple[float, float],
+) -> Lived | None:
+    """None for one that wanted no GPUs in the window."""
+    start, end = window
+    row, tries = each.row, [one for one in tries if one.created < end]
+    over = each.finished_at is not None and each.finished_at.timestamp() <= end
+    wanted = over or each.intent == Job.Intent.RUN or each.state == JobState.RUNNING
+    if not wanted and not tries:
+        return None
+    curve = job.speed or linear(job.max_gpus, DEFAULT_EXPONENT)
+    done = _work(tries, curve, row.resumable, end)
+    before = _work(tries, curve, row.resumable, start)
+    ended_itself = over and each.state in (JobState.SUCCEEDED, JobState.FAILED)
+    if ended_itself and done <= 0:
+        return None  # it never trained: what stopped it was the lab's fault
+    gave_up = None
+    total = done
+    if not ended_itself:
+        known = job.work.value if job.work else 0.0
+        if over or not wanted:
+            gave_up = each.finished_at.timestamp() if each.finished_at else max(one.ended or end for one in tries)
+            if gave_up <= start:
+                return None
+        alone = lasts(row.time_limit_seconds, job.min_gpus, curve).work
+        total = max(known, ON * done, LEAST_WORK) if known or done else alone
+    first = min((gpu.since for one in tries for gpu in one.held), default=None)
+    used = frozenset(gpu.node for one in tries for gpu in one.held)
+    several = any(len({gpu.node for gpu in one.held}) > 1 for one in tries)
+    nodes = ready | used
+    own = [one for one in tries if one.outcome in OWN_END]
+    job = replace(
+        _as_it_was(job, tries, start),
+        nodes=nodes or None,
+        spread=job.spread and (several or prepared.out_of_reach.isdisjoint(nodes)),
+        # each of its own attempts had this long
+        longest_seconds=float(row.time_limit_seconds * max(1, len(own))),
+    )
+    begins = next((one.started - one.created for one in tries if one.started is not None), 0.0)
+    held_after = any(held and first is not None and at >= first for at, held in on_hold)
+    return Lived(
+        submission=Submission(
+            job,
+            Plain(total, curve, done=min(1.0, before / total), knowledge="none"),
+            start_seconds=max(0.0, begins),
+            checkpoint_seconds=None if row.resumable else float("inf"),
+            cancelled_at=gave_up,
+        ),
+        owner="",
+        group=job.group.removeprefix("group "),
+        ended=each.finished_at.timestamp() if over and each.finished_at else None,
+        first_started=first,
+        gpu_seconds=sum(_held(one, start, end) for one in tries),
+        lost_gpu_seconds=sum(_lost(one, row.resumable, start, end) for one in tries),
+        preemptions=sum(one.outcome == Outcome.PREEMPTED and start < (one.ended or end) <= end for one in tries),
+        restarts=sum(one.created >= start for one in tries[1:]),
+        resizes=sum(_resizes(one, start, end) for one in tries),
+        compared=ended_itself and not held_after,
+    )
+
+
+def _as_it_was(job: types.Job, tries: Sequence[Try], start: float) -> types.Job:
+    """With what had run of it when the window began."""
+    earlier = [one for one in tries if one.created < start]
+    if not earlier:
+        return job
+    held = [gpu for one in earlier for gpu in one.held if gpu.since < start]
+    last = earlier[-1]
+    running = [gpu for gpu in last.held if gpu.since < start and min(_ends(gpu)) > start]
+    now_on: dict[str, int] = defaultdict(int)
+    base: dict[str, int] = defaultdict(int)
+    for gpu in running:
+        now_on[gpu.node] += 1
+        base[gpu.node] += not job.elastic or gpu.part == min(each.part for each in running)
+    return replace(
+        job,
+        now_on=dict(sorted(now_on.items())),
+        base={node: gpus for node, gpus in sorted(base.items()) if gpus},
+        started_at=last.created if running else None,
+        first_started_at=min((gpu.since for gpu in held), default=None),
+        since=max((gpu.since for gpu in held), default=None),
+        served_gpu_seconds=sum(_held(one, 0.0, start) for one in earlier),
+        run_seconds=sum(min(one.ended or start, start) - one.created for one in earlier),
+        restarts=len(earlier) - 1,
+    )
+
+
+def _ends(gpu: Held) -> tuple[float, float]:
+    return (
+        float("inf") if gpu.asked_back is None else gpu.asked_back,
+        float("inf") if gpu.until is None else gpu.until,
+    )
+
+
+def _work(tries: Sequence[Try], curve: types.Curve, resumable: bool, until: float) -> float:
+    """What was done of it, in seconds on one GPU."""
+    pieces = (piece for one in tries if one.counts(resumable) for piece in one.pieces(until))
+    return sum(lasts(end - start, gpus, curve).work for start, end, gpus in pieces)
+
+
+def _held(one: Try, start: float, end: float) -> float:
+    return sum(max(0.0, min(_until(gpu.until, end), end) - max(gpu.since, start)) for gpu in one.held)
+
+
+def _lost(one: Try, resumable: bool, start: float, end: float) -> float:
+    held = _held(one, start, end)
+    if not one.counts(resumable):
+        return held
+    trained = sum(gpus * max(0.0, until - max(since, start)) for since, until, gpus in one.pieces(end))
+    return max(0.0, held - trained)
+
+
+def _resizes(one: Try, start: float, end: float) -> int:
+    """Times its GPUs changed while it went on."""
+    first = min((gpu.since for gpu in one.held), default=0.0)
+    stop = one.ended if one.ended is not None else float("inf")
+    moments = {gpu.since for gpu in one.held if gpu.since > first + 1}
+    moments |= {gpu.asked_back for gpu in one.held if gpu.asked_back is not None and (gpu.until or stop) < stop - 1}
+    return len({round(at) for at in moments if start <= at < end})
+
+
+# --- nodes -------------------------------------------------------------------------------------------------------
+
+
+def _nodes(start: float, end: float, jobs: Sequence[Lived]) -> tuple[tuple[types.Node, ...], tuple[Loss, ...], float]:
+    """Those that offered GPUs in the window, when they did not, and the GPU time there was."""
+    spells: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    rows = CapacitySpell.objects.filter(since__lt=_moment(end)).filter(Q(until=None) | Q(until__gt=_moment(start)))
+    capacity = 0.0
+    for gpu, node, since, until in rows.values_list("gpu", "gpu__node", "since", "until"):
+        span = (max(start, since.timestamp()), _until(_seconds(until), end))
+        spells[str(node)][gpu].append(span)
+        capacity += max(0.0, min(span[1], end) - span[0])
+    used: dict[str, int] = defaultdict(int)
+    for each in jobs:
+        for node, gpus in each.submission.job.now_on.items():
+            used[node] += gpus
+    nodes, losses = [], []
+    known = Node.objects.in_bulk([int(node) for node in {*spells, *used}])
+    for node in sorted({*spells, *used}, key=int):
+        row = known[int(node)]
+        gpus = spells.get(node, {})
+        total = max(len(gpus), used[node])
+        nodes.append(types.Node(node, row.name, total, total))
+        at = start
+        for since, until in _joined(span for spans in gpus.values() for span in spans):
+            if since > at + 1:
+                losses.append(Loss(node, at, since))
+            at = until
+        if at < end - 1 and gpus:
+            losses.append(Loss(node, at))
+    return tuple(nodes), tuple(losses), capacity
+
+
+def _joined(spans: Iterator[tuple[float, float]]) -> list[tuple[float, float]]:
+    joined: list[tuple[float, float]] = []
+    for since, until in sorted(spans):
+        if joined and since <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], until))
+        else:
+            joined.append((since, until))
+    return joined
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _until(moment: float | None, end: float) -> float:
+    return end if moment is None else min(moment, end)

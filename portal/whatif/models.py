@@ -1,0 +1,53 @@
+"""Simulations of the lab's last days under other policies, and what came of them."""
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from portal.control.models import SchedulerConfig
+
+
+class Simulation(models.Model):
+    """Asked for by an admin, carried out by ``tasks``. Rows beyond the last ones are forgotten (``services.KEPT``)."""
+
+    class State(models.TextChoices):
+        QUEUED = "queued", "queued"
+        RUNNING = "running", "running"
+        DONE = "done", "done"
+        FAILED = "failed", "failed"
+        CANCELLED = "cancelled", "cancelled"
+
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+    config = models.ForeignKey(SchedulerConfig, on_delete=models.PROTECT, related_name="+")
+    """The one in force when it was asked for; the first of ``policies``."""
+    days = models.PositiveSmallIntegerField()
+    start = models.DateTimeField()
+    end = models.DateTimeField()
+    policies = models.JSONField()
+    """A list of {"policy", "params"}."""
+    state = models.CharField(max_length=9, choices=State.choices, default=State.QUEUED)
+    progress = models.FloatField(default=0.0)
+    """From 0 to 1, over all policies."""
+    started_at = models.DateTimeField(null=True, blank=True)
+    seen_at = models.DateTimeField(null=True, blank=True)
+    """When whoever carries it out last said so."""
+    finished_at = models.DateTimeField(null=True, blank=True)
+    result = models.JSONField(null=True, blank=True)
+    """``figures.compare`` says what is in it."""
+    error = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(fields=["state"], condition=Q(state="running"), name="one_simulation_at_a_time")
+        ]
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in (self.State.DONE, self.State.FAILED, self.State.CANCELLED)
+
+    @property
+    def percent(self) -> int:
+        return int(100 * self.progress)

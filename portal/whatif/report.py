@@ -1,0 +1,231 @@
+"""A finished simulation in words, cells and charts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from portal import charts
+from portal.charts import Chart, Series
+from portal.control import services as control
+from portal.control.forms import query_of
+from portal.control.models import SchedulerConfig
+from portal.whatif.models import Simulation
+from scheduling import registry
+
+REALLY = "What really happened"
+CHANGED = 0.05
+"""A person gains or loses when the mean turnaround differs by more."""
+MOST_BARS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One world: what happened, or one policy."""
+
+    name: str
+    figures: Mapping[str, Any]
+    """Empty when the policy could not decide."""
+    wrong: str = ""
+    query: str = ""
+    """Of the preview of switching to it; empty for what happened and for what is in force."""
+    words: Sequence[tuple[str, object]] = ()
+    in_force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    text: str
+    change: str = ""
+    """Against the policy in force, simulated."""
+    look: str = ""
+    """``good`` or ``bad``."""
+    column: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    name: str
+    cells: Sequence[Cell]
+    heading: str = ""
+    jobs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    heading: str
+    name: str
+    unit: str
+    of: Callable[[Mapping[str, Any]], float]
+    less_is_better: bool | None = True
+
+
+MEASURES = (
+    Measure("Turnaround", "mean", charts.SECONDS, lambda found: found["turnaround"]["mean"]),
+    Measure("Turnaround", "median", charts.SECONDS, lambda found: found["turnaround"]["p50"]),
+    Measure("Turnaround", "95 of 100 took less", charts.SECONDS, lambda found: found["turnaround"]["p95"]),
+    Measure("Waiting", "mean", charts.SECONDS, lambda found: found["waiting"]["mean"]),
+    Measure("Waiting", "median", charts.SECONDS, lambda found: found["waiting"]["p50"]),
+    Measure("Waiting", "95 of 100 waited less", charts.SECONDS, lambda found: found["waiting"]["p95"]),
+    Measure("GPUs", "utilisation", "%", lambda found: 100 * found["utilisation"], None),
+    Measure("GPUs", "lost to starts, restarts and stops", "GPU-hours", lambda found: found["lost_gpu_hours"]),
+    Measure("GPUs", "preemptions", "", lambda found: found["preemptions"]),
+    Measure("Finish-time fairness", "mean (1 is a fair share)", "", lambda found: found["fairness"]["mean"]),
+    Measure("Finish-time fairness", "jobs treated unfairly", "%", lambda found: 100 * found["unfair"]),
+)
+
+
+def titles(simulation: Simulation) -> list[str]:
+    """Of its policies, each once."""
+    names: list[str] = []
+    for each in simulation.policies:
+        title = control.title_of(each["policy"])
+        same = sum(name == title or name.startswith(f"{title} (") for name in names)
+        names.append(f"{title} ({same + 1})" if same else title)
+    return names
+
+
+def columns(simulation: Simulation) -> list[Column]:
+    result = simulation.result or {}
+    found = [Column(REALLY, result["really"])] if result else []
+    simulated = result.get("simulated", [{}] * len(simulation.policies))
+    for place, (name, each, world) in enumerate(zip(titles(simulation), simulation.policies, simulated, strict=True)):
+        known = each["policy"] in registry.POLICIES
+        found.append(
+            Column(
+                name=name,
+                figures={} if "wrong" in world else world,
+                wrong=world.get("wrong", ""),
+                query=query_of(each["policy"], each["params"]) if known and place else "",
+                words=_words(each),
+                in_force=place == 0,
+            )
+        )
+    return found
+
+
+def _words(each: Mapping[str, Any]) -> list[tuple[str, object]]:
+    about = (
+        {item.name: item for item in registry.describe(each["policy"]).params}
+        if each["policy"] in registry.POLICIES
+        else {}
+    )
+    return [
+        (
+            about[name].label if name in about else name,
+            ("yes" if value else "no")
+            if isinstance(value, bool)
+            else dict(about[name].choices).get(value, value)
+            if name in about
+            else value,
+        )
+        for name, value in each["params"].items()
+    ]
+
+
+def table(worlds: Sequence[Column]) -> list[Line]:
+    base = next((world.figures["total"] for world in worlds if world.in_force and world.figures), None)
+    lines, heading = [], ""
+    for measure in MEASURES:
+        cells = [_cell(measure, world, world.figures.get("total"), base) for world in worlds]
+        lines.append(Line(measure.name, cells, measure.heading if measure.heading != heading else ""))
+        heading = measure.heading
+    return lines
+
+
+def _cell(measure: Measure, world: Column, found: Mapping[str, Any] | None, base: Mapping[str, Any] | None) -> Cell:
+    if found is None:
+        return Cell("–", column=world.name)
+    value = measure.of(found)
+    text = _said(value, measure.unit)
+    if base is None or world.in_force or world.name == REALLY:
+        return Cell(text, column=world.name)
+    change, look = _change(value, measure.of(base), measure.less_is_better)
+    return Cell(text, change, look, world.name)
+
+
+def _said(value: float, unit: str) -> str:
+    if unit == "%":
+        return f"{value:.0f} %"
+    return charts.said_value(value, unit) if unit else charts.said_number(value)
+
+
+def _change(value: float, base: float, less_is_better: bool | None = True) -> tuple[str, str]:
+    if base <= 0:
+        return "", ""
+    part = value / base - 1
+    percent = round(100 * part)
+    if not percent:
+        return "the same", ""
+    said = f"{percent:+,d} %".replace("-", "−")
+    if less_is_better is None or abs(part) <= CHANGED:
+        return said, ""
+    return said, "good" if (part < 0) == less_is_better else "bad"
+
+
+def shares(worlds: Sequence[Column], kind: str) -> list[Line]:
+    """Who gains and who loses: the mean turnaround of each person or group."""
+    names = sorted({name for world in worlds for name in world.figures.get(kind, {})}, key=str.lower)
+    base = next((world.figures[kind] for world in worlds if world.in_force and world.figures), {})
+    measure = MEASURES[0]
+    lines = []
+    for name in names:
+        jobs = next((w.figures[kind][name]["compared"] for w in worlds if name in w.figures.get(kind, {})), 0)
+        if jobs:
+            cells = [_cell(measure, world, world.figures.get(kind, {}).get(name), base.get(name)) for world in worlds]
+            lines.append(Line(name, cells, jobs=jobs))
+    return lines
+
+
+def error_of(worlds: Sequence[Column]) -> tuple[float, str] | None:
+    """How far the simulation of the policy in force is from what happened: the part, and a sentence."""
+    happened = next((world.figures["total"] for world in worlds if world.name == REALLY), None)
+    base = next((world.figures["total"] for world in worlds if world.in_force and world.figures), None)
+    if happened is None or base is None or not happened["turnaround"]["mean"]:
+        return None
+    real, made = happened["turnaround"]["mean"], base["turnaround"]["mean"]
+    off = made / real - 1
+    way = "more" if off > 0 else "less"
+    said = (
+        f"Simulated under the policy in force, a job took {charts.said_value(made, charts.SECONDS)} on average; "
+        f"really it was {charts.said_value(real, charts.SECONDS)}: "
+        + (f"the simulation says {abs(100 * off):.0f} % {way}." if round(100 * off) else "the same.")
+    )
+    return abs(off), said
+
+
+def switched(simulation: Simulation) -> int:
+    """How often the policy was switched within the window: then what happened was not of one policy."""
+    within = SchedulerConfig.objects.filter(created_at__gt=simulation.start, created_at__lte=simulation.end)
+    return within.filter(pk__gt=SchedulerConfig.objects.order_by("pk").values("pk")[:1]).count()
+
+
+def pictures(worlds: Sequence[Column]) -> list[Chart]:
+    shown = [world for world in worlds if world.figures]
+    labels = [world.name for world in shown]
+
+    def bars(title: str, unit: str, *measures: Measure) -> Chart:
+        series = [Series(measure.name, [measure.of(world.figures["total"]) for world in shown]) for measure in measures]
+        return charts.bars(title, labels, series, unit, across=True)
+
+    people = [line.name for line in shares(shown, "people")]
+    busiest = sorted(people, key=lambda name: -shown[0].figures["people"][name]["gpu_hours"])[:MOST_BARS]
+    found = [
+        bars("Turnaround", charts.SECONDS, *MEASURES[:3]),
+        bars("Waiting", charts.SECONDS, *MEASURES[3:6]),
+        bars("GPU-hours lost to starts, restarts and stops", "GPU-hours", MEASURES[7]),
+    ]
+    if len(busiest) > 1:
+        found.append(
+            charts.bars(
+                "Mean turnaround by person",
+                busiest,
+                [
+                    Series(world.name, [world.figures["people"][name]["turnaround"]["mean"] for name in busiest])
+                    for world in shown
+                ],
+                charts.SECONDS,
+                across=True,
+                desc="" if len(people) <= MOST_BARS else f"The {MOST_BARS} who used most.",
+            )
+        )
+    return found

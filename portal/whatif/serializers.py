@@ -1,0 +1,73 @@
+"""What the API says and hears about simulations."""
+
+from typing import Any
+
+from rest_framework import serializers
+
+from portal.whatif.models import Simulation
+from portal.whatif.services import MOST_POLICIES, WINDOWS
+
+
+class WantedPolicySerializer(serializers.Serializer[Any]):
+    policy = serializers.CharField(max_length=40)
+    params = serializers.DictField(required=False, help_text="Those left out get their defaults.")
+
+
+class NewSimulationSerializer(serializers.Serializer[Any]):
+    days = serializers.ChoiceField(choices=WINDOWS, default=14, help_text="So many of the last days.")
+    policies = WantedPolicySerializer(
+        many=True,
+        allow_empty=False,
+        max_length=MOST_POLICIES,
+        help_text="Beside the policy in force, which is always simulated too, and counts.",
+    )
+
+
+class SimulationSerializer(serializers.ModelSerializer[Simulation]):
+    created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
+    policies = WantedPolicySerializer(many=True, read_only=True, help_text="The one in force first.")
+
+    class Meta:
+        model = Simulation
+        fields = (
+            "id",
+            "days",
+            "start",
+            "end",
+            "policies",
+            "state",
+            "progress",
+            "created_by",
+            "created_at",
+            "started_at",
+            "finished_at",
+            "error",
+        )
+        read_only_fields = fields
+        extra_kwargs = {"progress": {"help_text": "From 0 to 1."}}
+
+
+class FiguresSerializer(serializers.Serializer[Any]):
+    """Of one world. Times are seconds, amounts GPU-hours."""
+
+    total = serializers.DictField(help_text="turnaround, waiting, fairness (mean, p50, p95), utilisation, and more.")
+    people = serializers.DictField(help_text="The same by user name.")
+    groups = serializers.DictField(help_text="The same by group.")
+
+
+class ResultSerializer(serializers.Serializer[Any]):
+    really = FiguresSerializer(help_text="What happened.")
+    simulated = serializers.ListField(
+        child=serializers.DictField(),
+        help_text='For each of the policies the same figures, or {"wrong": "why it could not decide"}.',
+    )
+    gpu_hours_offered = serializers.FloatField()
+    nodes = serializers.IntegerField()
+
+
+class SimulationDetailSerializer(SimulationSerializer):
+    result = ResultSerializer(allow_null=True, read_only=True, help_text="Null until it is done.")
+
+    class Meta(SimulationSerializer.Meta):
+        fields = (*SimulationSerializer.Meta.fields, "result")
+        read_only_fields = fields

@@ -1,0 +1,219 @@
+"""Simulations are asked for by admins, carried out one at a time by ``tasks``, and kept for a while."""
+
+import json
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.control import services as control
+from portal.refused import Refused
+from portal.whatif import figures, history
+from portal.whatif.history import World
+from portal.whatif.models import Simulation
+from scheduling import registry
+from scheduling.simulate import Options, simulate
+from scheduling.simulate import Refused as NotAllowed
+from scheduling.types import Plan, Policy, Snapshot
+
+logger = logging.getLogger(__name__)
+
+WINDOWS = (7, 14, 30)
+MOST_POLICIES = 4
+"""With the one in force."""
+KEPT = 50
+MOST_QUEUED = 10
+SILENT = timedelta(minutes=3)
+"""Whoever carries out a simulation speaks each second, but for long decisions; after this it is taken for dead."""
+SPEAK_SECONDS = 1.0
+MOST_SECONDS = 1800.0
+BEYOND_SECONDS = 30 * 86_400.0
+"""Jobs that have not ended when the window does are simulated on for at most so long."""
+State = Simulation.State
+LIVE = (State.QUEUED, State.RUNNING)
+Choice = tuple[str, Mapping[str, Any]]
+
+
+def ask(actor: User, days: int, choices: Iterable[Choice]) -> Simulation:
+    """Queues a simulation of the policy in force and of these. Raises Refused with a sentence."""
+    if days not in WINDOWS:
+        raise Refused(f"Choose the last {WINDOWS[0]}, {WINDOWS[1]} or {WINDOWS[2]} days.", field="days")
+    wanted = [_checked(key, params) for key, params in choices]
+    if not wanted:
+        raise Refused("Choose at least one policy to simulate.", field="policies")
+    with transaction.atomic():
+        config = control.config_in_force()
+        if config.policy not in registry.POLICIES:
+            raise Refused(f"The policy in force, {config.policy}, is no longer in the code: switch first.", "conflict")
+        policies = [_checked(config.policy, config.params)]
+        policies += [each for place, each in enumerate(wanted) if each not in policies + wanted[:place]]
+        if len(policies) > MOST_POLICIES:
+            raise Refused(
+                f"At most {MOST_POLICIES} policies at once, with the one in force among them.", field="policies"
+            )
+        if Simulation.objects.filter(state=State.QUEUED).count() >= MOST_QUEUED:
+            raise Refused("Ten simulations are waiting already: cancel some, or wait for them.", "limit")
+        now = timezone.now()
+        return Simulation.objects.create(
+            created_by=actor, config=config, days=days, start=now - timedelta(days=days), end=now, policies=policies
+        )
+
+
+def _checked(key: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return {"policy": key, "params": registry.complete(key, params)}
+    except ValueError as error:
+        raise Refused(str(error), field="policies") from error
+
+
+def cancel(simulation: Simulation) -> None:
+    """What is over stays as it is; what runs ends within a second or so."""
+    rows = Simulation.objects.filter(pk=simulation.pk, state__in=LIVE)
+    if not rows.update(state=State.CANCELLED, finished_at=timezone.now()):
+        raise Refused("This simulation is over: there is nothing to cancel.", "conflict")
+    simulation.refresh_from_db()
+
+
+def ahead_of(simulation: Simulation) -> int:
+    """How many come before a queued one."""
+    return Simulation.objects.filter(state__in=LIVE, pk__lt=simulation.pk).count()
+
+
+# --- carrying out ------------------------------------------------------------------------------------------------
+
+
+class Cancelled(Exception):  # noqa: N818
+    pass
+
+
+class TooLong(Exception):  # noqa: N818
+    pass
+
+
+def carry_on() -> int:
+    """Carries out what is queued, one after the other; how many. May be called by several at once."""
+    count = 0
+    while (simulation := _claim()) is not None:
+        count += 1
+        try:
+            _finish(simulation, state=State.DONE, result=_carry_out(simulation), progress=1.0)
+        except Cancelled:
+            logger.info("simulation %s was cancelled", simulation.pk)
+        except Refused as refusal:
+            _finish(simulation, state=State.FAILED, error=str(refusal))
+        except TooLong:
+            said = f"It took longer than {MOST_SECONDS / 60:.0f} minutes. Choose fewer days or fewer policies."
+            _finish(simulation, state=State.FAILED, error=said)
+        except Exception as error:
+            logger.exception("simulation %s failed", simulation.pk)
+            said = f"The simulation broke off: {type(error).__name__}. The portal's log has the details."
+            _finish(simulation, state=State.FAILED, error=said)
+        _forget()
+    return count
+
+
+def _claim() -> Simulation | None:
+    """The next in line, now running; None when there is none or another one runs."""
+    now = timezone.now()
+    Simulation.objects.filter(state=State.RUNNING, seen_at__lt=now - SILENT).update(
+        state=State.FAILED,
+        finished_at=now,
+        error="It was interrupted, by a restart of the portal or so. Start it again.",
+    )
+    following = Simulation.objects.filter(state=State.QUEUED).order_by("pk").first()
+    if following is None or Simulation.objects.filter(state=State.RUNNING).exists():
+        return None
+    try:
+        with transaction.atomic():  # the constraint lets only one run
+            rows = Simulation.objects.filter(pk=following.pk, state=State.QUEUED)
+            claimed = rows.update(state=State.RUNNING, started_at=now, seen_at=now)
+    except IntegrityError:
+        return None
+    following.refresh_from_db()
+    return following if claimed else None
+
+
+def _finish(simulation: Simulation, **values: Any) -> None:
+    rows = Simulation.objects.filter(pk=simulation.pk, state=State.RUNNING)
+    rows.update(finished_at=timezone.now(), **values)
+
+
+def _forget() -> None:
+    over = Simulation.objects.exclude(state__in=LIVE).order_by("-pk").values_list("pk", flat=True)
+    Simulation.objects.filter(pk__in=list(over[KEPT:])).delete()
+
+
+class _Speaker:
+    """Tells how far a simulation is, and hears whether it was cancelled."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation, self.count = simulation, len(simulation.policies)
+        self.policy, self.part = 0, 0.0
+        self.spoke = self.began = time.monotonic()
+
+    def turned(self, snapshot: Snapshot, plan: Plan) -> None:
+        now = time.monotonic()
+        if now - self.began > MOST_SECONDS:
+            raise TooLong
+        if now - self.spoke >= SPEAK_SECONDS:
+            self.spoke = now
+            self.speak()
+
+    def speak(self) -> None:
+        rows = Simulation.objects.filter(pk=self.simulation.pk, state=State.RUNNING)
+        if not rows.update(progress=(self.policy + self.part) / self.count, seen_at=timezone.now()):
+            raise Cancelled
+
+    def hear(self, part: float) -> None:
+        self.part = part
+
+
+def _carry_out(simulation: Simulation) -> dict[str, Any]:
+    speaker = _Speaker(simulation)
+    world = history.read(simulation.start, simulation.end)
+    if not world.jobs:
+        raise Refused("No job ran or waited in these days: there is nothing to simulate.")
+    if not world.nodes:
+        raise Refused("No node offered GPUs in these days: there is nothing to simulate on.")
+    worlds = []
+    for place, each in enumerate(simulation.policies):
+        speaker.policy, speaker.part = place, 0.0
+        speaker.speak()
+        policy = registry.build(each["policy"], each["params"])
+        try:
+            worlds.append(_lived(world, policy, speaker))
+        except (Cancelled, TooLong):
+            raise
+        except NotAllowed as error:
+            worlds.append({"wrong": f"Its plan was not allowed: {error}"[:500]})
+        except Exception as error:
+            logger.exception("policy %s failed in simulation %s", each["policy"], simulation.pk)
+            worlds.append({"wrong": f"It failed on this history: {type(error).__name__}: {error}"[:500]})
+    found = {
+        "really": figures.told(world, figures.really(world)),
+        "simulated": worlds,
+        "gpu_hours_offered": round(world.capacity_gpu_seconds / 3600, 3),
+        "nodes": len(world.nodes),
+    }
+    return json.loads(json.dumps(found))
+
+
+def _lived(world: World, policy: Policy, speaker: _Speaker) -> dict[str, Any]:
+    result = simulate(
+        policy,
+        world.nodes,
+        [job.submission for job in world.jobs],
+        now=world.start,
+        limits=world.limits,
+        accounts=world.accounts,
+        reservations=world.reservations,
+        options=Options(losses=world.losses, until=world.end + BEYOND_SECONDS),
+        on_turn=speaker.turned,
+        on_progress=speaker.hear,
+    )
+    return figures.told(world, figures.simulated(world, result))

@@ -1,0 +1,95 @@
+"""What the last days would have looked like under other policies. For admins only."""
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.vary import vary_on_headers
+
+from portal.accounts.permissions import admin_required, signed_in
+from portal.control import services as control
+from portal.refused import Refused
+from portal.whatif import report, services
+from portal.whatif.forms import WhatifForm
+from portal.whatif.models import Simulation
+from scheduling import registry
+
+PER_PAGE = 20
+PEOPLE_SHOWN = 50
+
+
+@admin_required
+@require_http_methods(["GET", "HEAD", "POST"])
+def new(request: HttpRequest) -> HttpResponse:
+    """``?policy=key`` (several times) and ``&params={...}`` of the first fill the form; POST starts the simulation."""
+    config = control.current_config()
+    sent = request.POST if request.method == "POST" else None
+    form, wrong = WhatifForm(request.GET, sent, config), ""
+    if sent is not None:
+        try:
+            if form.too_many:
+                raise Refused(f"At most {services.MOST_POLICIES} policies at once, with the one in force among them.")
+            if form.is_valid():
+                return redirect("whatif:detail", services.ask(signed_in(request), form.days, form.choices).pk)
+        except Refused as refusal:
+            wrong = refusal.message
+    about = {
+        "form": form,
+        "wrong": wrong or form.wrong,
+        "windows": services.WINDOWS,
+        "policies": registry.describe_all(),
+        "in_force": control.title_of(config.policy),
+    }
+    return render(request, "whatif/new.html", about, status=200 if sent is None else 400)
+
+
+@admin_required
+@require_safe
+def simulations(request: HttpRequest) -> HttpResponse:
+    rows = Simulation.objects.select_related("created_by").defer("result")
+    page = Paginator(rows, PER_PAGE).get_page(request.GET.get("page"))
+    about = {"page": page, "rows": [(row, report.titles(row)) for row in page], "kept": services.KEPT}
+    return render(request, "whatif/list.html", about)
+
+
+@admin_required
+@require_safe
+@vary_on_headers("HX-Request")
+def detail(request: HttpRequest, pk: int) -> HttpResponse:
+    """For htmx the progress alone; once it is over, the word to load the page anew."""
+    simulation = get_object_or_404(Simulation.objects.select_related("created_by"), pk=pk)
+    about = {"simulation": simulation, "titles": report.titles(simulation)}
+    if not simulation.is_over:
+        about["ahead"] = services.ahead_of(simulation)
+    if "HX-Request" in request.headers:
+        if simulation.is_over:
+            return HttpResponse(status=204, headers={"HX-Refresh": "true"})
+        return render(request, "whatif/part_progress.html", about)
+    worlds = report.columns(simulation)
+    about["worlds"] = worlds
+    if simulation.result:
+        people = Paginator(report.shares(worlds, "people"), PEOPLE_SHOWN).get_page(request.GET.get("page"))
+        about |= {
+            "table": report.table(worlds),
+            "people": people,
+            "groups": report.shares(worlds, "groups"),
+            "error": report.error_of(worlds),
+            "switched": report.switched(simulation),
+            "charts": report.pictures(worlds),
+            "total": simulation.result["really"]["total"],
+            "offered": simulation.result["gpu_hours_offered"],
+        }
+    return render(request, "whatif/detail.html", about)
+
+
+@admin_required
+@require_POST
+def cancel(request: HttpRequest, pk: int) -> HttpResponse:
+    simulation = get_object_or_404(Simulation, pk=pk)
+    try:
+        services.cancel(simulation)
+        messages.success(request, "The simulation is cancelled.")
+    except Refused as refusal:
+        messages.error(request, refusal.message)
+    return redirect("whatif:detail", simulation.pk)

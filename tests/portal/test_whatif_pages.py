@@ -1,0 +1,245 @@
+"""Simulations of the last days: asked for, carried out, cancelled, shown; by pages and by REST, for admins alone."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.control.services import switch_policy
+from portal.refused import Refused
+from portal.whatif import services
+from portal.whatif.models import Simulation
+from tests import month
+from tests.portal import jobs_world as world
+from tests.portal.api_client import Script
+
+pytestmark = pytest.mark.django_db
+State = Simulation.State
+
+
+@pytest.fixture
+def ada() -> User:
+    return world.make_user("ada", is_staff=True)
+
+
+@pytest.fixture
+def client(ada: User) -> Client:
+    client = Client()
+    client.force_login(ada)
+    return client
+
+
+@pytest.fixture
+def lab() -> month.Month:
+    return month.make(days=10, count=150, rolled=False)
+
+
+def queued(ada: User, **values: Any) -> Simulation:
+    row = services.ask(ada, 7, [("srjf", {})])
+    Simulation.objects.filter(pk=row.pk).update(**values)
+    row.refresh_from_db()
+    return row
+
+
+class TestWho:
+    def test_for_members_there_is_nothing(self, ada: User) -> None:
+        row = queued(ada)
+        member = Client()
+        member.force_login(world.make_user("bob"))
+        for path in ("", "new", f"{row.pk}/"):
+            assert member.get(f"/admin/simulations/{path}").status_code == 404
+        assert member.post(f"/admin/simulations/{row.pk}/cancel").status_code == 404
+        assert member.post("/admin/simulations/new", {"policy": "fifo", "days": 7}).status_code == 404
+        script = Script(User.objects.get(username="bob"))
+        for path in ("simulations/", f"simulations/{row.pk}/"):
+            assert script.get(path).status_code == 404
+        assert script.send("post", "simulations/", {"policies": [{"policy": "fifo"}]}).status_code == 404
+        assert script.send("post", f"simulations/{row.pk}/cancel/").status_code == 404
+        row.refresh_from_db()
+        assert row.state == State.QUEUED and Simulation.objects.count() == 1
+
+
+class TestAsking:
+    def test_the_form_starts_one_with_the_policy_in_force_first(self, client: Client) -> None:
+        switch_policy(None, "fifo", {})
+        page = client.get("/admin/simulations/new?policy=tiresias&policy=srjf&days=30")
+        assert "Simulate the last 30 days" in page.content.decode()
+        sent = {"days": "30", "policy": ["tiresias", "srjf"]}
+        sent |= {
+            f"p{place}-{name}": "on" if value is True else value
+            for place, form in enumerate(page.context["form"].policies)
+            for name, value in form.initial.items()
+            if value is not False
+        }
+        answer = client.post("/admin/simulations/new", sent)
+        row = Simulation.objects.get()
+        assert answer.headers["Location"] == f"/admin/simulations/{row.pk}/"
+        assert [each["policy"] for each in row.policies] == ["fifo", "tiresias", "srjf"]
+        assert row.days == 30 and row.state == State.QUEUED and row.result is None
+
+    def test_the_link_of_the_preview_fills_in_the_parameters(self, client: Client) -> None:
+        page = client.get("/admin/simulations/new", {"policy": "fifo", "params": json.dumps({"strict": True})})
+        [form] = page.context["form"].policies
+        assert form.policy.key == "fifo" and form.initial["strict"] is True
+        page = client.get("/admin/simulations/new", {"policy": "fifo", "params": '{"strict": 7}'})
+        assert page.status_code == 200 and "left out" in page.content.decode()
+        assert client.get("/admin/simulations/new?policy=nothing").status_code == 404
+
+    def test_what_makes_no_sense_is_refused_with_a_sentence(self, ada: User, client: Client) -> None:
+        for days, choices, said in (
+            (8, [("fifo", {})], "Choose the last 7, 14 or 30 days."),
+            (7, [], "Choose at least one"),
+            (7, [("nothing", {})], "There is no policy"),
+            (7, [("fifo", {"strict": 3})], "must be yes or no"),
+            (7, [("srjf", {}), ("fifo", {}), ("tiresias", {}), ("afs", {})], "At most 4 policies"),
+        ):
+            with pytest.raises(Refused, match=said):
+                services.ask(ada, days, choices)
+        assert not Simulation.objects.exists()
+        assert client.post("/admin/simulations/new", {"days": "7", "policy": ""}).status_code == 400
+
+    def test_the_same_twice_is_simulated_once(self, ada: User) -> None:
+        switch_policy(None, "fifo", {})
+        row = services.ask(ada, 7, [("fifo", {}), ("srjf", {}), ("srjf", {})])
+        assert [each["policy"] for each in row.policies] == ["fifo", "srjf"]
+
+
+class TestCarryingOut:
+    def test_a_lab_without_history_is_told_so(self, ada: User) -> None:
+        row = queued(ada)
+        assert services.carry_on() == 1
+        row.refresh_from_db()
+        assert row.state == State.FAILED and row.error.startswith("No job ran or waited")
+
+    def test_one_at_a_time_and_the_first_first(self, ada: User) -> None:
+        first, second = queued(ada), queued(ada)
+        Simulation.objects.filter(pk=first.pk).update(state=State.RUNNING, seen_at=timezone.now())
+        assert services.carry_on() == 0
+        assert services.ahead_of(second) == 1
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Simulation.objects.filter(pk=second.pk).update(state=State.RUNNING)
+
+    def test_one_that_was_interrupted_makes_way(self, ada: User) -> None:
+        row = queued(ada, state=State.RUNNING, seen_at=timezone.now() - services.SILENT - timedelta(seconds=1))
+        services.carry_on()
+        row.refresh_from_db()
+        assert row.state == State.FAILED and "interrupted" in row.error
+
+    def test_a_cancel_ends_it_on_the_way(self, ada: User, lab: month.Month, monkeypatch: pytest.MonkeyPatch) -> None:
+        row = queued(ada)
+        monkeypatch.setattr(services, "SPEAK_SECONDS", 0.0)
+        speak = services._Speaker.speak
+
+        def cancelled_soon(self: Any) -> None:
+            speak(self)
+            if self.policy == 1:
+                services.cancel(Simulation.objects.get(pk=row.pk))
+
+        monkeypatch.setattr(services._Speaker, "speak", cancelled_soon)
+        assert services.carry_on() == 1
+        row.refresh_from_db()
+        assert row.state == State.CANCELLED and row.result is None and row.progress == 0.5
+        with pytest.raises(Refused, match="over"):
+            services.cancel(row)
+
+    def test_what_takes_too_long_says_so(self, ada: User, lab: month.Month, monkeypatch: pytest.MonkeyPatch) -> None:
+        row = queued(ada)
+        monkeypatch.setattr(services, "MOST_SECONDS", 0.0)
+        services.carry_on()
+        row.refresh_from_db()
+        assert row.state == State.FAILED and "Choose fewer days" in row.error
+
+    def test_only_the_last_ones_are_kept(self, ada: User, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(services, "KEPT", 2)
+        rows = [queued(ada) for _ in range(4)]
+        services.carry_on()
+        assert list(Simulation.objects.values_list("pk", flat=True)) == [rows[3].pk, rows[2].pk]
+
+
+class TestPages:
+    def test_queued_and_running_ones_tell_how_far_they_are(self, ada: User, client: Client) -> None:
+        row = queued(ada)
+        assert "It starts within seconds." in client.get(f"/admin/simulations/{row.pk}/").content.decode()
+        Simulation.objects.filter(pk=row.pk).update(state=State.RUNNING, progress=0.42, started_at=timezone.now())
+        part = client.get(f"/admin/simulations/{row.pk}/", headers={"HX-Request": "true"})
+        assert "42 %" in part.content.decode() and "<html" not in part.content.decode()
+        client.post(f"/admin/simulations/{row.pk}/cancel")
+        part = client.get(f"/admin/simulations/{row.pk}/", headers={"HX-Request": "true"})
+        assert part.status_code == 204 and part.headers["HX-Refresh"] == "true"
+
+    def test_a_finished_one_compares_and_leads_to_the_preview(
+        self, ada: User, client: Client, lab: month.Month
+    ) -> None:
+        row = services.ask(ada, 7, [("srjf", {}), ("elastic_fifo", {})])
+        services.carry_on()
+        page = client.get(f"/admin/simulations/{row.pk}/")
+        text = page.content.decode()
+        assert "How far off the simulation is" in text and "What really happened" in text
+        assert text.count("Preview switching to this") == 2
+        assert "/admin/policy/preview/?policy=srjf&amp;set=1" in text
+        assert len(page.context["people"]) > 3 and "carol" in text and "speech" in text
+
+    def test_a_policy_that_fails_is_told_and_the_others_are_shown(
+        self, ada: User, client: Client, lab: month.Month, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from scheduling.policies.srjf import Srjf
+
+        def broken(self: Any, snapshot: Any) -> Any:
+            raise ZeroDivisionError("made for a test")
+
+        row = services.ask(ada, 7, [("srjf", {})])
+        monkeypatch.setattr(Srjf, "plan", broken)
+        services.carry_on()
+        text = client.get(f"/admin/simulations/{row.pk}/").content.decode()
+        assert "could not decide" in text and "made for a test" in text and "How far off" in text
+
+    def test_the_list_takes_a_constant_number_of_queries(self, ada: User, client: Client) -> None:
+        queued(ada)
+
+        def count() -> int:
+            with CaptureQueriesContext(
+                connection,
+            ) as seen:
+                assert client.get("/admin/simulations/").status_code == 200
+            return len(seen)
+
+        count()
+        one = count()
+        for _ in range(6):
+            queued(ada)
+        assert count() == one
+
+
+class TestRest:
+    def test_a_script_asks_waits_and_reads(self, ada: User, lab: month.Month) -> None:
+        script = Script(ada)
+        answer = script.send("post", "simulations/", {"days": 7, "policies": [{"policy": "srjf"}]})
+        assert answer.status_code == 201, answer.json()
+        row = answer.json()
+        assert row["state"] == "queued" and row["result"] is None and row["policies"][1]["policy"] == "srjf"
+        services.carry_on()
+        row = script.get(f"simulations/{row['id']}/").json()
+        assert row["state"] == "done" and row["progress"] == 1.0
+        assert row["result"]["really"]["total"]["compared"] == row["result"]["simulated"][1]["total"]["compared"] > 0
+        [listed] = script.get("simulations/?state=done").json()["results"]
+        assert "result" not in listed
+        assert script.send("post", f"simulations/{row['id']}/cancel/").status_code == 409
+
+    def test_errors_come_in_the_one_shape(self, ada: User) -> None:
+        script = Script(ada)
+        for sent in (
+            {"days": 5, "policies": [{"policy": "srjf"}]},
+            {"policies": []},
+            {},
+            {"policies": [{"policy": "nothing"}]},
+            {"policies": [{"policy": "fifo", "params": {"x": 1}}]},
+        ):
+            answer = script.send("post", "simulations/", sent)
+            assert answer.status_code == 400 and answer.json()["error"]["message"], sent
+        assert not Simulation.objects.exists()
