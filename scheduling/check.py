@@ -93,9 +93,11 @@ def _nodes(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 
 def _limits(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """A limit that is exceeded already (it was lowered, or GPUs are on their way back) only forbids more."""
+    """A limit that is exceeded already (it was lowered, or GPUs are on their way back) only forbids more; a soft one nothing."""
     known = {job.id: job for job in snapshot.jobs}
     for limit in snapshot.limits:
+        if limit.soft:
+            continue
         members = [known[job] for job in limit.jobs if job in known]
         added = sum(sum(_added(job, plan.target.get(job.id, {})).values()) for job in members)
         held = limit.leaving + sum(job.gpus for job in members if not job.stopping)

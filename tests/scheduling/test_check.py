@@ -50,6 +50,7 @@ def test_what_must_not_be_is_named(snapshot: Snapshot, target: Mapping[str, Plac
         (draw({"a": 4}, FIXED, closed=("a",)), {"x": {"a": 2}}),
         (draw({"a": 4}, running("x", {"a": 2}, preemptible=True)), {}),
         (draw({"a": 4}, FIXED, limits=(Limit("alice", 1, frozenset({"x"})),)), {"x": {"a": 2}}),
+        (draw({"a": 4}, waiting("x", 2), limits=(Limit("alice", 1, frozenset({"x"}), soft=True),)), {"x": {"a": 2}}),
         (draw({"a": 4}, waiting("x", stopping=True), leaving={"a": 4}), {}),
     ],
 )
