@@ -20,8 +20,8 @@ class WhatifForm:
 
     def __init__(self, asked: QueryDict, sent: QueryDict | None, config: SchedulerConfig) -> None:
         said = asked if sent is None else sent
-        self.days = int(said["days"]) if said.get("days") in map(str, WINDOWS) else USUAL_DAYS
-        keys = [key for key in said.getlist("policy") if key]
+        self.days = next((days for days in WINDOWS if said.get("days") == str(days)), USUAL_DAYS)
+        keys = [str(key) for key in said.getlist("policy") if key]
         if not keys and "policy" not in said:
             keys = [key for key in SUGGESTED if key != config.policy][: MOST_CHOICES - 1]
         if any(key not in registry.POLICIES for key in keys):
@@ -32,7 +32,7 @@ class WhatifForm:
         for place, key in enumerate(keys[:MOST_CHOICES]):
             given = config.params if key == config.policy else {}
             if place == 0 and sent is None and asked.get("params"):
-                given = self._given(key, asked["params"]) or given
+                given = self._given(key, str(asked["params"])) or given
             form = PolicyForm(registry.describe(key), sent, given)
             form.prefix = f"p{place}"
             self.policies.append(form)

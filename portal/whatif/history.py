@@ -19,7 +19,7 @@ from typing import NamedTuple
 from django.db.models import Q, QuerySet
 
 from portal.accounts.models import User
-from portal.cluster.models import Node, NodeEnvironment
+from portal.cluster.models import Gpu, Node, NodeEnvironment
 from portal.control import snapshot as snapshots
 from portal.control.history import History
 from portal.control.snapshot import Row
@@ -143,13 +143,8 @@ def read(start: datetime, end: datetime) -> World:
     nodes, losses, capacity = _nodes(*window, jobs)
     known = frozenset(node.id for node in nodes)
     jobs = [_tied(each, known) for each in jobs]
-    return World(
-        *window, nodes, losses, capacity, jobs, past.limits, past.accounts, past.reservations and _on(past, known)
-    )
-
-
-def _on(past: types.Snapshot, known: frozenset[str]) -> tuple[types.Reservation, ...]:
-    return tuple(each for each in past.reservations if each.node in known)
+    reservations = tuple(each for each in past.reservations if each.node in known)
+    return World(*window, nodes, losses, capacity, jobs, past.limits, past.accounts, reservations)
 
 
 def _tied(each: Lived, known: frozenset[str]) -> Lived:
@@ -262,6 +257,7 @@ def _lived(
         spread=job.spread and (several or prepared.out_of_reach.isdisjoint(nodes)),
         # each of its own attempts had this long
         longest_seconds=float(row.time_limit_seconds * max(1, len(own))),
+        work=job.work and replace(job.work, value=max(1.0, job.work.value - before)),
     )
     begins = next((one.started - one.created for one in tries if one.started is not None), 0.0)
     held_after = any(held and first is not None and at >= first for at, held in on_hold)
@@ -351,31 +347,29 @@ def _resizes(one: Try, start: float, end: float) -> int:
 
 def _nodes(start: float, end: float, jobs: Sequence[Lived]) -> tuple[tuple[types.Node, ...], tuple[Loss, ...], float]:
     """Those that offered GPUs in the window, when they did not, and the GPU time there was."""
-    spells: dict[str, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    spells: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
     rows = CapacitySpell.objects.filter(since__lt=_moment(end)).filter(Q(until=None) | Q(until__gt=_moment(start)))
-    capacity = 0.0
-    for gpu, node, since, until in rows.values_list("gpu", "gpu__node", "since", "until"):
-        span = (max(start, since.timestamp()), _until(_seconds(until), end))
-        spells[str(node)][gpu].append(span)
-        capacity += max(0.0, min(span[1], end) - span[0])
-    used: dict[str, int] = defaultdict(int)
+    for gpu, place, since, until in rows.values_list("gpu", "gpu__node", "since", "until"):
+        spells[place].append((gpu, max(start, since.timestamp()), _until(_seconds(until), end)))
+    used: dict[int, int] = defaultdict(int)
     for each in jobs:
         for node, gpus in each.submission.job.now_on.items():
-            used[node] += gpus
-    nodes, losses = [], []
-    known = Node.objects.in_bulk([int(node) for node in {*spells, *used}])
-    for node in sorted({*spells, *used}, key=int):
-        row = known[int(node)]
-        gpus = spells.get(node, {})
-        total = max(len(gpus), used[node])
-        nodes.append(types.Node(node, row.name, total, total))
-        at = start
-        for since, until in _joined(span for spans in gpus.values() for span in spans):
-            if since > at + 1:
-                losses.append(Loss(node, at, since))
-            at = until
-        if at < end - 1 and gpus:
-            losses.append(Loss(node, at))
+            used[int(node)] += gpus
+    names = dict(Node.objects.filter(pk__in={*spells, *used}).values_list("pk", "name"))
+    kinds = dict(Gpu.objects.filter(node__in=names).order_by("pk").values_list("node", "model"))
+    nodes, losses, capacity = [], [], 0.0
+    for pk in sorted(names):
+        offers = spells[pk]
+        total = max(len({gpu for gpu, _, _ in offers}), used[pk])
+        nodes.append(types.Node(str(pk), names[pk], total, total, kind=kinds.get(pk, "")))
+        capacity += sum(max(0.0, until - since) for _, since, until in offers)
+        away = start
+        for first, last in _joined((since, until) for _, since, until in offers):
+            if first > away + 1:
+                losses.append(Loss(str(pk), away, first))
+            away = last
+        if offers and away < end - 1:
+            losses.append(Loss(str(pk), away))
     return tuple(nodes), tuple(losses), capacity
 
 

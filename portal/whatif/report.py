@@ -165,7 +165,7 @@ def _change(value: float, base: float, less_is_better: bool | None = True) -> tu
 def shares(worlds: Sequence[Column], kind: str) -> list[Line]:
     """Who gains and who loses: the mean turnaround of each person or group."""
     names = sorted({name for world in worlds for name in world.figures.get(kind, {})}, key=str.lower)
-    base = next((world.figures[kind] for world in worlds if world.in_force and world.figures), {})
+    base: Mapping[str, Any] = next((each.figures[kind] for each in worlds if each.in_force and each.figures), {})
     measure = MEASURES[0]
     lines = []
     for name in names:

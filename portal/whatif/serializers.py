@@ -15,8 +15,8 @@ class WantedPolicySerializer(serializers.Serializer[Any]):
 
 class NewSimulationSerializer(serializers.Serializer[Any]):
     days = serializers.ChoiceField(choices=WINDOWS, default=14, help_text="So many of the last days.")
-    policies = WantedPolicySerializer(
-        many=True,
+    policies = serializers.ListField(
+        child=WantedPolicySerializer(),
         allow_empty=False,
         max_length=MOST_POLICIES,
         help_text="Beside the policy in force, which is always simulated too, and counts.",
@@ -69,5 +69,5 @@ class SimulationDetailSerializer(SimulationSerializer):
     result = ResultSerializer(allow_null=True, read_only=True, help_text="Null until it is done.")
 
     class Meta(SimulationSerializer.Meta):
-        fields = (*SimulationSerializer.Meta.fields, "result")
-        read_only_fields = fields
+        fields = (*SimulationSerializer.Meta.fields, "result")  # type: ignore[assignment]  # one more
+        read_only_fields = fields  # type: ignore[assignment]

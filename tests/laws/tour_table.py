@@ -259,7 +259,7 @@ TABLE: dict[str, list[Visit]] = {
     "admin/simulations/new": [
         get("/admin/simulations/new", ADMINS),
         get("/admin/simulations/new?policy=nothing", "302 404 404 404 404 404"),
-        post("/admin/simulations/new", DONE_BY_ADMINS, days=7, policy="fifo"),
+        post("/admin/simulations/new", DONE_BY_ADMINS, days=7, policy="fifo", **{"p0-size": "most"}),
     ],
     "admin/simulations/<int:pk>/": [get("/admin/simulations/{simulation}/", ADMINS)],
     "admin/simulations/<int:pk>/cancel": [post("/admin/simulations/{simulation}/cancel", DONE_BY_ADMINS)],
