@@ -7,6 +7,7 @@ from collections.abc import Set
 from dataclasses import replace
 
 from scheduling import reserve, tiers
+from scheduling.after import after
 from scheduling.types import Job, JobId, Plan, Policy, Snapshot
 
 TRIES = 4
@@ -24,8 +25,8 @@ def decide(policy: Policy, snapshot: Snapshot) -> Plan:
         hurt = _hurt(snapshot, plan)
         if not hurt:
             return plan
-        after = _decide(policy, _once_given_back(snapshot, plan))
-        vain = {job.id for job in hurt if dict(after.target.get(job.id, {})) == dict(job.now_on)}
+        then = _decide(policy, after(snapshot, plan))
+        vain = {job.id for job in hurt if dict(then.target.get(job.id, {})) == dict(job.now_on)}
         if not vain:
             return plan
         pinned |= vain
@@ -57,26 +58,3 @@ def _pin(snapshot: Snapshot, jobs: Set[JobId]) -> Snapshot:
             for job in snapshot.jobs
         ),
     )
-
-
-def _once_given_back(snapshot: Snapshot, plan: Plan) -> Snapshot:
-    """The world when the plan has been carried out, all that is asked back is free, and nothing else has happened."""
-    free = {node.id: node.free + node.leaving for node in snapshot.nodes}
-    jobs: list[Job] = []
-    for job in snapshot.jobs:
-        if job.running and plan.target.get(job.id) is job.now_on:
-            jobs.append(job)
-            continue
-        target = {} if job.stopping else dict(plan.target.get(job.id, {}))
-        for node in {*target, *job.now_on} & free.keys() if not job.stopping else ():
-            free[node] += job.now_on.get(node, 0) - target.get(node, 0)
-        if job.stopping:
-            jobs.append(job)
-        elif not target:
-            jobs.append(replace(job, now_on={}, base={}))
-        else:
-            home = min(target, key=lambda node: (-target[node], node))
-            started = {home: min(target[home], job.min_gpus)} if job.elastic else target
-            jobs.append(replace(job, now_on=target, base=job.base if job.running else started))
-    nodes = tuple(replace(node, free=max(0, free[node.id]), leaving=0) for node in snapshot.nodes)
-    return replace(snapshot, nodes=nodes, jobs=tuple(jobs), state=plan.state)

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from scheduling.after import base_of, clean
 from scheduling.check import violations
 from scheduling.decide import decide
 from scheduling.simulate.inputs import Loss, Options, Submission
 from scheduling.simulate.ledger import Ledger
 from scheduling.simulate.live import Live
 from scheduling.simulate.result import JobResult, Outcome, Result
-from scheduling.simulate.settle import Refused, base_of, clean
+from scheduling.simulate.settle import Refused
 from scheduling.types import Account, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Reservation, Snapshot
 
 IDLE_TURNS = 300
@@ -196,7 +197,7 @@ class Engine:
         self.stale.clear()
         return Snapshot(
             self.now, tuple(self.nodes.values()), tuple(jobs), self.ledger.limits(), self.state,
-            self.ledger.accounts(self.now), self.reservations,
+            self.ledger.accounts(self.now), self.reservations, self.options.patience_seconds,
         )  # fmt: skip
 
     def apply(self, snapshot: Snapshot, plan: Plan) -> bool:

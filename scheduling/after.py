@@ -1,0 +1,69 @@
+"""The world when a plan has been carried out, all that is asked back is free, and nothing else has happened."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
+
+
+def after(
+    snapshot: Snapshot, plan: Plan, at_first: Mapping[JobId, Job] | None = None, *, movable: bool = False
+) -> Snapshot:
+    """A job that is back on the GPUs it had ``at_first`` is as if nothing had happened to it.
+
+    With ``movable`` no job has a base: each may change all its GPUs at once.
+    """
+    jobs = []
+    back: dict[NodeId, int] = {}
+    for job in snapshot.jobs:
+        target = clean(plan.target.get(job.id, {}))
+        batch = plan.batches.get(job.id, job.batch) if target else job.batch
+        if target != job.now_on:
+            for node, gpus in job.now_on.items():
+                back[node] = back.get(node, 0) + gpus
+            for node, gpus in target.items():
+                back[node] = back.get(node, 0) - gpus
+            before = (at_first or {}).get(job.id)
+            if before is not None and before.now_on == target:
+                job = before
+            else:
+                job = _moved(job, target, snapshot.now, movable=movable)
+        if batch != job.batch:
+            job = replace(job, batch=batch)
+        jobs.append(job)
+    nodes = tuple(
+        replace(node, free=node.free + node.leaving + back.get(node.id, 0), leaving=0)
+        if node.leaving or back.get(node.id)
+        else node
+        for node in snapshot.nodes
+    )
+    limits = tuple(replace(limit, leaving=0) if limit.leaving else limit for limit in snapshot.limits)
+    return replace(snapshot, nodes=nodes, jobs=tuple(jobs), limits=limits, state=plan.state)
+
+
+def _moved(job: Job, target: Placement, now: float, *, movable: bool) -> Job:
+    started = bool(target) and not job.now_on
+    ran = job.first_started_at is not None
+    return replace(
+        job,
+        now_on=target,
+        base=base_of(job, target, movable=movable) if started or not target else job.base,
+        since=now,
+        started_at=now if started else job.started_at if target else None,
+        first_started_at=now if started and not ran else job.first_started_at,
+        restarts=job.restarts + (started and ran),
+    )
+
+
+def base_of(job: Job, target: Placement, *, movable: bool = False) -> Placement:
+    """What a job that starts on ``target`` cannot give back without a restart; see "Elastic jobs on GPUs"."""
+    if movable or not target:
+        return {}
+    if not job.elastic:
+        return target
+    home = min(target, key=lambda node: (-target[node], node))
+    return {home: min(target[home], job.min_gpus)}
+
+
+def clean(target: Placement) -> Placement:
+    return target if all(target.values()) else {node: gpus for node, gpus in target.items() if gpus}
