@@ -343,6 +343,8 @@ MAX_LOG_MIB = env_int("MAX_LOG_MIB", 1024, 1, 1_048_576)
 
 # The loop and the nodes
 SCHEDULER_PERIOD_SECONDS = 3
+PATIENCE_HOURS = env_int("PATIENCE_HOURS", 24, 1, 8760)
+"""Whoever has waited longer is next, whatever the policy."""
 RECORDED_TURNS = env_int("RECORDED_TURNS", 20_000, 100, 1_000_000)
 RECORDED_DAYS = env_int("RECORDED_DAYS", 35, 1, 3650)
 """So many turns of the scheduler are kept whole, and so long, to be decided again. One of a busy lab takes 25 KiB."""

@@ -5,6 +5,10 @@ free goes further down. A layer that cannot start a job for want of GPUs takes t
 elastic jobs have beyond their least, then whole jobs that can go on from a checkpoint, those with the least lost work
 first. Nobody is disturbed while what is free, or on its way, is enough.
 
+Nobody waits for ever: of the jobs that have waited longer than the lab's patience the one that came first is a layer of
+its own, above all others. What it needs is kept for it as it comes free, and once it runs it is not stopped again before
+it has run as long as that patience.
+
 The lowest layer is *spare*: opportunistic jobs, and what owners have beyond a soft limit. Tiers after Singularity (Shukla
 et al. 2022; the rules here are a reconstruction), spare capacity after BFTrainer (Liu et al. 2021, likewise).
 """
@@ -12,13 +16,13 @@ et al. 2022; the rules here are a reconstruction), spare capacity after BFTraine
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from scheduling import reasons
 from scheduling.capacity import Capacity
 from scheduling.types import Job, JobId, Limit, NodeId, Placement, Plan, Policy, Snapshot
 
-LAYERS = ("premium", "standard", "basic", "spare")
+LAYERS = ("patient", "premium", "standard", "basic", "spare")
 MAIN = "standard"
 """Its state is the policy's own; the others' are kept beside it under ``OTHERS``."""
 OTHERS = "other layers"
@@ -26,20 +30,90 @@ OTHERS = "other layers"
 
 def plan(policy: Policy, snapshot: Snapshot) -> Plan:
     """The policy's plan for all layers together. With one layer it is the policy's own, untouched."""
+    snapshot = _shielded(snapshot)
     layer_of = _layers(snapshot)
     soft = any(limit.soft for limit in snapshot.limits)
     if len(set(layer_of.values())) <= 1 and not soft:
-        return policy.plan(snapshot)
+        return _look_again(policy.plan(snapshot), snapshot)
     world = _World(snapshot, layer_of)
     for name in LAYERS:
-        if any(layer == name for layer in layer_of.values()):
+        if name == "patient" and name in layer_of.values():
+            world.settle_patient()
+        elif any(layer == name for layer in layer_of.values()):
             world.settle(policy, name)
-    return world.result()
+    return _look_again(world.result(), snapshot)
+
+
+def _look_again(plan: Plan, snapshot: Snapshot) -> Plan:
+    """Patience comes to its end by time alone."""
+    if snapshot.patience_seconds == float("inf"):
+        return plan
+    ends = (job.submitted_at + job.run_seconds + snapshot.patience_seconds for job in snapshot.jobs if job.waiting)
+    again_at = min((at for at in ends if at >= snapshot.now), default=None)
+    if again_at is None or (plan.again_at is not None and plan.again_at <= again_at):
+        return plan
+    return replace(plan, again_at=again_at + 1)
+
+
+def _waited(job: Job, now: float) -> float:
+    return now - job.submitted_at - job.run_seconds
+
+
+def _patient(snapshot: Snapshot) -> Job | None:
+    """Who has waited longer than the lab's patience, and could start if it were alone; of several the first."""
+    late = [
+        job
+        for job in snapshot.jobs
+        if job.waiting and not job.opportunistic and _waited(job, snapshot.now) > snapshot.patience_seconds
+    ]
+    if not late:
+        return None
+    capacity = Capacity(snapshot)
+    able = (job for job in late if not (reasons.impossible(job, capacity) or reasons.limited(job, capacity)))
+    return min(able, key=lambda job: (job.submitted_at, job.id), default=None)
+
+
+def _shielded(snapshot: Snapshot) -> Snapshot:
+    """Jobs that started after such a wait keep what they have for as long again."""
+    patience, now = snapshot.patience_seconds, snapshot.now
+    late = {
+        job.id
+        for job in snapshot.jobs
+        if job.running
+        and job.preemptible
+        and _waited(job, now) > patience
+        and now - (job.started_at if job.started_at is not None else now) < patience
+    }
+    if not late:
+        return snapshot
+    jobs = tuple(replace(job, preemptible=False) if job.id in late else job for job in snapshot.jobs)
+    return replace(snapshot, jobs=jobs)
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """Starts whoever fits: enough of a policy for a layer of one job."""
+
+    title: ClassVar[str] = ""
+    explanation: ClassVar[str] = ""
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        capacity, why = Capacity(snapshot), {}
+        for job in snapshot.jobs:
+            if not job.waiting:
+                continue
+            if where := capacity.best_fit(job, job.asked):
+                capacity.give(job, where)
+            else:
+                why[job.id] = reasons.shortage(job, capacity, 0)
+        return Plan(capacity.held, why)
 
 
 def _layers(snapshot: Snapshot) -> dict[JobId, str]:
     layers: dict[JobId, str] = {job.id: "spare" if job.opportunistic else job.tier for job in snapshot.jobs}
     known = {job.id: job for job in snapshot.jobs}
+    if patient := _patient(snapshot):
+        layers[patient.id] = "patient"
     for limit in snapshot.limits:
         if not limit.soft:
             continue
@@ -72,6 +146,8 @@ class _World:
         self.states: dict[str, Mapping[str, Any]] = {}
         self.again_at: list[float] = []
         self.line: str = ""
+        self.kept: Counter[NodeId] = Counter()
+        """GPUs kept for jobs of the layers so far that are to start on them soon."""
 
     def result(self) -> Plan:
         state = dict(self.states.pop(MAIN, {}))
@@ -95,6 +171,27 @@ class _World:
         self._keep(name, done, meant)
         if getattr(policy, "strict", False) and self._has_a_line(view, done):
             self.line = name
+
+    def settle_patient(self) -> None:
+        """The layer of the one whom patience put first: what it lacks is kept for it as it comes free."""
+        self.settle(_Alone(), "patient")
+        job = next(job for id, job in self.jobs.items() if self.layer_of[id] == "patient")
+        if self.target.get(job.id) or any(self.kept.values()):
+            return
+        nodes = [node for node in self.snapshot.nodes if node.open and (job.nodes is None or node.id in job.nodes)]
+        totals = {node.id: node.total for node in nodes}
+        fullest = sorted(totals, key=lambda node: (-(self.free[node] + self.leaving[node]), node))
+        missing = job.min_gpus
+        for node in fullest if job.spread else [node for node in fullest if totals[node] >= missing][:1]:
+            take = min(missing, totals[node])
+            at_once = min(take, max(0, self.free[node]))
+            self.free[node] -= at_once
+            self.leaving[node] -= min(take - at_once, max(0, self.leaving[node]))
+            missing -= take
+        hours = reasons.hours(self.snapshot.patience_seconds)
+        self.reasons[job.id] = (
+            f"It has waited for more than {hours}, so it is next: GPUs are kept for it as they come free."
+        )
 
     def _view(self, name: str, free: Mapping[NodeId, int], leaving: Mapping[NodeId, int]) -> Snapshot:
         """The world of one layer: its own jobs, and of the nodes what nobody above it has or waits for."""
@@ -153,6 +250,9 @@ class _World:
 
     def _below(self, name: str) -> list[Job]:
         lower = LAYERS[LAYERS.index(name) + 1 :]
+        if name == "patient":  # it does not come before premium jobs that run, unless it is one
+            late = next(job for id, job in self.jobs.items() if self.layer_of[id] == name)
+            lower = lower if late.tier == "premium" else lower[1:]
         return [
             job for id, job in self.jobs.items() if self.layer_of[id] in lower and job.running and id not in self.gone
         ]
@@ -212,6 +312,7 @@ class _World:
         promised: Counter[NodeId] = Counter()
         for id, where in meant.items():
             promised.update(where)
+            self.kept.update(where)
             missing = sum(max(0, gpus - max(0, self.free[node])) for node, gpus in where.items())
             if id in self.reasons and missing:
                 self.reasons[id] = reasons.promised(missing)

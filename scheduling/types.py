@@ -212,6 +212,8 @@ class Snapshot:
     state: Mapping[str, Any] = field(default_factory=dict)
     accounts: tuple[Account, ...] = ()
     reservations: tuple[Reservation, ...] = ()
+    patience_seconds: float = float("inf")
+    """Whoever has waited longer is next, whatever the policy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
+from math import isfinite
 from operator import attrgetter
 from typing import Any
 
@@ -21,6 +22,7 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
         "state": snapshot.state,
         "accounts": [{**_plain(account), "jobs": sorted(account.jobs)} for account in snapshot.accounts],
         "reservations": [{**_plain(each), "owners": sorted(each.owners)} for each in snapshot.reservations],
+        "patience_seconds": snapshot.patience_seconds if isfinite(snapshot.patience_seconds) else None,
     }
 
 
@@ -52,6 +54,7 @@ def snapshot_from_json(content: Mapping[str, Any]) -> Snapshot:
     """Fields that a later version added have their defaults. Raises KeyError or TypeError for what is no snapshot."""
     return Snapshot(
         now=content["now"],
+        patience_seconds=content.get("patience_seconds") or float("inf"),
         nodes=tuple(Node(**_known(Node, node)) for node in content["nodes"]),
         jobs=tuple(_job(job) for job in content["jobs"]),
         limits=tuple(Limit(**{**_known(Limit, row), "jobs": frozenset(row["jobs"])}) for row in content["limits"]),

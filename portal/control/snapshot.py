@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple, Self, cast
 
 from django.contrib.auth.models import Group
+from django.conf import settings
 from django.db.models import DurationField, ExpressionWrapper, F, Max, Min, Q, Sum
 from django.db.models.functions import Coalesce
 from django.db.models.query import QuerySet
@@ -103,6 +104,7 @@ def take(
         accounts=tuple(_accounts(rows, holdings, limits, names, history, now.timestamp())),
         state=state or {},
         reservations=tuple(_reservations(now)),
+        patience_seconds=settings.PATIENCE_HOURS * 3600.0,
     )
 
 

@@ -49,6 +49,8 @@ class Options:
     """Decide at each multiple of it only, with GPUs given back at once; see ``rounds``."""
     placement: Literal["own", "larger first", "queue order"] = "own"
     """In rounds: the policy's own, or that of the reference simulators, emptiest node first."""
+    patience_seconds: float = float("inf")
+    """Whoever has waited longer is next, whatever the policy."""
     used_days: int = 14
     """How far back ``Account.used`` reaches."""
     state: Mapping[str, Any] = field(default_factory=dict)
