@@ -203,7 +203,9 @@ def _etas(policy: Policy, snapshot: Snapshot) -> dict[JobId, Eta]:
             limits=snapshot.limits,
             accounts=snapshot.accounts,
             reservations=snapshot.reservations,
-            options=Options(state=snapshot.state, until=snapshot.now + HORIZON_SECONDS),
+            options=Options(
+                state=snapshot.state, until=snapshot.now + HORIZON_SECONDS, patience_seconds=snapshot.patience_seconds
+            ),
             on_turn=watch,
         )
     except _Enough:

@@ -123,7 +123,7 @@ def _one(
             limits=snapshot.limits,
             accounts=snapshot.accounts,
             reservations=snapshot.reservations,
-            options=Options(state=snapshot.state, until=until),
+            options=Options(state=snapshot.state, until=until, patience_seconds=snapshot.patience_seconds),
             on_turn=look,
         )
     except _Enough:
