@@ -250,16 +250,18 @@ def _lived(
     used = frozenset(gpu.node for one in tries for gpu in one.held)
     several = any(len({gpu.node for gpu in one.held}) > 1 for one in tries)
     nodes = ready | used
-    own = [one for one in tries if one.outcome in OWN_END]
+    begins = next((one.started - one.created for one in tries if one.started is not None), 0.0)
+    # Each of its own attempts had this long; what ended by itself is not cut off for being given fewer GPUs.
+    longest = float(row.time_limit_seconds * max(1, sum(one.outcome in OWN_END for one in tries)))
+    if ended_itself:
+        longest = max(longest, 1.1 * total / lasts(1.0, job.min_gpus, curve).work + begins + LEAST_WORK)
     job = replace(
         _as_it_was(job, tries, start),
         nodes=nodes or None,
         spread=job.spread and (several or prepared.out_of_reach.isdisjoint(nodes)),
-        # each of its own attempts had this long
-        longest_seconds=float(row.time_limit_seconds * max(1, len(own))),
+        longest_seconds=longest,
         work=job.work and replace(job.work, value=max(1.0, job.work.value - before)),
     )
-    begins = next((one.started - one.created for one in tries if one.started is not None), 0.0)
     held_after = any(held and first is not None and at >= first for at, held in on_hold)
     return Lived(
         submission=Submission(

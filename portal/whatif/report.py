@@ -11,6 +11,7 @@ from portal.control.forms import query_of
 from portal.control.models import SchedulerConfig
 from portal.whatif.models import Simulation
 from scheduling import registry
+from scheduling.params import Param
 
 REALLY = "What really happened"
 CHANGED = 0.05
@@ -57,6 +58,7 @@ class Measure:
     unit: str
     of: Callable[[Mapping[str, Any]], float]
     less_is_better: bool | None = True
+    """None: neither is."""
 
 
 MEASURES = (
@@ -104,22 +106,20 @@ def columns(simulation: Simulation) -> list[Column]:
 
 
 def _words(each: Mapping[str, Any]) -> list[tuple[str, object]]:
-    about = (
-        {item.name: item for item in registry.describe(each["policy"]).params}
-        if each["policy"] in registry.POLICIES
-        else {}
-    )
+    known = each["policy"] in registry.POLICIES
+    about = {item.name: item for item in registry.describe(each["policy"]).params} if known else {}
     return [
-        (
-            about[name].label if name in about else name,
-            ("yes" if value else "no")
-            if isinstance(value, bool)
-            else dict(about[name].choices).get(value, value)
-            if name in about
-            else value,
-        )
+        (about[name].label if name in about else name, _plain(value, about.get(name)))
         for name, value in each["params"].items()
     ]
+
+
+def _plain(value: object, param: Param | None) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return dict(param.choices).get(str(value), value) if param else value
 
 
 def table(worlds: Sequence[Column]) -> list[Line]:
@@ -149,15 +149,15 @@ def _said(value: float, unit: str) -> str:
     return charts.said_value(value, unit) if unit else charts.said_number(value)
 
 
-def _change(value: float, base: float, less_is_better: bool | None = True) -> tuple[str, str]:
-    if base <= 0:
+def _change(value: float, base: float, less_is_better: bool | None) -> tuple[str, str]:
+    if base <= 0 or less_is_better is None:
         return "", ""
     part = value / base - 1
     percent = round(100 * part)
     if not percent:
         return "the same", ""
     said = f"{percent:+,d} %".replace("-", "−")
-    if less_is_better is None or abs(part) <= CHANGED:
+    if abs(part) <= CHANGED:
         return said, ""
     return said, "good" if (part < 0) == less_is_better else "bad"
 
