@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
@@ -212,7 +213,11 @@ def _lived(world: World, policy: Policy, speaker: _Speaker) -> dict[str, Any]:
         limits=world.limits,
         accounts=world.accounts,
         reservations=world.reservations,
-        options=Options(losses=world.losses, until=world.end + BEYOND_SECONDS),
+        options=Options(
+            losses=world.losses,
+            until=world.end + BEYOND_SECONDS,
+            patience_seconds=settings.PATIENCE_HOURS * 3600.0,
+        ),
         on_turn=speaker.turned,
         on_progress=speaker.hear,
     )
