@@ -46,6 +46,33 @@ def month() -> dict[str, Any]:
     return {"running": [job.pk for job in made.running], "queued": [job.pk for job in made.queued]}
 
 
+def past_month() -> int:
+    """A month of jobs that are all over, decided by the default; how many."""
+    from portal.control.services import switch_policy
+
+    made = made_up.make(live=False)
+    User.objects.update(password=User.objects.get(username="bob").password)
+    switch_policy(None, "elastic_fifo", {})
+    return len(made.jobs)
+
+
+def month_simulated() -> dict[str, Any]:
+    """``month``, and a simulation of it under other policies."""
+    from portal.whatif import services
+
+    made = month()
+    asked = services.ask(User.objects.get(username="alice"), 14, [("elastic_fifo", {}), ("srjf", {})])
+    services.carry_on()
+    return made | {"simulation": asked.pk}
+
+
+def simulate() -> int:
+    """Carries out the simulations that were asked for; how many."""
+    from portal.whatif import services
+
+    return services.carry_on()
+
+
 def running_job() -> dict[str, int]:
     alice = User.objects.get(username="alice")
     node = world.make_node(gpus=2)
@@ -89,12 +116,12 @@ def shut_out(job: int, user: str) -> int:
     return Membership.objects.filter(project__jobs=job, user__username=user).delete()[0]
 
 
-def lab_at_work() -> dict[str, Any]:
+def lab_at_work(node: str = "gpu-delta") -> dict[str, Any]:
     """A node of its own with an elastic job on all four GPUs, and one that waits for two; ``turn`` is the scheduler."""
     from tests.portal import control_world as lab
 
     Node.objects.update(cordoned=True)
-    lab.ready_node("gpu-delta", 4, ("sweeps",), last_seen_at=timezone.now() + timedelta(hours=1))
+    lab.ready_node(node, 4, ("sweeps",), last_seen_at=timezone.now() + timedelta(hours=1))
     sweeps = world.make_environment("sweeps")
     runs = lab.queue(1, 4, owner="alice", name="sweep of widths", environment=sweeps)
     turn()
@@ -156,7 +183,22 @@ def holds(job: int) -> list[int]:
 
 ORDERS = {
     each.__name__: each
-    for each in (lab_at_work, line_of_jobs, waiting, turn, holds, seeded, month, running_job, write, finish, shut_out)
+    for each in (
+        lab_at_work,
+        line_of_jobs,
+        waiting,
+        turn,
+        holds,
+        seeded,
+        month,
+        past_month,
+        month_simulated,
+        simulate,
+        running_job,
+        write,
+        finish,
+        shut_out,
+    )
 }
 
 

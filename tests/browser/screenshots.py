@@ -27,6 +27,8 @@ WAITING_PAGES = {"job-waiting": "/jobs/{waits}/"}
 MONTH_PAGES = {
     "usage": "/usage/",
     "ledger": "/usage/ledger/",
+    "whatif": "/admin/simulations/{simulation}/",
+    "whatif-new": "/admin/simulations/new?policy=tiresias&policy=srjf",
 }
 """Of a lab with a month of history (tests/month.py)."""
 LOOKS = {"light": (1280, "light"), "dark": (1280, "dark"), "phone": (400, "light")}
@@ -37,7 +39,7 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=PROGRAM, args=FLAGS)
         take(browser, "seeded", PAGES)
-        take(browser, "month", MONTH_PAGES)
+        take(browser, "month_simulated", MONTH_PAGES)
         take(browser, "waiting", WAITING_PAGES)
         browser.close()
 

@@ -12,7 +12,7 @@ from django.utils import timezone
 from portal.accounts.limits import set_limit
 from portal.accounts.models import User
 from portal.cluster.models import Gpu, Node
-from portal.jobs.models import Allocation, Job, JobEvent
+from portal.jobs.models import Allocation, Attempt, Job, JobEvent
 from portal.usage.models import CapacitySpell
 from portal.whatif import figures, history
 from portal.whatif.history import Lived, World
@@ -21,7 +21,7 @@ from scheduling.estimates import DEFAULT_EXPONENT
 from scheduling.simulate import Options, Plain, Result, simulate
 from tests import month
 from tests.portal.control_world import queue, ready_node
-from tests.portal.jobs_world import make_environment
+from tests.portal.jobs_world import make_environment, place
 from tests.portal.past import attempt, ran
 
 pytestmark = pytest.mark.django_db
@@ -130,9 +130,9 @@ class TestOneJob:
 
     def test_one_that_runs_still_is_supposed_to_go_on(self, node: Node) -> None:
         job = queue(1, state="RUNNING", submitted_at=ago(9))
-        attempt(job, node, 1, ago(8), ago(0), "succeeded", 1)
-        Allocation.objects.update(released_at=None)
-        job.attempts.update(ended_at=None, outcome="")
+        tried = place(job, list(node.gpus.all()[:1]))
+        Attempt.objects.filter(pk=tried.pk).update(created_at=ago(8), started_at=ago(8))
+        Allocation.objects.update(allocated_at=ago(8))
         found = only(world())
         assert not found.compared and found.ended is None and work(found) == pytest.approx(1.5 * 8 * HOUR, rel=0.01)
 
