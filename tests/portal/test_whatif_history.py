@@ -129,7 +129,7 @@ class TestOneJob:
         assert figures.simulated(world(), live(world()))[0].waiting is None
 
     def test_one_that_runs_still_is_supposed_to_go_on(self, node: Node) -> None:
-        job = queue(1, state="RUNNING", submitted_at=ago(9))
+        job = queue(1, submitted_at=ago(9))
         tried = place(job, list(node.gpus.all()[:1]))
         Attempt.objects.filter(pk=tried.pk).update(created_at=ago(8), started_at=ago(8))
         Allocation.objects.update(allocated_at=ago(8))
@@ -199,7 +199,9 @@ class TestAMonth:
             assert sum(one["compared"] for one in told["people"].values()) == told["total"]["compared"]
             assert 0.3 < told["total"]["utilisation"] < 1
         really = real["total"]["turnaround"]["mean"]
-        assert abs(found["fifo"]["total"]["turnaround"]["mean"] / really - 1) < 0.1, "first come, first served, as it was"
+        assert abs(found["fifo"]["total"]["turnaround"]["mean"] / really - 1) < 0.1, (
+            "first come, first served, as it was"
+        )
         assert found["elastic_fifo"]["total"]["resizes"] > 0 and found["tiresias"]["total"]["preemptions"] > 0
         means = {key: told["total"]["turnaround"]["mean"] for key, told in found.items()}
         assert len(set(means.values())) == 3

@@ -1,6 +1,7 @@
 """Simulations of the last days: asked for, carried out, cancelled, shown; by pages and by REST, for admins alone."""
 
 import json
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.control.services import switch_policy
 from portal.refused import Refused
-from portal.whatif import services
+from portal.whatif import services, tasks
 from portal.whatif.models import Simulation
 from tests import month
 from tests.portal import jobs_world as world
@@ -160,6 +161,28 @@ class TestCarryingOut:
         rows = [queued(ada) for _ in range(4)]
         services.carry_on()
         assert list(Simulation.objects.values_list("pk", flat=True)) == [rows[3].pk, rows[2].pk]
+
+
+class TestInTheSmallSize:
+    def test_the_schedule_goes_on_while_a_thread_simulates(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        begun, go_on, done = threading.Event(), threading.Event(), []
+
+        def carry_on() -> int:
+            begun.set()
+            go_on.wait(10)
+            done.append(threading.current_thread())
+            return 1
+
+        monkeypatch.setattr(services, "carry_on", carry_on)
+        tasks.work.delay()
+        assert begun.wait(10)
+        thread = tasks._thread
+        tasks.work.delay()
+        assert tasks._thread is thread and not done, "one at a time, and nobody waited for it"
+        go_on.set()
+        assert thread is not None
+        thread.join(10)
+        assert done == [thread] and thread is not threading.current_thread()
 
 
 class TestPages:
