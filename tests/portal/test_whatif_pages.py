@@ -1,8 +1,12 @@
 """Simulations of the last days: asked for, carried out, cancelled, shown; by pages and by REST, for admins alone."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,7 +167,31 @@ class TestCarryingOut:
         assert list(Simulation.objects.values_list("pk", flat=True)) == [rows[3].pk, rows[2].pk]
 
 
+UP = """
+import django
+django.setup()
+from pathlib import Path
+from portal.celery import app
+from portal.control.management.commands import up
+
+class Service:
+    def __init__(self, app, **options):
+        print(sorted(entry["task"] for entry in app.conf.beat_schedule.values() if entry["task"] not in app.tasks))
+    def start(self):
+        pass
+
+up.EmbeddedService = Service
+up.begin_schedule(Path("beat"))
+"""
+
+
 class TestInTheSmallSize:
+    def test_it_knows_every_task_of_the_schedule(self, tmp_path: Path) -> None:
+        env = {**os.environ, "SCHEDULEARN_HOME": str(tmp_path), "DJANGO_SETTINGS_MODULE": "portal.settings"}
+        env = {name: value for name, value in env.items() if name not in ("DATABASE_URL", "REDIS_URL")}
+        done = subprocess.run([sys.executable, "-c", UP], env=env, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "[]"
+
     def test_the_schedule_goes_on_while_a_thread_simulates(self, monkeypatch: pytest.MonkeyPatch) -> None:
         begun, go_on, done = threading.Event(), threading.Event(), []
 

@@ -28,6 +28,12 @@ PORTAL_SECRETS = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "EMAIL_HOST_PASSWOR
 HOST = os.environ.get("HOST") or "127.0.0.1"
 
 
+def begin_schedule(file: Path) -> None:
+    """In a thread of this process, which carries the tasks out itself: it must know them, or it would only send them."""
+    app.loader.import_default_modules()
+    EmbeddedService(app, thread=True, schedule_filename=str(file)).start()
+
+
 class Command(BaseCommand):
     help = "Start the portal, the scheduler and this machine's agent together, and keep them running until Ctrl-C."
 
@@ -119,7 +125,7 @@ class Command(BaseCommand):
 
     def _keep(self, keeper: Keeper) -> None:
         if not settings.LAB:
-            EmbeddedService(app, thread=True, schedule_filename=str(self._beat_file())).start()
+            begin_schedule(self._beat_file())
         story = self._story()
         while not self.stopping.wait(LOOK_SECONDS):
             keeper.look()
