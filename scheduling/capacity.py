@@ -44,10 +44,12 @@ class Capacity:
         self.kept: dict[NodeId, int] = {}
         """Free GPUs of nodes that nobody behind in the queue may have in this turn."""
         self._scopes: dict[frozenset[NodeId] | None, Scope] = {}
-        self.held: dict[JobId, Placement] = {job.id: job.now_on for job in snapshot.jobs if job.running}
+        self.held: dict[JobId, Placement] = {
+            job.id: job.now_on for job in snapshot.jobs if job.now_on and not job.stopping
+        }
         self._limits_of: dict[JobId, list[int]] = {}
         self.limits: tuple[Limit, ...] = snapshot.limits
-        gpus = {job.id: job.gpus for job in snapshot.jobs if job.running}
+        gpus = {job: sum(where.values()) for job, where in self.held.items()} if snapshot.limits else {}
         self.room_of: list[int] = []
         for index, limit in enumerate(snapshot.limits):
             taken = sum(gpus.get(job, 0) for job in limit.jobs) + (0 if coming else limit.leaving)

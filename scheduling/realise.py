@@ -155,6 +155,8 @@ def minus(one: Placement, other: Placement) -> Placement:
 
 def _shrink(later: Capacity, running: Iterable[Job], wanted: Mapping[JobId, int]) -> None:
     for job in running:
+        if not job.elastic:
+            continue
         least = max(wanted.get(job.id, 0), job.min_gpus)
         if not wanted.get(job.id, 0) and job.preemptible:
             continue  # it is stopped as a whole, or not at all
@@ -176,15 +178,19 @@ def _serve(
     ]
     gone: set[JobId] = set()
     vain: set[Hashable] = set()
+    possible: set[Hashable] = set()
     for number, job in enumerate(order):
-        if not job.waiting or job.id in why:
+        if job.now_on or job.stopping or job.id in why:
             continue
-        if alone := reasons.impossible(job, later):
-            why[job.id] = alone
-            continue
+        alike = later.terms(job)
+        if job.blocked or alike not in possible:
+            if alone := reasons.impossible(job, later):
+                why[job.id] = alone
+                continue
+            possible.add(alike)
         count = min(max(wanted.get(job.id, 0), job.min_gpus), job.max_gpus) if wanted.get(job.id, 0) else 0
         least = job.min_gpus if job.elastic else count
-        terms = (least, later.terms(job))
+        terms = (least, alike)
         where = None
         if count and terms not in vain:
             where = _fit(later, job, least, count)

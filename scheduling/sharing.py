@@ -46,18 +46,23 @@ class Pool:
             for id in limit.jobs:
                 self._limits.setdefault(id, []).append(index)
         known: dict[object, str] = {}
+        nodes = capacity.nodes.keys()
         for job in snapshot.jobs:
-            if job.running:
+            if job.stopping:
+                continue
+            if job.now_on:
                 # What it has on closed nodes is of no use to others.
-                here = capacity.nodes.keys() >= job.now_on.keys()
-                self.least[job.id] = job.gpus - (capacity.spare(job) if here and resize else 0)
-                self.free += job.gpus if here else 0
+                here, gpus = nodes >= job.now_on.keys(), job.gpus
+                least = gpus - (capacity.spare(job) if here and resize and job.elastic else 0)
+                self.least[job.id] = least
                 self.count[job.id] = 0
                 if not (here and preempt and job.preemptible and job.id not in kept):
-                    self.count[job.id] = self.least[job.id]
-                    self.free -= self.least[job.id] if here else 0
-                self._use(job.id, self.count[job.id])
-            elif job.waiting:
+                    self.count[job.id] = least
+                    self.free += gpus - least if here else 0
+                    self._use(job.id, least)
+                else:
+                    self.free += gpus
+            else:
                 terms = capacity.terms(job)
                 if not job.blocked and terms not in known:
                     known[terms] = reasons.impossible(job, capacity)
@@ -127,14 +132,15 @@ def settle(snapshot: Snapshot, wanted: Mapping[JobId, int], within: float) -> di
     missing = -sum(node.free + node.leaving for node in snapshot.nodes if node.open)
     above: list[tuple[float, tuple[int, float, JobId], Job]] = []
     for job in snapshot.jobs:
-        wish = wanted.get(job.id, 0)
-        hurt = job.gpus < job.min_gpus
-        if not job.running or not wish or hurt or (wish > job.gpus and pays(job, wish, within)):
-            missing += wish - job.gpus
-        elif wish != job.gpus:
-            kept[job.id] = job.gpus
-            if wish < job.gpus:
-                above.append((-job.gpus / wish, job.turn, job))
+        wish, gpus = wanted.get(job.id, 0), job.gpus
+        if wish == gpus:
+            continue
+        if not wish or not job.running or gpus < job.min_gpus or (wish > gpus and pays(job, wish, within)):
+            missing += wish - gpus
+        else:
+            kept[job.id] = gpus
+            if wish < gpus:
+                above.append((-gpus / wish, job.turn, job))
     for _, _, job in sorted(above):
         given = max(0, min(missing, job.gpus - wanted[job.id]))
         kept[job.id] -= given

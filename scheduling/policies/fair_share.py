@@ -14,7 +14,7 @@ from scheduling.capacity import Capacity, in_turn
 from scheduling.params import param
 from scheduling.realise import realise
 from scheduling.sharing import Pool, fitted, most, next_size, settle
-from scheduling.types import Account, Job, JobId, Plan, Snapshot
+from scheduling.types import Job, JobId, Plan, Snapshot
 
 DAY_SECONDS = 86400.0
 LEAST_WEIGHT = 1e-6
@@ -87,8 +87,9 @@ class FairShare:
 
     def _plan(self, snapshot: Snapshot, homeless: AbstractSet[JobId]) -> tuple[Plan, set[JobId]]:
         pool = Pool(snapshot, resize=self.elastic, preempt=self.preempt, homeless=homeless)
-        root, part_of = _tree(snapshot, self.half_life_days)
-        order = self._serve(snapshot, pool, root, part_of)
+        line = in_turn(job for job in snapshot.jobs if not job.stopping)
+        root, part_of = _tree(snapshot, line, self.half_life_days)
+        order = self._serve(snapshot, line, pool, root, part_of)
         if self.elastic:
             _share_rest(order, pool, root, part_of)
         wanted = settle(snapshot, pool.count, self.pays_within_seconds)
@@ -102,16 +103,21 @@ class FairShare:
             return f"{reasons.shortage(job, capacity, ahead).removesuffix('.')}; {part_of[job.id].standing()}."
 
         plan = realise(snapshot, order, wanted, why=pool.impossible, batches=batches, short=sentence)
+        root.fell()
         return plan, in_vain
 
-    def _serve(self, snapshot: Snapshot, pool: Pool, root: "_Part", part_of: "Mapping[JobId, _Part]") -> list[Job]:
+    def _serve(
+        self, snapshot: Snapshot, line: Sequence[Job], pool: Pool, root: "_Part", part_of: "Mapping[JobId, _Part]"
+    ) -> list[Job]:
         """Counts the least of each job in ``pool``, the most deserving first; returns all jobs in that order.
 
         Where running jobs may be stopped they stand in line with the waiting ones, but further ahead by the tolerance.
         Of one account those that run go first, so that nobody is stopped for a job of their own.
         """
         order: list[Job] = []
-        for job in in_turn(job for job in snapshot.jobs if job.running):
+        for job in line:
+            if not job.now_on:
+                continue
             part = part_of[job.id]
             part.hold(job.gpus)
             if count := pool.count[job.id]:
@@ -119,8 +125,9 @@ class FairShare:
                 part.give(count)
             else:
                 part.line.append(job)
-        for job in in_turn(job for job in snapshot.jobs if job.waiting):
-            part_of[job.id].line.append(job)
+        for job in line:
+            if not job.now_on:
+                part_of[job.id].line.append(job)
         for part in set(part_of.values()):
             part.line.reverse()
         root.entitle(float(sum(node.total for node in snapshot.nodes if node.open)))
@@ -129,15 +136,15 @@ class FairShare:
             job = part.next()
             if job is None:
                 return None
-            later = self.tolerance * part.fair if job.waiting else 0.0
-            return (job.waiting and not self.preempt, part.level + later)
+            level = (part.late + part.held) / part.weight
+            return (False, level) if job.now_on else (not self.preempt, level + self.tolerance * part.fair)
 
         for part in _turns(root, key):
             job = part.line.pop()
             order.append(job)
             if job.id in pool.impossible:
                 continue
-            least = pool.least[job.id] if job.running else job.min_gpus if self.elastic else job.asked
+            least = pool.least[job.id] if job.now_on else job.min_gpus if self.elastic else job.asked
             if pool.take(job, least) or not pool.free:
                 part.give(least)  # with nothing left it is counted too, so that the line alternates
         return order
@@ -145,6 +152,8 @@ class FairShare:
 
 def _share_rest(order: Sequence[Job], pool: Pool, root: "_Part", part_of: "Mapping[JobId, _Part]") -> None:
     """Gives what is left, step by step, to the account that stands lowest, and there to its smallest job."""
+    if not pool.free:
+        return
     for job in order:
         count = pool.count.get(job.id, 0)
         if count and (size := next_size(job, count, most(job))):
@@ -158,6 +167,8 @@ def _share_rest(order: Sequence[Job], pool: Pool, root: "_Part", part_of: "Mappi
             heapq.heappop(part.sizes)
             continue
         part.give(size - count)
+        if not pool.free:
+            return
         if larger := next_size(job, size, most(job)):
             heapq.heapreplace(part.sizes, (size / job.weight, turn, larger, job))
         else:
@@ -188,6 +199,8 @@ class _Part:
     """Its jobs that are still to be served, the next one last."""
     sizes: list[tuple[float, tuple[int, float, JobId], int, Job]] = field(default_factory=list)
     """A heap of its jobs that could have more, the smallest first, with the next size of each."""
+    text: str = ""
+    """What ``standing`` said."""
 
     @property
     def level(self) -> float:
@@ -199,23 +212,27 @@ class _Part:
 
     def remember(self) -> float:
         """What the parts of a group used counts for it even where its own account does not say so."""
-        self.late = max(self.late, sum(part.remember() for part in self.below))
+        if self.below:
+            self.late = max(self.late, sum([part.remember() for part in self.below]))
         return self.late
 
     def hold(self, gpus: int) -> None:
-        self.now += gpus
-        if self.above is not None:
-            self.above.hold(gpus)
+        part: _Part | None = self
+        while part is not None:
+            part.now += gpus
+            part = part.above
 
     def give(self, gpus: int) -> None:
-        self.held += gpus
-        if self.above is not None:
-            self.above.give(gpus)
+        part: _Part | None = self
+        while part is not None:
+            part.held += gpus
+            part = part.above
 
     def next(self) -> Job | None:
-        if self.heads:
-            return self.heads[0][3].next()
-        return self.line[-1] if self.line else None
+        part = self
+        while part.heads:
+            part = part.heads[0][3]
+        return part.line[-1] if part.line else None
 
     def entitle(self, gpus: float) -> None:
         """Tells this part and all below what share of ``gpus`` is theirs."""
@@ -223,13 +240,32 @@ class _Part:
         weights = sum(part.weight for part in self.below) or 1.0
         for part in self.below:
             part.fair = gpus / weights
-            part.entitle(part.fair * part.weight)
+            part.share = part.fair * part.weight
+            if part.below:
+                part.entitle(part.share)
+
+    def fill(self, key: "Callable[[_Part], Any]") -> None:
+        """Lines up the parts below that have a ``key``, and theirs."""
+        self.heads = []
+        for number, child in enumerate(self.below):
+            if child.below:
+                child.fill(key)
+            if (level := key(child)) is not None:
+                self.heads.append((level, child.name, number, child))
+        heapq.heapify(self.heads)
+
+    def fell(self) -> None:
+        """Takes the tree apart, which is cheaper than to let the garbage collector find its circles."""
+        for part in self.below:
+            part.fell()
+        self.below, self.heads = [], []
 
     def standing(self) -> str:
-        text = f"{self.name} has {self._facts()}"
-        if self.above is not None and self.above.above is not None:
-            text += f", and {self.above.name} has {self.above._facts()}"
-        return text
+        if not self.text:
+            self.text = f"{self.name} has {self._facts()}"
+            if self.above is not None and self.above.above is not None:
+                self.text += f", and {self.above.name} has {self.above._facts()}"
+        return self.text
 
     def _facts(self) -> str:
         return f"{reasons.gpus(self.now)} now and had {self.late:.1f} on average lately, with a fair share of {self.share:.1f}"
@@ -240,61 +276,59 @@ def _turns(root: _Part, key: Callable[[_Part], Any]) -> Iterator[_Part]:
 
     What the caller takes from a leaf or gives it counts at once. A part whose key is None wants nothing more.
     """
-
-    def fill(part: _Part) -> None:
-        part.heads = []
-        for number, child in enumerate(part.below):
-            fill(child)
-            if (level := key(child)) is not None:
-                part.heads.append((level, child.name, number, child))
-        heapq.heapify(part.heads)
-
-    fill(root)
+    root.fill(key)
     while root.heads:
-        path = [root]
-        while path[-1].heads:
-            path.append(path[-1].heads[0][3])
-        yield path[-1]
-        for parent, child in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
-            _, name, number, _ = parent.heads[0]
-            if (level := key(child)) is None:
-                heapq.heappop(parent.heads)
+        path, part = [], root
+        while heads := part.heads:
+            path.append(heads)
+            part = heads[0][3]
+        yield part
+        for heads in reversed(path):
+            _, name, number, part = heads[0]
+            if (level := key(part)) is None:
+                heapq.heappop(heads)
             else:
-                heapq.heapreplace(parent.heads, (level, name, number, child))
+                heapq.heapreplace(heads, (level, name, number, part))
 
 
-def _tree(snapshot: Snapshot, half_life_days: float) -> tuple[_Part, dict[JobId, _Part]]:
-    """The root, and for each job that waits or runs the leaf it belongs to; accounts without such jobs are left out.
+def _tree(snapshot: Snapshot, line: Sequence[Job], half_life_days: float) -> tuple[_Part, dict[JobId, _Part]]:
+    """The root, and for each job of ``line`` the leaf it belongs to; accounts without such jobs are left out.
 
     A job of no account belongs to one in its owner's name, whose use is that of its present jobs.
     """
-    by_name: dict[str, Account] = {}
-    for account in sorted(snapshot.accounts, key=lambda account: (account.parent, account.name), reverse=True):
-        by_name[account.name] = account
-    aboves = {id(account): _above(account, by_name) for account in snapshot.accounts}
-    account_of: dict[JobId, Account] = {}
-    for account in sorted(snapshot.accounts, key=lambda it: (len(aboves[id(it)]), it.parent, it.name)):
-        account_of |= dict.fromkeys(account.jobs, account)  # the part of a group goes before the group
+    accounts = snapshot.accounts
+    rows = tuple([(account.parent, account.name) for account in accounts])
+    order, aboves = _lineage(rows)
+    account_of: dict[JobId, int] = {}
+    for index in order:
+        account_of |= dict.fromkeys(accounts[index].jobs, index)  # the part of a group goes before the group
 
     root = _Part("")
     parts: dict[tuple[str, str], _Part] = {}
 
-    def part(account: Account) -> _Part:
-        key = (account.parent, account.name)
-        if key not in parts:
-            above = aboves[id(account)]
-            late = sum(map(mul, account.used, _weights(len(account.used), half_life_days)))
-            parts[key] = _Part(
-                account.name, max(account.weight, LEAST_WEIGHT), late, above=part(above[0]) if above else root
-            )
-            parts[key].join()
-        return parts[key]
+    def part(index: int | None) -> _Part:
+        missing = []
+        while index is not None and rows[index] not in parts:
+            missing.append(index)
+            index = aboves[index]
+        leaf = root if index is None else parts[rows[index]]
+        for each in reversed(missing):
+            account = accounts[each]
+            late = _late(account.used, half_life_days)
+            leaf = _Part(account.name, max(account.weight, LEAST_WEIGHT), late, above=leaf)
+            leaf.join()
+            parts[rows[each]] = leaf
+        return leaf
 
     leaf_of: dict[JobId, _Part] = {}
+    leaves: dict[int, _Part] = {}
     strangers: dict[str, _Part] = {}
-    for job in in_turn(job for job in snapshot.jobs if job.running or job.waiting):
-        if job.id in account_of:
-            leaf_of[job.id] = part(account_of[job.id])
+    for job in line:
+        index = account_of.get(job.id, -1)
+        if index >= 0:
+            if index not in leaves:
+                leaves[index] = part(index)
+            leaf_of[job.id] = leaves[index]
             continue
         if job.owner not in strangers:
             strangers[job.owner] = _Part(job.owner, above=root)
@@ -303,7 +337,7 @@ def _tree(snapshot: Snapshot, half_life_days: float) -> tuple[_Part, dict[JobId,
         strangers[job.owner].late += _decayed(job.served_gpu_seconds, 0, half_life_days)
     own: dict[_Part, _Part] = {}
     for name, leaf in leaf_of.items():
-        if leaf in own or leaf.below:  # a group's own jobs stand beside its parts
+        if leaf.below:  # a group's own jobs stand beside its parts
             if leaf not in own:
                 own[leaf] = _Part(leaf.name, above=leaf)
                 own[leaf].join()
@@ -312,14 +346,34 @@ def _tree(snapshot: Snapshot, half_life_days: float) -> tuple[_Part, dict[JobId,
     return root, leaf_of
 
 
-def _above(account: Account, by_name: Mapping[str, Account]) -> list[Account]:
-    """What it is a part of, the nearest first. In rows that go round in a circle each is at the top."""
-    found: list[Account] = []
-    parent = by_name.get(account.parent)
+@lru_cache(maxsize=64)
+def _lineage(rows: tuple[tuple[str, str], ...]) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
+    """Of accounts as (parent, name): their places, those at the top first, and the place of each one's parent.
+
+    Of rows with one name the smallest counts. In rows that go round in a circle each is at the top.
+    """
+    by_name: dict[str, int] = {}
+    for index, row in enumerate(rows):
+        if row[1] not in by_name or row <= rows[by_name[row[1]]]:
+            by_name[row[1]] = index
+    above = [_above(index, rows, by_name) if row[0] in by_name else [] for index, row in enumerate(rows)]
+    order = sorted([(len(above[index]), row, index) for index, row in enumerate(rows)])
+    return tuple([index for _, _, index in order]), tuple([each[0] if each else None for each in above])
+
+
+def _above(index: int, rows: Sequence[tuple[str, str]], by_name: Mapping[str, int]) -> list[int]:
+    """What it is a part of, the nearest first."""
+    found: list[int] = []
+    parent = by_name.get(rows[index][0])
     while parent is not None and parent not in found:
         found.append(parent)
-        parent = by_name.get(parent.parent)
-    return [] if account in found else found
+        parent = by_name.get(rows[parent][0])
+    return [] if index in found else found
+
+
+@lru_cache(maxsize=1024)
+def _late(used: tuple[float, ...], half_life_days: float) -> float:
+    return sum(map(mul, used, _weights(len(used), half_life_days)))
 
 
 @lru_cache(maxsize=64)
