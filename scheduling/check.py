@@ -13,7 +13,7 @@ def violations(snapshot: Snapshot, plan: Plan) -> list[str]:
     found = [f"Job {job} is not in the snapshot." for job in plan.target if job not in known]
     for job in snapshot.jobs:
         target = plan.target.get(job.id, {})
-        if target or job.now_on:
+        if (target or job.now_on) and not (target is job.now_on and _sound(job, nodes)):
             found += _job(job, target, nodes)
     found += _nodes(snapshot, plan)
     found += _limits(snapshot, plan)
@@ -21,14 +21,12 @@ def violations(snapshot: Snapshot, plan: Plan) -> list[str]:
     return found
 
 
+def _sound(job: Job, nodes: set[str]) -> bool:
+    """It may keep what it has, as most jobs of most plans do."""
+    return not job.stopping and job.min_gpus <= job.gpus <= job.max_gpus and job.now_on.keys() <= nodes
+
+
 def _job(job: Job, target: Placement, nodes: set[str]) -> Iterator[str]:
-    if (
-        target is job.now_on
-        and not job.stopping
-        and job.min_gpus <= job.gpus <= job.max_gpus
-        and target.keys() <= nodes
-    ):
-        return  # it keeps what it has: most jobs of most plans
     count = sum(target.values())
     if any(gpus < 0 or type(gpus) is not int for gpus in target.values()):
         yield f"Job {job.id} is given a part of a GPU, or less than none."
@@ -94,10 +92,9 @@ def _nodes(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 def _limits(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
     """A limit that is exceeded already (it was lowered, or GPUs are on their way back) only forbids more; a soft one nothing."""
-    known = {job.id: job for job in snapshot.jobs}
-    for limit in snapshot.limits:
-        if limit.soft:
-            continue
+    hard = [limit for limit in snapshot.limits if not limit.soft]
+    known = {job.id: job for job in snapshot.jobs} if hard else {}
+    for limit in hard:
         members = [known[job] for job in limit.jobs if job in known]
         added = sum(sum(_added(job, plan.target.get(job.id, {})).values()) for job in members)
         held = limit.leaving + sum(job.gpus for job in members if not job.stopping)

@@ -193,7 +193,8 @@ class Engine:
                 live.refresh()
             jobs.append(live.job)
         for id in self.stale:
-            self.nodes[id] = replace(self.nodes[id], free=self.free[id], leaving=self.leaving[id])
+            node = self.nodes[id]
+            self.nodes[id] = Node(id, node.name, node.total, self.free[id], self.leaving[id], node.open, node.kind)
         self.stale.clear()
         return Snapshot(
             self.now, tuple(self.nodes.values()), tuple(jobs), self.ledger.limits(), self.state,

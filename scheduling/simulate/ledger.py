@@ -22,6 +22,8 @@ class Ledger:
         self._accounts_of = _index(self._accounts)
         self._limits = [replace(limit, jobs=frozenset()) for limit in self._limits]
         self._accounts = [replace(account, jobs=frozenset()) for account in self._accounts]
+        self._present: set[int] = set()
+        """Accounts with jobs."""
         self._told_limits: tuple[Limit, ...] | None = None
         self._told_accounts: tuple[Account, ...] | None = None
         self.now, self.days = now, days
@@ -47,7 +49,8 @@ class Ledger:
             self._told_limits = None
         for index in self._accounts_of.get(job.id, ()):
             account = self._accounts[index]
-            self._accounts[index] = replace(account, jobs=account.jobs | {job.id})
+            self._accounts[index] = _with_jobs(account, account.jobs | {job.id})
+            self._present.add(index)
             self._told_accounts = None
 
     def go(self, job: JobId) -> None:
@@ -57,7 +60,9 @@ class Ledger:
             self._told_limits = None
         for index in self._accounts_of.get(job, ()):
             account = self._accounts[index]
-            self._accounts[index] = replace(account, jobs=account.jobs - {job})
+            self._accounts[index] = _with_jobs(account, account.jobs - {job})
+            if not self._accounts[index].jobs:
+                self._present.discard(index)
             self._told_accounts = None
 
     def leave(self, job: JobId, gpus: int) -> None:
@@ -99,9 +104,7 @@ class Ledger:
             self._up_to_date.clear()
             self._told_accounts = None
         if self._told_accounts is None:
-            self._told_accounts = tuple(
-                self._account(index) for index, account in enumerate(self._accounts) if account.jobs
-            )
+            self._told_accounts = tuple([self._account(index) for index in sorted(self._present)])
         return self._told_accounts
 
     def _account(self, index: int) -> Account:
@@ -109,8 +112,8 @@ class Ledger:
         if index not in self._up_to_date:
             self._up_to_date.add(index)
             used = tuple(self._by_day[index].tolist())
-            if used != self._accounts[index].used:
-                self._accounts[index] = replace(self._accounts[index], used=used)
+            account = self._accounts[index]
+            self._accounts[index] = Account(account.name, account.weight, account.jobs, used, account.parent)
         return self._accounts[index]
 
     def _flush(self) -> None:
@@ -130,6 +133,11 @@ class Ledger:
         else:
             self.used[:, :-ahead] = self.used[:, ahead:]
             self.used[:, -ahead:] = 0.0
+
+
+def _with_jobs(account: Account, jobs: frozenset[JobId]) -> Account:
+    """Like ``replace``, in a third of the time."""
+    return Account(account.name, account.weight, jobs, account.used, account.parent)
 
 
 def _index(named: Iterable[Limit | Account]) -> dict[JobId, list[int]]:

@@ -5,7 +5,7 @@ GPUs it trains and for how long; the run tells when it will end, and what a poli
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from scheduling import estimates
@@ -88,9 +88,18 @@ class PlainRun:
     kinds: Mapping[NodeId, str]
     done: float = 0.0
     begun: float = 0.0
+    on: Placement = field(default_factory=dict)
+    fast: float = 0.0
+    """Its speed there."""
+    told: Known | None = None
+    """What is known of it for good."""
 
     def __post_init__(self) -> None:
         self.done = self.begun = self.truth.done * self.truth.work
+        job, knowledge = self.job, self.truth.knowledge
+        if job.work is None and knowledge not in ("declared", "oracle"):
+            speed = self.truth.curve if knowledge == "speed" else job.speed
+            self.told = Known(None, speed, job.free_speed, job.progress, job.batch)
 
     def advance(self, seconds: float, on: Placement, batch: int) -> None:
         self.done = min(self.truth.work, self.done + seconds * self._speed(on))
@@ -100,6 +109,8 @@ class PlainRun:
         return max(0.0, self.truth.work - self.done) / fast if fast > 0 else float("inf")
 
     def known(self, on: Placement, batch: int) -> Known:
+        if self.told is not None:
+            return self.told
         told, job = self.truth.knowledge, self.job
         if told == "declared":
             return Known(Estimate(max(0.0, self.truth.work - self.done)), job.speed, job.free_speed, None, job.batch)
@@ -118,6 +129,11 @@ class PlainRun:
         self.done = saved
 
     def _speed(self, on: Placement) -> float:
+        if on is not self.on:
+            self.on, self.fast = on, self._speed_on(on)
+        return self.fast
+
+    def _speed_on(self, on: Placement) -> float:
         curve = self.truth.curve
         fast = _read(curve, sum(on.values()))
         if curve.kinds:
