@@ -217,6 +217,37 @@ def solve(question: Question, values: Sequence[Values], caps: Mapping[JobId, int
     return {candidate.job.id: count for candidate, count in zip(question.candidates, counts, strict=True)}
 
 
+def whole(question: Question, values: Sequence[Values]) -> list[Values]:
+    """Only counts that always fit together: powers of two within a node, and whole nodes (Sia, confirmed).
+
+    Three GPUs here and five there come to lie on more nodes than they need, where their curves do not hold. What a job
+    holds, its least, and its most if one node has that, stay possible; on a single node everything does.
+    """
+    if len(question.later.nodes) < 2:
+        return list(values)
+    size = max(1, *(node.total for node in question.later.nodes.values()))
+    usual = np.zeros(max(map(len, values), default=0), bool)
+    usual[[1 << bit for bit in range(size.bit_length()) if 1 << bit < min(size, len(usual))]] = True
+    usual[::size] = True
+    found = []
+    for candidate, value in zip(question.candidates, values, strict=True):
+        possible = usual[: len(value)].copy()
+        most = len(value) - 1
+        for count in (candidate.least, candidate.gpus, most if most <= size else 0):
+            possible[min(count, most)] = True
+        found.append(np.where(possible, value, -np.inf))
+    return found
+
+
+def at_least(question: Question, values: Sequence[Values], counts: Mapping[JobId, int]) -> list[Values]:
+    """Nobody with less than it has in ``counts``; who has nothing there still may have some."""
+    found = []
+    for candidate, value in zip(question.candidates, values, strict=True):
+        floor = counts[candidate.job.id]
+        found.append(np.where(np.arange(len(value)) >= floor, value, -np.inf))
+    return found
+
+
 def _capped(value: Values, cap: int | None) -> Values:
     if cap is None or cap + 1 >= len(value):
         return value

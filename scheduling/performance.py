@@ -10,8 +10,9 @@ samples on each GPU at a time and s passes without an update before the one with
 It is fitted by least squares on the errors of log(grad) and log(step), with Pollux's bounds and regularisers and with
 what was not observed frozen as there (confirmed). Ours are: the sum of squares as the objective, so that the
 regularisers weigh less the more was measured; Levenberg-Marquardt with an analytic gradient from several starts at
-once, because the public fit often stops early; and times within a node taken from those between nodes where only the
-latter were measured (reconstruction).
+once, because the public fit often stops early (reconstruction). Waiting within a node that was never measured is
+supposed to take no time, as there: such sizes are tried, and then known. Taken from the times between nodes, they would
+look so slow that nobody ever tried them.
 
 Speeds are useful work: throughput times statistical efficiency (goodput, confirmed). A batch stays as its owner asked
 until the noise of its gradients was measured, where Pollux takes growing for free.
@@ -440,11 +441,8 @@ def _descend(data: _Data, theta: Array, free: NDArray[np.bool_]) -> tuple[Array,
 
 def _with_priors(theta: Array, data: _Data, error: float) -> Model:
     a_c, b_c, a_n, b_n, a_r, b_r = np.exp(theta[:6]).tolist()
-    several, within = bool(data.several.any()), bool((~data.several & ~data.alone).any())
-    if not several:
+    if not data.several.any():
         a_n, b_n = max(a_n, 1.1 * a_r), max(b_n, 1.1 * b_r)
-    elif not within:
-        a_r, b_r = max(a_r, a_n / 1.1), max(b_r, b_n / 1.1)
     return Model(a_c, b_c, a_n, b_n, a_r, b_r, float(theta[6]), int(data.gpus.max()), error)
 
 

@@ -9,7 +9,7 @@ from scheduling import allot, estimates
 from scheduling.params import param
 from scheduling.pursue import carry_out, recall, remember
 from scheduling.rearrange import choose
-from scheduling.types import Job, Plan, Snapshot
+from scheduling.types import Job, JobId, Plan, Snapshot
 
 MARGIN = 1.5
 """A change must be worth this many times what it costs: nobody knows its cost exactly."""
@@ -24,8 +24,8 @@ class Ffdl:
     Confirmed (abstract): batch size and GPUs are chosen together from a job's scaling efficiency, by a dynamic program
     fast enough to run all the time; the baseline scales GPUs and keeps the batch. Confirmed through Voda's port: the
     program maximises the sum of scaling factors ``T_j(g) = X(best batch, g) / X(best batch, 1)``. Reconstruction: jobs
-    that may get nothing (Voda keeps the first K jobs and gives each at least one), weights, the bonus for waiting and
-    the price of a change.
+    that may get nothing (Voda keeps the first K jobs and gives each at least one), weights, the bonus for waiting, the
+    price of a change, and sizes of whole nodes first.
     """
 
     title: ClassVar[str] = "Most work per second (FfDL)"
@@ -83,7 +83,7 @@ class Ffdl:
             again_at = snapshot.state["at"] + self.period_seconds
             return carry_out(snapshot, order, aim[0], question.why, snapshot.state, aim[1], again_at)
         values = self._table(snapshot, question)
-        wanted = allot.within_limits(question, lambda caps: allot.solve(question, values, caps))
+        wanted = self._counts(question, values)
         wanted.update({job.id: job.gpus for job in held})
         target = choose(snapshot, order, wanted, lambda target: allot.worth(question, values, target))
         batches = {
@@ -98,6 +98,15 @@ class Ffdl:
     @property
     def _free(self) -> bool:
         return self.batch == "chosen"
+
+    def _counts(self, question: allot.Question, values: list[allot.Values]) -> dict[JobId, int]:
+        """The best whole counts, and then what they leave over, one GPU at a time."""
+        whole = allot.whole(question, values)
+        first = allot.within_limits(question, lambda caps: allot.solve(question, whole, caps))
+        if sum(first.values()) == question.gpus:
+            return first
+        more = allot.at_least(question, values, first)
+        return allot.within_limits(question, lambda caps: allot.solve(question, more, caps))
 
     def _table(self, snapshot: Snapshot, question: allot.Question) -> list[allot.Values]:
         values = [self._values(snapshot.now, candidate, question.gpus) for candidate in question.candidates]

@@ -33,6 +33,14 @@ def test_a_curve_that_is_not_concave_is_seen_as_a_whole() -> None:
     assert sizes(decide(draw({"a": 5}, new("step", step), new("well", WELL)))) == {"step": 4, "well": 1}
 
 
+def test_counts_fit_on_whole_nodes_and_what_is_left_over_is_given_as_well() -> None:
+    slower = Curve((1.0, 1.9, 2.8, 3.6))
+    lab = draw({"a": 4, "b": 4}, *(new(id, slower) for id in "xyz"))
+    assert sorted(sizes(decide(lab)).values()) == [2, 2, 4]
+    three = draw({"a": 3, "b": 4}, new("x", slower), new("y", slower))
+    assert sorted(sizes(decide(three)).values()) == [3, 4]
+
+
 def test_the_batch_is_chosen_with_the_gpus() -> None:
     free = Curve((1.0, 1.9, 2.8, 3.6), batches=(64, 128, 192, 256))
     lab = draw({"a": 4}, new("x", BADLY, free_speed=free, batch=64), new("y", WELL))

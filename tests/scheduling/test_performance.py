@@ -216,6 +216,13 @@ def test_one_gpu_teaches_nothing_of_talking_and_says_so() -> None:
     assert known.error >= performance.UNSEEN_SYNC_ERROR
 
 
+def test_what_was_only_measured_between_nodes_is_worth_trying_within_one() -> None:
+    found = fit(measured(PLANTED, places=((1, 1), (2, 2), (2, 6))))
+    assert found is not None
+    assert found.throughput(1, 2, 32) == pytest.approx(2 * found.throughput(1, 1, 32), rel=0.01)
+    assert found.throughput(2, 2, 32) < 1.9 * found.throughput(1, 1, 32)
+
+
 def test_between_nodes_is_never_thought_quicker_than_within() -> None:
     found = fit(measured(PLANTED, places=((1, 1), (1, 2), (1, 4))))
     assert found is not None
