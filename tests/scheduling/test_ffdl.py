@@ -132,3 +132,8 @@ def test_the_clock_alone_makes_nobody_run_to_and_fro(admission: str) -> None:
         changes.append(world.turn(policy, seconds=301))
         world.let_go()
     assert not any(changes[5:])
+
+
+def test_nodes_without_a_healthy_gpu_are_no_trouble() -> None:
+    plan = decide(draw({"a": 0, "b": 0}, new("x", WELL)))
+    assert "only 0" in plan.reasons["x"]
