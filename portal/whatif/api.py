@@ -21,7 +21,7 @@ class Simulations(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewS
     permission_classes = [IsAdmin]
     queryset = Simulation.objects.select_related("created_by")
     serializer_class = SimulationDetailSerializer
-    filterset_fields = ["state"]
+    filterset_fields = ["status"]
 
     def get_queryset(self) -> QuerySet[Simulation]:
         rows = super().get_queryset()
@@ -34,7 +34,7 @@ class Simulations(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewS
         request=NewSimulationSerializer, responses={201: SimulationDetailSerializer, **refusals(400, 404, 409, 429)}
     )
     def create(self, request: Request) -> Response:
-        """Queues a simulation; one at a time is carried out. Ask for it again until its state is final."""
+        """Queues a simulation; one at a time is carried out. Ask for it again until its status is final."""
         asked = NewSimulationSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         wanted = [(each["policy"], each.get("params", {})) for each in asked.validated_data["policies"]]

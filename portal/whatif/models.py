@@ -27,13 +27,13 @@ class Simulation(models.Model):
     end = models.DateTimeField()
     policies = models.JSONField()
     """A list of {"policy", "params"}."""
-    state = models.CharField(max_length=9, choices=State.choices, default=State.QUEUED)
+    status = models.CharField(max_length=9, choices=State.choices, default=State.QUEUED)
     progress = models.FloatField(default=0.0)
     """From 0 to 1, over all policies."""
-    started_at = models.DateTimeField(null=True, blank=True)
+    begun_at = models.DateTimeField(null=True, blank=True)
     seen_at = models.DateTimeField(null=True, blank=True)
     """When whoever carries it out last said so."""
-    finished_at = models.DateTimeField(null=True, blank=True)
+    over_at = models.DateTimeField(null=True, blank=True)
     result = models.JSONField(null=True, blank=True)
     """``figures.compare`` says what is in it."""
     error = models.TextField(blank=True)
@@ -41,12 +41,12 @@ class Simulation(models.Model):
     class Meta:
         ordering = ["-id"]
         constraints = [
-            models.UniqueConstraint(fields=["state"], condition=Q(state="running"), name="one_simulation_at_a_time")
+            models.UniqueConstraint(fields=["status"], condition=Q(status="running"), name="one_simulation_at_a_time")
         ]
 
     @property
     def is_over(self) -> bool:
-        return self.state in (self.State.DONE, self.State.FAILED, self.State.CANCELLED)
+        return self.status in (self.State.DONE, self.State.FAILED, self.State.CANCELLED)
 
     @property
     def percent(self) -> int:

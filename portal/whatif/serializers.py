@@ -35,12 +35,12 @@ class SimulationSerializer(serializers.ModelSerializer[Simulation]):
             "start",
             "end",
             "policies",
-            "state",
+            "status",
             "progress",
             "created_by",
             "created_at",
-            "started_at",
-            "finished_at",
+            "begun_at",
+            "over_at",
             "error",
         )
         read_only_fields = fields

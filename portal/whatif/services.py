@@ -57,7 +57,7 @@ def ask(actor: User, days: int, choices: Iterable[Choice]) -> Simulation:
             raise Refused(
                 f"At most {MOST_POLICIES} policies at once, with the one in force among them.", field="policies"
             )
-        if Simulation.objects.filter(state=State.QUEUED).count() >= MOST_QUEUED:
+        if Simulation.objects.filter(status=State.QUEUED).count() >= MOST_QUEUED:
             raise Refused("Ten simulations are waiting already: cancel some, or wait for them.", "limit")
         now = timezone.now()
         return Simulation.objects.create(
@@ -74,15 +74,15 @@ def _checked(key: str, params: Mapping[str, Any]) -> dict[str, Any]:
 
 def cancel(simulation: Simulation) -> None:
     """What is over stays as it is; what runs ends within a second or so."""
-    rows = Simulation.objects.filter(pk=simulation.pk, state__in=LIVE)
-    if not rows.update(state=State.CANCELLED, finished_at=timezone.now()):
+    rows = Simulation.objects.filter(pk=simulation.pk, status__in=LIVE)
+    if not rows.update(status=State.CANCELLED, over_at=timezone.now()):
         raise Refused("This simulation is over: there is nothing to cancel.", "conflict")
     simulation.refresh_from_db()
 
 
 def ahead_of(simulation: Simulation) -> int:
     """How many come before a queued one."""
-    return Simulation.objects.filter(state__in=LIVE, pk__lt=simulation.pk).count()
+    return Simulation.objects.filter(status__in=LIVE, pk__lt=simulation.pk).count()
 
 
 # --- carrying out ------------------------------------------------------------------------------------------------
@@ -102,18 +102,18 @@ def carry_on() -> int:
     while (simulation := _claim()) is not None:
         count += 1
         try:
-            _finish(simulation, state=State.DONE, result=_carry_out(simulation), progress=1.0)
+            _finish(simulation, status=State.DONE, result=_carry_out(simulation), progress=1.0)
         except Cancelled:
             logger.info("simulation %s was cancelled", simulation.pk)
         except Refused as refusal:
-            _finish(simulation, state=State.FAILED, error=str(refusal))
+            _finish(simulation, status=State.FAILED, error=str(refusal))
         except TooLong:
             said = f"It took longer than {MOST_SECONDS / 60:.0f} minutes. Choose fewer days or fewer policies."
-            _finish(simulation, state=State.FAILED, error=said)
+            _finish(simulation, status=State.FAILED, error=said)
         except Exception as error:
             logger.exception("simulation %s failed", simulation.pk)
             said = f"The simulation broke off: {type(error).__name__}. The portal's log has the details."
-            _finish(simulation, state=State.FAILED, error=said)
+            _finish(simulation, status=State.FAILED, error=said)
         _forget()
     return count
 
@@ -121,18 +121,18 @@ def carry_on() -> int:
 def _claim() -> Simulation | None:
     """The next in line, now running; None when there is none or another one runs."""
     now = timezone.now()
-    Simulation.objects.filter(state=State.RUNNING, seen_at__lt=now - SILENT).update(
-        state=State.FAILED,
-        finished_at=now,
+    Simulation.objects.filter(status=State.RUNNING, seen_at__lt=now - SILENT).update(
+        status=State.FAILED,
+        over_at=now,
         error="It was interrupted, by a restart of the portal or so. Start it again.",
     )
-    following = Simulation.objects.filter(state=State.QUEUED).order_by("pk").first()
-    if following is None or Simulation.objects.filter(state=State.RUNNING).exists():
+    following = Simulation.objects.filter(status=State.QUEUED).order_by("pk").first()
+    if following is None or Simulation.objects.filter(status=State.RUNNING).exists():
         return None
     try:
         with transaction.atomic():  # the constraint lets only one run
-            rows = Simulation.objects.filter(pk=following.pk, state=State.QUEUED)
-            claimed = rows.update(state=State.RUNNING, started_at=now, seen_at=now)
+            rows = Simulation.objects.filter(pk=following.pk, status=State.QUEUED)
+            claimed = rows.update(status=State.RUNNING, begun_at=now, seen_at=now)
     except IntegrityError:
         return None
     following.refresh_from_db()
@@ -140,12 +140,12 @@ def _claim() -> Simulation | None:
 
 
 def _finish(simulation: Simulation, **values: Any) -> None:
-    rows = Simulation.objects.filter(pk=simulation.pk, state=State.RUNNING)
-    rows.update(finished_at=timezone.now(), **values)
+    rows = Simulation.objects.filter(pk=simulation.pk, status=State.RUNNING)
+    rows.update(over_at=timezone.now(), **values)
 
 
 def _forget() -> None:
-    over = Simulation.objects.exclude(state__in=LIVE).order_by("-pk").values_list("pk", flat=True)
+    over = Simulation.objects.exclude(status__in=LIVE).order_by("-pk").values_list("pk", flat=True)
     Simulation.objects.filter(pk__in=list(over[KEPT:])).delete()
 
 
@@ -166,7 +166,7 @@ class _Speaker:
             self.speak()
 
     def speak(self) -> None:
-        rows = Simulation.objects.filter(pk=self.simulation.pk, state=State.RUNNING)
+        rows = Simulation.objects.filter(pk=self.simulation.pk, status=State.RUNNING)
         if not rows.update(progress=(self.policy + self.part) / self.count, seen_at=timezone.now()):
             raise Cancelled
 

@@ -67,7 +67,7 @@ class TestWho:
         assert script.send("post", "simulations/", {"policies": [{"policy": "fifo"}]}).status_code == 404
         assert script.send("post", f"simulations/{row.pk}/cancel/").status_code == 404
         row.refresh_from_db()
-        assert row.state == State.QUEUED and Simulation.objects.count() == 1
+        assert row.status == State.QUEUED and Simulation.objects.count() == 1
 
 
 class TestAsking:
@@ -86,7 +86,7 @@ class TestAsking:
         row = Simulation.objects.get()
         assert answer.headers["Location"] == f"/admin/simulations/{row.pk}/"
         assert [each["policy"] for each in row.policies] == ["fifo", "tiresias", "srjf"]
-        assert row.days == 30 and row.state == State.QUEUED and row.result is None
+        assert row.days == 30 and row.status == State.QUEUED and row.result is None
 
     def test_the_link_of_the_preview_fills_in_the_parameters(self, client: Client) -> None:
         page = client.get("/admin/simulations/new", {"policy": "fifo", "params": json.dumps({"strict": True})})
@@ -120,21 +120,21 @@ class TestCarryingOut:
         row = queued(ada)
         assert services.carry_on() == 1
         row.refresh_from_db()
-        assert row.state == State.FAILED and row.error.startswith("No job ran or waited")
+        assert row.status == State.FAILED and row.error.startswith("No job ran or waited")
 
     def test_one_at_a_time_and_the_first_first(self, ada: User) -> None:
         first, second = queued(ada), queued(ada)
-        Simulation.objects.filter(pk=first.pk).update(state=State.RUNNING, seen_at=timezone.now())
+        Simulation.objects.filter(pk=first.pk).update(status=State.RUNNING, seen_at=timezone.now())
         assert services.carry_on() == 0
         assert services.ahead_of(second) == 1
         with pytest.raises(IntegrityError), transaction.atomic():
-            Simulation.objects.filter(pk=second.pk).update(state=State.RUNNING)
+            Simulation.objects.filter(pk=second.pk).update(status=State.RUNNING)
 
     def test_one_that_was_interrupted_makes_way(self, ada: User) -> None:
-        row = queued(ada, state=State.RUNNING, seen_at=timezone.now() - services.SILENT - timedelta(seconds=1))
+        row = queued(ada, status=State.RUNNING, seen_at=timezone.now() - services.SILENT - timedelta(seconds=1))
         services.carry_on()
         row.refresh_from_db()
-        assert row.state == State.FAILED and "interrupted" in row.error
+        assert row.status == State.FAILED and "interrupted" in row.error
 
     def test_a_cancel_ends_it_on_the_way(self, ada: User, lab: month.Month, monkeypatch: pytest.MonkeyPatch) -> None:
         row = queued(ada)
@@ -149,7 +149,7 @@ class TestCarryingOut:
         monkeypatch.setattr(services._Speaker, "speak", cancelled_soon)
         assert services.carry_on() == 1
         row.refresh_from_db()
-        assert row.state == State.CANCELLED and row.result is None and row.progress == 0.5
+        assert row.status == State.CANCELLED and row.result is None and row.progress == 0.5
         with pytest.raises(Refused, match="over"):
             services.cancel(row)
 
@@ -158,7 +158,7 @@ class TestCarryingOut:
         monkeypatch.setattr(services, "MOST_SECONDS", 0.0)
         services.carry_on()
         row.refresh_from_db()
-        assert row.state == State.FAILED and "Choose fewer days" in row.error
+        assert row.status == State.FAILED and "Choose fewer days" in row.error
 
     def test_only_the_last_ones_are_kept(self, ada: User, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(services, "KEPT", 2)
@@ -217,7 +217,7 @@ class TestPages:
     def test_queued_and_running_ones_tell_how_far_they_are(self, ada: User, client: Client) -> None:
         row = queued(ada)
         assert "It starts within seconds." in client.get(f"/admin/simulations/{row.pk}/").content.decode()
-        Simulation.objects.filter(pk=row.pk).update(state=State.RUNNING, progress=0.42, started_at=timezone.now())
+        Simulation.objects.filter(pk=row.pk).update(status=State.RUNNING, progress=0.42, begun_at=timezone.now())
         part = client.get(f"/admin/simulations/{row.pk}/", headers={"HX-Request": "true"})
         assert "42 %" in part.content.decode() and "<html" not in part.content.decode()
         client.post(f"/admin/simulations/{row.pk}/cancel")
@@ -273,12 +273,12 @@ class TestRest:
         answer = script.send("post", "simulations/", {"days": 7, "policies": [{"policy": "srjf"}]})
         assert answer.status_code == 201, answer.json()
         row = answer.json()
-        assert row["state"] == "queued" and row["result"] is None and row["policies"][1]["policy"] == "srjf"
+        assert row["status"] == "queued" and row["result"] is None and row["policies"][1]["policy"] == "srjf"
         services.carry_on()
         row = script.get(f"simulations/{row['id']}/").json()
-        assert row["state"] == "done" and row["progress"] == 1.0
+        assert row["status"] == "done" and row["progress"] == 1.0
         assert row["result"]["really"]["total"]["compared"] == row["result"]["simulated"][1]["total"]["compared"] > 0
-        [listed] = script.get("simulations/?state=done").json()["results"]
+        [listed] = script.get("simulations/?status=done").json()["results"]
         assert "result" not in listed
         assert script.send("post", f"simulations/{row['id']}/cancel/").status_code == 409
 

@@ -25,11 +25,11 @@ class Migration(migrations.Migration):
                 ('start', models.DateTimeField()),
                 ('end', models.DateTimeField()),
                 ('policies', models.JSONField()),
-                ('state', models.CharField(choices=[('queued', 'queued'), ('running', 'running'), ('done', 'done'), ('failed', 'failed'), ('cancelled', 'cancelled')], default='queued', max_length=9)),
+                ('status', models.CharField(choices=[('queued', 'queued'), ('running', 'running'), ('done', 'done'), ('failed', 'failed'), ('cancelled', 'cancelled')], default='queued', max_length=9)),
                 ('progress', models.FloatField(default=0.0)),
-                ('started_at', models.DateTimeField(blank=True, null=True)),
+                ('begun_at', models.DateTimeField(blank=True, null=True)),
                 ('seen_at', models.DateTimeField(blank=True, null=True)),
-                ('finished_at', models.DateTimeField(blank=True, null=True)),
+                ('over_at', models.DateTimeField(blank=True, null=True)),
                 ('result', models.JSONField(blank=True, null=True)),
                 ('error', models.TextField(blank=True)),
                 ('config', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='control.schedulerconfig')),
@@ -37,7 +37,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('state', 'running')), fields=('state',), name='one_simulation_at_a_time')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('status', 'running')), fields=('status',), name='one_simulation_at_a_time')],
             },
         ),
     ]
