@@ -44,7 +44,7 @@ class Srjf:
         "No: what runs goes on to its end.",
     )
     elastic: bool = param(
-        False,
+        True,
         "Resize jobs",
         "Yes: each GPU goes where it shortens the turnaround of all most, and elastic jobs shrink and grow. "
         "No: each job has as many as it asked for.",
@@ -60,7 +60,7 @@ class Srjf:
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        work = {job.id: _work(job) for job in snapshot.jobs}
+        work = {job.id: _work(job) + (_delay(job) if self.elastic else 0.0) for job in snapshot.jobs}
 
         def place(job: Job) -> float:
             if self.elastic:  # where it does not depend on who runs, nobody is stopped for the size it happens to have

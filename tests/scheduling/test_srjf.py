@@ -11,7 +11,8 @@ from scheduling.types import Curve, Estimate, Job, Plan, Snapshot
 from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import World, draw, running, sizes, waiting
 
-ELASTIC = Srjf(elastic=True)
+ELASTIC = Srjf()
+RIGID = Srjf(elastic=False)
 
 
 def decide(snapshot: Snapshot, policy: Srjf | None = None) -> Plan:
@@ -31,7 +32,7 @@ def test_the_job_that_ends_soonest_starts_first() -> None:
 
 def test_it_is_the_time_that_counts_and_not_the_work() -> None:
     lab = draw({"a": 4}, waiting("one", 1, **left(500)), waiting("four", 4, **left(900)))
-    assert sizes(decide(lab)) == {"four": 4}
+    assert sizes(decide(lab, RIGID)) == {"four": 4}
 
 
 def test_a_longer_job_is_stopped_for_a_shorter_one_if_it_can_go_on_later() -> None:
@@ -43,19 +44,21 @@ def test_a_longer_job_is_stopped_for_a_shorter_one_if_it_can_go_on_later() -> No
     assert sizes(decide(lab())) == {"long": 2}
 
 
-def test_a_stopped_job_must_win_back_its_restart() -> None:
+@pytest.mark.parametrize("policy", [ELASTIC, RIGID], ids=str)
+def test_a_stopped_job_must_win_back_its_restart(policy: Srjf) -> None:
     stopped = waiting("stopped", **left(100, served_gpu_seconds=50.0, preemptible=True))
     runs = running("runs", {"a": 1}, **left(120, preemptible=True))
-    assert sizes(decide(draw({"a": 1}, runs, stopped))) == {"runs": 1}
+    assert sizes(decide(draw({"a": 1}, runs, stopped), policy)) == {"runs": 1}
     runs = running("runs", {"a": 1}, **left(140, preemptible=True))
-    assert sizes(decide(draw({"a": 1}, runs, stopped))) == {}
+    assert sizes(decide(draw({"a": 1}, runs, stopped), policy)) == {}
 
 
-def test_jobs_of_unknown_length_do_not_take_turns() -> None:
+@pytest.mark.parametrize("policy", [ELASTIC, RIGID], ids=str)
+def test_jobs_of_unknown_length_do_not_take_turns(policy: Srjf) -> None:
     """Each second of service makes a guess longer; it must not cost the job its place at once."""
     one = running("one", {"a": 1}, served_gpu_seconds=4100.0, preemptible=True)
     two = waiting("two", served_gpu_seconds=4000.0, preemptible=True)
-    assert sizes(decide(draw({"a": 1}, one, two))) == {"one": 1}
+    assert sizes(decide(draw({"a": 1}, one, two), policy)) == {"one": 1}
 
 
 def test_what_does_not_fit_is_passed() -> None:
@@ -118,7 +121,7 @@ def test_elastic_a_running_job_shrinks_for_a_shorter_one() -> None:
     assert {id: job.gpus for id, job in world.jobs.items()} == {"long": 2, "short": 2}
 
 
-OPTIONS = [ELASTIC, Srjf(preempt=False), Srjf(preempt=False, elastic=True)]
+OPTIONS = [ELASTIC, RIGID, Srjf(preempt=False), Srjf(preempt=False, elastic=False)]
 
 
 @pytest.mark.parametrize("policy", OPTIONS, ids=str)
