@@ -107,9 +107,12 @@ def run(epoch: int, now: datetime | None = None, history: History | None = None)
             _record(turn, config_in_force(), epoch, began, said=False)
         return turn
     if turn.recorded is not None and turn.seen is not None:
-        with transaction.atomic():
-            lead(epoch)
-            recording.keep(turn.recorded, turn.text, turn.plan)
+        try:
+            with transaction.atomic():
+                lead(epoch)
+                recording.keep(turn.recorded, turn.text, turn.plan)
+        except Deposed:
+            logger.info("turn %s is not kept whole: another scheduler leads now", turn.recorded)
     return turn
 
 

@@ -203,9 +203,9 @@ def test_a_weight_counts_from_when_it_was_set_and_back_to_one_when_taken_away() 
 
 def test_the_tasks_and_the_command_do_it() -> None:
     make_node("a", 1, approved_at=timezone.now() - timedelta(days=3))
-    tasks.look.delay()
+    tasks.look()
     assert CapacitySpell.objects.count() == 1
-    tasks.roll_up.delay()
+    tasks.roll_up()
     assert LabDay.objects.count() == 3
     said = StringIO()
     call_command("rollup", stdout=said)
