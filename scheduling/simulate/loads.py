@@ -1,8 +1,12 @@
-"""Made-up workloads, drawn from a seed: a lab's month, for speed and for trying things out. Never for tuning."""
+"""Made-up workloads, drawn from a seed: a lab's month, for speed and for trying things out, and FfDL's bursts. Never for tuning."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduling.simulate.inputs import Submission
 from scheduling.simulate.truth import Knowledge, Plain
@@ -67,3 +71,66 @@ def month(
         )
         made.append(Submission(job, Plain(lasts * curve.speeds[asked - 1], curve, knowledge=knowledge)))
     return made
+
+
+CLASSES = {"compute-bound": 0.02, "balanced": 0.2, "communication-bound": 1.0}
+"""Seconds that an exchange of gradients takes between the first two GPUs, when a sample takes ``SAMPLE_SECONDS``."""
+SAMPLE_SECONDS = 0.01
+STEP_SECONDS = 0.05
+LEAST_BATCH, MOST_BATCH, MEMORY = 32, 2048, 256
+"""Of a job, of a job, and of one GPU."""
+
+
+def bursts(
+    *, batch: Literal["chosen", "least", "drawn", "most"] = "chosen", waves: int = 4, jobs: int = 40,
+    gap_seconds: float = 3600.0, spread_seconds: float = 300.0, minutes: float = 30.0, most_gpus: int = 8, seed: int = 0,
+) -> list[Submission]:  # fmt: skip
+    """Waves of jobs whose batch may be chosen, a third of each of ``CLASSES``: the workload that FfDL was made for.
+
+    A class differs from the next by what its workers say to each other in a step; a larger batch says it less often.
+    All samples are worth the same, as FfDL supposes of batches within what the owner declared, and each GPU must hold
+    its part of the batch at once. ``batch`` says what the jobs can do: any batch in their bounds, or only the least,
+    the most, or one drawn between them, as in FfDL's baseline; a fixed one needs GPUs enough to hold it.
+    ``minutes`` is the mean length of jobs alone on one GPU with the best batch, equal for all four.
+    """
+    dice = np.random.default_rng(seed)
+    kinds = list(CLASSES)
+    made = []
+    for number in range(waves * jobs):
+        kind = kinds[int(dice.integers(len(kinds)))]
+        comes = number // jobs * gap_seconds + float(dice.uniform(0, spread_seconds))
+        samples = float(dice.exponential(minutes * 60)) * _alone(kind)
+        drawn = int(2 ** dice.uniform(np.log2(LEAST_BATCH), np.log2(MOST_BATCH)))
+        asked = {"chosen": drawn, "least": LEAST_BATCH, "drawn": drawn, "most": MOST_BATCH}[batch]
+        choice = tuple(range(LEAST_BATCH, MOST_BATCH + 1, 32)) if batch == "chosen" else (asked,)
+        curve = _batch_curve(kind, most_gpus, choice)
+        least = 1 if batch == "chosen" else -(-asked // MEMORY)
+        job = Job(
+            id=f"job-{number:04}", owner=f"user-{number % 20:02}", submitted_at=comes, min_gpus=least,
+            max_gpus=most_gpus, asked_gpus=least, elastic=True, preemptible=True, script=kind, batch=asked,
+            speed=replace(curve, batches=()), free_speed=curve if batch == "chosen" else None,
+        )  # fmt: skip
+        truth = Plain(samples / _alone(kind), curve, knowledge="speed")
+        made.append(Submission(job, truth))
+    return sorted(made, key=lambda each: each.job.submitted_at)
+
+
+def _rates(kind: str, gpus: int, batches: NDArray[Any]) -> NDArray[Any]:
+    """Samples per second with each total batch; 0 where it does not fit into memory."""
+    local = np.ceil(batches / gpus)
+    wait = CLASSES[kind] * (1 + 0.1 * (gpus - 2)) if gpus > 1 else 0.0
+    return np.where(local <= MEMORY, batches / (STEP_SECONDS + local * SAMPLE_SECONDS + wait), 0.0)
+
+
+def _alone(kind: str) -> float:
+    """Samples per second of one GPU with all it can hold."""
+    return float(_rates(kind, 1, np.array([MEMORY]))[0])
+
+
+@lru_cache(maxsize=4096)
+def _batch_curve(kind: str, most: int, batches: tuple[int, ...]) -> Curve:
+    """Of the best of ``batches`` on each size, in parts of what one GPU does with all it can hold."""
+    tried = np.array(batches)
+    table = [_rates(kind, gpus, tried) for gpus in range(1, most + 1)]
+    best = tuple(int(tried[row.argmax()]) for row in table)
+    return Curve(tuple(float(row.max()) / _alone(kind) for row in table), best)

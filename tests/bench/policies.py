@@ -8,6 +8,7 @@ those that want to know how long jobs take are told that, and marked. Decision t
 2. Every policy of the registry with its defaults on tuned-6, beside the anchors.
 3. The mean on the other workloads, and the ratio to Tiresias on the same.
 4. A month of 200 users under ``fair_share``.
+5. FfDL against its own baseline (the same program, batches fixed) on bursts of jobs whose batch is free.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from typing import Any
 
 from scheduling import registry
 from scheduling.simulate import Options, accounts_of, compare, plot, simulate, traces
-from scheduling.simulate.loads import month
+from scheduling.simulate.loads import bursts, month
 
 CLUSTER = "16x4"
 ROUND = 60.0
@@ -148,6 +149,28 @@ def bench_month(jobs: int = 20_000) -> str:
     )
 
 
+def bench_bursts(loads: Sequence[tuple[int, int]] = ((12, 30), (12, 36), (4, 60))) -> str:
+    rows = []
+    for waves, minutes in loads:
+        ours = (0, 0.0)
+        for batch in ("chosen", "least", "drawn", "most"):
+            submissions = bursts(batch=batch, waves=waves, minutes=minutes)
+            result = simulate(
+                registry.build("ffdl", {"batch": "chosen" if batch == "chosen" else "asked"}),
+                compare.cluster("8x4"), submissions, accounts=accounts_of(submissions),
+                options=Options(round_seconds=ROUND),
+            )  # fmt: skip
+            until = waves * 3600.0
+            done = sum(job.ended_at is not None and job.ended_at <= until for job in result.jobs)
+            mean = result.summary().turnaround.mean
+            ours = (done, mean) if batch == "chosen" else ours
+            name = "FfDL" if batch == "chosen" else f"baseline, {batch} batch"
+            times = (f"{ours[0] / done:.2f}", f"{mean:,.0f}", f"{mean / ours[1]:.2f}")
+            rows.append([str(waves), str(minutes), name, f"{done} of {len(result.jobs)}", *times])
+    columns = ("waves", "minutes", "policy", "done", "FfDL does times", "mean s", "times FfDL's")
+    return compare.table(rows, columns)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="All policies on the anchors' workloads, side by side.")
     parser.add_argument(
@@ -158,6 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--plot", type=Path, help="Write the turnarounds on tuned-6 as SVG.")
     parser.add_argument("--no-month", action="store_true", help="Leave the month of 200 users out.")
+    parser.add_argument("--no-bursts", action="store_true", help="Leave FfDL's bursts out.")
     given = parser.parse_args(arguments)
     if not (given.data / "pollux" / "workloads").is_dir():
         parser.error(f"{given.data} has no pollux/workloads")
@@ -199,6 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.plot.write_text(plot.turnarounds("tuned-6 on 16 nodes with 4 GPUs", dict(list(took.items())[:20])))
     if not given.no_month:
         print(f"\n{bench_month()}")
+    if not given.no_bursts:
+        print(f"\nBursts of jobs whose batch is free, on 8 nodes with 4 GPUs\n\n{bench_bursts()}")
     return 0 if len(done) == len(todo) else 1
 
 
