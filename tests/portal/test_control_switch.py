@@ -355,7 +355,7 @@ def test_the_history_is_paged_and_its_queries_do_not_grow(client: Client) -> Non
 def test_a_link_of_the_history_fills_the_form(client: Client, ada: User) -> None:
     services.switch_policy(ada, "elastic_fifo", {"strict": True, "grow_after_seconds": 33})
     services.switch_policy(ada, "fifo", {"strict": False})
-    query = query_of("elastic_fifo", {"strict": True, "grow_after_seconds": 33})
+    query = query_of("elastic_fifo", registry.complete("elastic_fifo", {"strict": True, "grow_after_seconds": 33}))
     assert f"/admin/policy/preview/?{query}".replace("&", "&amp;") in client.get("/admin/policy/").content.decode()
     form = client.get(f"/admin/policy/?{query}").context["form"]
     assert form["strict"].value() is True or form["strict"].value() == "on"

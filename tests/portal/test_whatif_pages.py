@@ -192,7 +192,10 @@ class TestInTheSmallSize:
         done = subprocess.run([sys.executable, "-c", UP], env=env, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "[]"
 
-    def test_the_schedule_goes_on_while_a_thread_simulates(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_schedule_goes_on_while_a_thread_simulates(
+        self, monkeypatch: pytest.MonkeyPatch, settings: Any
+    ) -> None:
+        settings.LAB = False
         begun, go_on, done = threading.Event(), threading.Event(), []
 
         def carry_on() -> int:
@@ -202,10 +205,10 @@ class TestInTheSmallSize:
             return 1
 
         monkeypatch.setattr(services, "carry_on", carry_on)
-        tasks.work.delay()
+        tasks.work()
         assert begun.wait(10)
         thread = tasks._thread
-        tasks.work.delay()
+        tasks.work()
         assert tasks._thread is thread and not done, "one at a time, and nobody waited for it"
         go_on.set()
         assert thread is not None
