@@ -43,5 +43,7 @@ class PolicyForm(forms.Form):
 
 def query_of(policy: str, params: Mapping[str, Any]) -> str:
     """A link's query that fills the form with these: a box that is not ticked is left out, as browsers do."""
-    said = {f"p-{name}": "on" if value is True else value for name, value in sorted(params.items()) if value is not False}
+    said = {
+        f"p-{name}": "on" if value is True else value for name, value in sorted(params.items()) if value is not False
+    }
     return urlencode({"policy": policy, "set": 1, **said})

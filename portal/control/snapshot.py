@@ -8,8 +8,8 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple, Self, cast
 
-from django.contrib.auth.models import Group
 from django.conf import settings
+from django.contrib.auth.models import Group
 from django.db.models import DurationField, ExpressionWrapper, F, Max, Min, Q, Sum
 from django.db.models.functions import Coalesce
 from django.db.models.query import QuerySet

@@ -36,10 +36,11 @@ def rates(largest: float = 10.0) -> st.SearchStrategy[float]:
 @st.composite
 def models(draw: st.DrawFn) -> Model:
     """Each further GPU costs at most a fifth of the first two: the fit is told to expect no more."""
-    a_r = draw(rates())
+    a_c = draw(rates())
+    a_r = a_c * draw(st.floats(0.001, 100))
     b_r, worse, part = a_r * draw(st.floats(0.001, 0.2)), draw(st.floats(1.0, 20.0)), draw(st.floats(0, 1))
     return Model(
-        draw(rates()),
+        a_c,
         draw(rates(0.1)),
         a_r * worse,
         b_r * (1 + (worse - 1) * part),
