@@ -207,7 +207,7 @@ def _most(job: Job, later: Capacity, everywhere: int, largest: int) -> int:
         here = sum(totals) if job.spread else max(totals, default=0)
     else:
         here = everywhere if job.spread else largest
-    return min(job.max_gpus, here, *(limit.max_gpus for limit, _ in later.limits_of(job)))
+    return min(job.max_gpus, here, *(limit.max_gpus - limit.elsewhere for limit, _ in later.limits_of(job)))
 
 
 def solve(question: Question, values: Sequence[Values], caps: Mapping[JobId, int]) -> dict[JobId, int]:
@@ -304,7 +304,7 @@ class Rooms:
         self._rooms: list[int] = []
         for index, limit in enumerate(later.limits):
             others = sum(placement.total(later.held.get(id, {})) for id in limit.jobs - known)
-            self._rooms.append(limit.max_gpus - others)
+            self._rooms.append(limit.max_gpus - limit.elsewhere - others)
             for id in limit.jobs:
                 self._limits_of.setdefault(id, []).append(index)
 

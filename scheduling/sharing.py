@@ -40,7 +40,7 @@ class Pool:
         self.least: dict[JobId, int] = {}
         """Of a running job: what it must keep if it goes on."""
         self.impossible: dict[JobId, str] = {}
-        self._room = [limit.max_gpus for limit in snapshot.limits]
+        self._room = [limit.max_gpus - limit.elsewhere for limit in snapshot.limits]
         self._limits: dict[JobId, list[int]] = {}
         for index, limit in enumerate(snapshot.limits):
             for id in limit.jobs:

@@ -22,6 +22,7 @@ FIELDS = {
     "entry": str,
     "arguments": list,
     "elastic": bool,
+    "resumable": bool,
     "min_gpus": int,
     "max_gpus": int,
     "time_limit_seconds": int,
