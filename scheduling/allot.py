@@ -207,7 +207,7 @@ def _most(job: Job, later: Capacity, everywhere: int, largest: int) -> int:
         here = sum(totals) if job.spread else max(totals, default=0)
     else:
         here = everywhere if job.spread else largest
-    return min(job.max_gpus, here, *(limit.max_gpus - limit.elsewhere for limit, _ in later.limits_of(job)))
+    return min(job.max_gpus, here, *(limit.max_gpus for limit, _ in later.limits_of(job)))
 
 
 def solve(question: Question, values: Sequence[Values], caps: Mapping[JobId, int]) -> dict[JobId, int]:
