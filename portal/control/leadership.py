@@ -7,11 +7,12 @@ it, and every transaction of a turn checks it, so that one who slept through its
 import fcntl
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -42,6 +43,9 @@ class Leadership:
             self._file.close()
             self._file = None
         if connection.vendor == "postgresql" and connection.connection is not None:
+            with suppress(DatabaseError), connection.cursor() as cursor:
+                # The server frees the lock of a closed connection too, but in its own time.
+                cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
             connection.close()
 
     def _lock(self) -> bool:
