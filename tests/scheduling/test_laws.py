@@ -12,7 +12,7 @@ from scheduling import registry
 from scheduling.check import violations
 from scheduling.types import Snapshot
 from tests.scheduling.strategies import EXAMPLES, snapshots
-from tests.scheduling.worlds import World
+from tests.scheduling.worlds import World, comes_to_rest
 
 EVERY = pytest.mark.parametrize("key", registry.POLICIES)
 MANY = settings(max_examples=EXAMPLES, deadline=None)
@@ -62,12 +62,7 @@ def test_its_state_is_json(key: str, snapshot: Snapshot) -> None:
 @given(snapshot=snapshots(calm=True))
 def test_an_unchanged_world_comes_to_rest(key: str, snapshot: Snapshot) -> None:
     policy, world = registry.build(key, {}), World.of(snapshot)
-    for _ in range(30):
-        changed = world.turn(policy, seconds=0)
-        world.let_go()
-        if not changed and not world.turn(policy, seconds=0):
-            return
-    pytest.fail("it still changes something after 30 turns")
+    assert comes_to_rest(world, policy, turns=30)
 
 
 @EVERY

@@ -17,7 +17,7 @@ from scheduling.check import violations
 from scheduling.policies.pdors import Pdors
 from scheduling.types import Curve, Estimate, Node, Plan, Snapshot
 from tests.scheduling.strategies import EXAMPLES, snapshots
-from tests.scheduling.worlds import World, draw, running, sizes, waiting
+from tests.scheduling.worlds import World, comes_to_rest, draw, running, sizes, waiting
 
 SLOT = 600.0
 NOW = 6_000.0
@@ -223,9 +223,4 @@ def test_no_slot_is_sold_twice_whatever_happens(
         world.now += seconds
         if len(world.jobs) > 3 and seconds > 1000:
             world.end(min(world.jobs))
-    for _ in range(30):
-        changed = world.turn(policy, seconds=0)
-        world.let_go()
-        if not changed and not world.turn(policy, seconds=0):
-            return
-    pytest.fail("it still changes something after 30 turns")
+    assert comes_to_rest(world, policy, turns=30)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 
 from scheduling import performance
 from scheduling.performance import Batches, Measurement, Model, Stats, best_batch, curve, efficiency, fit, from_runs
@@ -116,7 +117,6 @@ def test_the_gradient_agrees_with_finite_differences(found: list[Measurement], d
 
 
 def test_another_optimiser_finds_nothing_better() -> None:
-    minimize = pytest.importorskip("scipy.optimize").minimize
     points = measured(PLANTED, noise=0.15)
     found = fit(points)
     assert found is not None

@@ -11,7 +11,7 @@ from scheduling.decide import decide
 from scheduling.policies.fifo import Fifo
 from scheduling.types import Plan, Reservation, Snapshot
 from tests.scheduling.strategies import EXAMPLES, NODE_NAMES, OWNERS, snapshots
-from tests.scheduling.worlds import NOW, World, draw, running, sizes, waiting
+from tests.scheduling.worlds import NOW, World, comes_to_rest, draw, running, sizes, waiting
 
 HOUR = 3600.0
 
@@ -121,9 +121,4 @@ def test_laws_of_reservations_an_unchanged_world_comes_to_rest(
             return decide(registry.build(key, {}), replace(seen, reservations=tuple(calendar)))
 
     world = World.of(snapshot)
-    for _ in range(40):
-        changed = world.turn(Planned(), seconds=0)
-        world.let_go()
-        if not changed and not world.turn(Planned(), seconds=0):
-            return
-    pytest.fail("it still changes something after 40 turns")
+    assert comes_to_rest(world, Planned())

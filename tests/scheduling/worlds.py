@@ -111,9 +111,19 @@ class World:
         return changed
 
 
+def comes_to_rest(world: World, policy: Policy, turns: int = 40) -> bool:
+    """Does it stop changing anything within so many turns, while the clock stands still and all is given back at once."""
+    for _ in range(turns):
+        changed = world.turn(policy, seconds=0)
+        world.let_go()
+        if not changed and not world.turn(policy, seconds=0):
+            return True
+    return False
+
+
 def sizes(plan: Plan) -> dict[JobId, int]:
     """How many GPUs each job has, those with none left out."""
     return {job: sum(where.values()) for job, where in plan.target.items() if sum(where.values())}
 
 
-__all__ = ["NOW", "World", "draw", "plus", "running", "sizes", "waiting"]
+__all__ = ["NOW", "World", "comes_to_rest", "draw", "plus", "running", "sizes", "waiting"]
