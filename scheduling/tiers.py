@@ -146,8 +146,6 @@ class _World:
         self.states: dict[str, Mapping[str, Any]] = {}
         self.again_at: list[float] = []
         self.line: str = ""
-        self.kept: Counter[NodeId] = Counter()
-        """GPUs kept for jobs of the layers so far that are to start on them soon."""
 
     def result(self) -> Plan:
         state = dict(self.states.pop(MAIN, {}))
@@ -156,8 +154,8 @@ class _World:
         target = {job: where for job, where in self.target.items() if where}
         return Plan(target, self.reasons, state, self.batches, min(self.again_at, default=None))
 
-    def settle(self, policy: Policy, name: str) -> None:
-        """Decides one layer, and takes from those below what it needs."""
+    def settle(self, policy: Policy, name: str) -> dict[JobId, Placement]:
+        """Decides one layer, and takes from those below what it needs; returns what its waiting jobs are to start on."""
         view = self._view(name, self.free, self.leaving)
         done = policy.plan(view)
         meant: dict[JobId, Placement] = {}
@@ -171,12 +169,13 @@ class _World:
         self._keep(name, done, meant)
         if getattr(policy, "strict", False) and self._has_a_line(view, done):
             self.line = name
+        return meant
 
     def settle_patient(self) -> None:
         """The layer of the one whom patience put first: what it lacks is kept for it as it comes free."""
-        self.settle(_Alone(), "patient")
-        job = next(job for id, job in self.jobs.items() if self.layer_of[id] == "patient")
-        if self.target.get(job.id) or any(self.kept.values()):
+        meant = self.settle(_Alone(), "patient")
+        job = self._late()
+        if self.target.get(job.id) or meant:
             return
         nodes = [node for node in self.snapshot.nodes if node.open and (job.nodes is None or node.id in job.nodes)]
         totals = {node.id: node.total for node in nodes}
@@ -248,11 +247,14 @@ class _World:
         lacking = Counter({node: need - max(0, soon[node] - in_time[node]) for node, need in more.items()})
         return meant, +lacking
 
+    def _late(self) -> Job:
+        """The one of the layer ``patient``."""
+        return next(job for id, job in self.jobs.items() if self.layer_of[id] == "patient")
+
     def _below(self, name: str) -> list[Job]:
         lower = LAYERS[LAYERS.index(name) + 1 :]
         if name == "patient":  # it does not come before premium jobs that run, unless it is one
-            late = next(job for id, job in self.jobs.items() if self.layer_of[id] == name)
-            lower = lower if late.tier == "premium" else lower[1:]
+            lower = lower if self._late().tier == "premium" else lower[1:]
         return [
             job for id, job in self.jobs.items() if self.layer_of[id] in lower and job.running and id not in self.gone
         ]
@@ -312,7 +314,6 @@ class _World:
         promised: Counter[NodeId] = Counter()
         for id, where in meant.items():
             promised.update(where)
-            self.kept.update(where)
             missing = sum(max(0, gpus - max(0, self.free[node])) for node, gpus in where.items())
             if id in self.reasons and missing:
                 self.reasons[id] = reasons.promised(missing)
