@@ -14,6 +14,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from playwright.sync_api import Browser, Page
+
 PASSWORD = "sunflower-cabinet-92"  # noqa: S105  # of people who exist for one test
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -75,3 +77,14 @@ class Portal:
         self.kill()
         self.orders.kill()
         self.orders.wait()
+
+
+def sign_in(browser: Browser, portal: Portal, **looks: Any) -> Page:
+    """A page of a new context, with Alice at home. ``looks`` are the context's: size, colours, scripts."""
+    page = browser.new_context(**looks).new_page()
+    page.goto(f"{portal.url}/accounts/sign-in/")
+    page.fill("[name=username]", "alice")
+    page.fill("[name=password]", PASSWORD)
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{portal.url}/")
+    return page

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.axe import barriers
-from tests.browser.portal import PASSWORD, Portal
+from tests.browser.portal import Portal, sign_in
 
 pytestmark = pytest.mark.browser
 PAGES = {
@@ -32,16 +32,6 @@ PAGES = {
     "ledger": "/usage/ledger/",
     "not found": "/nothing-here",
 }
-
-
-def sign_in(browser: Browser, portal: Portal, **looks: Any) -> Page:
-    page = browser.new_context(**looks).new_page()
-    page.goto(f"{portal.url}/accounts/sign-in/")
-    page.fill("[name=username]", "alice")
-    page.fill("[name=password]", PASSWORD)
-    page.keyboard.press("Enter")
-    page.wait_for_url(f"{portal.url}/")
-    return page
 
 
 @pytest.fixture(scope="module", params=["light", "dark", "phone", "no scripts"])

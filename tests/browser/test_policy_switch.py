@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.axe import barriers
-from tests.browser.portal import PASSWORD, Portal
+from tests.browser.portal import Portal, sign_in
 
 pytestmark = pytest.mark.browser
 LOOKS: dict[str, dict[str, Any]] = {
@@ -22,16 +22,6 @@ def lab(portal: Portal) -> dict[str, Any]:
     made: dict[str, Any] = portal.ask("lab_at_work")
     assert made["gpus"] == 4
     return made
-
-
-def sign_in(browser: Browser, portal: Portal, **looks: Any) -> Page:
-    page = browser.new_context(**looks).new_page()
-    page.goto(f"{portal.url}/accounts/sign-in/")
-    page.fill("[name=username]", "alice")
-    page.fill("[name=password]", PASSWORD)
-    page.keyboard.press("Enter")
-    page.wait_for_url(f"{portal.url}/")
-    return page
 
 
 @pytest.fixture
