@@ -28,6 +28,10 @@ class Scope:
     largest: int
     """Healthy GPUs of the largest one."""
 
+    def most(self, job: Job) -> int:
+        """The most GPUs the job could start with if all of these were empty."""
+        return self.total if job.spread else self.largest
+
 
 class Capacity:
     """A scratch copy of a snapshot's GPUs.

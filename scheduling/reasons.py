@@ -32,7 +32,7 @@ def impossible(job: Job, capacity: Capacity) -> str:
     scope = capacity.scope(job)
     if not scope.nodes:
         return "None of the nodes it can run on is open for new work now."
-    most = scope.total if job.spread else scope.largest
+    most = scope.most(job)
     if job.min_gpus > most:
         where = "the nodes it can run on have" if job.spread else "the largest node it can run on has"
         together = "at once" if job.spread else "on one node"

@@ -34,7 +34,7 @@ class Pool:
     ) -> None:
         """``kept``: running jobs that are not to be stopped in this turn; ``homeless``: jobs that take nothing."""
         self._homeless = homeless
-        capacity = Capacity(snapshot, coming=True)
+        self._capacity = capacity = Capacity(snapshot, coming=True)
         self.free = sum(capacity.free.values())
         self.count: dict[JobId, int] = {}
         self.least: dict[JobId, int] = {}
@@ -72,6 +72,8 @@ class Pool:
     def take(self, job: Job, gpus: int) -> bool:
         """So many more for the job, all or none."""
         if gpus > self.free or job.id in self._homeless:
+            return False
+        if not job.elastic and self.count.get(job.id, 0) + gpus > self._capacity.scope(job).most(job):
             return False
         if any(gpus > self._room[index] for index in self._limits.get(job.id, ())):
             return False

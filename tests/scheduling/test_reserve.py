@@ -1,5 +1,4 @@
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -11,7 +10,7 @@ from scheduling.decide import decide
 from scheduling.policies.fifo import Fifo
 from scheduling.types import Plan, Reservation, Snapshot
 from tests.scheduling.strategies import EXAMPLES, NODE_NAMES, OWNERS, snapshots
-from tests.scheduling.worlds import NOW, World, comes_to_rest, draw, running, sizes, waiting
+from tests.scheduling.worlds import NOW, Decided, World, comes_to_rest, draw, running, sizes, waiting
 
 HOUR = 3600.0
 
@@ -113,12 +112,5 @@ def test_laws_of_reservations_an_unchanged_world_comes_to_rest(
     key: str, snapshot: Snapshot, calendar: list[Reservation]
 ) -> None:
     assume(fits(snapshot, calendar))
-
-    class Planned:
-        title = explanation = ""
-
-        def plan(self, seen: Snapshot) -> Any:
-            return decide(registry.build(key, {}), replace(seen, reservations=tuple(calendar)))
-
-    world = World.of(snapshot)
-    assert comes_to_rest(world, Planned())
+    policy = Decided(registry.build(key, {}), tuple(calendar))
+    assert comes_to_rest(World.of(snapshot), policy)

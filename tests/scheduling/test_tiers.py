@@ -1,9 +1,7 @@
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from scheduling import registry, tiers
 from scheduling.check import violations
@@ -12,7 +10,7 @@ from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fifo import Fifo
 from scheduling.types import Limit, Plan, Snapshot
 from tests.scheduling.strategies import EXAMPLES, snapshots
-from tests.scheduling.worlds import World, comes_to_rest, draw, running, sizes, waiting
+from tests.scheduling.worlds import draw, running, sizes, waiting
 
 FIFO = Fifo(strict=False)
 EVERY = pytest.mark.parametrize("key", registry.POLICIES)
@@ -102,15 +100,3 @@ def test_laws_of_tiers_no_plan_violates_anything_and_each_waiting_job_is_told_wh
     assert violations(snapshot, done) == []
     left_out = {job.id for job in snapshot.jobs if job.waiting and not done.target.get(job.id)}
     assert set(done.reasons) == left_out
-
-
-@EVERY
-@MANY
-@given(snapshot=snapshots(calm=True), data=st.data())
-def test_laws_of_tiers_an_unchanged_world_comes_to_rest(key: str, snapshot: Snapshot, data: Any) -> None:
-    class Tiered:
-        title = explanation = ""
-        plan = staticmethod(lambda seen: decide(registry.build(key, {}), seen))
-
-    world = World.of(snapshot)
-    assert comes_to_rest(world, Tiered())

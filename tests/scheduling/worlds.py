@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
+from scheduling.decide import decide
 from scheduling.placement import plus
-from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Snapshot
+from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Reservation, Snapshot
 
 NOW = 1000.0
 
@@ -111,6 +112,19 @@ class World:
         return changed
 
 
+@dataclass(frozen=True)
+class Decided:
+    """A policy as the product asks it: with tiers and reservations around it, and nobody disturbed in vain."""
+
+    policy: Policy
+    reservations: tuple[Reservation, ...] = ()
+    title: ClassVar[str] = ""
+    explanation: ClassVar[str] = ""
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        return decide(self.policy, replace(snapshot, reservations=self.reservations))
+
+
 def comes_to_rest(world: World, policy: Policy, turns: int = 40) -> bool:
     """Does it stop changing anything within so many turns, while the clock stands still and all is given back at once."""
     for _ in range(turns):
@@ -126,4 +140,4 @@ def sizes(plan: Plan) -> dict[JobId, int]:
     return {job: sum(where.values()) for job, where in plan.target.items() if sum(where.values())}
 
 
-__all__ = ["NOW", "World", "comes_to_rest", "draw", "plus", "running", "sizes", "waiting"]
+__all__ = ["NOW", "Decided", "World", "comes_to_rest", "draw", "plus", "running", "sizes", "waiting"]
