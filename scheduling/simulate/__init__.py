@@ -15,7 +15,8 @@
     result.summary().turnaround.p50
 
 * ``Submission(job, truth)``: a job as a policy would see it, and what really happens when it runs. A job with ``now_on``
-  runs already at ``now``: a live snapshot's jobs go in as they are, with ``assumed(job)`` for a truth.
+  runs already at ``now``: a live snapshot's jobs go in as they are, with ``assumed(job)`` for a truth. It also says how
+  long its start and its end take, and what a change of its GPUs does to it (``Interruption``).
 * A ``Truth`` makes a ``Run`` that advances under a placement and a batch, tells when it would end, and what a policy may
   know of it (``Known``). ``Plain`` (work and a speed curve) is the simple one, made by ``lasts`` (seen to take so long on
   so many GPUs) and ``assumed`` (a live job's estimates; ``longer=`` draws another future); ``pollux`` has a measured one.
@@ -25,13 +26,14 @@
 Everything is decided by its arguments: no clock, no dice. A ``clock`` is passed in to time the decisions.
 """
 
-from scheduling.simulate.inputs import Loss, Options, Submission
+from scheduling.simulate.inputs import Interruption, Loss, Options, Submission
 from scheduling.simulate.result import JobResult, Result, Spread, Summary
 from scheduling.simulate.settle import Refused, settle
 from scheduling.simulate.simulation import accounts_of, simulate
 from scheduling.simulate.truth import Known, Plain, Run, Truth, assumed, lasts, linear
 
 __all__ = [
+    "Interruption",
     "JobResult",
     "Known",
     "Loss",

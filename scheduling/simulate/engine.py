@@ -17,7 +17,7 @@ from typing import Any
 from scheduling.after import base_of, clean
 from scheduling.check import violations
 from scheduling.decide import decide
-from scheduling.simulate.inputs import Loss, Options, Submission
+from scheduling.simulate.inputs import Interruption, Loss, Options, Submission
 from scheduling.simulate.ledger import Ledger
 from scheduling.simulate.live import Live
 from scheduling.simulate.result import JobResult, Outcome, Result
@@ -88,7 +88,7 @@ class Engine:
 
     # --- the clock
 
-    ORDER = {"end": 0, "release": 1, "loss": 2, "back": 3, "cancel": 4, "come": 5, "look": 6}
+    ORDER = {"heed": 0, "end": 0, "release": 1, "loss": 2, "back": 3, "cancel": 4, "come": 5, "look": 6}
 
     def push(self, at: float, kind: str, about: Any) -> None:
         self.count += 1
@@ -129,6 +129,12 @@ class Engine:
                 return False
             self.touch(live)
             self.end(live, outcome)
+        elif kind == "heed":
+            live, version = about
+            if live.version == version:
+                self.touch(live)
+                self.schedule(live)
+            return False
         elif kind == "release":
             live, where = about
             self.release(live, where)
@@ -276,8 +282,9 @@ class Engine:
         job = live.job
         live.resizes += 1
         moved = not any(node in target for node in job.now_on)
-        live.trains_from = max(live.trains_from, self.now + (job.restart_seconds if moved else job.resize_seconds))
         more = _minus(target, job.now_on)
+        changing = live.submission.growing if more else live.submission.shrinking
+        live.interrupt(self.now, Interruption(still_seconds=job.restart_seconds) if moved else changing)
         self.give_back(live, _minus(job.now_on, target), at_once=at_once)
         self.take(more)
         live.job = replace(job, now_on=target, since=self.now)
@@ -295,6 +302,7 @@ class Engine:
         """It trains no more. What came since its last checkpoint is lost, unless it saves now."""
         live.version += 1
         live.fresh = False
+        live.before, live.trained_at = {}, None
         if saves and live.submission.checkpoint_seconds is None:
             return
         live.lost += live.since_saved
@@ -329,7 +337,7 @@ class Engine:
             rest = {where: gpus for where, gpus in live.job.now_on.items() if where != node}
             self.free[node] += here
             if live.job.elastic and rest and node not in live.job.base:
-                live.trains_from = max(live.trains_from, self.now + live.job.resize_seconds)
+                live.interrupt(self.now, Interruption())
                 live.job = replace(live.job, now_on=rest, since=self.now)
                 live.fresh = False
                 self.schedule(live)
@@ -362,10 +370,7 @@ class Engine:
             live.served += billed
             live.run_seconds += seconds
             self.ledger.use(job.id, live.at, seconds, gpus + live.leaving)
-            trained = min(seconds, max(0.0, self.now - live.trains_from)) if gpus else 0.0
-            live.paused += billed - trained * gpus
-            if trained > 0:
-                live.train(self.now, trained, gpus)
+            live.paused += billed - (live.train(self.now) if gpus else 0.0)
             live.fresh = False
         live.at = self.now
 
@@ -373,7 +378,9 @@ class Engine:
         """When it will end if nothing changes."""
         live.version += 1
         job = live.job
-        ends = max(self.now, live.trains_from) + live.run.seconds_to_end(job.now_on, live.chosen)
+        if live.before:
+            self.push(live.heeds_at, "heed", (live, live.version))
+        ends = live.ends_at(self.now)
         outcome: Outcome = "ended"
         if job.longest_seconds is not None and job.started_at is not None:
             limit = max(self.now, job.started_at + job.longest_seconds)

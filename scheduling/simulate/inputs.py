@@ -9,6 +9,16 @@ from scheduling.types import Job, NodeId
 
 
 @dataclass(frozen=True, slots=True)
+class Interruption:
+    """What a change of its GPUs does to a running job."""
+
+    notice_seconds: float = 0.0
+    """So long it trains on as before: a new container starts, or the ring does not know yet that one will leave."""
+    still_seconds: float | None = None
+    """So long it stands still after that; None: as long as policies are told, its job's ``resize_seconds``."""
+
+
+@dataclass(frozen=True, slots=True)
 class Submission:
     """A job that comes at ``job.submitted_at``, or is there already, waiting, or running on ``job.now_on``."""
 
@@ -16,6 +26,11 @@ class Submission:
     truth: Truth
     start_seconds: float = 0.0
     """From its first GPUs to its first step; later starts take ``job.restart_seconds``."""
+    end_seconds: float = 0.0
+    """From its last step until its GPUs are free and it counts as ended."""
+    growing: Interruption = Interruption()
+    shrinking: Interruption = Interruption()
+    """Where it gives GPUs back and gets none."""
     checkpoint_seconds: float | None = None
     """It saves this often, and a stop loses what came since. None: it saves when it is told to stop."""
     movable: bool = False

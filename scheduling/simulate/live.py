@@ -1,12 +1,12 @@
 """A job in the simulated lab: what it held, trained and saved, and what the policy is told of it."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any
 
-from scheduling.simulate.inputs import Submission
+from scheduling.simulate.inputs import Interruption, Submission
 from scheduling.simulate.truth import Run
-from scheduling.types import Job
+from scheduling.types import Job, Placement
 
 NAMES = [item.name for item in fields(Job)]
 EVERYTHING = attrgetter(*NAMES)
@@ -35,6 +35,11 @@ class Live:
     chosen: int = 0
     """The batch that the policy chose; 0 while it leaves that to the job."""
     trains_from: float = 0.0
+    before: Placement = field(default_factory=dict)
+    """What it trains on until it takes notice of its last change, at ``heeds_at``; empty when it has."""
+    heeds_at: float = 0.0
+    trained_at: float | None = None
+    """When its last step was done, where its end takes time after that."""
     version: int = 0
     attempts: int = 0
     served: float = 0.0
@@ -53,21 +58,56 @@ class Live:
     fresh: bool = True
     """Its ``job`` is as of ``at``."""
 
-    def train(self, now: float, seconds: float, gpus: int) -> None:
-        """It trained for the last ``seconds`` before ``now``."""
-        job = self.job
+    def interrupt(self, now: float, by: Interruption) -> None:
+        """Its GPUs are about to change: if it trains it trains on until it takes notice, then it stands still."""
+        still = self.job.resize_seconds if by.still_seconds is None else by.still_seconds
+        if not by.notice_seconds:
+            self.before = {}
+        elif now >= self.trains_from:
+            self.before = self.job.now_on
+        self.heeds_at = now + by.notice_seconds
+        self.trains_from = max(self.trains_from, self.heeds_at + still)
+
+    def ends_at(self, now: float) -> float:
+        """When it ends if nothing changes. Infinite where it will take notice of a change before that."""
+        last = self.submission.end_seconds
+        if self.trained_at is not None:
+            return max(now, self.trained_at + last)
+        if self.before:
+            done = now + self.run.seconds_to_end(self.before, self.chosen)
+            return done + last if done <= self.heeds_at else float("inf")
+        return max(now, self.trains_from) + self.run.seconds_to_end(self.job.now_on, self.chosen) + last
+
+    def train(self, now: float) -> float:
+        """Trains from ``at`` to ``now``, but for when it stands still. The GPU-seconds in which it trained."""
+        trained = 0.0
+        if self.before:
+            trained = self._train(self.at, min(now, self.heeds_at), self.before)
+            if now >= self.heeds_at:
+                self.before = {}
+        return trained + self._train(max(self.at, self.trains_from), now, self.job.now_on)
+
+    def _train(self, since: float, now: float, on: Placement) -> float:
+        seconds = now - since
+        if seconds <= 0 or self.trained_at is not None:
+            return 0.0
+        if self.submission.end_seconds and (left := self.run.seconds_to_end(on, self.chosen)) <= seconds:
+            seconds = left
+            self.trained_at = now = since + left
+        gpus, trained = sum(on.values()), seconds
         every = self.submission.checkpoint_seconds
         if every is not None:
             saves = int((now - self.saved_at) / every)
             if saves > 0:
                 before = seconds - (now - self.saved_at - saves * every)
                 if before > 0:
-                    self.run.advance(before, job.now_on, self.chosen)
+                    self.run.advance(before, on, self.chosen)
                     seconds -= before
                 self.saved, self.since_saved = self.run.save(), 0.0
                 self.saved_at += saves * every
-        self.run.advance(seconds, job.now_on, self.chosen)
+        self.run.advance(seconds, on, self.chosen)
         self.since_saved += seconds * gpus
+        return trained * gpus
 
     def refresh(self) -> None:
         """Writes the facts of now into its ``Job``."""

@@ -5,7 +5,19 @@ from typing import Any
 import pytest
 
 from scheduling import registry
-from scheduling.simulate import Loss, Options, Plain, Refused, Result, Submission, accounts_of, lasts, linear, simulate
+from scheduling.simulate import (
+    Interruption,
+    Loss,
+    Options,
+    Plain,
+    Refused,
+    Result,
+    Submission,
+    accounts_of,
+    lasts,
+    linear,
+    simulate,
+)
 from scheduling.types import Curve, Job, Limit, Node, Plan, Snapshot
 
 QUICK = Options(release_seconds=10)
@@ -182,3 +194,36 @@ def test_what_happens_within_a_window_is_decided_together() -> None:
     options = Options(window_seconds=60)
     run("fifo", nodes(a=4), *jobs, options=options, on_turn=lambda snapshot, plan: turns.append(snapshot.now))
     assert turns[:2] == [60, 121]
+
+
+def test_an_end_takes_time_and_the_gpus_are_held_until_then() -> None:
+    slow = Submission(job("x", 0), lasts(100, 1), start_seconds=5, end_seconds=7)
+    result = run("fifo", nodes(a=1), slow, rigid("y", 106, 1, 10))
+    assert ends(result) == {"x": 5 + 100 + 7, "y": 122}
+    assert result.jobs[0].lost_gpu_seconds == pytest.approx(5 + 7)
+
+
+def test_a_job_that_has_made_its_last_step_ends_no_later_for_being_resized() -> None:
+    wide = job("x", 0, 1, 2, elastic=True, resize_seconds=50)
+    wide_job = Submission(wide, Plain(100, Curve((1.0, 2.0))), end_seconds=20)
+    result = run("elastic_fifo", nodes(a=2), wide_job, rigid("y", 55, 1, 10))
+    assert ends(result)["x"] == 50 + 20
+    assert result.jobs[0].useful_gpu_seconds == pytest.approx(100)
+
+
+def test_a_job_whose_gpus_change_trains_on_until_it_takes_notice() -> None:
+    changes = {"growing": Interruption(4, 6), "shrinking": Interruption(2, 1)}
+    long = Submission(job("x", 0, 1, 2, elastic=True), Plain(200, Curve((1.0, 2.0))), **changes)
+    result = run("elastic_fifo", nodes(a=2), long, rigid("y", 20, 1, 30), params={"grow_after_seconds": 0})
+    assert ends(result)["y"] == 60
+    # 44 s of work till 22, still till 23, 1 a second till 64, still till 70, 2 a second from then on
+    assert ends(result)["x"] == pytest.approx(70 + (200 - 44 - 41) / 2)
+    # One leaving and the other still for a second, one for seven seconds more; then one for four seconds, two for six.
+    assert result.jobs[0].lost_gpu_seconds == pytest.approx(1 + 1 + 7 + 4 + 12)
+
+
+def test_a_job_that_is_done_before_it_takes_notice_ends_when_it_is_done() -> None:
+    short = Submission(job("x", 0, 1, 2, elastic=True), Plain(25, Curve((1.0, 2.0))), growing=Interruption(30, 6))
+    result = run("elastic_fifo", nodes(a=2), rigid("y", -5, 1, 15), short, now=-5, params={"grow_after_seconds": 0})
+    assert result.jobs[1].resizes == 1
+    assert ends(result)["x"] == 25
