@@ -212,8 +212,8 @@ def test_a_job_that_has_made_its_last_step_ends_no_later_for_being_resized() -> 
 
 
 def test_a_job_whose_gpus_change_trains_on_until_it_takes_notice() -> None:
-    changes = {"growing": Interruption(4, 6), "shrinking": Interruption(2, 1)}
-    long = Submission(job("x", 0, 1, 2, elastic=True), Plain(200, Curve((1.0, 2.0))), **changes)
+    truth, changed = Plain(200, Curve((1.0, 2.0))), Interruption(2, 1)
+    long = Submission(job("x", 0, 1, 2, elastic=True), truth, growing=Interruption(4, 6), shrinking=changed)
     result = run("elastic_fifo", nodes(a=2), long, rigid("y", 20, 1, 30), params={"grow_after_seconds": 0})
     assert ends(result)["y"] == 60
     # 44 s of work till 22, still till 23, 1 a second till 64, still till 70, 2 a second from then on
