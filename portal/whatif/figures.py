@@ -50,6 +50,30 @@ def really(world: World) -> list[Outcome]:
     ]
 
 
+def as_results(world: World) -> list[JobResult]:
+    """What happened, job by job, as the simulator tells it."""
+    alone = _alone(world)
+    return [
+        JobResult(
+            id=asked.id,
+            owner=job.owner,
+            group=job.group,
+            submitted_at=asked.submitted_at,
+            first_started_at=job.first_started,
+            ended_at=job.ended,
+            outcome="unfinished" if job.ended is None else "cancelled" if job.submission.cancelled_at else "ended",
+            gpu_seconds=job.gpu_seconds,
+            useful_gpu_seconds=job.gpu_seconds - job.lost_gpu_seconds,
+            preemptions=job.preemptions,
+            resizes=job.resizes,
+            restarts=job.restarts,
+            alone_seconds=alone(job, job.ended - asked.submitted_at) if job.ended is not None else None,
+        )
+        for job in world.jobs
+        for asked in [job.submission.job]
+    ]
+
+
 def simulated(world: World, result: Result) -> list[Outcome]:
     rows = {row.id: row for row in result.jobs}
     return [_simulated(world, job, rows[job.submission.job.id]) for job in world.jobs]

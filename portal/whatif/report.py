@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from portal import charts
@@ -193,9 +194,9 @@ def error_of(worlds: Sequence[Column]) -> tuple[float, str] | None:
     return abs(off), said
 
 
-def switched(simulation: Simulation) -> int:
-    """How often the policy was switched within the window: then what happened was not of one policy."""
-    within = SchedulerConfig.objects.filter(created_at__gt=simulation.start, created_at__lte=simulation.end)
+def switched(start: datetime, end: datetime) -> int:
+    """How often the policy was switched in between: then what happened was not of one policy."""
+    within = SchedulerConfig.objects.filter(created_at__gt=start, created_at__lte=end)
     return within.filter(pk__gt=SchedulerConfig.objects.order_by("pk").values("pk")[:1]).count()
 
 

@@ -7,20 +7,17 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.control import services as control
 from portal.refused import Refused
-from portal.whatif import figures, history
-from portal.whatif.history import World
+from portal.whatif import figures, lives
 from portal.whatif.models import Simulation
 from scheduling import registry
-from scheduling.simulate import Options, simulate
 from scheduling.simulate import Refused as NotAllowed
-from scheduling.types import Plan, Policy, Snapshot
+from scheduling.types import Plan, Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +30,6 @@ SILENT = timedelta(minutes=3)
 """Whoever carries out a simulation speaks each second, but for long decisions; after this it is taken for dead."""
 SPEAK_SECONDS = 1.0
 MOST_SECONDS = 1800.0
-BEYOND_SECONDS = 30 * 86_400.0
-"""Jobs that have not ended when the window does are simulated on for at most so long."""
 State = Simulation.State
 LIVE = (State.QUEUED, State.RUNNING)
 Choice = tuple[str, Mapping[str, Any]]
@@ -176,18 +171,15 @@ class _Speaker:
 
 def _carry_out(simulation: Simulation) -> dict[str, Any]:
     speaker = _Speaker(simulation)
-    world = history.read(simulation.start, simulation.end)
-    if not world.jobs:
-        raise Refused("No job ran or waited in these days: there is nothing to simulate.")
-    if not world.nodes:
-        raise Refused("No node offered GPUs in these days: there is nothing to simulate on.")
+    world = lives.read(simulation.start, simulation.end)
     worlds = []
     for place, each in enumerate(simulation.policies):
         speaker.policy, speaker.part = place, 0.0
         speaker.speak()
         policy = registry.build(each["policy"], each["params"])
         try:
-            worlds.append(_lived(world, policy, speaker))
+            result = lives.live(world, policy, on_turn=speaker.turned, on_progress=speaker.hear)
+            worlds.append(figures.told(world, figures.simulated(world, result)))
         except (Cancelled, TooLong):
             raise
         except NotAllowed as error:
@@ -202,23 +194,3 @@ def _carry_out(simulation: Simulation) -> dict[str, Any]:
         "nodes": len(world.nodes),
     }
     return json.loads(json.dumps(found))
-
-
-def _lived(world: World, policy: Policy, speaker: _Speaker) -> dict[str, Any]:
-    result = simulate(
-        policy,
-        world.nodes,
-        [job.submission for job in world.jobs],
-        now=world.start,
-        limits=world.limits,
-        accounts=world.accounts,
-        reservations=world.reservations,
-        options=Options(
-            losses=world.losses,
-            until=world.end + BEYOND_SECONDS,
-            patience_seconds=settings.PATIENCE_HOURS * 3600.0,
-        ),
-        on_turn=speaker.turned,
-        on_progress=speaker.hear,
-    )
-    return figures.told(world, figures.simulated(world, result))

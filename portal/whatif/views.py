@@ -75,7 +75,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
             "people": people,
             "groups": report.shares(worlds, "groups"),
             "error": report.error_of(worlds),
-            "switched": report.switched(simulation),
+            "switched": report.switched(simulation.start, simulation.end),
             "charts": report.pictures(worlds),
             "total": simulation.result["really"]["total"],
             "offered": simulation.result["gpu_hours_offered"],

@@ -1,10 +1,10 @@
 """Simulations side by side: what ``manage.py simulate`` prints, and the figures of a table row."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from scheduling.simulate.result import Result, Summary
+from scheduling.simulate.result import Result, Summary, job_to_json
 from scheduling.types import Node
 
 Placing = Literal["own", "larger first", "queue order"]
@@ -25,7 +25,17 @@ class Run:
     """As the table calls it: the policy with what was set."""
     policy: str
     params: dict[str, Any]
-    result: Result
+    summary: Summary
+    jobs: Sequence[dict[str, Any]]
+    """A row for each, with at least the names of ``result.job_to_json``."""
+
+    @classmethod
+    def of(cls, name: str, policy: str, params: dict[str, Any], result: Result) -> "Run":
+        return cls(name, policy, params, result.summary(), [job_to_json(job) for job in result.jobs])
+
+    def to_json(self) -> dict[str, Any]:
+        about = {"name": self.name, "policy": self.policy, "params": self.params}
+        return {**about, "summary": asdict(self.summary), "jobs": self.jobs}
 
 
 def cluster(text: str) -> list[Node]:

@@ -1,0 +1,307 @@
+"""What a workload, or the lab's own last days, would look like under one policy or several."""
+
+import csv
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TextIO, get_args
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+from django.db.models import Min
+from django.utils import timezone
+
+from portal.control import policy_args
+from portal.control import services as control
+from portal.control.models import SchedulerConfig
+from portal.refused import Refused
+from portal.usage.models import CapacitySpell
+from portal.whatif import lives, report
+from scheduling.simulate import Loss, Options, Result, Submission, accounts_of, compare, plot, simulate, traces
+from scheduling.simulate import Refused as NotAllowed
+from scheduling.simulate.truth import Knowledge
+from scheduling.types import Node, Policy
+
+MOST_DAYS = 365
+REALLY = "what really happened"
+OF_TRACES = ("profiles", "cluster", "rounds", "placement", "mode", "knowledge", "jobs", "until", "lose")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A policy on the command line."""
+
+    name: str
+    key: str
+    params: dict[str, Any]
+    policy: Policy
+
+
+class Command(BaseCommand):
+    """Drives policies in a virtual clock. With a trace it needs neither database nor Redis, with the history the database.
+
+    1. Read the trace, with measured speeds if it names any; or the lab's own last days, with what really happened.
+    2. Simulate it under each policy; progress goes to the error stream.
+    3. Print the figures side by side; write JSON, CSV and a picture if asked to.
+    """
+
+    help = "Simulate a trace, or the lab's last days, under one or several policies. See docs/policies.md."
+    requires_system_checks = []  # noqa: RUF012
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        policy_args.add_arguments(parser, several=True)
+        add = parser.add_argument
+        add("--trace", type=Path, help="Pollux, Philly, the prototype's runs, or our own CSV or JSON.")
+        add("--history", type=int, metavar="DAYS", help="The lab's own last days, instead of a trace.")
+        add("--profiles", type=Path, help="A folder of measured speeds, Pollux's or ElasticFlow's.")
+        add("--cluster", help="16x4 (if not given) is 16 nodes with 4 GPUs; 8x4:T4+2x8:A100 has two kinds.")
+        add("--rounds", type=float, metavar="SECONDS", help="Decide at each multiple only, as published simulators do.")
+        add("--placement", choices=["own", "larger first", "queue order"], help="In rounds: whose; see the handbook.")
+        add(
+            "--mode",
+            choices=["rigid", "fixed", "free"],
+            help="Jobs of asked size, elastic, or elastic in size and batch.",
+        )
+        add("--knowledge", choices=get_args(Knowledge), help=KNOWLEDGE)
+        add("--jobs", type=int, metavar="N", help="Only the first N jobs of the trace.")
+        add("--until", type=float, metavar="SECONDS", help="Stop the clock then.")
+        add("--lose", action="append", default=[], metavar="NODE:AT[:BACK]", help="A node is lost, and comes back.")
+        add("--release", type=float, default=10.0, metavar="SECONDS", help="From asking GPUs back to their being free.")
+        add("--window", type=float, default=0.0, metavar="SECONDS", help="Decide together what happens within so long.")
+        add("--json", type=Path, help="Everything, job by job; - for the standard output.")
+        add("--csv", type=Path, help="A row for each job and policy.")
+        add("--plot", type=Path, help="How long jobs took, as SVG.")
+
+    def handle(self, *args: Any, **given: Any) -> None:
+        try:
+            _agree(given)
+            policies = [
+                Chosen(" ".join([key, *(f"{item}={value}" for item, value in said.items())]), key, params, policy)
+                for key, said in given["policies"]
+                for policy, params in [policy_args.build(key, said)]
+            ]
+            lived = self._trace(given, policies) if given["history"] is None else self._history(given, policies)
+        except (ValueError, Refused) as error:
+            raise CommandError(str(error)) from error
+        except NotAllowed as error:
+            raise CommandError(f"A plan breaks a rule: {error}") from error
+        except DatabaseError as error:
+            raise CommandError(f"The lab's history cannot be read from the portal's database: {error}") from error
+        if given["json"] != Path("-"):
+            said = (f"{name.replace('_', ' ')} {value}" for name, value in lived.about.items() if value is not None)
+            self.stdout.write(", ".join(said))
+            self.stdout.write(compare.table(compare.row(run.name, run.summary) for run in lived.shown))
+            for line in lived.notes:
+                self.stdout.write(line)
+        try:
+            self._write(given, lived)
+        except OSError as error:
+            raise CommandError(f"{error.filename} cannot be written: {error.strerror}.") from error
+
+    # --- a trace
+
+    def _trace(self, given: dict[str, Any], policies: Sequence[Chosen]) -> "Lived":
+        given = {**given, "cluster": given["cluster"] or "16x4", "knowledge": given["knowledge"] or "oracle"}
+        nodes = compare.cluster(given["cluster"])
+        submissions = self._read(given, nodes)
+        options = self._options(given, nodes)
+        runs: list[compare.Run] = []
+        for each in policies:
+            how = options
+            if options.round_seconds is not None:
+                placing = given["placement"] or compare.REFERENCE_PLACEMENT.get(each.key, "own")
+                how = replace(options, placement=placing)
+            if runs and given["knowledge"] in ("learnt", "declared"):
+                submissions = self._read(given, nodes)  # what one policy's world has learnt is not known in the next
+            result = self._run(each, nodes, submissions, how)
+            runs.append(compare.Run.of(each.name, each.key, each.params, result))
+        about = {
+            "trace": given["trace"].name,
+            "jobs": len(submissions),
+            "cluster": given["cluster"],
+            "rounds": given["rounds"],
+            "mode": given["mode"] or "as the trace says",
+            "knowledge": given["knowledge"],
+        }
+        return Lived(f"{about['trace']} on {about['cluster']}", about, runs)
+
+    def _read(self, given: dict[str, Any], nodes: Sequence[Node]) -> list[Submission]:
+        submissions = traces.read(
+            given["trace"],
+            given["profiles"],
+            given["mode"],
+            knowledge=given["knowledge"],
+            whole_seconds=given["rounds"] is not None,
+            node_gpus=max(node.total for node in nodes),
+        )
+        submissions.sort(key=lambda item: item.job.submitted_at)
+        if not submissions:
+            raise ValueError(f"There are no jobs in {given['trace']}.")
+        return submissions[: given["jobs"]]
+
+    def _options(self, given: dict[str, Any], nodes: Sequence[Node]) -> Options:
+        if given["rounds"] is not None and not given["rounds"] > 0:
+            raise ValueError("--rounds must be a number of seconds above 0.")
+        return Options(
+            release_seconds=max(0.0, given["release"]),
+            until=given["until"],
+            round_seconds=given["rounds"],
+            window_seconds=max(0.0, given["window"]),
+            losses=[_loss(text, {node.id for node in nodes}) for text in given["lose"]],
+        )
+
+    def _run(self, each: Chosen, nodes: Sequence[Node], submissions: Sequence[Submission], options: Options) -> Result:
+        first = submissions[0].job.submitted_at
+        now = 0.0 if 0 <= first < 1e6 else first
+        result = simulate(
+            each.policy, nodes, submissions, now=now, accounts=accounts_of(submissions), options=options,
+            clock=time.perf_counter, on_progress=_progress(each.name, sys.stderr),
+        )  # fmt: skip
+        _done(each.name, result, sys.stderr)
+        return result
+
+    # --- the lab's own last days
+
+    def _history(self, given: dict[str, Any], policies: Sequence[Chosen]) -> "Lived":
+        days = given["history"]
+        end = timezone.now()
+        start = end - timedelta(days=days)
+        world = lives.read(start, end)
+        really = compare.Run(REALLY, "", {}, *lives.happened(world))
+        if not really.summary.jobs:
+            raise Refused("No job came to its end by itself in these days: there is nothing to compare.")
+        options = Options(release_seconds=max(0.0, given["release"]), window_seconds=max(0.0, given["window"]))
+        runs = []
+        for each in policies:
+            result = lives.live(
+                world, each.policy, options=options, clock=time.perf_counter,
+                on_progress=_progress(each.name, sys.stderr),
+            )  # fmt: skip
+            _done(each.name, result, sys.stderr)
+            runs.append(compare.Run(each.name, each.key, each.params, *lives.simulated(world, result)))
+        config = control.current_config()
+        about = {
+            "history": f"of {days} days until {end:%Y-%m-%d %H:%M} UTC",
+            "jobs": len(world.jobs),
+            "compared": really.summary.jobs,
+            "nodes": len(world.nodes),
+            "gpu_hours_offered": round(world.capacity_gpu_seconds / 3600),
+            "in_force": config.policy,
+        }
+        notes = []
+        begun = CapacitySpell.objects.aggregate(first=Min("since"))["first"]
+        if begun is not None and begun > start + timedelta(days=1):
+            notes.append(f"The lab's history is younger: its first node offered GPUs on {begun:%Y-%m-%d %H:%M} UTC.")
+        if switches := report.switched(start, end):
+            notes.append(
+                f"The policy was switched in these days, times: {switches}. What happened is not of one alone."
+            )
+        notes.append(_off(really, next((run for run in runs if _in_force(run, config)), None)))
+        return Lived(f"The lab's last {days} days", about, runs, really, notes)
+
+    # --- telling
+
+    def _write(self, given: dict[str, Any], lived: "Lived") -> None:
+        if given["json"]:
+            everything: dict[str, Any] = {**lived.about, "runs": [run.to_json() for run in lived.runs]}
+            if lived.really:
+                everything["really"] = {"summary": asdict(lived.really.summary), "jobs": lived.really.jobs}
+            text = json.dumps(everything, indent=1)
+            if given["json"] == Path("-"):
+                self.stdout.write(text)
+            else:
+                given["json"].write_text(text + "\n")
+        if given["csv"]:
+            rows = [{"run": run.name, **job} for run in lived.shown for job in run.jobs]
+            with given["csv"].open("w", newline="") as file:
+                writer = csv.DictWriter(file, list(rows[0]))
+                writer.writeheader()
+                writer.writerows(rows)
+        if given["plot"]:
+            took = {run.name: [job["turnaround"] for job in run.jobs if _counts(job)] for run in lived.shown}
+            given["plot"].write_text(plot.turnarounds(lived.title, took))
+
+
+@dataclass(frozen=True, slots=True)
+class Lived:
+    """What is to be told."""
+
+    title: str
+    about: dict[str, Any]
+    runs: Sequence[compare.Run]
+    really: compare.Run | None = None
+    notes: Sequence[str] = ()
+
+    @property
+    def shown(self) -> list[compare.Run]:
+        return [*([self.really] if self.really else []), *self.runs]
+
+
+KNOWLEDGE = (
+    "What policies are told: everything (oracle, if not given); speeds learnt from the steps that jobs of the same program "
+    "have made so far, without lengths (learnt) or with them (declared); true speeds but no lengths (speed); or nothing (none)."
+)
+
+
+def _agree(given: dict[str, Any]) -> None:
+    """Raises ValueError when options do not go together."""
+    if given["history"] is None:
+        if given["trace"] is None:
+            raise ValueError("Say what to simulate: --trace FILE, or --history DAYS for the lab's own last days.")
+        return
+    if given["trace"] is not None:
+        raise ValueError("Give either --trace or --history, not both.")
+    if wrong := [name for name in OF_TRACES if given[name] not in (None, [])]:
+        raise ValueError(f"--{wrong[0]} belongs to --trace: with --history the lab's own past says it.")
+    if not 1 <= given["history"] <= MOST_DAYS:
+        raise ValueError(f"--history needs a number of days from 1 to {MOST_DAYS}.")
+
+
+def _counts(job: dict[str, Any]) -> bool:
+    return job["turnaround"] is not None and job.get("compared", True)
+
+
+def _in_force(run: compare.Run, config: SchedulerConfig) -> bool:
+    return run.policy == config.policy and run.params == {**run.params, **config.params}
+
+
+def _off(really: compare.Run, run: compare.Run | None) -> str:
+    """How far the simulation is from what happened."""
+    if run is None:
+        return "Name the policy in force too, with its parameters, to see how far a simulation is from what happened."
+    real, made = really.summary.turnaround.mean, run.summary.turnaround.mean
+    return (
+        f"{run.name} is in force: simulated, a job took {made:,.0f} s on average; really it was {real:,.0f} s "
+        f"({made / real - 1:+.0%}). Take smaller differences between policies with caution."
+    )
+
+
+def _progress(name: str, stream: TextIO) -> Callable[[float], None]:
+    told = -1
+
+    def tell(part: float) -> None:
+        nonlocal told
+        if int(part * 20) != told:
+            told = int(part * 20)
+            print(f"\r{name}: {part:.0%} of the jobs", end="", file=stream, flush=True)
+
+    return tell
+
+
+def _done(name: str, result: Result, stream: TextIO) -> None:
+    print(f"\r{name}: done in {result.turns} turns".ljust(60), file=stream)  # noqa: T201
+
+
+def _loss(text: str, nodes: set[str]) -> Loss:
+    parts = text.split(":")
+    node = parts[0].zfill(5)
+    if len(parts) not in (2, 3) or node not in nodes:
+        raise ValueError(
+            f"--lose needs NODE:AT or NODE:AT:BACK with one of the {len(nodes)} nodes from 0, not {text!r}."
+        )
+    times = [float(part) for part in parts[1:]]
+    return Loss(node, *times)
