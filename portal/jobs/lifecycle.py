@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from django.db import DatabaseError, transaction
-from django.db.models import Max, Prefetch
+from django.db.models import Max
 from django.utils import timezone
 
 from portal.accounts.models import User
@@ -35,6 +35,8 @@ from portal.jobs.rules import (
     LOST_REASONS,
     MOVES,
     Due,
+    SeenAttempt,
+    SeenPart,
     attempt_outcome,
     is_silent,
     job_state,
@@ -305,43 +307,48 @@ def note_collected(container: Container, complaint: str = "") -> None:
 
 
 def sweep(now: datetime | None = None) -> None:
-    """Does what time alone demands: lost nodes, time limits, what people asked for, deadlines. Three queries when idle.
+    """Does what time alone demands: lost nodes, time limits, what people asked for, deadlines. Two queries when idle.
 
     Without ``now`` it is the present, and nothing is declared lost for a while after the clock has jumped.
     """
     in_doubt = now is None and wall_clock.in_doubt(silence_allowed().total_seconds())
     now = now or timezone.now()
-    # Without its long column, and each node read once: a large lab has a thousand live containers.
-    light = Container.objects.defer("spec").prefetch_related("node")
-    parts = Prefetch("containers", light)
-    live = (
-        Attempt.objects.filter(ended_at__isnull=True)
-        .select_related("job")
-        .defer("job__env_vars", "job__description")
-        .prefetch_related(parts)
-    )
-    for attempt in live.order_by("job_id"):
-        for due in overdue(attempt, list(attempt.containers.all()), now):
+    for attempt, parts in _seen():
+        for due in overdue(attempt, parts, now):
             if in_doubt and due.what in ("silent", "unstoppable"):
                 continue
             try:
                 _carry_out(attempt, due, now)
             except DatabaseError:
                 # One attempt's trouble must not keep the others waiting; the next sweep tries again.
-                logger.exception("sweeping attempt %s", attempt.pk)
+                logger.exception("sweeping attempt %s", attempt.id)
 
 
-def _carry_out(attempt: Attempt, due: Due, now: datetime) -> None:
+def _seen() -> list[tuple[SeenAttempt, list[SeenPart]]]:
+    """The live attempts in the order of their jobs, with their containers."""
+    jobs = [f"job__{name}" for name in SeenAttempt._fields[-3:]]
+    live = Attempt.objects.filter(ended_at__isnull=True).order_by("job_id")
+    attempts = [SeenAttempt(*row) for row in live.values_list(*SeenAttempt._fields[:-3], *jobs)]
+    parts: dict[int, list[SeenPart]] = {attempt.id: [] for attempt in attempts}
+    rows = Container.objects.filter(attempt__in=parts).order_by("attempt", "index")
+    for row in rows.values_list(*SeenPart._fields[:-2], "node__draining", "node__last_seen_at"):
+        parts[row[1]].append(SeenPart(*row))
+    return [(attempt, parts[attempt.id]) for attempt in attempts]
+
+
+def _carry_out(seen: SeenAttempt, due: Due, now: datetime) -> None:
     if due.what == "settle":
-        settle(attempt.job)
+        settle(Job.objects.get(pk=seen.job_id))
     elif due.what == "stop":
-        stop_attempt(attempt, due.reason)
-    elif due.part is not None and due.what == "stop_part":
-        stop_container(due.part, due.reason)
-    elif due.part is not None and due.what == "silent":
-        _declare_lost(due.part, now)
+        stop_attempt(Attempt.objects.get(pk=seen.id), due.reason)
     elif due.part is not None:
-        advance(due.part, EXITED, exit_reason="lost", detail="It did not stop in time; its lease has run out.")
+        part = Container.objects.select_related("attempt", "node").get(pk=due.part.id)
+        if due.what == "stop_part":
+            stop_container(part, due.reason)
+        elif due.what == "silent":
+            _declare_lost(part, now)
+        else:
+            advance(part, EXITED, exit_reason="lost", detail="It did not stop in time; its lease has run out.")
 
 
 @transaction.atomic
@@ -349,5 +356,5 @@ def _declare_lost(part: Container, now: datetime) -> None:
     """Under the node's lock: a report that comes in meanwhile either is seen here or sees the loss."""
     locked(part.attempt.job_id)
     node = Node.objects.select_for_update(no_key=True).get(pk=part.node_id)
-    if is_silent(node, now):
+    if is_silent(node.last_seen_at, now):
         advance(part, EXITED, exit_reason="lost", detail=f"{node.name} was silent for too long.")

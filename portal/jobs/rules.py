@@ -6,11 +6,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, NamedTuple, TypeVar
 
 from django.conf import settings
 
-from portal.cluster.models import Node
 from portal.jobs.models import Attempt, Container, ContainerState, Job, JobState, Outcome, StopReason
 
 ASSIGNED, PREPARING, RUNNING, STOPPING, EXITED = (
@@ -77,12 +76,49 @@ ASKED_OUTCOMES: dict[str, Outcome] = {
 }
 
 
-def deciding(containers: Sequence[Container]) -> list[Container]:
+class SeenPart(NamedTuple):
+    """What the clock's rules look at in a container: a large lab has thousands, and each turn looks at all of them."""
+
+    id: int
+    attempt_id: int
+    role: str
+    index: int  # type: ignore[assignment]  # instead of a tuple's own, as a container has it
+    state: str
+    state_since: datetime
+    wanted: str
+    stop_requested_at: datetime | None
+    exited_at: datetime | None
+    exit_code: int | None
+    exit_reason: str
+    draining: bool
+    """Of its node, like the next."""
+    last_seen_at: datetime | None
+
+
+class SeenAttempt(NamedTuple):
+    """The same of a live attempt, with what its job says."""
+
+    id: int
+    job_id: int
+    created_at: datetime
+    started_at: datetime | None
+    wanted: str
+    stop_reason: str
+    counted_seconds: int
+    intent: str
+    elastic: bool
+    time_limit_seconds: int
+
+
+Part = TypeVar("Part", Container, SeenPart)
+
+
+def deciding(containers: Sequence[Part]) -> list[Part]:
     """The driver, or else all hosts: when they have ended, the attempt's work has."""
     return [part for part in containers if part.role == Container.Role.DRIVER] or list(containers)
 
 
-def essential(elastic: bool, containers: Sequence[Container]) -> list[Container]:
+def essential(elastic: bool, containers: Sequence[Part]) -> list[Part]:
     """What the attempt cannot go on without: everything, or for an elastic one its driver and its base."""
     if not elastic:
         return list(containers)
@@ -91,7 +127,7 @@ def essential(elastic: bool, containers: Sequence[Container]) -> list[Container]
     return [part for part in containers if part.role == Container.Role.DRIVER or part is base]
 
 
-def ended_well(part: Container) -> bool:
+def ended_well(part: Container | SeenPart) -> bool:
     return part.state == EXITED and part.exit_reason == "exited" and part.exit_code == 0
 
 
@@ -101,7 +137,7 @@ def work_is_done(containers: Sequence[Container]) -> bool:
     return bool(deciders) and all(ended_well(part) for part in deciders)
 
 
-def reason_to_stop(elastic: bool, containers: Sequence[Container]) -> StopReason | None:
+def reason_to_stop(elastic: bool, containers: Sequence[Part]) -> StopReason | None:
     """Why the rest of an attempt must stop, seen from the parts that have ended; None while it may go on.
 
     Ranks that end by themselves under a driver are the driver's to judge; anything else ends what needs it.
@@ -174,7 +210,7 @@ class Due:
     """One thing that time demands of an attempt."""
 
     what: Literal["silent", "unstoppable", "stop", "stop_part", "settle"]
-    part: Container | None = None
+    part: SeenPart | None = None
     reason: str = ""
 
 
@@ -195,26 +231,25 @@ def seconds_counted(resumable: bool, before: Iterable[tuple[str, datetime | None
     return int(sum(ran)) if resumable else 0
 
 
-def time_left(attempt: Attempt, job: Job) -> timedelta:
+def time_left(attempt: SeenAttempt) -> timedelta:
     """How long an attempt may run from its start."""
-    return timedelta(seconds=max(0, job.time_limit_seconds - attempt.counted_seconds))
+    return timedelta(seconds=max(0, attempt.time_limit_seconds - attempt.counted_seconds))
 
 
 def silence_allowed() -> timedelta:
     return timedelta(seconds=settings.FENCE_SECONDS + settings.FENCE_MARGIN_SECONDS)
 
 
-def is_silent(node: Node, now: datetime) -> bool:
-    """Longer than fence and margin: by now its supervisors have stopped their ranks."""
-    return node.last_seen_at is None or now - node.last_seen_at > silence_allowed()
+def is_silent(last_seen_at: datetime | None, now: datetime) -> bool:
+    """A node, longer than fence and margin: by now its supervisors have stopped their ranks."""
+    return last_seen_at is None or now - last_seen_at > silence_allowed()
 
 
-def overdue(attempt: Attempt, parts: Sequence[Container], now: datetime) -> Iterator[Due]:
+def overdue(attempt: SeenAttempt, parts: Sequence[SeenPart], now: datetime) -> Iterator[Due]:
     """What time demands of a live attempt; pure."""
     live = [part for part in parts if part.state != EXITED]
-    job = attempt.job
     for part in live:
-        if is_silent(part.node, now):
+        if is_silent(part.last_seen_at, now):
             yield Due("silent", part)
         elif (
             part.stop_requested_at
@@ -228,34 +263,34 @@ def overdue(attempt: Attempt, parts: Sequence[Container], now: datetime) -> Iter
     if not live:
         yield Due("settle")
         return
-    if reason := _reason_by_time(attempt, job, parts, live, now):
+    if reason := _reason_by_time(attempt, parts, live, now):
         yield Due("stop", reason=reason)
     elif attempt.wanted == Attempt.Wanted.RUN:
-        needed = essential(job.elastic, parts)
+        needed = essential(attempt.elastic, parts)
         for part in live:
             if part.wanted == Container.Wanted.STOP or part in needed:
                 continue
-            if part.node.draining:
+            if part.draining:
                 yield Due("stop_part", part, StopReason.DRAINED)
             elif _is_stuck(part, now):
                 yield Due("stop_part", part, StopReason.STUCK)
 
 
 def _reason_by_time(
-    attempt: Attempt, job: Job, parts: Sequence[Container], live: Sequence[Container], now: datetime
+    attempt: SeenAttempt, parts: Sequence[SeenPart], live: Sequence[SeenPart], now: datetime
 ) -> StopReason | None:
-    if job.intent == Job.Intent.CANCEL and attempt.stop_reason not in (StopReason.CANCELLED, StopReason.DONE):
+    if attempt.intent == Job.Intent.CANCEL and attempt.stop_reason not in (StopReason.CANCELLED, StopReason.DONE):
         return StopReason.CANCELLED
     if attempt.wanted == Attempt.Wanted.STOP:
         return None
-    if job.intent == Job.Intent.HOLD:
+    if attempt.intent == Job.Intent.HOLD:
         return StopReason.HELD
-    if attempt.started_at and now - attempt.started_at > time_left(attempt, job):
+    if attempt.started_at and now - attempt.started_at > time_left(attempt):
         return StopReason.TIMED_OUT
-    needed = essential(job.elastic, parts)
-    if any(part.node.draining for part in live if part in needed):
+    needed = essential(attempt.elastic, parts)
+    if any(part.draining for part in live if part in needed):
         return StopReason.DRAINED
-    if reason := reason_to_stop(job.elastic, parts):
+    if reason := reason_to_stop(attempt.elastic, parts):
         return reason
     gone = [part for part in needed if part.exited_at and now - part.exited_at > timedelta(seconds=RING_SECONDS)]
     hosts_live = any(part.role == Container.Role.HOST for part in live)
@@ -266,5 +301,5 @@ def _reason_by_time(
     return None
 
 
-def _is_stuck(part: Container, now: datetime) -> bool:
+def _is_stuck(part: SeenPart, now: datetime) -> bool:
     return now - part.state_since > PATIENCE.get(part.state, timedelta.max)

@@ -382,5 +382,5 @@ def test_sweeping_costs_the_same_few_queries_however_many_run(project: Project, 
         lifecycle.sweep()
     for gpu in gpus(node):
         place(make_job(project), [gpu])
-    with django_assert_num_queries(3):
+    with django_assert_num_queries(2):
         lifecycle.sweep()
