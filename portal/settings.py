@@ -141,6 +141,7 @@ INSTALLED_APPS = [
     "portal.projects",
     "portal.jobs",
     "portal.usage",
+    "portal.gauges",
     "portal.control",
     "portal.forecast",
     "portal.whatif",

@@ -19,6 +19,8 @@ from django.utils import timezone
 from portal.cluster.models import Environment, Gpu, Node, NodeEnvironment
 from portal.control import batches
 from portal.control.agent_reports import ContainerReport, EnvironmentReport, GpuReport, Report
+from portal.gauges import sampling
+from portal.gauges.sampling import Reading
 from portal.jobs import lifecycle
 from portal.jobs.models import Container, ContainerState, Job, JobState
 from portal.jobs.rules import STOP_SECONDS
@@ -28,20 +30,22 @@ from portal.wake import wake_scheduler
 COLLECT_DAYS = 7
 """A node that could not hand over a container's log in this time no longer has it."""
 # The agent's columns are what it reports, each under its own name.
-GPU_FIELDS = [each.name for each in fields(GpuReport) if each.name != "uuid"]
+READINGS = ["utilisation_percent", "memory_used_mib", "temperature_celsius"]
+"""These differ in every report; they are written once per slot of ``sampling``, the rest when it changes."""
+GPU_FIELDS = [each.name for each in fields(GpuReport) if each.name not in ("uuid", *READINGS)]
 ENVIRONMENT_FIELDS = [each.name for each in fields(EnvironmentReport) if each.name != "key"]
 
 
 def take_in(node: Node, report: Report) -> None:
     """Writes what a report says, column by column where it differs."""
-    _see(node, report)
-    _take_gpus(node, report.gpus)
+    heard_before, now = node.last_seen_at, timezone.now()
+    _see(node, report, now)
+    _take_gpus(node, report.gpus, now if sampling.is_due(heard_before, now) else None)
     _take_environments(node, report.environments)
     _take_containers(node, report.containers)
 
 
-def _see(node: Node, report: Report) -> None:
-    now = timezone.now()
+def _see(node: Node, report: Report, now: datetime) -> None:
     said = {
         "last_seen_at": now,
         "boot": report.boot,
@@ -61,32 +65,44 @@ def _see(node: Node, report: Report) -> None:
 
 
 @transaction.atomic
-def _take_gpus(node: Node, reports: tuple[GpuReport, ...]) -> None:
+def _take_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime | None) -> None:
+    """Readings are kept when ``sampled_at`` says so."""
     known = {gpu.uuid: gpu for gpu in Gpu.objects.filter(node=node)}
-    changed, news = [], False
+    changed, read, news = [], [], False
+    readings: list[Reading] = []
     for report in reports:
         gpu = known.pop(report.uuid, None)
         if gpu is None:
-            fields = {name: getattr(report, name) for name in GPU_FIELDS}
-            Gpu.objects.get_or_create(node=node, uuid=report.uuid, defaults=fields)
+            fields = {name: getattr(report, name) for name in (*GPU_FIELDS, *READINGS)}
+            gpu, _ = Gpu.objects.get_or_create(node=node, uuid=report.uuid, defaults=fields)
             news = True
-        elif not gpu.present or any(getattr(gpu, name) != getattr(report, name) for name in GPU_FIELDS):
+        elif not gpu.present or _differs(gpu, report, GPU_FIELDS):
             news = news or not gpu.present or gpu.healthy != report.healthy
             gpu.present = True
-            for name in GPU_FIELDS:
+            for name in (*GPU_FIELDS, *READINGS):
                 setattr(gpu, name, getattr(report, name))
             changed.append(gpu)
+        elif sampled_at and _differs(gpu, report, READINGS):
+            for name in READINGS:
+                setattr(gpu, name, getattr(report, name))
+            read.append(gpu)
+        readings.append(Reading(gpu.pk, *(getattr(report, name) for name in READINGS)))
     for gpu in known.values():
         if gpu.present:
             gpu.present, news = False, True
             changed.append(gpu)
     # In one order, so that two reports of a node cannot wait for each other.
-    changed.sort(key=lambda gpu: gpu.pk)
-    if changed:
-        Gpu.objects.bulk_update(changed, [*GPU_FIELDS, "present"])
+    columns = [*GPU_FIELDS, *READINGS, "present"] if changed else READINGS
+    Gpu.objects.bulk_update(sorted(changed + read, key=lambda gpu: gpu.pk), columns)
+    if sampled_at is not None:
+        sampling.keep(node, sampled_at, readings)
     if news:
         capacity.record(nodes=[node.pk])
         wake_scheduler()
+
+
+def _differs(row: object, report: object, names: list[str]) -> bool:
+    return any(getattr(row, name) != getattr(report, name) for name in names)
 
 
 @transaction.atomic
