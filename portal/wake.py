@@ -6,6 +6,7 @@ rings through Redis; the small size touches files, which its processes look at e
 
 import asyncio
 import time
+from functools import cache
 from pathlib import Path
 
 import redis
@@ -48,7 +49,7 @@ def node_bell(node_id: int) -> str:
 def ring(name: str) -> None:
     if settings.REDIS_URL:
         try:
-            _redis().publish(_topic(name), b"")
+            _ringer(settings.REDIS_URL).publish(_topic(name), b"")
         except redis.RedisError:
             return  # the timers do the work while Redis is away
     else:
@@ -114,7 +115,14 @@ class Bell:
             self._pubsub.close()
 
 
+@cache
+def _ringer(url: str) -> redis.Redis:
+    """One connection for all that this process rings: a new one for each bell takes five times as long."""
+    return redis.Redis.from_url(url, socket_timeout=30, socket_connect_timeout=2)
+
+
 def _redis() -> redis.Redis:
+    """For listening, on a connection of its own."""
     return redis.Redis.from_url(settings.REDIS_URL, socket_timeout=30, socket_connect_timeout=2)
 
 

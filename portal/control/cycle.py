@@ -15,14 +15,13 @@ The lock is for quiet, the re-check in ``apply`` for correctness, the unique ind
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from django.db import Error as DatabaseTrouble
 from django.db import connection, transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from portal.control import batches, recording
@@ -33,7 +32,6 @@ from portal.control.models import Cycle, Leader, PolicyState, SchedulerConfig
 from portal.control.services import config_in_force, policy_name
 from portal.jobs import lifecycle
 from portal.jobs.models import Job, JobState
-from portal.wake import wake_job_viewers
 from scheduling import registry, types
 from scheduling.capacity import in_turn
 from scheduling.check import violations
@@ -49,8 +47,6 @@ POLICY_SECONDS = 5.0
 """Policies decide in milliseconds; one that thinks longer holds up everybody."""
 CYCLES_KEPT = 100_000
 """Without what they saw; that is kept for ``settings.RECORDED_TURNS`` of them."""
-MOST_VIEWERS_WOKEN = 25
-"""Open pages look again by themselves; a shift of the whole queue is no reason to ring them all."""
 CANNOT_DECIDE = "The scheduler cannot decide at the moment. Admins see why on the policy page."
 
 
@@ -198,30 +194,27 @@ def _tell(seen: Snapshot, reasons: Mapping[int, str]) -> bool:
     """Keeps each waiting job's reason and place in the queue; True when any reason changed."""
     place = {int(job.id): number for number, job in enumerate(_queue(seen, reasons), start=1)}
 
-    def news(row: Any) -> tuple[str, int | None] | None:
-        waits = row.state == JobState.QUEUED and row.intent == Job.Intent.RUN and row.pk in place
-        told = (reasons.get(row.pk, ""), place[row.pk]) if waits else ("", None)
-        return told if told != (row.waiting_reason, row.queue_position) else None
+    def news(rows: QuerySet[Job]) -> Iterator[tuple[int, str, str, int | None]]:
+        """Of each job that should be told something else: what it was told, and what is true."""
+        for job, state, intent, *told in rows.values_list("pk", "state", "intent", "waiting_reason", "queue_position"):
+            waits = state == JobState.QUEUED and intent == Job.Intent.RUN and job in place
+            truth = [reasons.get(job, ""), place[job]] if waits else ["", None]
+            if told != truth:
+                yield job, told[0], *truth
 
     look = Job.objects.filter(Q(pk__in=[int(job.id) for job in seen.jobs]) | QUEUE_LEFT).order_by()
-    outdated = [row.pk for row in look.values_list(*TOLD, named=True) if news(row)]
+    outdated = [job for job, *_ in news(look)]
+    if not outdated:
+        return False
     # Somebody else's lock is not waited for: it is only a sentence, and the next turn comes soon.
-    ours = Job.objects.only(*TOLD).select_for_update(no_key=True, skip_locked=True).filter(pk__in=outdated)
-    changed, said = [], False
-    for row in ours if outdated else ():
-        if told := news(row):
-            said = said or row.waiting_reason != told[0]
-            row.waiting_reason, row.queue_position = told
-            changed.append(row)
-    _write(changed)
-    for row in changed[:MOST_VIEWERS_WOKEN]:
-        wake_job_viewers(row.pk)
-    return said
+    ours = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(pk__in=outdated).order_by()
+    changed = list(news(ours))
+    _write([(reason, number, job) for job, _, reason, number in changed])
+    return any(before != reason for _, before, reason, _ in changed)
 
 
-def _write(rows: list[Job]) -> None:
-    """One start moves everybody behind it up: hundreds of small updates, for which ``bulk_update`` is slow."""
-    told = [(row.waiting_reason, row.queue_position, row.pk) for row in rows]
+def _write(told: Sequence[tuple[str, int | None, int]]) -> None:
+    """Reason, place and job. One start moves everybody behind it up: too many small updates for ``bulk_update``."""
     table = Job._meta.db_table
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql" and told:
@@ -235,7 +228,6 @@ def _write(rows: list[Job]) -> None:
             cursor.executemany(f"UPDATE {table} SET waiting_reason = %s, queue_position = %s WHERE id = %s", told)  # noqa: S608
 
 
-TOLD = ("pk", "state", "intent", "waiting_reason", "queue_position")
 QUEUE_LEFT = Q(
     state__in=(JobState.HELD, JobState.CANCELLED, JobState.RUNNING, JobState.FAILED), queue_position__isnull=False
 )
