@@ -112,8 +112,8 @@ class History:
         user, group, gpus, start, end = np.concatenate([self._held, self._held_lately, live], axis=1)
         if not len(user):
             return {}
-        pairs, place = np.unique(np.stack([user, group], axis=1), axis=0, return_inverse=True)
-        place = place.reshape(-1)
+        # Each pair as one complex number: ``unique`` sorts those ten times as fast as rows.
+        pairs, place = np.unique(user + 1j * group, return_inverse=True)
         youngest, oldest = (np.clip((now - moment) / DAY, 0, USAGE_DAYS) for moment in (end, start))
         first = np.floor(youngest)
         total = np.zeros(len(pairs) * USAGE_DAYS)
@@ -126,7 +126,7 @@ class History:
             slot = place[here] * USAGE_DAYS + day[here].astype(np.int64)
             total += np.bincount(slot, part * gpus[here] * DAY, len(total))
         days = np.round(total.reshape(len(pairs), USAGE_DAYS), 1).tolist()
-        return {(int(one), int(other)): tuple(row) for (one, other), row in zip(pairs.tolist(), days, strict=True)}
+        return {(int(pair.real), int(pair.imag)): tuple(row) for pair, row in zip(pairs.tolist(), days, strict=True)}
 
     # How long programs ran
 

@@ -79,12 +79,15 @@ def take(
     titles = dict(Environment.objects.filter(pk__in=places).values_list("pk", "title"))
     limits = limits_in_force()
     expert = _Expert(history)
+    blocked = {
+        (size, key): why_nowhere(size, key, titles.get(key, "?"), nodes, places[key].ready)
+        for size, key in {(row.min_gpus, row.environment_id) for row in rows}
+    }
     jobs = []
     for row in rows:
-        here = places[row.environment_id]
-        blocked = why_nowhere(row.min_gpus, row.environment_id, titles.get(row.environment_id, "?"), nodes, here.ready)
+        here, why = places[row.environment_id], blocked[row.min_gpus, row.environment_id]
         had = past.get(row.id) or Past()
-        jobs.append(_job(row, holdings.get(row.id), nodes, here, had, blocked, names, expert))
+        jobs.append(_job(row, holdings.get(row.id), nodes, here, had, why, names, expert))
     return types.Snapshot(
         now=now.timestamp(),
         nodes=tuple(
