@@ -1,0 +1,122 @@
+"""PostgreSQL and Redis that a test may stop, kill and start again on the same port with the same data."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.servers import free_port, postgres_bin, unprivileged, wait_for_port
+
+
+class Store:
+    """One server. ``kill`` is kill -9 of all of it, ``freeze`` makes it hold its breath."""
+
+    url = ""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def argv(self) -> list[str]:
+        raise NotImplementedError
+
+    def who(self) -> dict[str, object]:
+        return {}
+
+    def start(self) -> None:
+        quiet = subprocess.DEVNULL
+        self.process = subprocess.Popen(  # type: ignore[call-overload]
+            self.argv(), cwd=self.folder, stdout=quiet, stderr=quiet, start_new_session=True, **self.who()
+        )
+        assert self.process is not None
+        wait_for_port(self.port, self.process)
+
+    def stop(self, signum: int = signal.SIGTERM) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signum)
+            self.process.wait(60)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(30)
+
+    def freeze(self) -> None:
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGCONT)
+
+
+class Postgres(Store):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.url = f"postgres://schedulearn@127.0.0.1:{self.port}/schedulearn"
+        if who := unprivileged():
+            os.chown(folder, who["user"], who["group"])  # type: ignore[arg-type]
+        made = ["initdb", "-D", f"{folder}/data", "-U", "schedulearn", "--auth=trust", "-E", "UTF8", "--no-sync"]
+        self._once(*made)
+        self.start()
+        self._once("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "schedulearn", "schedulearn")
+
+    def _once(self, program: str, *args: str) -> None:
+        quiet = subprocess.DEVNULL
+        subprocess.run(  # type: ignore[call-overload]
+            [postgres_bin() / program, *args], cwd=self.folder, check=True, stdout=quiet, stderr=quiet, **self.who()
+        )
+
+    def who(self) -> dict[str, object]:
+        return unprivileged()
+
+    def argv(self) -> list[str]:
+        settings = [f"port={self.port}", "listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}"]
+        settings += ["fsync=off", "max_connections=200"]
+        options = [part for each in settings for part in ("-c", each)]
+        return [str(postgres_bin() / "postgres"), "-D", f"{self.folder}/data", *options]
+
+    def start(self) -> None:
+        """A server that was killed may have left its lock file, and children that end on their own."""
+        (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
+        super().start()
+        ready = [str(postgres_bin() / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        while subprocess.run(ready, check=False, timeout=30).returncode:  # it recovers first
+            assert self.process is not None and self.process.poll() is None, "PostgreSQL ended while it recovered"
+
+
+class Redis(Store):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.start()
+
+    def argv(self) -> list[str]:
+        program = shutil.which("redis-server")
+        assert program, "apt-get install redis-server"
+        return [program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", ""]
+
+
+@contextmanager
+def stores() -> Iterator[tuple[Postgres, Redis]]:
+    """In folders of their own: PostgreSQL runs as a user who may not enter everybody's."""
+    started: list[Store] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="sl-pg-") as first,
+        tempfile.TemporaryDirectory(prefix="sl-redis-") as second,
+    ):
+        try:
+            postgres = Postgres(Path(first))
+            started.append(postgres)
+            redis = Redis(Path(second))
+            started.append(redis)
+            yield postgres, redis
+        finally:
+            for store in started:
+                if store.process is not None and store.process.poll() is None:
+                    store.kill()
