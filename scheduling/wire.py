@@ -1,23 +1,27 @@
 """Snapshots and plans as JSON, for recorded cycles, replays and reports. Nothing is lost on the way there and back."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from math import isfinite
 from operator import attrgetter
 from typing import Any
 
-from scheduling.types import Account, Curve, Estimate, Job, Limit, Node, Plan, Reservation, Snapshot
+from scheduling.types import Account, Curve, Estimate, Job, Limit, Node, NodeId, Plan, Reservation, Snapshot
 
 
 def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
     """Equal snapshots give equal JSON, but for the order within a policy's own ``state``: all else is sorted.
 
     By hand, field by field: ``asdict`` copies everything deeply, which takes ten times as long in each live turn.
+    Most jobs can run on the same nodes: those are listed once under ``places``, and a job names its place by number.
     """
+    places = {nodes: sorted(nodes) for nodes in {job.nodes for job in snapshot.jobs} if nodes is not None}
+    numbers = {nodes: number for number, nodes in enumerate(sorted(places, key=places.__getitem__))}
     return {
         "now": snapshot.now,
         "nodes": [_plain(node) for node in snapshot.nodes],
-        "jobs": [_job_to_json(job) for job in snapshot.jobs],
+        "places": [places[nodes] for nodes in numbers],
+        "jobs": [_job_to_json(job, numbers) for job in snapshot.jobs],
         "limits": [{**_plain(limit), "jobs": sorted(limit.jobs)} for limit in snapshot.limits],
         "state": snapshot.state,
         "accounts": [{**_plain(account), "jobs": sorted(account.jobs)} for account in snapshot.accounts],
@@ -37,10 +41,10 @@ def _plain(value: Any) -> dict[str, Any]:
     return dict(zip(_NAMES[kind], _VALUES[kind](value), strict=True))
 
 
-def _job_to_json(job: Job) -> dict[str, Any]:
+def _job_to_json(job: Job, places: Mapping[frozenset[NodeId], int]) -> dict[str, Any]:
     content = _plain(job)
     if job.nodes is not None:
-        content["nodes"] = sorted(job.nodes)
+        content["nodes"] = places[job.nodes]
     content["now_on"], content["base"] = dict(sorted(job.now_on.items())), dict(sorted(job.base.items()))
     for name in ("speed", "free_speed"):
         if curve := content[name]:
@@ -51,12 +55,13 @@ def _job_to_json(job: Job) -> dict[str, Any]:
 
 
 def snapshot_from_json(content: Mapping[str, Any]) -> Snapshot:
-    """Fields that a later version added have their defaults. Raises KeyError or TypeError for what is no snapshot."""
+    """Fields that a later version added have their defaults. Raises LookupError or TypeError for what is none."""
+    places = [frozenset(nodes) for nodes in content.get("places", ())]
     return Snapshot(
         now=content["now"],
         patience_seconds=content.get("patience_seconds") or float("inf"),
         nodes=tuple(Node(**_known(Node, node)) for node in content["nodes"]),
-        jobs=tuple(_job(job) for job in content["jobs"]),
+        jobs=tuple(_job(job, places) for job in content["jobs"]),
         limits=tuple(Limit(**{**_known(Limit, row), "jobs": frozenset(row["jobs"])}) for row in content["limits"]),
         state=content["state"],
         accounts=tuple(
@@ -84,9 +89,13 @@ def plan_from_json(content: Mapping[str, Any]) -> Plan:
     return Plan(**_known(Plan, content))
 
 
-def _job(content: Mapping[str, Any]) -> Job:
+def _job(content: Mapping[str, Any], places: Sequence[frozenset[NodeId]]) -> Job:
     values = _known(Job, content)
-    values["nodes"] = None if values.get("nodes") is None else frozenset(values["nodes"])
+    match values.get("nodes"):
+        case int(number):
+            values["nodes"] = places[number]
+        case list(nodes):  # as they were written before there were places
+            values["nodes"] = frozenset(nodes)
     for name in ("speed", "free_speed"):
         if curve := values.get(name):
             values[name] = Curve(

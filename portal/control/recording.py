@@ -18,8 +18,8 @@ from portal.control.models import Cycle, Recording
 from scheduling import wire
 from scheduling.types import Plan, Snapshot
 
-LEVEL = 3
-"""A snapshot of a thousand jobs is a megabyte of JSON: this makes 25 KiB of it in 2 ms."""
+LEVEL = 1
+"""A snapshot of a thousand jobs is 700 KiB of JSON. Level 3 makes it 5 % smaller than this, in five times the time."""
 READ_AT_ONCE = 50
 
 

@@ -28,6 +28,22 @@ def test_what_is_known_of_jobs_and_people_comes_back_too() -> None:
     assert snapshot_from_json(json.loads(json.dumps(snapshot_to_json(snapshot)))) == snapshot
 
 
+def test_nodes_are_listed_once_for_all_jobs_that_can_run_on_them() -> None:
+    both, one = frozenset({"a", "b"}), frozenset({"a"})
+    jobs = (waiting("1", nodes=both), waiting("2", nodes=one), waiting("3", nodes=both), waiting("4", nodes=None))
+    content = snapshot_to_json(draw({"a": 2, "b": 2}, *jobs))
+    assert content["places"] == [["a"], ["a", "b"]]
+    assert [job["nodes"] for job in content["jobs"]] == [1, 0, 1, None]
+
+
+def test_a_snapshot_that_lists_the_nodes_of_each_job_is_still_read() -> None:
+    snapshot = draw({"a": 2, "b": 2}, waiting("1", nodes=frozenset({"b"})), waiting("2", nodes=None))
+    content = snapshot_to_json(snapshot)
+    del content["places"]
+    content["jobs"][0]["nodes"] = ["b"]
+    assert snapshot_from_json(json.loads(json.dumps(content))) == snapshot
+
+
 def test_a_plan_comes_back_as_it_went() -> None:
     plan = Plan({"1": {"a": 2}}, {"2": "All 2 GPUs are in use."}, {"queue": [1]}, {"1": 64})
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
