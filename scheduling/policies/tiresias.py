@@ -130,17 +130,44 @@ class Tiresias:
             reason = reasons.shortage(job, capacity, ahead)
             return reasons.outserved(reason, job) if queue[job.id] else reason
 
-        again_at = self._next_move(snapshot, served, queue) if any(job.waiting for job in order) else None
+        again_at = None
+        if any(job.waiting for job in order):
+            again_at = self._next_move(snapshot, served, queue, promoted, ranked=bool(ranks))
         return realise(snapshot, order, wanted, state=state, short=short, again_at=again_at)
 
-    def _next_move(self, snapshot: Snapshot, served: Mapping[JobId, float], queue: Mapping[JobId, int]) -> float | None:
-        """When the next running job will leave its queue, if nothing else happens; at least a second from now."""
+    def _next_move(
+        self,
+        snapshot: Snapshot,
+        served: Mapping[JobId, float],
+        queue: Mapping[JobId, int],
+        promoted: Mapping[JobId, Sequence[float]],
+        *,
+        ranked: bool,
+    ) -> float | None:
+        """When time alone will change the order next, at least a second from now: a running job leaves its queue or
+        comes to its next Gittins rank, or one that waits returns to the first queue."""
         moves = [
             (self.threshold * self.growth ** queue[job.id] - served[job.id]) / job.gpus
             for job in snapshot.jobs
             if job.running and job.preemptible and queue[job.id] < self.queues - 1
         ]
+        if ranked:
+            quanta = self._quanta()
+            for job in snapshot.jobs:
+                if job.running and job.preemptible:
+                    step = quanta[min(queue[job.id], len(quanta) - 1)] / STEPS
+                    moves.append((step - max(0.0, served[job.id]) % step) / job.gpus)
+        if self.knob:
+            for job in snapshot.jobs:
+                if job.waiting and queue[job.id] and job.since is not None:
+                    ran = max(job.run_seconds - promoted.get(job.id, (0.0, 0.0))[1], 0.0)
+                    moves.append(job.since + self.knob * ran - snapshot.now)
         return snapshot.now + max(1.0, min(moves)) if moves else None
+
+    def _quanta(self) -> Sequence[float]:
+        """GPU-seconds from the beginning of each queue to its end; the last one counts as long as the one before."""
+        bounds = [self.threshold * self.growth**number for number in range(max(1, self.queues - 1))]
+        return [after - before for before, after in zip([0.0, *bounds], bounds, strict=False)]
 
     def _queue(self, served: float) -> int:
         number, limit = 0, self.threshold
@@ -170,8 +197,7 @@ class Tiresias:
             return {}
         ordered = np.sort(np.asarray(sizes, dtype=float))
         sums = np.concatenate([[0.0], np.cumsum(ordered)])
-        bounds = self.threshold * self.growth ** np.arange(self.queues)
-        quanta = np.diff(np.concatenate([[0.0], bounds[: max(1, self.queues - 1)]]))
+        quanta = np.asarray(self._quanta())
         number = np.minimum(np.fromiter(queue.values(), dtype=int), len(quanta) - 1)
         quantum = quanta[number]
         age = np.fromiter((max(0.0, served[job]) for job in queue), dtype=float)

@@ -87,6 +87,25 @@ def test_it_asks_for_the_moment_a_job_leaves_its_queue_when_others_wait() -> Non
     assert decide(draw({"a": 2}, young)).again_at is None
 
 
+def test_it_asks_for_the_moment_a_stopped_job_returns_to_the_first_queue() -> None:
+    policy = Tiresias(threshold=100, knob=8)
+    young = served(running("young", {"a": 1}), 10.0, first=500.0)
+    old = served(waiting("old"), 200.0, first=1.0, run_seconds=100.0, since=NOW - 760)
+    assert decide(draw({"a": 1}, young, old), policy).again_at == NOW + 40
+    assert decide(draw({"a": 1}, young, old), replace(policy, knob=0)).again_at == NOW + 90
+    again = replace(old, served_gpu_seconds=350.0, run_seconds=110.0)  # promoted before: what it ran since counts
+    state = {"promoted": {"old": [200.0, 100.0]}}
+    assert decide(draw({"a": 1}, young, replace(again, since=NOW - 50), state=state), policy).again_at == NOW + 30
+
+
+def test_it_asks_for_the_moment_a_running_job_comes_to_its_next_gittins_rank() -> None:
+    policy = Tiresias(threshold=800, knob=0, rank="gittins")
+    lab = draw({"a": 2}, served(running("x", {"a": 2}), 40.0), waiting("new"))
+    known = replace(lab, state={"seen": {}, "sizes": [100.0 * number for number in range(1, 30)]})
+    assert decide(known, policy).again_at == NOW + 30  # an eighth of 800 is 100, of which 40 are had on two GPUs
+    assert decide(lab, policy).again_at == NOW + 380  # too little is known: when it leaves its queue
+
+
 def test_priority_goes_before_service() -> None:
     urgent = served(waiting("urgent", priority=1), 1e6)
     assert sizes(decide(draw({"a": 1}, waiting("new"), urgent))) == {"urgent": 1}
@@ -155,6 +174,8 @@ OPTIONS = [
     Tiresias(threshold=1000, queues=3, growth=2),
     Tiresias(threshold=1000, rank="gittins"),
     Tiresias(threshold=1000, elastic=True),
+    Tiresias(threshold=1000, rank="gittins", elastic=True),
+    Tiresias(threshold=1000, rank="arrival", elastic=True),
 ]
 
 
