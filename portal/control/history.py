@@ -169,7 +169,8 @@ class History:
         """The most similar runs there are: with equal arguments, of the program, of the same person and project."""
         for key in ((script, arguments), script, people):
             if runs := self._runs_like(key):
-                return Like.of(run.seconds * speed_on(run.gpus, None if key == people else curve) for run in runs)
+                gpus, seconds = np.array([(run.gpus, run.seconds) for run in runs]).T
+                return Like.of((seconds * _speeds(gpus, None if key == people else curve)).tolist())
         return Like.of(())
 
     # How long until the first line
@@ -244,9 +245,13 @@ def _runs_of(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[datetime, Script
 
 def speed_on(gpus: float, curve: Curve | None) -> float:
     """Between whole numbers of GPUs as a straight line."""
+    return float(_speeds(np.array([gpus]), curve)[0])
+
+
+def _speeds(gpus: NDArray[np.float64], curve: Curve | None) -> NDArray[np.float64]:
     if curve is None or not curve.speeds:
-        return float(gpus**DEFAULT_EXPONENT)
-    return float(np.interp(gpus, np.arange(1, len(curve.speeds) + 1), curve.speeds))
+        return gpus**DEFAULT_EXPONENT
+    return np.interp(gpus, np.arange(1, len(curve.speeds) + 1), curve.speeds)
 
 
 @dataclass(frozen=True)
