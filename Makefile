@@ -2,12 +2,13 @@
 # make lint   ruff, mypy, import contracts            make test-fast  the pure ones, in seconds
 # make bench  ratios to their floors                  make clean      forget the virtual environment and caches
 # make bench-policies DATA=FOLDER   all policies on measured workloads, side by side (docs/policies.md)
+# make bench-live   half an hour of jobs in real containers, beside the simulator (docs/policies.md)
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-fast lint bench bench-policies clean
+.PHONY: run test test-fast lint bench bench-policies bench-live clean
 
 run: $(VENV)/installed
 	@exec $(BIN)/python manage.py up
@@ -27,6 +28,9 @@ bench: $(VENV)/installed-dev
 bench-policies: $(VENV)/installed-dev
 	@test -n "$(DATA)" || { echo "Say where the workloads are: make bench-policies DATA=FOLDER"; exit 1; }
 	@$(BIN)/python -m tests.bench.policies --data "$(DATA)"
+
+bench-live: $(VENV)/installed-dev
+	@$(BIN)/python -m tests.bench.live
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Schedulearn needs Python 3.11 or newer. Name one: make run PYTHON=/path/to/python3.11"; exit 1; }

@@ -1,0 +1,305 @@
+"""``make bench-live``: the same half hour in the real product and in the simulator, under the same policies.
+
+Some twenty small jobs come within half an hour, drawn from a seed: plain commands, and elastic Horovod jobs with real
+rings whose step is a sleep shared among the ranks, so that two processors suffice and the speed curve is known. The
+product runs them in real containers. From its rows and the jobs' logs we measure what starts, ends, steps and changes
+take on average (``measure``), tell the simulator these means and the jobs as they were submitted, and compare. Mean
+turnaround and makespan must agree within a tenth. The policies run at the same time, each in a product of its own.
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scheduling import registry, wire
+from scheduling.simulate import Result, simulate
+from scheduling.types import Job, Node
+from tests import engine
+from tests.bench import measure
+from tests.bench.measure import Costs, Figures, Held, Lived, Work
+from tests.run import install, missing_packages
+from tests.system.product import Product, running, wait_for
+
+SEED = 20251121
+SLOTS = 6
+MOST_OFF = 0.10
+OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
+PAST_EXTRA_SECONDS = 20.0
+"""What earlier runs of these programs took beyond their steps, as a lab's past would have it."""
+POLICIES: Mapping[str, Mapping[str, Any]] = {"fifo": {"strict": False}, "elastic_fifo": {}, "srjf": {}}
+PLAIN = """
+import os, pathlib, sys, time
+
+steps, seconds = int(sys.argv[1]), float(sys.argv[2])
+kept = pathlib.Path(os.environ["SCHEDULEARN_CHECKPOINTS"]) / "step"
+step = int(kept.read_text()) if kept.exists() else 0
+print(f"begin on 1 at {time.time():.3f}", flush=True)
+while step < steps:
+    time.sleep(seconds)
+    step += 1
+    kept.with_suffix(".new").write_text(str(step))
+    kept.with_suffix(".new").replace(kept)
+    print(f"step {step} on 1 at {time.time():.3f}", flush=True)
+"""
+RING = """
+import os, pathlib, sys, time
+
+import horovod.torch as hvd
+import torch
+
+steps, seconds = int(sys.argv[1]), float(sys.argv[2])
+kept = pathlib.Path(os.environ["SCHEDULEARN_CHECKPOINTS"]) / "step"
+hvd.init()
+
+
+def say(what):
+    if hvd.rank() == 0:
+        print(f"{what} on {hvd.size()} at {time.time():.3f}", flush=True)
+
+
+@hvd.elastic.run
+def train(state):
+    say("begin")
+    while state.step < steps:
+        time.sleep(seconds / hvd.size())
+        hvd.allreduce(torch.ones(8), name="gradient")
+        state.step += 1
+        if hvd.rank() == 0:
+            kept.with_suffix(".new").write_text(str(state.step))
+            kept.with_suffix(".new").replace(kept)
+        say(f"step {state.step}")
+        state.commit()
+
+
+train(hvd.elastic.TorchState(step=int(kept.read_text()) if kept.exists() else 0))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """A job of the trace."""
+
+    at: float
+    work: Work
+    min_gpus: int
+    max_gpus: int
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        numbers = [str(self.work.steps), f"{self.work.step_seconds:g}"]
+        usual = {"min_gpus": self.min_gpus, "max_gpus": self.max_gpus, "resumable": True, "time_limit_seconds": 7200}
+        if not self.work.ring:
+            return {
+                **usual,
+                "launcher": "command",
+                "environment": "python",
+                "entry": f"python plain.py {' '.join(numbers)}",
+            }
+        ring = {"launcher": "horovod", "environment": "pytorch-horovod", "entry": "ring.py", "arguments": numbers}
+        return {**usual, **ring, "elastic": True}
+
+
+def trace(minutes: float, seed: int = SEED) -> list[Coming]:
+    """Jobs for about so many minutes of ``SLOTS`` slots; shorter ones of them where the time is short."""
+    dice = random.Random(seed)  # noqa: S311
+    count = max(6, round(26 * minutes / 30))
+    shorter = min(1.0, max(0.35, minutes / 30))
+    ats = sorted(dice.uniform(0, 60 * minutes * 0.85) for _ in range(count - 2))
+    jobs = []
+    for number, at in enumerate([0.0, 5.0, *ats]):
+        if number % 5 in (1, 3):
+            length = dice.uniform(50, 180) * shorter
+            jobs.append(Coming(at, Work(round(length), 1.0, ring=False), 1, 1))
+        else:
+            length, least = dice.uniform(250, 750) * shorter, dice.choice((1, 1, 2))
+            most = dice.choice((2, 3, 4, 6))
+            step = dice.choice((1.5, 2.0, 3.0))
+            jobs.append(Coming(at, Work(round(length / step), step, ring=True), least, max(least, most)))
+    return jobs
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One policy's run beside its simulation."""
+
+    policy: str
+    lived: Sequence[Lived]
+    costs: Costs
+    result: Result
+
+    @property
+    def figures(self) -> tuple[Figures, Figures]:
+        live = Figures.of((job.job.submitted_at, job.ended) for job in self.lived)
+        return live, Figures.of((job.submitted_at, job.ended_at or float("inf")) for job in self.result.jobs)
+
+    @property
+    def errors(self) -> tuple[float, float]:
+        """Of mean turnaround and makespan."""
+        live, simulated = self.figures
+        return measure.off(simulated.turnaround, live.turnaround), measure.off(simulated.makespan, live.makespan)
+
+    @property
+    def holds(self) -> bool:
+        return all(abs(error) <= MOST_OFF for error in self.errors)
+
+    def report(self) -> str:
+        lines = [f"\n{self.policy}", *(f"  {line}" for line in self.costs.lines())]
+        lines += [f"  changes that were never felt: {self.costs.unmatched}", ""]
+        lines += ["| job | kind | ranks | work s | submitted s | live s | simulated s | off |"]
+        lines += ["|----:|------|------:|-------:|------------:|-------:|------------:|----:|"]
+        simulated = {job.id: job for job in self.result.jobs}
+        began = min(job.job.submitted_at for job in self.lived)
+        for lived in sorted(self.lived, key=lambda lived: lived.job.submitted_at):
+            job, work, here = lived.job, lived.work, simulated[lived.job.id].turnaround or float("inf")
+            ranks = f"{job.min_gpus} to {job.max_gpus}" if work.ring else "1"
+            columns = [job.id, "ring" if work.ring else "plain", ranks, f"{work.steps * work.step_seconds:.0f}"]
+            columns += [f"{job.submitted_at - began:.0f}", f"{lived.turnaround:.0f}", f"{here:.0f}"]
+            lines.append(f"| {' | '.join(columns)} | {measure.off(here, lived.turnaround):+.0%} |")
+        (live, here), errors = self.figures, self.errors
+        single = [abs(measure.off(simulated[job.job.id].turnaround or 0.0, job.turnaround)) for job in self.lived]
+        resizes = sum(len({round(gpu.since) for gpu in held}) - 1 for job in self.lived for held in job.attempts)
+        stops = sum(len(job.attempts) - 1 for job in self.lived)
+        lines += [
+            "",
+            f"  mean turnaround: live {live.turnaround:.1f} s, simulated {here.turnaround:.1f} s, off {errors[0]:+.1%}",
+            f"  makespan: live {live.makespan:.1f} s, simulated {here.makespan:.1f} s, off {errors[1]:+.1%}",
+            f"  single jobs are off by {sum(single) / len(single):.1%} on average, {max(single):.1%} at most",
+            f"  live {resizes} times grown and {stops} stops; simulated {self.result.summary().resizes} resizes and "
+            f"{self.result.summary().preemptions} stops",
+        ]
+        return "\n".join(lines)
+
+
+def main() -> int:
+    options = arguments().parse_args()
+    wanted = options.policy or list(POLICIES)
+    if (missing := missing_packages(frozenset({"engine"}))) and (problem := install(missing)):
+        print(f"The bench needs a Docker Engine: {problem}")
+        return 1
+    with engine.docker_engine(), tempfile.TemporaryDirectory(prefix="sl-live-") as folder:
+        for key in ("python", "pytorch-horovod"):
+            engine.job_environment_image(key)
+        jobs = trace(options.minutes)
+        work = sum(job.work.steps * job.work.step_seconds for job in jobs)
+        print(f"{len(jobs)} jobs in {options.minutes:g} minutes on {SLOTS} slots, {work:.0f} s of work", flush=True)
+        with ThreadPoolExecutor(len(wanted)) as pool:
+            runs = [pool.submit(live_through, key, jobs, Path(folder) / key, n) for n, key in enumerate(wanted)]
+            compared = [compare(key, run.result()) for key, run in zip(wanted, runs, strict=True)]
+    for each in compared:
+        print(each.report(), flush=True)
+    if options.keep:
+        options.keep.write_text(json.dumps({each.policy: [kept(job) for job in each.lived] for each in compared}))
+    if wrong := [each.policy for each in compared if not each.holds]:
+        print(f"\nThe simulator is off by more than {MOST_OFF:.0%} under {' and '.join(wrong)}.")
+        return 1
+    print(f"\nThe simulator is within {MOST_OFF:.0%} of the product under {' and '.join(wanted)}.")
+    return 0
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.live", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0, help="of the trace (30); less to try it out")
+    parser.add_argument("--policy", action="append", choices=sorted(POLICIES), help="may be repeated (all of them)")
+    parser.add_argument("--keep", type=Path, help="a file for what was measured, as JSON")
+    return parser
+
+
+def live_through(policy: str, jobs: Sequence[Coming], home: Path, number: int) -> list[Lived]:
+    """The trace in a product of its own, from the first submission to the last end. ``number`` is its own, too."""
+    home.mkdir()
+    product = Product.make(
+        home,
+        "docker",
+        SCHEDULEARN_BASE_IMAGE=engine.base_image(),
+        SCHEDULEARN_CPU_SLOTS=str(SLOTS),
+        NODE_NAME=policy,
+        RING_NETWORK=f"10.{192 + 4 * number}.0.0/14",  # the products share one engine
+    )
+    with running(product):
+        product.start_all()
+        for key in ("python", "pytorch-horovod"):
+            product.wait_for_environment(key)
+        answer = product.api("PUT", "policy/", json={"policy": policy, "params": POLICIES[policy]})
+        assert answer.status_code == 200, answer.text
+        code = product.upload("live", plain=PLAIN, ring=RING)
+        past = [(job.spec, job.work.steps * job.work.step_seconds + PAST_EXTRA_SECONDS) for job in jobs]
+        product.shell(f"from tests.bench import live_rows; live_rows.write_past({code['project']}, {past!r})")
+        numbers = {}
+        began = time.time()
+        for job in jobs:
+            time.sleep(max(0.0, began + job.at - time.time()))
+            numbers[product.submit(code, "", **job.spec)] = job.work
+        for number in numbers:
+            wait_for(f"job {number} is over", lambda: product.job_state(number) in OVER, 3600, every=2.0)  # noqa: B023
+            assert product.job_state(number) == "SUCCEEDED", said_by(product, number)[-2000:]
+        texts = {number: log_of(product, number, work.steps) for number, work in numbers.items()}
+        facts = product.shell("from tests.bench import live_rows; live_rows.print_facts()")
+    return read(facts, numbers, texts)
+
+
+def said_by(product: Product, job: int) -> str:
+    """All streams of it, one after the other."""
+    streams = [stream["id"] for stream in product.get(f"jobs/{job}/streams/")]
+    return "".join(product.api("GET", f"jobs/{job}/log/", params={"stream": each}).text for each in streams)
+
+
+def log_of(product: Product, job: int, steps: int) -> str:
+    """With its last step: the end of a log comes a moment after the job's end."""
+    last = f"step {steps} on"
+    return str(wait_for(f"job {job} has said all", lambda: last in (text := said_by(product, job)) and text, 60))
+
+
+def read(facts: str, works: Mapping[int, Work], texts: Mapping[int, str]) -> list[Lived]:
+    rows = json.loads(facts.splitlines()[-1])
+    return [
+        Lived(
+            job=job_of(row["job"]),
+            work=works[int(number)],
+            ended=row["ended"],
+            first_turn=row["first_turn"],
+            attempts=[[Held(*gpu) for gpu in attempt] for attempt in row["attempts"]],
+            stamps=measure.stamps_of(texts[int(number)]),
+        )
+        for number, row in rows.items()
+    ]
+
+
+def job_of(content: Mapping[str, Any]) -> Job:
+    snapshot = {"now": 0.0, "nodes": [], "jobs": [content], "limits": [], "state": {}}
+    return wire.snapshot_from_json(snapshot).jobs[0]
+
+
+def kept(lived: Lived) -> dict[str, Any]:
+    return {
+        "work": [lived.work.steps, lived.work.step_seconds, lived.work.ring],
+        "submitted": lived.job.submitted_at,
+        "ended": lived.ended,
+        "first_turn": lived.first_turn,
+        "attempts": [[[gpu.since, gpu.asked_back, gpu.until] for gpu in held] for held in lived.attempts],
+        "stamps": [[stamp.at, stamp.ranks, stamp.begin] for stamp in lived.stamps],
+    }
+
+
+def compare(policy: str, lived: Sequence[Lived]) -> Compared:
+    costs = measure.measure(lived)
+    (place,) = {node for job in lived for node in job.job.nodes or ()}
+    result = simulate(
+        registry.build(policy, dict(POLICIES[policy])),
+        [Node(place, place, SLOTS, SLOTS)],
+        [measure.submission(job, costs) for job in lived],
+        now=min(job.job.submitted_at for job in lived),
+        options=measure.options(costs),
+    )
+    return Compared(policy, lived, costs, result)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

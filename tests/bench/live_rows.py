@@ -1,0 +1,74 @@
+"""What ``live`` does inside the portal it measures: what ran before is written down, what happened is read.
+
+Run by ``manage.py shell`` of that portal, so Django is set up.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from portal.cluster.models import Environment, Node
+from portal.control.recording import recorded
+from portal.jobs.models import Allocation, Attempt, Container, Job
+from portal.projects.models import Project
+from scheduling import wire
+
+PAST = "past"
+"""Description of the jobs that only seem to have run."""
+
+
+def write_past(project: int, specs: Sequence[tuple[Mapping[str, Any], float]]) -> None:
+    """For each job of the trace one of the same program and arguments that took so many seconds on one GPU.
+
+    Policies that go by the work left estimate it by these, as in a lab that has run such jobs before.
+    """
+    node, owned = Node.objects.get(), Project.objects.get(pk=project)
+    environments = {each.key: each for each in Environment.objects.all()}
+    end = timezone.now() - timedelta(hours=1)
+    for spec, seconds in specs:
+        start = end - timedelta(seconds=seconds)
+        job = Job.objects.create(
+            project=owned, code=owned.code_versions.get(), environment=environments[spec["environment"]],
+            submitted_by=owned.created_by, submitted_at=start, name="past", description=PAST, state="SUCCEEDED",
+            started_at=start, finished_at=end, launcher=spec["launcher"], entry=spec["entry"],
+            arguments=spec.get("arguments", []), time_limit_seconds=spec["time_limit_seconds"],
+        )  # fmt: skip
+        attempt = Attempt.objects.create(
+            job=job, number=1, created_at=start, started_at=start, ended_at=end, outcome="succeeded", secret="past"
+        )  # fmt: skip
+        part = Container.objects.create(
+            attempt=attempt, node=node, index=0, role="host", name=f"past-{job.pk}", spec={}, assigned_at=start,
+            state="EXITED", exited_at=end, collected_at=end,
+        )  # fmt: skip
+        gpu = node.gpus.order_by("index").first()
+        Allocation.objects.create(gpu=gpu, attempt=attempt, container=part, allocated_at=start, released_at=end)
+
+
+def print_facts() -> None:
+    """A line of JSON: each job's rows, and when and how the policy saw it first."""
+    first: dict[str, tuple[float, dict[str, Any]]] = {}
+    for turn in recorded():
+        for job in wire.snapshot_to_json(turn.snapshot)["jobs"]:
+            first.setdefault(job["id"], (turn.snapshot.now, job))
+    facts = {
+        job.pk: {
+            "ended": _seconds(job.finished_at),
+            "attempts": [_held(attempt) for attempt in job.attempts.order_by("number")],
+            "first_turn": first[str(job.pk)][0],
+            "job": first[str(job.pk)][1],
+        }
+        for job in Job.objects.exclude(description=PAST)
+    }
+    print(json.dumps(facts))
+
+
+def _held(attempt: Attempt) -> list[list[float | None]]:
+    rows: Iterable[Allocation] = attempt.allocations.order_by("pk")
+    return [[_seconds(row.allocated_at), _seconds(row.requested_back_at), _seconds(row.released_at)] for row in rows]
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
