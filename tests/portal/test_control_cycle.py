@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from portal.accounts.models import AuditEntry
@@ -384,6 +386,27 @@ def test_a_turn_without_news_leaves_no_row() -> None:
     assert Cycle.objects.count() == 1
     row = Cycle.objects.get()
     assert (row.started, row.waiting, row.jobs_seen, len(row.snapshot_sha256)) == (1, 1, 2, 64)
+
+
+def queries_of_turns(waiting: int) -> tuple[int, int]:
+    """Of a turn that changes nothing, and of one that starts a job and tells all others that they moved up."""
+    while Job.objects.filter(state="QUEUED").count() < waiting:
+        queue(2)
+    turn()
+    agents_do_as_told()
+    with CaptureQueriesContext(connection) as idle:
+        assert not turn().recorded
+    agents_do_as_told(finish=True)
+    with CaptureQueriesContext(connection) as busy:
+        assert len(turn().applied.started) == 1
+    return len(idle), len(busy)
+
+
+def test_the_number_of_queries_of_a_turn_does_not_grow_with_the_jobs_that_wait() -> None:
+    ready_node("a", 2)
+    few = queries_of_turns(5)
+    assert queries_of_turns(60) == few
+    assert few[0] <= 30 and few[1] <= 100
 
 
 def test_the_growth_clock_of_the_policy_is_kept_between_turns() -> None:
