@@ -7,6 +7,7 @@ what is there decides what to do. Several loops, each with one duty, so that no 
     sync         report and ask, every 5 s and when something changed; each reply renews the leases
     wait         the long poll: a doorbell for sync
     observe      list the runtime's containers; bounded calls only, never a stream
+    networks     joins the networks of attempts that are on several nodes
     facts        GPUs, problems, the machine's facts
     tend         disk limits of running containers
     tidy         what long gone jobs left, every hour
@@ -38,6 +39,7 @@ from runners.hands import Hands, NotYet, renew_lease
 from runners.ledger import Ledger, delete_tree
 from runners.log_shipper import LogShipper
 from runners.loops import Loop, Patience
+from runners.networks import Networks
 from runners.nodefiles import NodeFiles, read_json_beneath
 from runners.portal_client import Backoff, PortalAwayError, PortalClient, PortalError, PortalRefusedError
 from runners.reconcile import Action, Desired, Finish, Note, reconcile, renewed, state_of
@@ -50,6 +52,7 @@ SYNC_SECONDS = 5.0
 SYNC_GAP_SECONDS = 0.05
 """At least, between two reports, however often the bell rings."""
 OBSERVE_SECONDS = 0.5
+NETWORKS_SECONDS = 2.0
 FACTS_SECONDS = 5.0
 TEND_SECONDS = 10.0
 OUTPUTS_SECONDS = 30.0
@@ -90,6 +93,7 @@ class Agent:
         self.runtime = runtime
         self.boot = str(uuid.uuid4())
         self.ledger = Ledger(files)
+        self.networks = Networks(runtime, self.ledger)
         self.shipper = LogShipper(portal)
         self.environments = EnvironmentKeeper(environments)
         self.code = CodeStore(files.code, portal)
@@ -120,6 +124,7 @@ class Agent:
             for loop in (
                 Loop("facts", FACTS_SECONDS, self._gather_facts),
                 Loop("observe", OBSERVE_SECONDS, self._observe),
+                Loop("networks", NETWORKS_SECONDS, self._join_networks),
                 Loop("sync", SYNC_SECONDS, self._sync),
                 Loop("wait", 0.0, self._wait),
                 Loop("reconcile", RECONCILE_SECONDS, self._reconcile),
@@ -161,7 +166,7 @@ class Agent:
         with self._lock:
             desired = self._desired or {}
             notes = self.ledger.notes(desired)
-            problems = list(self._problems)
+            problems = self._problems + self.networks.problems()
             if self._engine_error:
                 mend = "See that the engine of this machine runs."
                 problems.append({"text": self._engine_error, "mend": mend, "blocking": True})
@@ -254,7 +259,7 @@ class Agent:
                     logger.error("The lease of %s could not be renewed, it will end by itself: %s", name, error)
         self.environments.want(environments)
         if changed or not self._full_pass:
-            self._ring("reconcile", "observe")
+            self._ring("reconcile", "observe", "networks")
 
     def may_start(self, name: str) -> bool:
         """A start needs the portal's word of the last seconds; asks for it when it is older."""
@@ -306,6 +311,14 @@ class Agent:
             self._ring("reconcile", "sync")
         elif not self._full_pass:
             self._ring("reconcile")
+        return None
+
+    def _join_networks(self) -> float | None:
+        """Nothing is touched without the portal's word."""
+        with self._lock:
+            desired = self._desired
+        if desired is not None:
+            self.networks.join(desired)
         return None
 
     def _gather_facts(self) -> float | None:
@@ -431,7 +444,7 @@ class Agent:
             deed.busy = False
             deed.ended_at = time.monotonic()
             deed.rest_until = deed.ended_at + rest
-        self._ring("observe", "reconcile", *(() if rest else ("sync",)))
+        self._ring("observe", "reconcile", "networks", *(() if rest else ("sync",)))
 
     def _note_full_pass(self, desired: Mapping[str, Desired], look: Look, notes: Mapping[str, Note]) -> None:
         """From now on what is reported is complete: what was expected is adopted, what was not is gone."""
@@ -455,7 +468,7 @@ def run(settings: Settings) -> int:
     lock = lock_home(files)
     try:
         identity: Identity = identify(settings, files, stop)
-        runtime, environments = make_runtime(identity, files)
+        runtime, environments = make_runtime(identity, files, settings.ring_address)
         portal = settings.client(settings.url or identity.url, identity.token)
         agent = Agent(files, portal, runtime, environments)
         try:

@@ -19,6 +19,7 @@ from runners.environments import DockerEnvironments, Environments, ProcessEnviro
 from runners.fake_runtime import FakeRuntime
 from runners.gpus import cuda_devices
 from runners.nodefiles import NodeFiles, read_own_json, write_json
+from runners.overlay import node_address
 from runners.portal_client import Backoff, PortalAwayError, PortalClient, PortalRefusedError, checked_url
 from runners.process_runtime import ProcessRuntime
 from runners.runtime import ContainerRuntime, RunError
@@ -45,6 +46,8 @@ class Settings:
     use_proxy: bool = False
     datasets: Path | None = None
     stop_jobs_on_exit: bool = False
+    ring_address: str = ""
+    """Under which other nodes reach this one; empty: that of the interface to the portal."""
 
     @classmethod
     def read(cls, argv: Sequence[str], env: Mapping[str, str]) -> "Settings":
@@ -56,13 +59,17 @@ class Settings:
 
         home = choose(given.home, "AGENT_HOME") or str(Path(env.get("SCHEDULEARN_HOME") or "var") / "agent")
         ca_file, datasets = choose(given.ca_file, "SCHEDULEARN_CA"), choose(None, "SCHEDULEARN_DATASETS")
-        runtime = choose(given.runtime, "RUNTIME", "auto")
+        runtime, ring_address = choose(given.runtime, "RUNTIME", "auto"), choose(None, "AGENT_RING_ADDRESS")
         if runtime not in RUNTIMES:
             raise SetupError(f"RUNTIME must be one of {', '.join(RUNTIMES)}, not {runtime!r}.")
         if ca_file and not Path(ca_file).is_file():
             raise SetupError(f"SCHEDULEARN_CA names {ca_file}, which is no file.")
         if datasets and not Path(datasets).is_dir():
             raise SetupError(f"SCHEDULEARN_DATASETS names {datasets}, which is no folder.")
+        try:
+            node_address("", ring_address)
+        except ValueError as error:
+            raise SetupError(f"AGENT_RING_ADDRESS must be an IPv4 address, not {ring_address!r}.") from error
         return cls(
             url=choose(given.url, "SCHEDULEARN_URL"),
             home=Path(home).expanduser().resolve(),
@@ -74,6 +81,7 @@ class Settings:
             use_proxy=truth(env, "SCHEDULEARN_USE_PROXY"),
             datasets=Path(datasets).resolve() if datasets else None,
             stop_jobs_on_exit=given.stop_jobs_on_exit,
+            ring_address=ring_address,
         )
 
     def client(self, url: str, token: str = "") -> PortalClient:
@@ -220,8 +228,8 @@ def choose_runtime() -> str:
     return "docker"
 
 
-def make_runtime(identity: Identity, files: NodeFiles) -> tuple[ContainerRuntime, Environments]:
-    """Raises SetupError when the runtime cannot be had at all."""
+def make_runtime(identity: Identity, files: NodeFiles, ring_address: str = "") -> tuple[ContainerRuntime, Environments]:
+    """``ring_address``: chosen by the settings. Raises SetupError when the runtime cannot be had at all."""
     cuda = bool(cuda_devices())
     node = str(identity.node)
     try:
@@ -229,7 +237,8 @@ def make_runtime(identity: Identity, files: NodeFiles) -> tuple[ContainerRuntime
             from runners.docker_runtime import DockerRuntime
 
             images = DockerEnvironments(cuda=cuda)
-            return DockerRuntime(identity.installation, node, images.reference_of), images
+            address = node_address(identity.url, ring_address)
+            return DockerRuntime(identity.installation, node, images.reference_of, ring_address=address), images
         if identity.runtime == "process":
             venvs = ProcessEnvironments(cuda=cuda)
             state = files.home / "processes"

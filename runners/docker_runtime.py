@@ -6,7 +6,9 @@ environment's proxies and certificate bundles are ignored (REQUESTS_CA_BUNDLE wo
 
 import os
 import stat
-from collections.abc import Iterator
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -16,10 +18,10 @@ import requests
 from docker.constants import MINIMUM_DOCKER_API_VERSION
 from docker.errors import APIError, ContainerError, DockerException, ImageNotFound, NotFound
 
-from runners import docker_checks, firewall, gpus
+from runners import docker_checks, firewall, gpus, overlay
 from runners.hostconfig import Host, Identity, Owner, container_config, network_config, owner_for
-from runners.runtime import CreateError, EngineError, Folders, Interpreter, Observed, Problem
-from runners.spec import RunSpec
+from runners.runtime import CreateError, EngineError, Folders, Interpreter, Neighbours, Observed, Problem
+from runners.spec import Ring, RunSpec
 
 CALL_SECONDS = 20
 """An engine that takes longer to answer one question is treated as away; the agent asks again."""
@@ -73,6 +75,7 @@ class DockerRuntime:
         image_of: Interpreter,
         base_url: str | None = None,
         close_firewall: bool = True,
+        ring_address: str = "",
     ) -> None:
         self.identity = Identity(installation, node)
         self.image_of = image_of
@@ -80,6 +83,11 @@ class DockerRuntime:
         self._client: docker.DockerClient | None = None
         self.close_firewall = close_firewall
         self._host: Host | None = None
+        self.ring_address = ring_address
+        """Under which other nodes reach this one; empty: jobs stay on one node."""
+        self._overlay: overlay.Overlay | None = None
+        self._joined = threading.Lock()
+        """One at a time changes what joins networks of this node to those of others."""
 
     @property
     def client(self) -> docker.DockerClient:
@@ -101,11 +109,22 @@ class DockerRuntime:
             found.append(problem)
         if self.close_firewall and (problem := firewall.close_host_to_jobs()):
             found.append(problem)
+        if self.ring_address and (problem := self._begin_overlay()):
+            found.append(problem)
         return found
+
+    def _begin_overlay(self) -> Problem | None:
+        if self._overlay is None:
+            begun = overlay.Overlay.begin(self.ring_address)
+            if isinstance(begun, Problem):
+                return begun
+            self._overlay = begun
+        return None
 
     def facts(self) -> dict[str, Any]:
         with engine_calls():
-            return docker_checks.facts(self.client.info())
+            facts = docker_checks.facts(self.client.info())
+        return {**facts, "ring_address": self.ring_address} if self._overlay else facts
 
     def host(self) -> Host:
         if self._host is None:
@@ -128,7 +147,7 @@ class DockerRuntime:
             if self._find(spec.name) is not None:
                 return
             if spec.network:
-                self._ensure_network(spec.network)
+                self._ensure_network(spec.network, spec.ring)
             try:
                 config = container_config(spec, folders, image, owner, self.identity, self.host())
                 self.client.api.create_container_from_config(config, self.identity.engine_name(spec.name))
@@ -243,23 +262,49 @@ class DockerRuntime:
         except (KeyError, ValueError):
             return None  # carries our labels but was not made by us
 
-    def _ensure_network(self, name: str) -> None:
-        config = network_config(name, self.identity)
+    def connect(self, attempts: Sequence[Neighbours]) -> None:
+        if self._overlay is None:
+            return
+        links = [overlay.Link(each.number, self.identity.bridge(each.network), each.peers) for each in attempts]
+        with self._joined:
+            try:
+                self._overlay.apply(links)
+            except (overlay.OverlayError, subprocess.SubprocessError, OSError) as error:
+                raise EngineError(f"Jobs cannot span this node and others: {firewall.error_line(error)}") from error
+
+    def _ensure_network(self, name: str, ring: Ring | None) -> None:
+        config = network_config(name, self.identity, ring)
         if self._networks(config["name"]):
             return
         if self.close_firewall:
             firewall.close_host_to_jobs()  # what stands in its way is reported by check()
+        if ring and ring.subnet:
+            self._check_way(ring.subnet)
         try:
             self.client.api.create_network(**config)
         except APIError as error:
             if error.status_code == 409 or self._networks(config["name"]):
                 return
+            if ring and ring.subnet and "overlaps" in str(error.explanation):
+                # Numbers are used in turn, so the attempt that had this one has ended: its network is being removed.
+                raise EngineError(f"Another network of this engine still has the addresses {ring.subnet}.") from error
             if "address pool" in str(error.explanation):
                 raise CreateError(
                     "The Docker Engine has no addresses left for another job network. "
                     'Add "default-address-pools" to its daemon.json.'
                 ) from error
             raise CreateError(f"The Docker Engine refused the job's network: {error.explanation}") from error
+
+    def _check_way(self, subnet: str) -> None:
+        try:
+            hidden = overlay.in_the_way(subnet, overlay.routes())
+        except overlay.OverlayError as error:
+            raise EngineError(f"The machine's own networks could not be looked at: {error}") from error
+        if hidden:
+            raise CreateError(
+                f"The job's network {subnet} would hide this machine's own {hidden}. An admin must set RING_NETWORK of "
+                "the portal to addresses that no machine of the lab uses."
+            )
 
     def _networks(self, engine_name: str) -> tuple[dict[str, Any], ...]:
         found = self.client.api.networks(names=[engine_name], filters=self._mine())

@@ -17,12 +17,12 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from runners.runtime import CreateError, EngineError, Folders, Observed, Problem
+from runners.runtime import CreateError, EngineError, Folders, Neighbours, Observed, Problem
 from runners.spec import RunSpec
 
 FENCE_SECONDS = 30.0
@@ -67,6 +67,7 @@ class FakeRuntime:
         self.fence_seconds = fence_seconds
         self.containers: dict[str, Pretended] = {}
         self.calls: list[tuple[str, str]] = []
+        self.connected: list[Neighbours] = []
 
     def check(self) -> list[Problem]:
         return []
@@ -128,6 +129,10 @@ class FakeRuntime:
             )
             for name, run in sorted(self.containers.items())
         ]
+
+    def connect(self, attempts: Sequence[Neighbours]) -> None:
+        """Pretended containers say nothing to each other; what was asked is kept for tests."""
+        self.connected = list(attempts)
 
     def logs(self, name: str, limit_bytes: int) -> bytes:
         return b"pretended\n"[-limit_bytes:] if name in self.containers else b""

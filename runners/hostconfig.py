@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runners.overlay import MTU
 from runners.runtime import CHECKPOINTS, CONTROL, DATA, OUTPUTS, SCRIBE, WORKSPACE, Folders, module_of
-from runners.spec import RunSpec
+from runners.spec import Ring, RunSpec
 
 APP = "/opt/schedulearn"
 """Where the images keep the launch package: part of the image, so that its digest covers what runs first."""
@@ -198,12 +199,19 @@ def container_config(
             # Only the supervisor's own last words: the ranks' log is in its files.
             "LogConfig": {"Type": "json-file", "Config": {"max-size": "2m", "max-file": "1"}},
         },
-        "NetworkingConfig": {"EndpointsConfig": {network: {"Aliases": [spec.hostname]}} if network else {}},
+        "NetworkingConfig": {"EndpointsConfig": {network: endpoint(spec)} if network else {}},
     }
 
 
-def network_config(name: str, identity: Identity) -> dict[str, Any]:
+def endpoint(spec: RunSpec) -> dict[str, Any]:
+    """The container's place in its attempt's network. Over several nodes only fixed addresses are sure to differ."""
+    address = {"IPAMConfig": {"IPv4Address": spec.ring.address}} if spec.ring and spec.ring.subnet else {}
+    return {"Aliases": [spec.hostname], **address}
+
+
+def network_config(name: str, identity: Identity, ring: Ring | None = None) -> dict[str, Any]:
     """The attempt's own network: no way out, nothing published, a bridge the firewall rule knows by its name."""
+    subnet = ring.subnet if ring else ""
     return {
         "name": identity.engine_name(name),
         "check_duplicate": True,
@@ -212,5 +220,9 @@ def network_config(name: str, identity: Identity) -> dict[str, Any]:
         "attachable": False,
         "enable_ipv6": False,
         "labels": identity.labels(),
-        "options": {"com.docker.network.bridge.name": identity.bridge(name)},
+        "options": {
+            "com.docker.network.bridge.name": identity.bridge(name),
+            **({"com.docker.network.driver.mtu": str(MTU)} if subnet else {}),
+        },
+        **({"ipam": {"Driver": "default", "Config": [{"Subnet": subnet}]}} if subnet else {}),
     }

@@ -13,12 +13,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from runners import processes
 from runners.nodefiles import write_json
-from runners.runtime import CreateError, Folders, Interpreter, Observed, Problem, module_of
+from runners.runtime import CreateError, Folders, Interpreter, Neighbours, Observed, Problem, module_of
 from runners.spec import RunSpec
 
 HERE = Path(__file__).resolve().parent.parent
@@ -160,6 +161,9 @@ class ProcessRuntime:
                 )
             )
         return seen
+
+    def connect(self, attempts: Sequence[Neighbours]) -> None:
+        """Nothing to do: jobs of plain processes stay on one machine."""
 
     def logs(self, name: str, limit_bytes: int) -> bytes:
         try:

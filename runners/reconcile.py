@@ -7,9 +7,10 @@ is guarded by the note, which is on the disk before the deed.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
 from typing import Any, Literal
 
-from runners.runtime import Observed
+from runners.runtime import Neighbours, Observed
 from runners.spec import RunSpec
 
 Wanted = Literal["run", "stop", "collect"]
@@ -28,11 +29,13 @@ class Told:
     hosts: tuple[tuple[str, int], ...] = ()
     batch: int = 0
     """Total samples per step that the scheduler chose; 0: the job chooses for itself."""
+    driver: str = ""
+    """Where the ring's driver is now, if it can move; empty: where the container's description says."""
 
     def to_json(self) -> dict[str, Any]:
         stop = {"reason": self.stop_reason, "grace_seconds": self.grace_seconds} if self.stop_reason else None
         hosts = [{"name": name, "slots": slots} for name, slots in self.hosts]
-        return {"stop": stop, "hosts": hosts, "batch": self.batch or None}
+        return {"stop": stop, "hosts": hosts, "batch": self.batch or None, "driver": self.driver or None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Desired:
     spec: RunSpec
     wanted: Wanted
     told: Told = Told()
+    peers: frozenset[str] = frozenset()
+    """Addresses of the other nodes on which its attempt has containers."""
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Desired":
@@ -55,7 +60,9 @@ class Desired:
         if stop:
             reason, grace = str(stop.get("reason") or "stopped"), int(stop.get("grace_seconds", grace))
         hosts = tuple((str(host["name"]), int(host["slots"])) for host in data.get("hosts") or ())
-        return cls(spec, wanted, Told(reason, grace, hosts, max(0, int(data.get("batch") or 0))))
+        driver = str(IPv4Address(data["driver"])) if data.get("driver") else ""
+        peers = frozenset(str(IPv4Address(peer)) for peer in data.get("peers") or ())
+        return cls(spec, wanted, Told(reason, grace, hosts, max(0, int(data.get("batch") or 0)), driver), peers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +209,15 @@ def renewed(desired: Mapping[str, Desired], notes: Mapping[str, Note]) -> list[s
         for name, wish in desired.items()
         if wish.wanted != "collect" and (note := notes.get(name)) and note.started and note.exit is None
     ]
+
+
+def neighbours(desired: Mapping[str, Desired], notes: Mapping[str, Note]) -> list[Neighbours]:
+    """Which attempts of this node have containers elsewhere, and where; by network."""
+    found: dict[str, Neighbours] = {}
+    for name, wish in desired.items():
+        spec, note = wish.spec, notes.get(name)
+        if spec.ring is None or not spec.ring.number or spec.network is None or (note is not None and note.exit):
+            continue
+        before = found.get(spec.network, Neighbours(spec.network, spec.ring.number))
+        found[spec.network] = replace(before, peers=before.peers | wish.peers)
+    return sorted(found.values(), key=lambda each: each.network)

@@ -3,7 +3,7 @@
 Three implementations: ``docker_runtime`` (labs), ``process_runtime`` (one's own machine) and ``fake_runtime`` (tests).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -71,12 +71,23 @@ class Observed:
     """The runtime's own words about a start that failed, else empty."""
 
 
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The other nodes on which an attempt has containers, by the addresses under which they reach each other."""
+
+    network: str
+    """RunSpec.network."""
+    number: int
+    """Ring.number."""
+    peers: frozenset[str] = frozenset()
+
+
 Interpreter = Callable[[str], str | None]
 """From an environment's key to what runs it here (an image, or a virtualenv's python); None while it is not ready."""
 
 
 class ContainerRuntime(Protocol):
-    """Five verbs and a list.
+    """Six verbs and a list.
 
     Every verb may be repeated: creating what exists, starting what runs, stopping or removing what is gone all
     count as done. None waits without a bound; none needs a memory of its own, so an agent that was killed picks up
@@ -124,6 +135,13 @@ class ContainerRuntime(Protocol):
 
     def list(self) -> list[Observed]:
         """Every container of this installation and node, whatever its state, by name."""
+        ...
+
+    def connect(self, attempts: Sequence[Neighbours]) -> None:
+        """Lets the containers of these attempts reach those on other nodes.
+
+        All attempts each time: one that is not named is cut off. Raises RunError when it could not be done.
+        """
         ...
 
     def logs(self, name: str, limit_bytes: int) -> bytes:

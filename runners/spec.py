@@ -23,6 +23,12 @@ class Ring:
     secret: str
     min_ranks: int
     max_ranks: int
+    number: int = 0
+    """Of the network over several nodes, which no other live attempt has; 0: the attempt stays on one node."""
+    subnet: str = ""
+    """Addresses of that network, e.g. ``10.192.4.0/22``; empty: the engine chooses."""
+    address: str = ""
+    """This container's own address in it."""
 
 
 @dataclass(frozen=True, slots=True)

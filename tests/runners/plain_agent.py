@@ -10,7 +10,9 @@ from runners.process_runtime import ProcessRuntime
 from runners.runtime import ContainerRuntime
 
 
-def make_runtime(identity: agent_settings.Identity, files: NodeFiles) -> tuple[ContainerRuntime, Environments]:
+def make_runtime(
+    identity: agent_settings.Identity, files: NodeFiles, ring_address: str = ""
+) -> tuple[ContainerRuntime, Environments]:
     state = files.home / "processes"
     runtime = ProcessRuntime(identity.installation, str(identity.node), state, lambda key: sys.executable)
     return runtime, AllReady()

@@ -3,12 +3,14 @@
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runners.fake_runtime import BadRuntime, FakeRuntime
-from runners.runtime import Observed
+from runners.runtime import Neighbours, Observed
+from runners.spec import Ring
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, settle, spec_of, starts
 
@@ -65,7 +67,7 @@ class TestOneContainer:
         last = portal.container(NAME)
         assert (last["exit_reason"], last["detail"]) == ("stopped", "preempted")
         told = json.loads((bench.files.control(NAME) / "control.json").read_bytes())
-        assert told == {"stop": {"reason": "preempted", "grace_seconds": 2}, "hosts": [], "batch": None}
+        assert told == {"stop": {"reason": "preempted", "grace_seconds": 2}, "hosts": [], "batch": None, "driver": None}
         assert ("stop", NAME) not in bench.runtime.calls, "the supervisor does it; the engine is the last resort"  # type: ignore[attr-defined]
 
     def test_a_stop_before_the_start_means_no_start(self, bench: Bench, portal: FakePortal) -> None:
@@ -237,3 +239,21 @@ def test_a_hostile_container_leaks_nothing_and_holds_up_nobody(
     assert portal.container(NAME)["exit_code"] == 137
     everything = json.dumps(portal.reports) + str(portal.logs) + str(portal.outputs)
     assert "the secret" not in everything
+
+
+class TestSeveralNodes:
+    def test_the_networks_of_its_attempts_reach_the_nodes_that_the_portal_names(
+        self, bench: Bench, portal: FakePortal
+    ) -> None:
+        assert isinstance(bench.runtime, FakeRuntime)
+        ring = Ring("10.192.4.2", 4000, "s", 1, 3, number=9, subnet="10.192.4.0/22", address="10.192.4.3")
+        spec = replace(spec_of(give_code(portal), env=FOREVER), ring=ring)
+        portal.want(entry(spec, peers=["10.1.0.2"]))
+        bench.start()
+        portal.until(lambda: bench.runtime.connected == [Neighbours("sl-1-a1", 9, frozenset({"10.1.0.2"}))])
+        portal.want(entry(spec, peers=["10.1.0.2", "10.1.0.3"], driver="10.192.4.9"))
+        portal.until(lambda: [len(each.peers) for each in bench.runtime.connected] == [2])
+        told = bench.files.control(NAME) / "control.json"
+        portal.until(lambda: told.exists() and json.loads(told.read_text())["driver"] == "10.192.4.9")
+        portal.want()
+        portal.until(lambda: bench.runtime.connected == [])

@@ -189,3 +189,13 @@ def test_a_job_network_leads_nowhere() -> None:
     config = network_config("sl-1-a1", IDENTITY)
     assert config["internal"] and not config["enable_ipv6"] and not config["attachable"]
     assert config["options"]["com.docker.network.bridge.name"].startswith("slj-")
+
+
+def test_over_several_nodes_the_network_and_the_address_are_fixed() -> None:
+    ring = Ring("10.192.4.2", 4000, "s", 1, 2, number=9, subnet="10.192.4.0/22", address="10.192.4.3")
+    spec = make_spec(ring=ring, launcher="horovod")
+    (endpoint,) = config_of(spec)["NetworkingConfig"]["EndpointsConfig"].values()
+    assert endpoint["IPAMConfig"] == {"IPv4Address": "10.192.4.3"}
+    network = network_config("sl-42-a1", IDENTITY, ring)
+    assert network["ipam"]["Config"] == [{"Subnet": "10.192.4.0/22"}]
+    assert network["internal"] is True and network["options"]["com.docker.network.driver.mtu"] == "1450"

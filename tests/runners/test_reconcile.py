@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,13 +20,14 @@ from runners.reconcile import (
     Start,
     Tell,
     Told,
+    neighbours,
     reconcile,
     renewed,
     state_of,
     to_tell,
 )
-from runners.runtime import Observed
-from runners.spec import RunSpec
+from runners.runtime import Neighbours, Observed
+from runners.spec import Ring, RunSpec
 
 NAMES = ["sl-1-a1-0", "sl-1-a1-1", "sl-2-a1-0", "sl-3-a2-0"]
 ORDER = ["ASSIGNED", "PREPARING", "RUNNING", "STOPPING", "EXITED"]
@@ -237,3 +239,31 @@ def test_an_entry_of_the_protocol_is_read() -> None:
     assert Desired.from_json(data) == wish(wanted="stop", told=told)
     assert told.to_json() == {key: data[key] for key in ("stop", "hosts", "batch")}
     assert Desired.from_json({"spec": spec().to_json(), "wanted": "run", "stop": None}).told == Told()
+
+
+# --- attempts on several nodes ------------------------------------------------------------------------------------
+
+RING = Ring("10.192.4.2", 4000, "s", 1, 3, number=9, subnet="10.192.4.0/22", address="10.192.4.3")
+
+
+def test_an_attempts_neighbours_are_those_of_all_its_containers_that_live() -> None:
+    here = replace(spec("sl-1-a1-1"), ring=RING)
+    desired = {
+        "sl-1-a1-0": Desired(replace(here, name="sl-1-a1-0"), "run", peers=frozenset({"10.1.0.2"})),
+        "sl-1-a1-1": Desired(here, "stop", peers=frozenset({"10.1.0.3"})),
+        "sl-1-a1-2": Desired(replace(here, name="sl-1-a1-2"), "collect", peers=frozenset({"10.1.0.4"})),
+        "sl-2-a1-0": Desired(replace(spec("sl-2-a1-0"), job=2, ring=replace(RING, number=0)), "run"),
+        "sl-3-a2-0": wish("sl-3-a2-0"),
+    }
+    notes = {"sl-1-a1-2": Note(1, 1, 1, exit=Exit(0, "exited"))}
+    assert neighbours(desired, notes) == [Neighbours("sl-1-a1", 9, frozenset({"10.1.0.2", "10.1.0.3"}))]
+
+
+def test_addresses_in_a_reply_are_addresses() -> None:
+    """They end up in commands that root runs."""
+    entry = {"spec": spec().to_json(), "wanted": "run", "driver": "10.192.4.9", "peers": ["10.1.0.2"]}
+    read = Desired.from_json(entry)
+    assert (read.told.driver, read.peers) == ("10.192.4.9", {"10.1.0.2"})
+    for bad in ({"driver": "driver"}, {"peers": ["10.1.0.2/0"]}, {"peers": ["-j ACCEPT"]}):
+        with pytest.raises(ValueError):
+            Desired.from_json({**entry, **bad})
