@@ -237,7 +237,7 @@ def test_an_entry_of_the_protocol_is_read() -> None:
     }
     told = Told("preempted", 30, (("h0", 2),), 64)
     assert Desired.from_json(data) == wish(wanted="stop", told=told)
-    assert told.to_json() == {key: data[key] for key in ("stop", "hosts", "batch")}
+    assert told.to_json() == {key: data[key] for key in ("stop", "hosts", "batch")} | {"driver": None}
     assert Desired.from_json({"spec": spec().to_json(), "wanted": "run", "stop": None}).told == Told()
 
 
