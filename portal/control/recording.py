@@ -50,7 +50,8 @@ def keep(cycle: Cycle, snapshot: str, plan: Plan | None) -> None:
 
 def recorded(since: datetime | None = None) -> Iterator[Recorded]:
     """Oldest first, read piece by piece."""
-    rows = Recording.objects.select_related("cycle__config").order_by("cycle")
+    # By the column: "cycle" would be ordered as its table is, newest first.
+    rows = Recording.objects.select_related("cycle__config").order_by("cycle_id")
     if since is not None:
         rows = rows.filter(at__gte=since)
     for row in rows.iterator(chunk_size=READ_AT_ONCE):

@@ -73,6 +73,13 @@ def test_a_recording_has_what_the_policy_saw_and_planned() -> None:
     assert cycle.version == version_of(registry.POLICIES["elastic_fifo"])
 
 
+def test_turns_come_in_the_order_in_which_they_were() -> None:
+    ready_node("a", 4)
+    live_a_little(2)
+    numbers = [each.cycle.pk for each in recorded()]
+    assert len(numbers) > 2 and numbers == sorted(numbers)
+
+
 def test_a_quiet_turn_keeps_nothing() -> None:
     ready_node("a", 2)
     queue(2)
