@@ -32,7 +32,6 @@ ONLY_THESE = """
 from portal.cluster.models import Environment
 Environment.objects.exclude(key__in={keys!r}).update(retired=True)
 """
-PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 
 
 @dataclass
@@ -48,8 +47,8 @@ class Lab(Product):
     base_image: str = ""
     environments: Sequence[str] = ("python",)
     agents: dict[str, Program] = field(default_factory=dict)
-    agent_env: dict[str, str] = field(default_factory=dict)
-    """More variables for every agent that is started from now on."""
+    agent_env: dict[str, dict[str, str]] = field(default_factory=dict)
+    """More variables for the agent of a machine, from its next start on."""
     _client: httpx.Client | None = None
 
     @property
@@ -66,18 +65,24 @@ class Lab(Product):
     # programs
 
     def start(self, name: str) -> None:
-        if name.startswith("agent:"):
-            self.start_agent(self.machine(name.removeprefix("agent:")))
-        elif name == "web":
-            self._start_web()
+        """Several schedulers may run: what follows a colon in their names tells them apart."""
+        kind, _, which = name.partition(":")
+        where = f"ssl:{self.port}:privateKey={self.key_file}:certKey={self.cert_file}:interface={self.lan.address}"
+        argv = {
+            "web": ["-m", "daphne", "-v", "0", "-e", where, "portal.asgi:application"],
+            "scheduler": ["manage.py", "runscheduler"],
+        }
+        if kind == "agent":
+            self.start_agent(self.machine(which))
+        elif kind in argv:
+            self._spawn(name, argv[kind])
         else:
             super().start(name)
 
-    def _start_web(self) -> None:
-        where = f"ssl:{self.port}:privateKey={self.key_file}:certKey={self.cert_file}:interface={self.lan.address}"
-        with (self.home / "web.out").open("ab") as out:
-            self.processes["web"] = subprocess.Popen(
-                [sys.executable, "-m", "daphne", "-v", "0", "-e", where, "portal.asgi:application"],
+    def _spawn(self, name: str, argv: list[str]) -> None:
+        with (self.home / f"{name}.out").open("ab") as out:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, *argv],
                 cwd=ROOT,
                 env=self.env,
                 stdin=subprocess.DEVNULL,
@@ -107,7 +112,7 @@ class Lab(Product):
             "NODE_NAME": machine.name,
             "DOCKER_HOST": machine.engine.url,
             **({"SCHEDULEARN_JOIN_TOKEN": join_token} if join_token else {}),
-            **self.agent_env,
+            **self.agent_env.get(machine.name, {}),
         }
         argv = [sys.executable, "-m", "runners.agent"]
         self.agents[machine.name] = machine.spawn(argv, machine.folder / "agent.log", env, cwd=ROOT)
@@ -168,8 +173,14 @@ class Lab(Product):
 @contextmanager
 def lab(count: int, environments: Sequence[str] = ("python",), **env: str) -> Iterator[Lab]:
     """Everything started and ready; everything gone afterwards. ``env``: more variables for the portal."""
+    with cluster(count, environments) as lan, lab_on(lan, environments, **env) as made:
+        yield made
+
+
+@contextmanager
+def lab_on(lan: Lan, environments: Sequence[str] = ("python",), **env: str) -> Iterator[Lab]:
+    """The same on machines that are there."""
     with ExitStack() as stack:
-        lan = stack.enter_context(cluster(count, environments))
         home = lan.folder / "portal"
         home.mkdir(mode=0o755)
         postgres, redis = stack.enter_context(stores())

@@ -68,6 +68,16 @@ def children(pid: int) -> list[int]:
         return []
 
 
+def descendants(pid: int) -> list[int]:
+    return [each for child in children(pid) for each in (child, *descendants(child))]
+
+
+def kill_dead(pid: int) -> None:
+    """kill -9 of whatever has this number on this host; gone already is well."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 def until(what: str, true: Callable[[], bool], seconds: float = READY_SECONDS, every: float = 0.02) -> None:
     """Looks until ``true()``; AssertionError when the time is up."""
     end = time.monotonic() + seconds

@@ -6,8 +6,10 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+
+import psycopg2
 
 from tests.servers import free_port, postgres_bin, unprivileged, wait_for_port
 
@@ -88,6 +90,11 @@ class Postgres(Store):
         ready = [str(postgres_bin() / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         while subprocess.run(ready, check=False, timeout=30).returncode:  # it recovers first
             assert self.process is not None and self.process.poll() is None, "PostgreSQL ended while it recovered"
+
+    def depose(self) -> None:
+        """Ends the session that holds the leader's lock, as a fail-over or an impatient firewall would."""
+        with closing(psycopg2.connect(self.url)) as link, link, link.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted")
 
 
 class Redis(Store):

@@ -1,0 +1,233 @@
+"""An outside judge of what jobs did while things broke. It never asks the portal what happened.
+
+Its witnesses: the jobs themselves (``witness_job.py``) over a socket in each machine's /data, which the kernel closes
+the moment a job's process is gone; a lock on a file for each GPU, which the job holds while it has the GPU; the engines'
+own lists; and the client's history of what it submitted and was answered. What the portal says in the end (states, logs)
+is what is judged.
+
+    Run           one process of one job, from its first word to its death
+    Asked         one submit, with what must become of it
+    judged(...)   every way in which they contradict what must always hold; pure
+"""
+
+import json
+import selectors
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.cluster.machines import Machine
+from tests.cluster.witness_job import lines
+
+PIPE_BYTES = 65_536
+"""What a process that is killed may have written and nobody could read."""
+FINAL = ("SUCCEEDED", "FAILED", "CANCELLED")
+
+
+@dataclass
+class Run:
+    machine: str
+    began: float
+    job: int = 0
+    number: int = 0
+    gpus: tuple[str, ...] = ()
+    wrote: int = 0
+    """Lines, by its own word, after they were written."""
+    code: int | None = None
+    """What it said it would end with; None when it never came to that."""
+    taken: str = ""
+    """A GPU it was given that somebody else holds."""
+    ended: float | None = None
+
+    def overlaps(self, other: "Run") -> bool:
+        first, second = sorted((self, other), key=lambda run: run.began)
+        return first.ended is None or second.began < first.ended
+
+
+@dataclass
+class Asked:
+    """One job as the client knows it. ``answers`` are the status codes of all tries to submit it; 0: none came."""
+
+    key: str
+    code: int = 0
+    job: int | None = None
+    answers: list[int] = field(default_factory=list)
+    cancelled_at: float | None = None
+    """When the cancel was acknowledged."""
+    own_fault: bool = False
+    """It breaks a limit of its own: it must fail."""
+
+    def may_become(self) -> tuple[str, ...]:
+        natural = "SUCCEEDED" if self.code == 0 and not self.own_fault else "FAILED"
+        return (natural, "CANCELLED") if self.cancelled_at is not None else (natural,)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a fault may do to jobs."""
+
+    calm: bool = True
+    """Nothing is run a second time."""
+    cancel_seconds: float = 15.0
+    """After an acknowledged cancel, until the process is gone."""
+
+
+def judged(
+    asked: Iterable[Asked],
+    runs: Iterable[Run],
+    finals: Mapping[int, str],
+    logs: Mapping[tuple[int, int], bytes],
+    rules: Rules,
+    lost_machines: Iterable[str] = (),
+) -> list[str]:
+    """``finals``: job -> state; ``logs``: (job, attempt's number) -> bytes, both as the portal tells in the end."""
+    asked, by_job = list(asked), defaultdict[int, list[Run]](list)
+    for run in runs:
+        by_job[run.job].append(run)
+    complaints: list[str] = []
+    known = {each.job: each for each in asked if each.job is not None}
+    for each in asked:
+        if each.job is None:
+            complaints.append(f"{each.key} was never accepted: answers {each.answers}")
+        if 500 in each.answers:
+            complaints.append(f"{each.key} was answered 500")
+    complaints += [f"job {job} ran and nobody submitted it" for job in by_job if job not in known]
+    if len(known) < sum(each.job is not None for each in asked):
+        complaints.append("two submits became one job")
+    complaints += [f"job {job} is of nobody's submit" for job in finals if job not in known]
+    for job, what in known.items():
+        mine = sorted(by_job[job], key=lambda run: run.began)
+        complaints += of_job(what, mine, finals.get(job, "gone"), rules)
+        for run in mine:
+            complaints += of_log(run, logs.get((job, run.number), b""), run.machine in lost_machines)
+    return complaints
+
+
+def of_job(what: Asked, runs: list[Run], final: str, rules: Rules) -> list[str]:
+    job, found = what.job, []
+    if final not in FINAL:
+        found.append(f"job {job} is lost: in the end it is {final}")
+    elif final not in what.may_become():
+        found.append(f"job {job} is {final} in the end, it should be {' or '.join(what.may_become())}")
+    if final == "SUCCEEDED" and not any(run.code == 0 for run in runs):
+        found.append(f"job {job} has SUCCEEDED without having run to its end")
+    found += [f"job {job} was given {run.taken} of {run.machine}, which was in use" for run in runs if run.taken]
+    found += [f"job {job} still runs on {run.machine}" for run in runs if run.ended is None]
+    for i, run in enumerate(runs):
+        found += [f"job {job} ran twice at once" for other in runs[i + 1 :] if run.overlaps(other)]
+    if rules.calm and len(runs) > 1:
+        found.append(f"job {job} was run {len(runs)} times")
+    if final == "CANCELLED" and what.cancelled_at is not None:
+        latest = max((run.ended or 0.0 for run in runs), default=0.0)
+        if latest > what.cancelled_at + rules.cancel_seconds:
+            found.append(f"job {job} ran on for {latest - what.cancelled_at:.1f} s after its cancel")
+    return found
+
+
+def of_log(run: Run, log: bytes, lost: bool) -> list[str]:
+    """``lost``: its machine lost power, and with it what was not yet read from the pipe."""
+    said = lines(run.job, run.number, 0, run.wrote)
+    ahead = lines(run.job, run.number, run.wrote, run.wrote + 1 + max(0, len(log) - len(said)) // 20)
+    where = f"log of job {run.job}, attempt {run.number}"
+    if run.code is not None and not lost and log != said:
+        return [f"the {where} has {len(log)} bytes, {first_difference(log, said)}; written were {len(said)}"]
+    if not (said + ahead).startswith(log):
+        return [f"the {where} is not what was written: {first_difference(log, said + ahead)}"]
+    if not lost and len(log) < len(said) - PIPE_BYTES:
+        return [f"the {where} lacks {len(said) - len(log)} bytes"]
+    return []
+
+
+def first_difference(one: bytes, other: bytes) -> str:
+    at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return f"another from byte {at}: {one[at : at + 60]!r} instead of {other[at : at + 60]!r}"
+
+
+class Judge:
+    """Listens to all jobs of all machines in a thread of its own."""
+
+    def __init__(self, machines: Iterable[Machine], slots: int) -> None:
+        self.runs: list[Run] = []
+        self._lock = threading.Lock()
+        self._selector = selectors.DefaultSelector()
+        self._links: dict[socket.socket, tuple[Run, bytearray]] = {}
+        self._over = False
+        for machine in machines:
+            data = machine.folder / "data"
+            (data / "locks").mkdir(parents=True)
+            for slot in range(slots):
+                (data / "locks" / f"cpu-{slot}").touch(0o644)
+            door = socket.socket(socket.AF_UNIX)
+            door.bind(str(data / "judge.sock"))
+            (data / "judge.sock").chmod(0o666)
+            door.listen(128)
+            self._selector.register(door, selectors.EVENT_READ, machine.name)
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while not self._over:
+            ready = [key for key, _ in self._selector.select(0.2)]
+            now = time.monotonic()
+            with self._lock:
+                for key in sorted(ready, key=lambda key: key.data is not None):  # deaths before births
+                    if key.data is None:
+                        self._hear(key.fileobj, now)
+                    else:
+                        link, _ = key.fileobj.accept()  # type: ignore[union-attr]
+                        link.setblocking(False)
+                        self._links[link] = (Run(key.data, now), bytearray())
+                        self._selector.register(link, selectors.EVENT_READ, None)
+
+    def _hear(self, link: Any, now: float) -> None:
+        run, heard = self._links[link]
+        try:
+            said = link.recv(1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        heard += said
+        *whole, rest = bytes(heard).split(b"\n")
+        heard[:] = rest
+        for line in whole:
+            word = json.loads(line)
+            if "job" in word:
+                run.job, run.number, run.gpus = word["job"], word["number"], tuple(word["gpus"])
+                run.taken = word.get("taken", "")
+                self.runs.append(run)
+            run.wrote = word.get("wrote", run.wrote)
+            run.code = word.get("end", run.code)
+        if not said:
+            run.ended = now
+            self._selector.unregister(link)
+            del self._links[link]
+            link.close()
+
+    def seen(self) -> list[Run]:
+        with self._lock:
+            return list(self.runs)
+
+    def living(self) -> list[Run]:
+        return [run for run in self.seen() if run.ended is None]
+
+    def release(self, jobs: Iterable[int]) -> None:
+        """Lets jobs go on that wait for us."""
+        wanted = set(jobs)
+        with self._lock:
+            for link, (run, _) in self._links.items():
+                if run.job in wanted:
+                    with suppress(OSError):
+                        link.send(b"!")
+
+    def close(self) -> None:
+        self._over = True
+        self._thread.join(5)
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()

@@ -1,0 +1,112 @@
+"""Carries faults out on a busy lab and has the judge say what came of it: one row of the table per fault."""
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from tests.cluster.faults import Fault, Scene
+from tests.cluster.judge import Judge, judged
+from tests.cluster.lab import SLOTS, Lab, lab_on
+from tests.cluster.load import Client, Load, wait_until_tidy
+from tests.cluster.machines import cluster
+from tests.system.product import wait_for
+
+DRAIN_SECONDS = 180
+CENSUS_SECONDS = 60
+
+
+@dataclass
+class Row:
+    fault: Fault
+    seed: int
+    injections: int = 0
+    jobs: int = 0
+    runs: int = 0
+    restarted: int = 0
+    complaints: list[str] = field(default_factory=list)
+    slow: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def text(self) -> str:
+        outcome = "as it must be" if not self.complaints else f"{len(self.complaints)} COMPLAINTS"
+        late = f", {len(self.slow)} late" if self.slow else ""
+        return (
+            f"{self.fault.key:5} {self.fault.title:48} {self.injections:4} {self.jobs:5} {self.restarted:5} "
+            f"{self.seconds:6.0f} s  {outcome}{late}"
+        )
+
+
+@dataclass
+class Stage:
+    lab: Lab
+    judge: Judge
+
+
+@contextmanager
+def stage(machines: int) -> Iterator[Stage]:
+    with ExitStack() as stack:
+        lan = stack.enter_context(cluster(machines))
+        judge = Judge(lan.machines, SLOTS)  # before the agents: jobs see its folders
+        stack.callback(judge.close)
+        yield Stage(stack.enter_context(lab_on(lan)), judge)
+
+
+def carry_out(on: Stage, fault: Fault, seed: int, times: int) -> Row:
+    """``times`` injections under load, then the end of all jobs, the judgement, and a census of the GPUs."""
+    row, began = Row(fault, seed), time.monotonic()
+    client = Client(on.lab, seed)
+    before = len(on.judge.seen())
+    scene = Scene(on.lab, on.judge, client, random.Random(seed))
+    load = Load(Client(on.lab, seed + 1, client), fault.pace_seconds, fault.longest_seconds)
+    back = fault.prepare(scene) if fault.prepare else None
+    load.start()
+    try:
+        for _ in range(times):
+            scene.rest(0.5, 3)
+            fault.inject(scene)
+            row.injections += 1
+    except AssertionError as error:
+        row.complaints.append(f"not mended: {error}")
+    finally:
+        load.end()
+        if back is not None:
+            back()
+    finals = client.finals(DRAIN_SECONDS)
+    try:
+        wait_for("the last process ends", lambda: not on.judge.living(), 60)
+        wait_for("all logs are closed", client.closed, 60, every=0.5)
+    except AssertionError as error:
+        row.complaints.append(str(error))
+    runs = on.judge.seen()[before:]
+    off = {"F10a", "F10b"}
+    lost = [machine.name for machine in on.lab.lan.machines] if fault.key in off else []
+    row.complaints += judged(client.asked, runs, finals, client.logs(), fault.rules, lost)
+    row.complaints += [load.trouble] if load.trouble else []
+    row.jobs, row.runs = len(client.asked), len(runs)
+    row.restarted = len(runs) - len({run.job for run in runs})
+    row.complaints += census(on, seed)
+    if left := wait_until_tidy(on.lab):
+        row.complaints.append(left)
+    row.slow, row.seconds = scene.slow, time.monotonic() - began
+    return row
+
+
+def census(on: Stage, seed: int) -> list[str]:
+    """As many jobs as there are GPUs, all at once: one that finds no place shows a GPU that leaked."""
+    client = Client(on.lab, seed + 2)
+    asked = [client.submit(0, extra="--wait") for _ in range(SLOTS * len(on.lab.lan.machines))]
+    jobs = {each.job for each in asked}
+    complaints: list[str] = []
+    try:
+        wait_for("a job on every GPU", lambda: jobs <= {run.job for run in on.judge.living()}, CENSUS_SECONDS)
+    except AssertionError:
+        found = len(jobs & {run.job for run in on.judge.living()})
+        complaints.append(f"a GPU has leaked: of {len(jobs)} only {found} can be used")
+    for each in asked:
+        on.judge.release([each.job or 0])
+    finals = client.finals(DRAIN_SECONDS)
+    if complaints:
+        return complaints
+    return [f"census: job {job} is {state}" for job, state in finals.items() if state != "SUCCEEDED"]

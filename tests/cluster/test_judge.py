@@ -1,0 +1,93 @@
+"""The judge catches each thing that must never be, and finds nothing where all is well."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.cluster.judge import Asked, Rules, Run, judged
+from tests.cluster.witness_job import lines
+
+
+def run(**changes: Any) -> Run:
+    given: dict[str, Any] = {"machine": "n1", "began": 10.0, "job": 1, "number": 1, "gpus": ("cpu-0",)}
+    return Run(**{**given, "wrote": 30, "code": 0, "ended": 20.0, **changes})
+
+
+def asked(**changes: Any) -> Asked:
+    return Asked(**{"key": "a-1", "job": 1, "answers": [201], **changes})
+
+
+def log(count: int, number: int = 1) -> bytes:
+    return lines(1, number, 0, count)
+
+
+def complaints(what: Asked, *runs: Run, final: str = "SUCCEEDED", logs: Any = None, **rules: Any) -> str:
+    given = {(each.job, each.number): log(each.wrote, each.number) for each in runs} if logs is None else logs
+    return "; ".join(judged([what], runs, {what.job or 0: final} if what.job else {}, given, Rules(**rules)))
+
+
+def test_a_job_that_ran_once_and_well_gives_no_complaint() -> None:
+    assert complaints(asked(), run()) == ""
+    assert complaints(asked(code=3), run(code=3), final="FAILED") == ""
+    assert complaints(asked(cancelled_at=11.0), run(code=None, ended=14.0), final="CANCELLED") == ""
+    assert complaints(asked(answers=[503, 0, 200]), run()) == ""
+
+
+@pytest.mark.parametrize(
+    ("expected", "what", "runs", "final"),
+    [
+        ("never accepted", asked(job=None, answers=[503]), [], ""),
+        ("answered 500", asked(answers=[500, 201]), [run()], "SUCCEEDED"),
+        ("is lost", asked(), [run()], "RUNNING"),
+        ("is lost", asked(), [], "gone"),
+        ("it should be SUCCEEDED", asked(), [run()], "FAILED"),
+        ("it should be FAILED", asked(code=1), [run(code=1)], "SUCCEEDED"),
+        ("it should be FAILED", asked(own_fault=True), [run()], "SUCCEEDED"),
+        ("without having run to its end", asked(), [run(code=None)], "SUCCEEDED"),
+        ("which was in use", asked(), [run(taken="cpu-0")], "SUCCEEDED"),
+        ("still runs", asked(), [run(ended=None)], "SUCCEEDED"),
+        ("twice at once", asked(), [run(code=None), run(number=2, began=19.9, ended=30)], "SUCCEEDED"),
+        ("run 2 times", asked(), [run(code=None), run(number=2, began=21, ended=30)], "SUCCEEDED"),
+        ("ran on for 18.0 s", asked(cancelled_at=2.0), [run(code=None)], "CANCELLED"),
+        ("nobody submitted", asked(), [run(), run(job=7)], "SUCCEEDED"),
+    ],
+)
+def test_each_thing_that_must_never_be_is_found(expected: str, what: Asked, runs: list[Run], final: str) -> None:
+    assert expected in complaints(what, *runs, final=final)
+
+
+def test_a_second_run_is_well_where_the_fault_allows_it_and_they_do_not_overlap() -> None:
+    runs = [run(code=None), run(number=2, began=21, ended=30)]
+    assert complaints(asked(), *runs, calm=False) == ""
+    assert "twice at once" in complaints(asked(), runs[0], replace(runs[1], began=19), calm=False)
+
+
+@pytest.mark.parametrize(
+    ("kept", "found"),
+    [
+        (log(30)[:-1], "has 899 bytes"),
+        (log(31), "written were"),
+        (log(10) + log(30)[len(log(11)) :], "another from byte"),
+        (b"", "has 0 bytes"),
+    ],
+)
+def test_a_log_of_a_finished_run_is_what_it_wrote_to_the_byte(kept: bytes, found: str) -> None:
+    assert found in complaints(asked(), run(), logs={(1, 1): kept})
+
+
+def test_a_log_of_a_killed_run_may_lack_its_end_and_nothing_else() -> None:
+    killed = run(code=None, wrote=5000)
+    allowed = {"calm": False, "final": "CANCELLED"}
+    what = asked(cancelled_at=19.0)
+    assert complaints(what, killed, logs={(1, 1): log(4000)}, **allowed) == ""
+    assert complaints(what, killed, logs={(1, 1): log(5001)[:-3]}, **allowed) == ""
+    assert "lacks" in complaints(what, killed, logs={(1, 1): log(100)}, **allowed)
+    assert "is not what was written" in complaints(what, killed, logs={(1, 1): log(4000)[7:]}, **allowed)
+
+
+def test_two_submits_that_became_one_job_are_found() -> None:
+    history = [asked(), asked(key="a-2")]
+    assert any(
+        "became one job" in said for said in judged(history, [run()], {1: "SUCCEEDED"}, {(1, 1): log(30)}, Rules())
+    )
