@@ -6,6 +6,7 @@ Two sizes of the same program:
 * lab: ``DATABASE_URL=postgres://...`` and ``REDIS_URL=redis://...``, every process on its own.
 """
 
+import ipaddress
 import os
 import secrets
 import tempfile
@@ -33,6 +34,21 @@ def env_int(name: str, default: int, least: int, most: int) -> int:
     if not value.isdecimal() or not least <= int(value) <= most:
         raise ImproperlyConfigured(f"{name} must be a whole number from {least} to {most}, not {value!r}.")
     return int(value)
+
+
+def env_network(name: str, default: str, longest_prefix: int) -> ipaddress.IPv4Network:
+    """A private IPv4 network, of at least ``longest_prefix``."""
+    value = os.environ.get(name) or default
+    try:
+        network = ipaddress.IPv4Network(value)
+        known = network.is_private and network.prefixlen <= longest_prefix
+    except ValueError:
+        known = False
+    if not known:
+        raise ImproperlyConfigured(
+            f"{name} must be a private network like {default}, at least a /{longest_prefix}, not {value!r}."
+        )
+    return network
 
 
 def env_list(name: str) -> list[str]:
@@ -354,6 +370,11 @@ FENCE_SECONDS = 30
 """A supervisor without a fresh lease stops its ranks after this long."""
 FENCE_MARGIN_SECONDS = 15
 """Ten for the ranks to die, five for clocks. Only after fence and margin is a job run elsewhere."""
+RING_NETWORK = env_network("RING_NETWORK", "10.192.0.0/12", 22)
+"""Addresses for the containers of jobs over several nodes, which no machine of the lab may use otherwise. Each such job
+has a block of 1,022 of them."""
+RING_VNI_BASE = env_int("RING_VNI_BASE", 7_000_000, 1, 16_000_000)
+"""Jobs' networks between nodes have numbers from here; no other VXLAN of these nodes may."""
 
 LOGGING = {
     "version": 1,

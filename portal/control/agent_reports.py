@@ -8,6 +8,7 @@ import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from ipaddress import IPv4Address
 from typing import Any
 
 from portal.cluster.models import Gpu, NodeEnvironment
@@ -203,7 +204,18 @@ def _facts(data: dict[str, Any]) -> dict[str, Any]:
     facts = data.get("facts", {})
     if not isinstance(facts, dict) or len(json.dumps(facts)) > MAX_FACTS_BYTES:
         raise BadReport(f"facts must be an object of at most {MAX_FACTS_BYTES >> 10} KiB.")
+    if "ring_address" in facts and not _is_address(facts["ring_address"]):
+        # Other nodes are told of it and would understand no word of what holds it.
+        return {name: value for name, value in facts.items() if name != "ring_address"}
     return facts
+
+
+def _is_address(value: object) -> bool:
+    try:
+        address = IPv4Address(value) if isinstance(value, str) else None
+    except ValueError:
+        return False
+    return address is not None and not (address.is_loopback or address.is_multicast or address.is_unspecified)
 
 
 def _items(data: dict[str, Any], key: str, most: int) -> list[dict[str, Any]]:

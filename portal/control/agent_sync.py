@@ -7,7 +7,7 @@ that was declared lost meanwhile is therefore never in the answer, and its lease
 import hashlib
 import json
 from collections import defaultdict
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -173,6 +173,8 @@ def _containers(node: Node, now: datetime) -> list[dict[str, Any]]:
     rows = list(Container.objects.filter(node=node).filter((live & stoppable) | to_collect).order_by("id"))
     hosts = _hosts([row.attempt_id for row in rows if _needs_hosts(row)])
     chosen = batches.of({row.attempt_id for row in rows})
+    elsewhere = _elsewhere(node, {row.attempt_id for row in rows if (row.spec.get("ring") or {}).get("number")})
+    nowhere = Elsewhere()
     return [
         {
             "spec": row.spec,
@@ -182,6 +184,8 @@ def _containers(node: Node, now: datetime) -> list[dict[str, Any]]:
             else None,
             "hosts": hosts[row.attempt_id] if _needs_hosts(row) else [],
             "batch": chosen.get(row.attempt_id, 0),
+            "driver": elsewhere.get(row.attempt_id, nowhere).driver,
+            "peers": sorted(elsewhere.get(row.attempt_id, nowhere).peers),
         }
         for row in rows
     ]
@@ -200,6 +204,30 @@ def _hosts(attempt_ids: list[int]) -> dict[int, list[dict[str, Any]]]:
         for row in rows.exclude(state=ContainerState.EXITED).order_by("index"):
             hosts[row.attempt_id].append({"name": row.spec["hostname"], "slots": row.spec["slots"]})
     return hosts
+
+
+@dataclass
+class Elsewhere:
+    """What an attempt over several nodes has on others."""
+
+    driver: str = ""
+    """Where its driver is now, on whatever node."""
+    peers: set[str] = field(default_factory=set)
+    """Addresses of the other nodes on which it has live containers."""
+
+
+def _elsewhere(node: Node, attempts: set[int]) -> dict[int, Elsewhere]:
+    found: dict[int, Elsewhere] = defaultdict(Elsewhere)
+    if attempts:
+        live = Container.objects.filter(attempt__in=attempts).exclude(state=ContainerState.EXITED).order_by("index")
+        for attempt, role, own, place, address in live.values_list(
+            "attempt", "role", "spec__ring__address", "node", "node__facts__ring_address"
+        ):
+            if role == Container.Role.DRIVER:
+                found[attempt].driver = own or ""
+            if place != node.pk and address:
+                found[attempt].peers.add(address)
+    return found
 
 
 def _environments() -> list[str]:

@@ -14,7 +14,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from portal.cluster.models import Gpu, Node
-from portal.control import runspec
+from portal.control import rings, runspec
 from portal.control.places import USABLE_GPU, is_open
 from portal.control.runspec import Part
 from portal.jobs import lifecycle
@@ -142,31 +142,42 @@ class _World:
 
     def _start(self, job: Job, line: Line) -> None:
         chosen = list(self._pick(line.add))
-        attempt = lifecycle.start_attempt(job, self.policy, _where(chosen))
-        attempt.job = job  # the one with its environment and code
         hosts = runspec.parts_of(job, job.elastic, chosen)
+        ring = _ring_for(job, [part.node for part in hosts])
+        attempt = lifecycle.start_attempt(job, self.policy, _where(chosen), ring)
+        attempt.job = job  # the one with its environment and code
         home, ranks = hosts[0].node, sum(len(part.gpus) for part in hosts)
         first = 0
         if runspec.has_driver(job):
-            self._add(attempt, 0, Container.Role.DRIVER, Part(home, ()), runspec.driver_spec(attempt, home, ranks))
+            self._add(attempt, 0, Container.Role.DRIVER, Part(home, ()), runspec.driver_spec(attempt, 0, home, ranks))
             first = 1
         for index, part in enumerate(hosts, start=first):
-            spec = runspec.host_spec(attempt, index, part, home, ranks, self._gpus_of(part.node), len(hosts))
+            spec = runspec.host_spec(attempt, index, part, ranks, self._gpus_of(part.node), len(hosts))
             self._add(attempt, index, Container.Role.HOST, part, spec)
 
     def _grow(self, attempt: Attempt, line: Line) -> None:
         """One container for each further GPU."""
-        containers = list(attempt.containers.select_related("node").order_by("index"))
-        home = containers[0].node
-        index = containers[-1].index
+        parts = list(attempt.containers.select_related("node").order_by("index"))
+        live = [part for part in parts if part.state != ContainerState.EXITED]
+        drivers = [part.index for part in live if part.role == Container.Role.DRIVER]
+        if not drivers:
+            raise Gone("the job's driver is being moved")
+        here = {part.node_id for part in live}
+        used, taken = [part.index for part in parts], [part.index for part in live]
         ranks = sum(line.before.values()) + sum(line.add.values())
         for part in self._pick(line.add):
+            if part.node.pk not in here and (attempt.ring is None or not rings.reaches_others(part.node)):
+                raise Gone(f"containers on node {part.node.name} cannot reach the job's others")
             for gpu in part.gpus:
-                index += 1
+                index = rings.next_index(used, taken)
+                used.append(index)
+                taken.append(index)
                 single = Part(part.node, (gpu,))
-                spec = runspec.host_spec(attempt, index, single, home, ranks, self._gpus_of(part.node), ranks)
+                gpus = self._gpus_of(part.node)
+                spec = runspec.host_spec(attempt, index, single, ranks, gpus, ranks, drivers[-1])
                 self._add(attempt, index, Container.Role.HOST, single, spec)
-        wake_node(home.pk)  # its driver has a new host
+        for node in here:
+            wake_node(node)  # the driver has a new host, and all have a new peer
 
     def _pick(self, where: Mapping[int, int]) -> Iterator[Part]:
         """The GPUs with the lowest indexes of each node, all of them or none."""
@@ -223,6 +234,17 @@ class _World:
             raise Gone("the job has nothing left to give back there")
         for part in spare[-count:]:
             lifecycle.stop_container(part, StopReason.PREEMPTED)
+
+
+def _ring_for(job: Job, nodes: Sequence[Node]) -> int | None:
+    """The number of its network over several nodes, if it is on several or may come to be."""
+    several = len({node.pk for node in nodes}) > 1
+    if not (several or (job.elastic and runspec.has_driver(job))):
+        return None
+    ring = rings.free() if all(map(rings.reaches_others, nodes)) else None
+    if several and ring is None:
+        raise Gone("its nodes do not reach each other, or no network between them is free")
+    return ring
 
 
 def _where(parts: Sequence[Part]) -> str:

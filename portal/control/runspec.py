@@ -7,9 +7,10 @@ removing containers.
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from portal.cluster.models import Gpu, Node
+from portal.control import rings
 from portal.jobs.models import Attempt, Container, Job
 from runners.spec import Launcher, Resources, Ring, RunSpec
 
@@ -49,15 +50,18 @@ def name_of(attempt: Attempt, index: int) -> str:
     return f"sl-{attempt.job_id}-a{attempt.number}-{index}"
 
 
-def driver_spec(attempt: Attempt, node: Node, ranks: int) -> RunSpec:
-    return _spec(attempt, Container.Role.DRIVER, 0, _ring(attempt, node, node, ranks), Part(node, ()), DRIVER)
+def driver_spec(attempt: Attempt, index: int, node: Node, ranks: int) -> RunSpec:
+    ring = _ring(attempt, index, index, node, ranks)
+    return _spec(attempt, Container.Role.DRIVER, index, ring, Part(node, ()), DRIVER)
 
 
-def host_spec(attempt: Attempt, index: int, part: Part, home: Node, ranks: int, node_gpus: int, hosts: int) -> RunSpec:
-    """``home`` is the node of the driver or first host, ``ranks`` how many start together, ``hosts`` in how many
-    containers. ``node_gpus`` is how many GPUs share the node's processors and memory."""
+def host_spec(
+    attempt: Attempt, index: int, part: Part, ranks: int, node_gpus: int, hosts: int, driver: int = 0
+) -> RunSpec:
+    """``ranks`` is how many start together, ``hosts`` in how many containers, ``driver`` the index of the driver or
+    first host. ``node_gpus`` is how many GPUs share the node's processors and memory."""
     alone = hosts == 1 and not has_driver(attempt.job)
-    ring = None if alone else _ring(attempt, part.node, home, ranks)
+    ring = None if alone else _ring(attempt, index, driver, part.node, ranks)
     return _spec(attempt, Container.Role.HOST, index, ring, part, share_of(part.node, len(part.gpus), node_gpus))
 
 
@@ -82,22 +86,30 @@ def command_of(job: Job) -> tuple[str, ...]:
     return ("python", job.entry, *job.arguments)
 
 
-def _ring(attempt: Attempt, node: Node, home: Node, ranks: int) -> Ring:
-    job = attempt.job
-    return Ring(
-        driver_host=_host_of_ring(job, node, home),
+def _ring(attempt: Attempt, index: int, driver: int, node: Node, ranks: int) -> Ring:
+    """As the container ``index`` on ``node`` knows it, ``driver`` being that of the driver or torchrun's first host."""
+    job, number = attempt.job, attempt.ring
+    plain = Ring(
+        driver_host=_host_of_ring(job, node),
         port=FIRST_PORT + attempt.pk % PORTS,
         secret=attempt.secret,
         min_ranks=job.min_gpus if job.elastic else ranks,
         max_ranks=job.max_gpus if job.elastic else ranks,
     )
+    if number is None:
+        return plain
+    return replace(
+        plain,
+        driver_host=rings.address_of(number, driver),
+        number=rings.network_number(number),
+        subnet=rings.subnet_of(number),
+        address=rings.address_of(number, index),
+    )
 
 
-def _host_of_ring(job: Job, node: Node, home: Node) -> str:
-    """The address under which a container on ``node`` finds the driver, or torchrun's first host, on ``home``."""
-    if node.pk != home.pk:
-        return str(home.facts["ring_address"])
-    if home.runtime == Node.Runtime.PROCESS:
+def _host_of_ring(job: Job, node: Node) -> str:
+    """The name under which containers of one node find the driver, or torchrun's first host."""
+    if node.runtime == Node.Runtime.PROCESS:
         return "127.0.0.1"
     return "driver" if has_driver(job) else "h0"
 

@@ -39,6 +39,8 @@ class Holding:
     placed_at: datetime | None = None
     batch: int = 0
     """Chosen for it by the policy; 0 when it chooses for itself."""
+    joined: bool = False
+    """It has a network over several nodes."""
     since: list[float] = field(default_factory=list)
     """When each GPU that it holds, leaving or not, was given."""
 
@@ -167,9 +169,11 @@ def active_jobs() -> QuerySet[Job]:
 def _holdings(rows: Iterable[Row]) -> tuple[dict[int, Holding], Counter[int], Counter[int]]:
     """By job what its live attempt holds; by node how many usable GPUs are held, and how many of those are leaving."""
     holdings = {
-        job: Holding(attempt, wanted == Attempt.Wanted.STOP, placed_at=placed_at, batch=batch or 0)
-        for attempt, job, wanted, placed_at, batch in Attempt.objects.filter(ended_at__isnull=True).values_list(
-            "pk", "job", "wanted", "created_at", "chosen__batch"
+        job: Holding(
+            attempt, wanted == Attempt.Wanted.STOP, placed_at=placed_at, batch=batch or 0, joined=ring is not None
+        )
+        for attempt, job, wanted, placed_at, batch, ring in Attempt.objects.filter(ended_at__isnull=True).values_list(
+            "pk", "job", "wanted", "created_at", "chosen__batch", "ring"
         )
     }
     intents = {row.id: row.intent for row in rows}
@@ -344,7 +348,7 @@ def _job(
         stopping=stopping,
         nodes=places.ids,
         blocked=blocked,
-        spread=_may_spread(row, nodes, places, now_on),
+        spread=_may_spread(row, nodes, places, now_on, holding is None or holding.joined),
         preemptible=row.resumable or row.opportunistic,
         started_at=holding.placed_at.timestamp() if holding and holding.placed_at else None,
         served_gpu_seconds=round(past.gpu_seconds, 1),
@@ -373,10 +377,15 @@ def _sorted(placement: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(placement.items()))
 
 
-def _may_spread(row: Row, nodes: Nodes, places: Places, now_on: Mapping[str, int]) -> bool:
-    """Only rings of Horovod, and only between nodes that say where containers of other nodes reach theirs."""
+def _may_spread(row: Row, nodes: Nodes, places: Places, now_on: Mapping[str, int], joined: bool) -> bool:
+    """Only rings, and only between nodes that say where containers of other nodes reach theirs.
+
+    What runs needs to have begun in a network over several nodes; what is on several nodes already may stay there.
+    """
+    if len(now_on) > 1:
+        return True
     reachable = places.reach_each_other and nodes.out_of_reach.isdisjoint(map(int, now_on))
-    return row.launcher == Job.Launcher.HOROVOD and reachable
+    return row.launcher != Job.Launcher.COMMAND and reachable and (joined or not now_on)
 
 
 def _limits(

@@ -171,6 +171,8 @@ class Attempt(models.Model):
     """What earlier attempts ran that this one goes on from: it counts against the job's time limit."""
     policy = models.CharField(max_length=40, blank=True)
     """Policy and version that placed it, e.g. ``elastic_fifo v3``."""
+    ring = models.PositiveIntegerField(null=True, blank=True)
+    """Number of its network over several nodes; null for one that stays on its node."""
 
     class Meta:
         ordering = ["job", "number"]
@@ -178,6 +180,9 @@ class Attempt(models.Model):
             models.UniqueConstraint(fields=["job", "number"], name="attempt_number_once"),
             models.UniqueConstraint(
                 fields=["job"], condition=Q(ended_at__isnull=True), name="one_live_attempt_per_job"
+            ),
+            models.UniqueConstraint(
+                fields=["ring"], condition=Q(ended_at__isnull=True), name="one_live_attempt_per_ring"
             ),
             models.CheckConstraint(
                 condition=Q(ended_at__isnull=True, outcome="") | (Q(ended_at__isnull=False) & ~Q(outcome="")),

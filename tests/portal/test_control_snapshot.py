@@ -147,11 +147,12 @@ def test_limits_of_users_and_groups_count_what_is_leaving() -> None:
 def test_only_rings_spread_and_only_between_nodes_that_reach_each_other() -> None:
     a, b = ready_node("a"), ready_node("b")
     ring, command = queue(), queue(launcher="command", entry="python train.py")
+    torchrun = queue(2, launcher="torchrun")
     assert not view(ring).spread
     for node in (a, b):
         node.facts = {"ring_address": f"10.0.0.{node.pk}"}
         node.save(update_fields=["facts"])
-    assert view(ring).spread
+    assert view(ring).spread and view(torchrun).spread
     assert not view(command).spread
 
 

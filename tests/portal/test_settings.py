@@ -61,3 +61,11 @@ def test_a_key_that_another_process_made_meanwhile_stays(tmp_path: Path, monkeyp
     path.write_text("k" * 50)
     monkeypatch.setattr(Path, "exists", lambda self: False)  # as it looked a moment ago
     assert settings.stored_secret_key(path) == "k" * 50
+
+
+def test_addresses_of_rings_are_private_and_enough_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert str(settings.env_network("NETWORK", "10.192.0.0/12", 22)) == "10.192.0.0/12"
+    for said in ("10.192.0.0/23", "10.192.0.1/12", "8.0.0.0/8", "fd00::/8", "lab"):
+        monkeypatch.setenv("NETWORK", said)
+        with pytest.raises(ImproperlyConfigured, match="NETWORK must be a private network"):
+            settings.env_network("NETWORK", "10.192.0.0/12", 22)
