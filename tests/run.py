@@ -59,6 +59,12 @@ LAYERS = (
     Layer(
         "system", "the whole product, real processes", ("-m", "system and not (browser or gpu)", "--timeout=900"), ALL
     ),
+    Layer(
+        "cluster",
+        "machines that break, each with its own engine",
+        ("-m", "not gpu", "--timeout=600", "tests/cluster"),
+        frozenset({"servers", "engine", "namespaces"}),
+    ),
     Layer("browser", "Chromium", ("-m", "browser and not gpu", "--timeout=900"), ALL),
 )
 
@@ -71,6 +77,7 @@ PACKAGES = {
         "g++": "g++",
         "cmake": "cmake",
     },
+    "namespaces": {"nsenter": "util-linux", "ip": "iproute2"},
     "chromium": {
         "chromium": "chromium",
         "/usr/share/fonts/truetype/dejavu": "fonts-dejavu-core",

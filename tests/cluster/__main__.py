@@ -10,8 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from tests.cluster.faults import FAULTS, Fault
+from tests.cluster.faults import FAULTS
 from tests.cluster.matrix import Row, carry_out, stage
+from tests.cluster.scene import Fault
 
 MACHINES = 3
 MINUTES = 60

@@ -58,9 +58,12 @@ class Lab(Product):
     @property
     def client(self) -> httpx.Client:
         if self._client is None:
-            verify = ssl.create_default_context(cafile=str(self.ca_file))
-            self._client = httpx.Client(verify=verify, timeout=30, trust_env=False)
+            self._client = httpx.Client(verify=self.trust(), timeout=30, trust_env=False)
         return self._client
+
+    def trust(self) -> ssl.SSLContext:
+        """In this run's authority and no other."""
+        return ssl.create_default_context(cafile=str(self.ca_file))
 
     # programs
 

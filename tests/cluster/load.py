@@ -74,6 +74,12 @@ class Client:
         found = answer.json()
         return found["results"] if isinstance(found, dict) and "results" in found else found
 
+    def open_jobs(self) -> list[int]:
+        """Those that are not final, or of which nothing can be learnt now."""
+        known = [each.job for each in self.asked if each.job is not None]
+        rows = {job: self.get(f"jobs/{job}/") for job in known}
+        return [job for job, row in rows.items() if row is None or row["state"] not in FINAL]
+
     def finals(self, seconds: float) -> dict[int, str]:
         """State of each job once all are final, or when the time is up."""
         open_jobs = {each.job for each in self.asked if each.job is not None}

@@ -315,15 +315,19 @@ def claimed() -> Iterator[tuple[int, Path]]:
         except OSError:
             lock.close()
             continue
-        held = lock
-        break
+        for old in place.glob(f"{number}-*"):
+            shutil.rmtree(old, ignore_errors=True)
+        if held is None:
+            held, mine = lock, number
+        else:
+            lock.close()
+        if not (place / f"{number + 1}.lock").exists():
+            break
     assert held is not None, f"all numbers are taken: see {place}"
-    for old in place.glob(f"{number}-*"):
-        shutil.rmtree(old, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{number}-", dir=place))
+    folder = Path(tempfile.mkdtemp(prefix=f"{mine}-", dir=place))
     folder.chmod(0o755)
     try:
-        yield number, folder
+        yield mine, folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         held.close()

@@ -1,16 +1,17 @@
 """Carries faults out on a busy lab and has the judge say what came of it: one row of the table per fault."""
 
+import itertools
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from tests.cluster.faults import Fault, Scene
-from tests.cluster.judge import Judge, judged
+from tests.cluster.judge import Judge, Rules, judged
 from tests.cluster.lab import SLOTS, Lab, lab_on
 from tests.cluster.load import Client, Load, wait_until_tidy
 from tests.cluster.machines import cluster
+from tests.cluster.scene import Fault, Scene
 from tests.system.product import wait_for
 
 DRAIN_SECONDS = 180
@@ -53,6 +54,20 @@ def stage(machines: int) -> Iterator[Stage]:
         yield Stage(stack.enter_context(lab_on(lan)), judge)
 
 
+def in_turn(faults: Sequence[Fault]) -> Fault:
+    """One fault that is each of these in turn: a busy minute in place of one minute for each."""
+    queue = itertools.cycle(faults)
+
+    def inject(scene: Scene) -> None:
+        fault = next(queue)
+        began = time.monotonic()
+        fault.inject(scene)
+        print(f"{fault.key} {fault.title}: {time.monotonic() - began:.1f} s", flush=True)
+
+    calm, power = all(fault.rules.calm for fault in faults), any(fault.power for fault in faults)
+    return Fault("all", "one after the other", inject, Rules(calm=calm), times=len(faults), power=power)
+
+
 def carry_out(on: Stage, fault: Fault, seed: int, times: int) -> Row:
     """``times`` injections under load, then the end of all jobs, the judgement, and a census of the GPUs."""
     row, began = Row(fault, seed), time.monotonic()
@@ -80,8 +95,7 @@ def carry_out(on: Stage, fault: Fault, seed: int, times: int) -> Row:
     except AssertionError as error:
         row.complaints.append(str(error))
     runs = on.judge.seen()[before:]
-    off = {"F10a", "F10b"}
-    lost = [machine.name for machine in on.lab.lan.machines] if fault.key in off else []
+    lost = [machine.name for machine in on.lab.lan.machines] if fault.power else []
     row.complaints += judged(client.asked, runs, finals, client.logs(), fault.rules, lost)
     row.complaints += [load.trouble] if load.trouble else []
     row.jobs, row.runs = len(client.asked), len(runs)

@@ -1,0 +1,177 @@
+"""Faults of the portal's own programs and of its databases. Each function breaks one thing once, in a way drawn from the
+seed, and mends it."""
+
+import glob
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import redis
+
+from tests.cluster.machines import children, kill_dead
+from tests.cluster.scene import Scene
+from tests.system.product import wait_for
+
+
+def web_dies(scene: Scene) -> None:
+    scene.lab.kill("web")
+    scene.rest(0, 1)
+    scene.lab.start("web")
+    scene.within(10, "the portal answers again", scene.lab.answers)
+
+
+def scheduler_dies(scene: Scene) -> None:
+    scene.lab.kill("scheduler")
+    scene.rest(0, 2)
+    scene.lab.start("scheduler")
+    scene.rest(1, 3)
+
+
+def leader_dies(scene: Scene) -> None:
+    """Another scheduler stands by and takes over; the dead one comes back as the one that stands by."""
+    leader = next(name for name in scene.lab.processes if name.startswith("scheduler"))
+    scene.lab.kill(leader)
+    scene.rest(2, 4)
+    scene.lab.start(leader)
+
+
+def two_schedulers(scene: Scene) -> Callable[[], None]:
+    scene.lab.start("scheduler:2")
+    return lambda: scene.lab.kill("scheduler:2")
+
+
+def leader_is_a_zombie(scene: Scene) -> None:
+    """It is stopped, loses its session and its lead, and wakes up in the middle of what it did."""
+    names = [name for name in scene.lab.processes if name.startswith("scheduler")]
+    zombie = scene.rng.choice(names)
+    process = scene.lab.processes[zombie]
+    process.send_signal(signal.SIGSTOP)
+    scene.lab.postgres.depose()
+    scene.rest(2, 5)
+    process.send_signal(signal.SIGCONT)
+    scene.rest(1, 2)
+
+
+def worker_dies(scene: Scene) -> None:
+    """Its children too: whatever they did is not done. Jobs do not wait for it."""
+    process = scene.lab.processes["worker"]
+    family = children(process.pid)
+    victim = scene.rng.choice([*family, process.pid])
+    kill_dead(victim)
+    scene.rest(0, 3)
+    if victim == process.pid:
+        for child in family:
+            kill_dead(child)
+        scene.lab.processes.pop("worker").wait()
+        scene.lab.start("worker")
+
+
+def tasks_come_again(scene: Scene) -> None:
+    """Each waiting message of Celery is delivered three times, in another order."""
+    process = scene.lab.processes["worker"]
+    process.send_signal(signal.SIGSTOP)
+    try:
+        scene.rest(1, 3)
+        with redis.Redis.from_url(scene.lab.redis.url) as broker:
+            waiting = broker.lrange("celery", 0, -1) * 2
+            scene.rng.shuffle(waiting)
+            if waiting:
+                broker.rpush("celery", *waiting)
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def everything_is_deployed(scene: Scene) -> None:
+    """SIGTERM to all of ours, one after the other, and a start of each; machines and containers go on."""
+    for name in ("scheduler", "worker", "web"):
+        process = scene.lab.processes.pop(name)
+        process.send_signal(signal.SIGTERM)
+        process.wait(40)
+    for name in ("web", "scheduler", "worker"):
+        scene.lab.start(name)
+    for machine in scene.lab.lan.machines:
+        scene.lab.agents.pop(machine.name).terminate()
+        scene.lab.start(f"agent:{machine.name}")
+    scene.within(30, "the portal answers after the deploy", scene.lab.answers)
+
+
+def redis_fails(scene: Scene) -> None:
+    way = scene.rng.choice(("kill", "flush", "freeze"))
+    if way == "kill":
+        scene.lab.redis.kill()
+        scene.rest(0, 6)
+        scene.lab.redis.start()
+    elif way == "flush":
+        with redis.Redis.from_url(scene.lab.redis.url) as client:
+            client.flushall()
+    else:
+        scene.lab.redis.freeze()
+        scene.rest(1, 6)
+        scene.lab.redis.thaw()
+    scene.rest(1, 2)
+
+
+def postgres_fails(scene: Scene) -> None:
+    if scene.rng.random() < 0.5:
+        scene.lab.postgres.stop(signal.SIGQUIT)  # "immediate": as if it had crashed
+    else:
+        scene.lab.postgres.kill()
+    scene.rest(0, 8)
+    scene.lab.postgres.start()
+    scene.within(10, "the portal answers after PostgreSQL is back", scene.lab.answers)
+    scene.rest(1, 2)
+
+
+FAKETIME = "/usr/lib/*-linux-gnu/faketime/libfaketime.so.1"
+JUMPS = ("+3600", "-3600", "+86400", "-86400", "-5")
+
+
+def clocks(scene: Scene) -> Callable[[], None]:
+    """The portal's programs and the first machine's agent take the time from two files from now on, until the end."""
+    library = next(iter(glob.glob(FAKETIME)), None)
+    assert library, "apt-get install libfaketime"
+    machine = scene.lab.lan.machines[0]
+    for name in ("portal", "agent"):
+        set_clock(scene, name, "+0")
+
+    def variables(name: str) -> dict[str, str]:
+        told = {"FAKETIME_TIMESTAMP_FILE": str(clock_file(scene, name)), "FAKETIME_CACHE_DURATION": "1"}
+        return {"LD_PRELOAD": library, "FAKETIME_DONT_FAKE_MONOTONIC": "1", **told}
+
+    def restart() -> None:
+        for name in ("web", "scheduler", "worker", f"agent:{machine.name}"):
+            scene.lab.kill(name)
+            scene.lab.start(name)
+        wait_for("the portal answers", scene.lab.answers)
+
+    before = dict(scene.lab.env)
+    scene.lab.env.update(variables("portal"))
+    scene.lab.agent_env[machine.name] = variables("agent")
+    restart()
+
+    def back() -> None:
+        scene.lab.env.clear()
+        scene.lab.env.update(before)
+        scene.lab.agent_env.pop(machine.name)
+        restart()
+
+    return back
+
+
+def clock_file(scene: Scene, name: str) -> Path:
+    return scene.lab.lan.folder / f"clock-{name}"
+
+
+def set_clock(scene: Scene, name: str, offset: str) -> None:
+    new = clock_file(scene, name).with_suffix(".new")
+    new.write_text(f"{offset}\n")
+    new.rename(clock_file(scene, name))
+
+
+def clock_jumps(scene: Scene) -> None:
+    """The wall clock only, there and back: no machine's sense of how much time has passed."""
+    name, offset = scene.rng.choice(("portal", "agent")), scene.rng.choice(JUMPS)
+    set_clock(scene, name, offset)
+    scene.rest(4, 10)
+    set_clock(scene, name, "+0")
+    scene.rest(3, 6)

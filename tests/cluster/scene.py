@@ -1,0 +1,53 @@
+"""What a fault is, and what it finds: a busy lab, its judge, and a seed."""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.cluster.judge import Judge, Rules
+from tests.cluster.lab import Lab
+from tests.cluster.load import Client
+from tests.cluster.machines import Machine
+from tests.system.product import wait_for
+
+
+@dataclass
+class Scene:
+    lab: Lab
+    judge: Judge
+    client: Client
+    rng: random.Random
+    slow: list[str] = field(default_factory=list)
+    """Bounds that were broken, as sentences."""
+
+    def machine(self) -> Machine:
+        return self.rng.choice(self.lab.lan.machines)
+
+    def rest(self, least: float, most: float) -> None:
+        time.sleep(self.rng.uniform(least, most))
+
+    def within(self, seconds: float, what: str, look: Callable[[], object]) -> None:
+        """A bound of the fault matrix: one that is broken is noted, and waited for three times as long."""
+        began = time.monotonic()
+        wait_for(what, look, 3 * seconds + 10)
+        if (took := time.monotonic() - began) > seconds:
+            self.slow.append(f"{what} after {took:.1f} s, the bound is {seconds:g} s")
+
+
+@dataclass(frozen=True)
+class Fault:
+    key: str
+    title: str
+    inject: Callable[[Scene], None]
+    rules: Rules = Rules()
+    longest_seconds: float = 8.0
+    """Of the jobs meanwhile."""
+    pace_seconds: float = 1.6
+    times: int = 10
+    prepare: Callable[[Scene], Callable[[], None]] | None = None
+    """Before the first and, by what it returns, after the last."""
+    power: bool = False
+    """It takes what a machine had in memory."""
+    short: bool = False
+    """Part of every test run, with few injections."""
