@@ -15,13 +15,13 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from scheduling import registry, wire
 from scheduling.simulate import Result, simulate
-from scheduling.types import Job, Node
+from scheduling.types import Node
 from tests import engine
 from tests.bench import measure
 from tests.bench.measure import Costs, Figures, Held, Lived, Work
@@ -35,6 +35,7 @@ OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
 PAST_EXTRA_SECONDS = 20.0
 """What earlier runs of these programs took beyond their steps, as a lab's past would have it."""
 POLICIES: Mapping[str, Mapping[str, Any]] = {"fifo": {"strict": False}, "elastic_fifo": {}, "srjf": {}}
+DEFAULT = ("fifo", "elastic_fifo")
 PLAIN = """
 import os, pathlib, sys, time
 
@@ -158,11 +159,11 @@ class Compared:
         simulated = {job.id: job for job in self.result.jobs}
         began = min(job.job.submitted_at for job in self.lived)
         for lived in sorted(self.lived, key=lambda lived: lived.job.submitted_at):
-            job, work, here = lived.job, lived.work, simulated[lived.job.id].turnaround or float("inf")
+            job, work, took = lived.job, lived.work, simulated[lived.job.id].turnaround or float("inf")
             ranks = f"{job.min_gpus} to {job.max_gpus}" if work.ring else "1"
             columns = [job.id, "ring" if work.ring else "plain", ranks, f"{work.steps * work.step_seconds:.0f}"]
-            columns += [f"{job.submitted_at - began:.0f}", f"{lived.turnaround:.0f}", f"{here:.0f}"]
-            lines.append(f"| {' | '.join(columns)} | {measure.off(here, lived.turnaround):+.0%} |")
+            columns += [f"{job.submitted_at - began:.0f}", f"{lived.turnaround:.0f}", f"{took:.0f}"]
+            lines.append(f"| {' | '.join(columns)} | {measure.off(took, lived.turnaround):+.0%} |")
         (live, here), errors = self.figures, self.errors
         single = [abs(measure.off(simulated[job.job.id].turnaround or 0.0, job.turnaround)) for job in self.lived]
         resizes = sum(len({round(gpu.since) for gpu in held}) - 1 for job in self.lived for held in job.attempts)
@@ -180,40 +181,57 @@ class Compared:
 
 def main() -> int:
     options = arguments().parse_args()
-    wanted = options.policy or list(POLICIES)
-    if (missing := missing_packages(frozenset({"engine"}))) and (problem := install(missing)):
-        print(f"The bench needs a Docker Engine: {problem}")
-        return 1
-    with engine.docker_engine(), tempfile.TemporaryDirectory(prefix="sl-live-") as folder:
-        for key in ("python", "pytorch-horovod"):
-            engine.job_environment_image(key)
-        jobs = trace(options.minutes)
-        work = sum(job.work.steps * job.work.step_seconds for job in jobs)
-        print(f"{len(jobs)} jobs in {options.minutes:g} minutes on {SLOTS} slots, {work:.0f} s of work", flush=True)
-        with ThreadPoolExecutor(len(wanted)) as pool:
-            runs = [pool.submit(live_through, key, jobs, Path(folder) / key, n) for n, key in enumerate(wanted)]
-            compared = [compare(key, run.result()) for key, run in zip(wanted, runs, strict=True)]
+    if options.again:
+        happened = {key: json.loads((options.again / f"{key}.json").read_text()) for key in options.policy or DEFAULT}
+    else:
+        if (missing := missing_packages(frozenset({"engine"}))) and (problem := install(missing)):
+            print(f"The bench needs a Docker Engine: {problem}")
+            return 1
+        happened = live_all(options.policy or DEFAULT, options.minutes, options.keep)
+    compared = [compare(key, read(content)) for key, content in happened.items()]
     for each in compared:
         print(each.report(), flush=True)
-    if options.keep:
-        options.keep.write_text(json.dumps({each.policy: [kept(job) for job in each.lived] for each in compared}))
     if wrong := [each.policy for each in compared if not each.holds]:
         print(f"\nThe simulator is off by more than {MOST_OFF:.0%} under {' and '.join(wrong)}.")
         return 1
-    print(f"\nThe simulator is within {MOST_OFF:.0%} of the product under {' and '.join(wanted)}.")
+    print(f"\nThe simulator is within {MOST_OFF:.0%} of the product under {' and '.join(happened)}.")
     return 0
 
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.live", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0, help="of the trace (30); less to try it out")
-    parser.add_argument("--policy", action="append", choices=sorted(POLICIES), help="may be repeated (all of them)")
-    parser.add_argument("--keep", type=Path, help="a file for what was measured, as JSON")
+    parser.add_argument("--policy", action="append", choices=list(POLICIES), help="may be repeated (the first two)")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write down what happened, to compare it again")
+    parser.add_argument("--again", type=Path, metavar="FOLDER", help="run nothing: compare what was kept there")
     return parser
 
 
-def live_through(policy: str, jobs: Sequence[Coming], home: Path, number: int) -> list[Lived]:
-    """The trace in a product of its own, from the first submission to the last end. ``number`` is its own, too."""
+def live_all(wanted: Sequence[str], minutes: float, keep: Path | None) -> dict[str, dict[str, Any]]:
+    """The trace under each policy, all at the same time."""
+    with engine.docker_engine(), tempfile.TemporaryDirectory(prefix="sl-live-") as folder:
+        for key in ("python", "pytorch-horovod"):
+            engine.job_environment_image(key)
+        jobs = trace(minutes)
+        work = sum(job.work.steps * job.work.step_seconds for job in jobs)
+        print(f"{len(jobs)} jobs in {minutes:g} minutes on {SLOTS} slots, {work:.0f} s of work", flush=True)
+
+        def run(number: int, key: str) -> dict[str, Any]:
+            happened = live_through(key, jobs, Path(folder) / key, number)
+            if keep:
+                keep.mkdir(parents=True, exist_ok=True)
+                (keep / f"{key}.json").write_text(json.dumps(happened))
+            return happened
+
+        with ThreadPoolExecutor(len(wanted)) as pool:
+            return dict(zip(wanted, pool.map(run, range(len(wanted)), wanted), strict=True))
+
+
+def live_through(policy: str, jobs: Sequence[Coming], home: Path, number: int) -> dict[str, Any]:
+    """The trace in a product of its own (``number`` is its own, too), from the first submission to the last end.
+
+    What its rows and the jobs' logs say, for ``read``.
+    """
     home.mkdir()
     product = Product.make(
         home,
@@ -242,9 +260,10 @@ def live_through(policy: str, jobs: Sequence[Coming], home: Path, number: int) -
         for number in numbers:
             wait_for(f"job {number} is over", lambda: product.job_state(number) in OVER, 3600, every=2.0)  # noqa: B023
             assert product.job_state(number) == "SUCCEEDED", said_by(product, number)[-2000:]
-        texts = {number: log_of(product, number, work.steps) for number, work in numbers.items()}
+        texts = {str(job): log_of(product, job, work.steps) for job, work in numbers.items()}
         facts = product.shell("from tests.bench import live_rows; live_rows.print_facts()")
-    return read(facts, numbers, texts)
+    works = {str(job): asdict(work) for job, work in numbers.items()}
+    return {"rows": json.loads(facts.splitlines()[-1]), "works": works, "texts": texts}
 
 
 def said_by(product: Product, job: int) -> str:
@@ -259,35 +278,21 @@ def log_of(product: Product, job: int, steps: int) -> str:
     return str(wait_for(f"job {job} has said all", lambda: last in (text := said_by(product, job)) and text, 60))
 
 
-def read(facts: str, works: Mapping[int, Work], texts: Mapping[int, str]) -> list[Lived]:
-    rows = json.loads(facts.splitlines()[-1])
+def read(happened: Mapping[str, Any]) -> list[Lived]:
+    rows, works, texts = happened["rows"], happened["works"], happened["texts"]
+    seen = {number: wire.snapshot_from_json(row["first"]) for number, row in rows.items()}
     return [
         Lived(
-            job=job_of(row["job"]),
-            work=works[int(number)],
+            job=first.jobs[0],
+            work=Work(**works[number]),
             ended=row["ended"],
-            first_turn=row["first_turn"],
+            first_turn=first.now,
             attempts=[[Held(*gpu) for gpu in attempt] for attempt in row["attempts"]],
-            stamps=measure.stamps_of(texts[int(number)]),
+            stamps=measure.stamps_of(texts[number]),
         )
         for number, row in rows.items()
+        for first in [seen[number]]
     ]
-
-
-def job_of(content: Mapping[str, Any]) -> Job:
-    snapshot = {"now": 0.0, "nodes": [], "jobs": [content], "limits": [], "state": {}}
-    return wire.snapshot_from_json(snapshot).jobs[0]
-
-
-def kept(lived: Lived) -> dict[str, Any]:
-    return {
-        "work": [lived.work.steps, lived.work.step_seconds, lived.work.ring],
-        "submitted": lived.job.submitted_at,
-        "ended": lived.ended,
-        "first_turn": lived.first_turn,
-        "attempts": [[[gpu.since, gpu.asked_back, gpu.until] for gpu in held] for held in lived.attempts],
-        "stamps": [[stamp.at, stamp.ranks, stamp.begin] for stamp in lived.stamps],
-    }
 
 
 def compare(policy: str, lived: Sequence[Lived]) -> Compared:

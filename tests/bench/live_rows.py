@@ -15,6 +15,7 @@ from portal.control.recording import recorded
 from portal.jobs.models import Allocation, Attempt, Container, Job
 from portal.projects.models import Project
 from scheduling import wire
+from scheduling.types import Snapshot
 
 PAST = "past"
 """Description of the jobs that only seem to have run."""
@@ -49,16 +50,15 @@ def write_past(project: int, specs: Sequence[tuple[Mapping[str, Any], float]]) -
 
 def print_facts() -> None:
     """A line of JSON: each job's rows, and when and how the policy saw it first."""
-    first: dict[str, tuple[float, dict[str, Any]]] = {}
+    first: dict[str, Snapshot] = {}
     for turn in recorded():
-        for job in wire.snapshot_to_json(turn.snapshot)["jobs"]:
-            first.setdefault(job["id"], (turn.snapshot.now, job))
+        for seen in turn.snapshot.jobs:
+            first.setdefault(seen.id, Snapshot(turn.snapshot.now, (), (seen,)))
     facts = {
         job.pk: {
             "ended": _seconds(job.finished_at),
             "attempts": [_held(attempt) for attempt in job.attempts.order_by("number")],
-            "first_turn": first[str(job.pk)][0],
-            "job": first[str(job.pk)][1],
+            "first": wire.snapshot_to_json(first[str(job.pk)]),
         }
         for job in Job.objects.exclude(description=PAST)
     }
