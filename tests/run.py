@@ -77,7 +77,7 @@ PACKAGES = {
         "g++": "g++",
         "cmake": "cmake",
     },
-    "namespaces": {"nsenter": "util-linux", "ip": "iproute2"},
+    "namespaces": {"setpriv": "util-linux", "nsenter": "util-linux", "ip": "iproute2"},
     "chromium": {
         "chromium": "chromium",
         "/usr/share/fonts/truetype/dejavu": "fonts-dejavu-core",

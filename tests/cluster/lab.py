@@ -23,7 +23,7 @@ import httpx
 
 from runners.preparing import cache_home
 from tests.cluster.authority import make_authority
-from tests.cluster.machines import Lan, Machine, Program, cluster
+from tests.cluster.machines import DIE_WITH_US, Lan, Machine, Program, cluster
 from tests.cluster.stores import Postgres, Redis, stores
 from tests.system.product import JOIN_TOKEN, MAKE_ADMIN, PASSWORD, ROOT, Product, wait_for
 
@@ -74,18 +74,17 @@ class Lab(Product):
         argv = {
             "web": ["-m", "daphne", "-v", "0", "-e", where, "portal.asgi:application"],
             "scheduler": ["manage.py", "runscheduler"],
+            "worker": ["-m", "celery", "-A", "portal", "worker", "-c", "1", "-B", "-s", str(self.home / "beat")],
         }
         if kind == "agent":
             self.start_agent(self.machine(which))
-        elif kind in argv:
-            self._spawn(name, argv[kind])
         else:
-            super().start(name)
+            self._spawn(name, argv[kind])
 
     def _spawn(self, name: str, argv: list[str]) -> None:
         with (self.home / f"{name}.out").open("ab") as out:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, *argv],
+                [*DIE_WITH_US, sys.executable, *argv],
                 cwd=ROOT,
                 env=self.env,
                 stdin=subprocess.DEVNULL,

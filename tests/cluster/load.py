@@ -105,12 +105,16 @@ class Client:
                     found[job, stream["attempt"]] = answer.content if answer is not None else b""
         return found
 
-    def closed(self) -> bool:
-        """Whether every log has come to its end."""
-        jobs = [each.job for each in self.asked if each.job is not None]
-        return all(
-            stream["closed"] for job in jobs for stream in self.get(f"jobs/{job}/streams/") or [{"closed": False}]
-        )
+    def unclosed(self) -> list[str]:
+        """Streams of logs that may still grow, and jobs of which nothing can be learnt now."""
+        found: list[str] = []
+        for job in (each.job for each in self.asked if each.job is not None):
+            streams = self.get(f"jobs/{job}/streams/")
+            if streams is None:
+                found.append(f"job {job}: no answer")
+            else:
+                found += [f"job {job}: {each['label']}" for each in streams if not each["closed"]]
+        return found
 
 
 class Load(threading.Thread):

@@ -46,6 +46,10 @@ sys.stdin.buffer.read()
 CGROUPS = Path("/sys/fs/cgroup")
 
 
+DIE_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+"""What to put before a command that runs on this host: the kernel kills it when the thread that started it is gone."""
+
+
 def must(*argv: str | Path, seconds: float = 60) -> str:
     """What a program prints; AssertionError with its complaint when it fails."""
     done = subprocess.run(argv, capture_output=True, text=True, timeout=seconds, check=False)

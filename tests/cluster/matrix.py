@@ -91,9 +91,9 @@ def carry_out(on: Stage, fault: Fault, seed: int, times: int) -> Row:
     finals = client.finals(DRAIN_SECONDS)
     try:
         wait_for("the last process ends", lambda: not on.judge.living(), 60)
-        wait_for("all logs are closed", client.closed, 60, every=0.5)
+        wait_for("all logs are closed", lambda: not client.unclosed(), 60, every=0.5)
     except AssertionError as error:
-        row.complaints.append(str(error))
+        row.complaints.append(f"{error}: {[run.job for run in on.judge.living()]} {client.unclosed()}")
     runs = on.judge.seen()[before:]
     lost = [machine.name for machine in on.lab.lan.machines] if fault.power else []
     row.complaints += judged(client.asked, runs, finals, client.logs(), fault.rules, lost)

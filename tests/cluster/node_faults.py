@@ -221,7 +221,7 @@ def small_disk(scene: Scene) -> Callable[[], None]:
     def back() -> None:
         """Once nothing of what it did there is needed: its logs are on that disk."""
         wait_for("the small disk is no longer needed", lambda: not scene.client.open_jobs(), 180, every=0.5)
-        wait_for("all logs are closed", scene.client.closed, 60, every=0.5)
+        wait_for("all logs are closed", lambda: not scene.client.unclosed(), 60, every=0.5)
         scene.lab.agent_env.pop(machine.name)
         scene.lab.kill(f"agent:{machine.name}")
         scene.lab.start(f"agent:{machine.name}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psycopg2
 
+from tests.cluster.machines import DIE_WITH_US
 from tests.servers import free_port, postgres_bin, unprivileged, wait_for_port
 
 
@@ -33,7 +34,12 @@ class Store:
     def start(self) -> None:
         quiet = subprocess.DEVNULL
         self.process = subprocess.Popen(  # type: ignore[call-overload]
-            self.argv(), cwd=self.folder, stdout=quiet, stderr=quiet, start_new_session=True, **self.who()
+            [*DIE_WITH_US, *self.argv()],
+            cwd=self.folder,
+            stdout=quiet,
+            stderr=quiet,
+            start_new_session=True,
+            **self.who(),
         )
         assert self.process is not None
         wait_for_port(self.port, self.process)
