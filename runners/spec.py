@@ -30,6 +30,11 @@ class Ring:
     address: str = ""
     """This container's own address in it."""
 
+    @property
+    def moves(self) -> bool:
+        """On several nodes, an elastic ring outlives its driver: another one takes over."""
+        return bool(self.subnet)
+
 
 @dataclass(frozen=True, slots=True)
 class Resources:

@@ -11,11 +11,17 @@ class Discovery:
     def __init__(self, wanted: Callable[[], tuple[Host, ...]], present: Callable[[], dict[str, int]]) -> None:
         self._wanted = wanted
         self._present = present
+        self.only: frozenset[str] | None = None
+        """While a ring is taken over: the hosts whose ranks form it. None: all."""
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
         """A fresh answer each time: Horovod keeps the last one to compare."""
         present = self._present()
-        return {host.name: min(host.slots, present[host.name]) for host in self._wanted() if host.name in present}
+        return {
+            host.name: min(host.slots, present[host.name])
+            for host in self._wanted()
+            if host.name in present and (self.only is None or host.name in self.only)
+        }
 
 
 def in_order(available: Iterable[str], before: Iterable[str]) -> list[str]:

@@ -29,6 +29,8 @@ from runners.launch.supervisor import TURN_SECONDS, carry_out, sentence_of
 from runners.launch.work import Verdict
 from runners.spec import Ring, RunSpec
 
+NUMBERS_EACH = 1_000_000
+"""Of runs and news, for each driver of an attempt, by the index of its container: a later one's are higher."""
 SETTLE_SECONDS = 20.0
 """An elastic ring that could start waits this long for the rest of its hosts: starting together saves a resize."""
 EARLY_SECONDS = 30.0
@@ -46,9 +48,13 @@ class Driver:
         self.scribe = scribe
         self.wakeup = Wakeup()
         self.fence = Fence.from_env(places.control / "lease", os.environ)
-        self.hosts = Hosts()
-        self.news = News()
+        first = NUMBERS_EACH * int(spec.name.rpartition("-")[2])
+        self.hosts = Hosts(first=first)
+        self.news = News(first)
         self.routes = Routes(poll=self.hosts.poll, exited=self.hosts.exited, news=self.news.read)
+        self._ring_there = threading.Event()
+        if spec.elastic:
+            self.routes.place = self._place_later
         self.outcome: Verdict | None = None
         self._known: set[str] = set()
         """Hosts that control.json has named; a supervisor may come before its name does."""
@@ -77,9 +83,17 @@ class Driver:
         if verdict.detail:
             self.scribe.say(verdict.detail)
         self._tell_status("stopping")
-        self.hosts.end(verdict.code, verdict.detail)
+        if not self._goes_on(verdict):
+            self.hosts.end(verdict.code, verdict.detail)
         server.shutdown()
         return verdict
+
+    def _goes_on(self, verdict: Verdict) -> bool:
+        """The ring outlives a driver whose node is emptied or cut off: another driver takes over."""
+        if not (self.spec.elastic and self.ring.moves):
+            return False
+        drained = self.control.stop is not None and self.control.stop.reason == "drained"
+        return verdict.reason == "fenced" or (verdict.reason == "stopped" and drained)
 
     def _stop(self, arrived: set[int]) -> Verdict | None:
         if self.fence.expired():
@@ -89,6 +103,11 @@ class Driver:
         if arrived & {signal.SIGTERM, signal.SIGINT}:
             return Verdict(1, "stopped", sentence_of("stopped"))
         return None
+
+    def _place_later(self, host: str, slot: int, request: str) -> str:
+        """A rank of a ring that is being taken over may ask before all hosts have come."""
+        self._ring_there.wait()
+        return self.routes.place(host, slot, request)
 
     # The ring, in a thread of its own
 
@@ -135,8 +154,11 @@ class Driver:
         from runners.launch.elastic import ElasticRing, run_elastic  # needs Horovod, which takes a moment
 
         discovery = Discovery(lambda: self.control.hosts, self.hosts.present)
+        if found := self.hosts.found():
+            self.scribe.say(f"Taking over a ring on {', '.join(sorted(found))}")
         ring = ElasticRing(self.hosts, self.routes.store, self.news, discovery, self.ring, self._tell_ring)
         self.routes.place = ring.place
+        self._ring_there.set()
         self._blacklisted = ring.is_blacklisted
         code, sentence = run_elastic(ring)
         return Verdict(code, self._reason(code), sentence)

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from horovod.runner.elastic import driver as horovod_driver
@@ -24,6 +25,7 @@ from runners.spec import Ring
 ELASTIC_SECONDS = 120
 """How long a ring that has lost too many ranks waits for new hosts (HOROVOD_ELASTIC_TIMEOUT)."""
 REPEAT_SECONDS = 3.0
+NO_PLACE = "-1,-1,-1,-1,-1,-1"
 STOP_SECONDS = 20.0
 """For a rank that was told to end. Its supervisor kills it before that."""
 
@@ -50,6 +52,15 @@ class Rendezvous:
         """The server is ours and outlives this ring: supervisors still have to hear how it ended."""
 
 
+@dataclass
+class _Answer:
+    """To a rank that asked for its place."""
+
+    request: str
+    text: str = NO_PLACE
+    ready: threading.Event = field(default_factory=threading.Event)
+
+
 class ElasticRing(horovod_driver.ElasticDriver):
     def __init__(
         self, hosts: Hosts, store: Store, news: News, discovery: Discovery, ring: Ring, formed: Callable[[int], None]
@@ -59,16 +70,55 @@ class ElasticRing(horovod_driver.ElasticDriver):
         self.min_ranks = ring.min_ranks
         self._hosts = hosts
         self._news = news
+        self._discovery = discovery
+        self._started = threading.Event()
+        self._answers: dict[tuple[str, int], _Answer] = {}
+        self._answers_lock = threading.Lock()
         rendezvous = Rendezvous(store, news, hosts, formed)
         super().__init__(rendezvous, discovery, ring.min_ranks, ring.max_ranks, timeout=ELASTIC_SECONDS)
 
     def get_worker_client(self, slot_info: Any) -> Any:
         return self._news.box(slot_info.hostname, slot_info.local_rank)
 
-    def place(self, host: str, slot: int) -> str:
-        """A rank has come to form a ring: waits for the others, then says which rank it is now, -1 for none."""
-        self.record_ready(host, slot)
-        return str(self.get_slot_info(host, slot).to_response_string())
+    def begin(self) -> None:
+        """Starts the first ranks, or takes over those that an earlier driver has started.
+
+        A ring that is taken over goes on undisturbed. Hosts that are not part of it come in when it forms anew.
+        """
+        found = self._hosts.found()
+        if not found:
+            self.start(self.min_ranks, self.create_worker)
+        else:
+            self._discovery.only = frozenset(found)
+            self._min_num_proc = min(
+                self.min_ranks, sum(found.values())
+            )  # it may have lost more than it can do without
+            self.start(self._min_num_proc, self.create_worker)
+            self._min_num_proc = self.min_ranks
+            self._discovery.only = None
+        self._started.set()
+
+    def place(self, host: str, slot: int, request: str) -> str:
+        """A rank has come to form a ring: waits for the others, then says which rank it is now, -1 for none.
+
+        A request that is repeated because its answer did not arrive is not counted again.
+        """
+        self._started.wait()
+        with self._answers_lock:
+            answer = self._answers.get((host, slot))
+            repeated = answer is not None and bool(request) and answer.request == request
+            if answer is None or not repeated:
+                answer = self._answers[host, slot] = _Answer(request)
+        if repeated:
+            answer.ready.wait()
+            return answer.text
+        try:
+            if self.has_rank_assignment(host, slot):
+                self.record_ready(host, slot)
+            answer.text = str(self.get_slot_info(host, slot).to_response_string())
+        finally:
+            answer.ready.set()
+        return answer.text
 
     def resume(self) -> None:
         try:
@@ -79,7 +129,8 @@ class ElasticRing(horovod_driver.ElasticDriver):
 
     def create_worker(self, slot_info: Any, events: list[threading.Event]) -> tuple[int, float]:
         """Runs in a thread for each rank, from its start to its end."""
-        run = self._hosts.start(slot_info.hostname, slot_info.local_rank, slot_info.rank, slot_env(slot_info))
+        place = (slot_info.hostname, slot_info.local_rank)
+        run = self._hosts.take_over(*place) or self._hosts.start(*place, slot_info.rank, slot_env(slot_info))
         while not run.ended.wait(0.5):
             if any(event.is_set() for event in events):
                 self._hosts.stop(run)
@@ -103,7 +154,7 @@ class ElasticRing(horovod_driver.ElasticDriver):
 def run_elastic(ring: ElasticRing) -> tuple[int, str]:
     """Runs the ring from its first ranks to its end. Returns an exit code, 0 for success, and a sentence."""
     threading.Thread(target=ring.repeat_news, name="repeat news", daemon=True).start()
-    ring.start(ring.min_ranks, ring.create_worker)
+    ring.begin()
     results = ring.get_results()
     ring.stop()
     ended = sorted(results.worker_results.items(), key=lambda item: item[1][1])

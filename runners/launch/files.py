@@ -95,6 +95,8 @@ class Control:
         self.folder = folder
         self.stop: Stop | None = None
         self.hosts: tuple[Host, ...] = ()
+        self.driver = ""
+        """Where the ring's driver is now; empty: where the description says."""
 
     def spec(self) -> RunSpec:
         """Raises OSError or ValueError with a sentence when job.json is absent or is not a RunSpec."""
@@ -109,10 +111,12 @@ class Control:
         try:
             value = json.loads(data or b"{}")
             stop, hosts = _stop(value.get("stop")), _hosts(value.get("hosts", []))
+            driver = _driver(value.get("driver"))
         except (TypeError, KeyError, ValueError, AttributeError, OverflowError, RecursionError):
             return
         self.stop = stop or self.stop  # a stop is never taken back
         self.hosts = hosts
+        self.driver = driver
 
 
 def _stop(value: Any) -> Stop | None:
@@ -121,6 +125,12 @@ def _stop(value: Any) -> Stop | None:
     grace = float(value.get("grace_seconds", 10))
     grace = min(max(grace, 0.0), MAX_GRACE_SECONDS) if math.isfinite(grace) else MAX_GRACE_SECONDS
     return Stop(str(value.get("reason", "")) or "stopped", grace)
+
+
+def _driver(value: Any) -> str:
+    if value and not (isinstance(value, str) and HOSTNAME.match(value)):
+        raise ValueError("a driver's address")
+    return value or ""
 
 
 def _hosts(value: Any) -> tuple[Host, ...]:

@@ -1,14 +1,21 @@
 """Signs what ranks ask the driver. Horovod's C++ client cannot, so it talks to us on the container's loopback."""
 
 import http.client
+import socket
 import threading
+import time
+import uuid
+from collections.abc import Callable
 
 from runners.launch import signing
-from runners.launch.rendezvous import BoundedHandler, RefusedError, Server, allowed_to_ranks, split_path
+from runners.launch.rendezvous import RANK_AND_SIZE, BoundedHandler, RefusedError, Server, allowed_to_ranks, split_path
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 3600.0
 """``rank_and_size`` answers when the last rank of the ring has come to the barrier."""
+MOVING_SECONDS = 240.0
+"""So long may a ring be without a driver, when the driver's node was lost: until the loss is sure, and another is up."""
+RETRY_SECONDS = 0.5
 
 
 def call(host: str, port: int, secret: str, method: str, path: str, body: bytes, seconds: float) -> tuple[int, bytes]:
@@ -16,6 +23,7 @@ def call(host: str, port: int, secret: str, method: str, path: str, body: bytes,
     connection = http.client.HTTPConnection(host, port, timeout=min(seconds, CONNECT_SECONDS))
     try:
         connection.connect()
+        _notice_silence(connection.sock)
         connection.sock.settimeout(seconds)
         headers = {signing.HEADER: signing.sign(secret, method, path, body)}
         connection.request(method, path, body=body or None, headers=headers)
@@ -25,17 +33,36 @@ def call(host: str, port: int, secret: str, method: str, path: str, body: bytes,
         connection.close()
 
 
-def forward(driver_host: str, driver_port: int, secret: str) -> Server:
-    """Listens on a free port of the loopback; ``server_port`` says which."""
+def _notice_silence(connection: socket.socket) -> None:
+    """A driver whose node has gone says nothing any more: known within half a minute, however long its answer may take."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+
+
+def forward(driver: Callable[[], str], port: int, secret: str, moving: bool = False) -> Server:
+    """Listens on a free port of the loopback; ``server_port`` says which. ``driver`` tells where the driver is now.
+
+    When the driver may be ``moving``, a rank that asks for its place is held until one answers: Horovod itself would
+    give up. Such a request carries a number, so that the driver does not count a repeated one twice.
+    """
 
     class Handler(BoundedHandler):
         def reply(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-            if not allowed_to_ranks(method, *split_path(path)):
+            scope, key = split_path(path)
+            if not allowed_to_ranks(method, scope, key):
                 raise RefusedError(403, "no such scope or key")
-            try:
-                return call(driver_host, driver_port, secret, method, path, body, ANSWER_SECONDS)
-            except (OSError, http.client.HTTPException) as error:
-                raise RefusedError(502, "the driver does not answer") from error
+            placing = scope == RANK_AND_SIZE
+            until = time.monotonic() + (MOVING_SECONDS if placing and moving else 0)
+            path = f"{path}:{uuid.uuid4().hex}" if placing and key.count(":") == 1 else path
+            while True:
+                try:
+                    return call(driver(), port, secret, method, path, body, ANSWER_SECONDS)
+                except (OSError, http.client.HTTPException) as error:
+                    if time.monotonic() > until:
+                        raise RefusedError(502, "the driver does not answer") from error
+                    time.sleep(RETRY_SECONDS)
 
     server = Server(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, name="forwarder", daemon=True).start()

@@ -5,6 +5,7 @@ Supervisors dial in and ask; each answer holds all commands they have not seen y
 
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,11 +47,18 @@ class _Host:
     asking: int = 0
     """Requests of this host that are waiting for a command right now."""
     leaving: bool = False
+    found: dict[int, Run] = field(default_factory=dict)
+    """Ranks by slot that a driver before this one has started, and this one not yet taken over."""
 
 
 class Hosts:
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    """``first``: above all numbers of runs that drivers before this one gave."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, first: int = 0) -> None:
         self._clock = clock
+        self._first = first
+        self._last = first
+        self._driver = uuid.uuid4().hex
         self._hosts: dict[str, _Host] = {}
         self._runs: dict[int, Run] = {}
         self._changed = threading.Condition()
@@ -64,12 +72,16 @@ class Hosts:
             raise RefusedError(400, "host and boot are needed")
         if not (isinstance(slots, int) and 0 < slots <= MAX_SLOTS and isinstance(seen, int) and seen >= 0):
             raise RefusedError(400, "slots and seen are needed")
+        found = _found(message.get("runs", []))
+        if message.get("driver", self._driver) != self._driver:
+            seen = 0  # it counts another driver's commands
         until = self._clock() + POLL_SECONDS
         with self._changed:
             host = self._hosts.get(name)
             if host is None or host.boot != boot:
                 self._lose(name)
                 host = self._hosts[name] = _Host(slots, boot, self._clock())
+                self._find(name, host, found)
             host.asking += 1
             self._changed.notify_all()
             try:
@@ -80,7 +92,7 @@ class Hosts:
                 host.heard_at = self._clock()
                 host.delivered = max(host.delivered, seen + len(host.commands[seen:]))
                 self._changed.notify_all()
-        return {"commands": new}
+        return {"commands": new, "driver": self._driver}
 
     def exited(self, message: dict[str, Any]) -> dict[str, Any]:
         number, code, ending = message.get("run"), message.get("code"), message.get("ending", "")
@@ -107,12 +119,23 @@ class Hosts:
 
     def start(self, host: str, slot: int, rank: int, env: dict[str, str]) -> Run:
         with self._changed:
-            run = Run(len(self._runs) + 1, host, slot, rank)
+            self._last += 1
+            run = Run(self._last, host, slot, rank)
             self._runs[run.number] = run
             command = {"do": "start", "run": run.number, "slot": slot, "label": f"rank {rank}", "env": env}
             if not self._tell(host, command):
                 self._end(run, LOST_CODE)
             return run
+
+    def found(self) -> dict[str, int]:
+        """Hosts with a rank of an earlier driver in each of their slots, and how many."""
+        with self._changed:
+            return {name: host.slots for name, host in self._hosts.items() if len(host.found) == host.slots}
+
+    def take_over(self, host: str, slot: int) -> Run | None:
+        """The rank that an earlier driver has started there, if there is one; once."""
+        with self._changed:
+            return self._hosts[host].found.pop(slot, None) if host in self._hosts else None
 
     def stop(self, run: Run) -> None:
         """Its supervisor ends it: SIGTERM, then SIGKILL."""
@@ -167,6 +190,13 @@ class Hosts:
         self._changed.notify_all()
         return True
 
+    def _find(self, name: str, host: _Host, found: list[tuple[int, int, int | None]]) -> None:
+        for number, slot, code in found:
+            if number <= self._first and slot < host.slots:
+                run = self._runs[number] = host.found[slot] = Run(number, name, slot, rank=-1)
+                if code is not None:
+                    self._end(run, code)
+
     def _lose(self, name: str) -> None:
         for run in self._runs.values():
             if run.host == name:
@@ -177,3 +207,20 @@ class Hosts:
             run.code, run.ended_at = code, self._clock()
             run.ended.set()
             self._changed.notify_all()
+
+
+def _found(entries: Any) -> list[tuple[int, int, int | None]]:
+    """(run, slot, exit code) of the ranks that a supervisor says it has. Refuses what is not that."""
+    if not (isinstance(entries, list) and len(entries) <= MAX_SLOTS):
+        raise RefusedError(400, "runs must be a list")
+    found = []
+    for entry in entries:
+        number, slot, code = (
+            (entry.get(key) for key in ("run", "slot", "code")) if isinstance(entry, dict) else [""] * 3
+        )
+        if not (isinstance(number, int) and isinstance(slot, int) and 0 <= slot < MAX_SLOTS):
+            raise RefusedError(400, "run and slot are needed")
+        if not (code is None or isinstance(code, int)):
+            raise RefusedError(400, "a code is a number")
+        found.append((number, slot, code))
+    return found

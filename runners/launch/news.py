@@ -10,17 +10,15 @@ NEWS_SECONDS = 20.0
 class Mailbox:
     """One rank's. Stands where Horovod's driver expects a client of the rank's notification service."""
 
-    def __init__(self, changed: threading.Condition) -> None:
+    def __init__(self, changed: threading.Condition, first: int) -> None:
         self._changed = changed
-        self._number = 0
-        self._timestamp = 0
+        self._number = first
         self._result = 0
-        self._forgotten = 0
+        self._forgotten = first
 
-    def notify_hosts_updated(self, timestamp: int, result: int) -> None:
+    def notify_hosts_updated(self, _timestamp: int, result: int) -> None:
         with self._changed:
             self._number += 1
-            self._timestamp = timestamp
             self._result = int(result)
             self._changed.notify_all()
 
@@ -37,17 +35,21 @@ class Mailbox:
                 if left <= 0:
                     return {"seen": seen, "timestamp": 0, "result": 0}
                 self._changed.wait(left)
-            return {"seen": self._number, "timestamp": self._timestamp, "result": self._result}
+            # To Horovod a timestamp only has to be above the last one. Clocks of two drivers may differ, numbers do not.
+            return {"seen": self._number, "timestamp": self._number, "result": self._result}
 
 
 class News:
-    def __init__(self) -> None:
+    """``first``: above all numbers that drivers before this one gave."""
+
+    def __init__(self, first: int = 0) -> None:
+        self._first = first
         self._changed = threading.Condition()
         self._boxes: dict[tuple[str, int], Mailbox] = {}
 
     def box(self, host: str, slot: int) -> Mailbox:
         with self._changed:
-            return self._boxes.setdefault((host, slot), Mailbox(self._changed))
+            return self._boxes.setdefault((host, slot), Mailbox(self._changed, self._first))
 
     def forget(self) -> None:
         with self._changed:

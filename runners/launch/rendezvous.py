@@ -5,7 +5,7 @@ must carry the attempt's signature, only known scopes and keys exist, bodies are
 or JSON. Nothing here can unpickle.
 
     GET PUT DELETE  /global/<rank>  /local_<host>/<rank>  /cross_<n>/<rank>   Gloo's store
-    GET             /rank_and_size/<host>:<slot>              elastic: a rank's new place; waits for the others
+    GET             /rank_and_size/<host>:<slot>[:<request>]  elastic: a rank's new place; waits for the others
     GET             /hosts_updated/<host>:<slot>:<seen>       elastic: waits for news about hosts, JSON
     POST            /ring/poll, /ring/exit                    supervisors, JSON
 
@@ -31,7 +31,7 @@ SOCKET_SECONDS = 30.0
 _NAME = r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}"
 STORE_SCOPE = re.compile(rf"(global|local_{_NAME}|cross_\d{{1,6}})(_process_set_hash_[0-9a-f]{{1,16}})?\Z")
 STORE_KEY = re.compile(r"(rank_)?\d{1,6}\Z")
-SLOT_KEY = re.compile(rf"({_NAME}):(\d{{1,6}})\Z")
+SLOT_KEY = re.compile(rf"({_NAME}):(\d{{1,6}})(:[0-9a-f]{{1,32}})?\Z")
 NEWS_KEY = re.compile(rf"({_NAME}):(\d{{1,6}}):(\d{{1,12}})\Z")
 RANK_AND_SIZE = "rank_and_size"
 HOSTS_UPDATED = "hosts_updated"
@@ -97,7 +97,7 @@ class Store:
             self._size = 0
 
 
-def _no_places(_host: str, _slot: int) -> str:
+def _no_places(_host: str, _slot: int, _request: str) -> str:
     raise RefusedError(404, "this ring does not change")
 
 
@@ -114,8 +114,8 @@ class Routes:
     """Who answers what. All may be called from many threads at once, and may wait."""
 
     store: Store = field(default_factory=Store)
-    place: Callable[[str, int], str] = _no_places
-    """(host, slot) -> "rank,size,local rank,local size,cross rank,cross size" """
+    place: Callable[[str, int, str], str] = _no_places
+    """(host, slot, number of the request) -> "rank,size,local rank,local size,cross rank,cross size" """
     news: Callable[[str, int, int], dict[str, Any]] = _no_news
     poll: Callable[[dict[str, Any]], dict[str, Any]] = _no_channel
     exited: Callable[[dict[str, Any]], dict[str, Any]] = _no_channel
@@ -131,8 +131,8 @@ class Routes:
         if not allowed_to_ranks(method, scope, key):
             raise RefusedError(403, "no such scope or key")
         if scope == RANK_AND_SIZE:
-            host, slot = key.rsplit(":", 1)
-            return self.place(host, int(slot)).encode()
+            host, slot, request = [*key.split(":"), ""][:3]
+            return self.place(host, int(slot), request).encode()
         if scope == HOSTS_UPDATED:
             host, slot, seen = key.rsplit(":", 2)
             return json.dumps(self.news(host, int(slot), int(seen))).encode()

@@ -17,13 +17,21 @@ RETRY_SECONDS = 0.5
 
 
 class RingClient:
-    """``commands`` fills up as they come, each once and in order; ``woken`` is called for each."""
+    """``commands`` fills up as they come, each once and in order; ``woken`` is called for each.
 
-    def __init__(self, ring: Ring, host: str, slots: int, woken: Callable[[], None]) -> None:
+    ``driver`` tells where the driver is now. Another one than before is told of the ranks that run here (``runs``).
+    """
+
+    def __init__(
+        self, ring: Ring, host: str, slots: int, woken: Callable[[], None], driver: Callable[[], str] | None = None
+    ) -> None:
         self.commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.heard_at: float | None = None
         """When the driver last answered, on the monotonic clock; None: never yet."""
+        self.runs: tuple[dict[str, Any], ...] = ()
+        """The last one of each slot: {"run", "slot", "code"}, the code None while it runs."""
         self._ring = ring
+        self._driver = driver or (lambda: ring.driver_host)
         self._message = {"host": host, "slots": slots, "boot": uuid.uuid4().hex}
         self._woken = woken
         self._exits: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -41,9 +49,13 @@ class RingClient:
         self._ended.set()
 
     def _ask(self) -> None:
-        seen = 0
+        seen, driver = 0, ""
         while not self._ended.is_set():
-            answer = self._call("/ring/poll", {**self._message, "seen": seen})
+            answer = self._call(
+                "/ring/poll", {**self._message, "seen": seen, "driver": driver, "runs": list(self.runs)}
+            )
+            if answer and answer.get("driver", driver) != driver:
+                seen, driver = 0, str(answer["driver"])
             commands = answer.get("commands", []) if answer else []
             for command in commands:
                 seen = max(seen, int(command["number"]))
@@ -63,7 +75,7 @@ class RingClient:
         ring = self._ring
         try:
             body = json.dumps(message).encode()
-            status, answer = call(ring.driver_host, ring.port, ring.secret, "POST", path, body, POLL_SECONDS + 10)
+            status, answer = call(self._driver(), ring.port, ring.secret, "POST", path, body, POLL_SECONDS + 10)
             value = json.loads(answer) if status == 200 else None
         except (OSError, http.client.HTTPException, ValueError):
             return None

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from runners.launch import network
-from runners.launch.forwarder import forward
+from runners.launch.forwarder import MOVING_SECONDS, forward
 from runners.launch.processes import Exit, Wakeup
 from runners.launch.ranks import horovod_env
 from runners.launch.rendezvous import Server
@@ -27,7 +27,8 @@ class RingWork:
     def __init__(self, desk: Desk, ring: Ring, wakeup: Wakeup) -> None:
         self.desk = desk
         self.ring = ring
-        self.client = RingClient(ring, desk.spec.hostname, desk.spec.slots, wakeup.ring)
+        self.client = RingClient(ring, desk.spec.hostname, desk.spec.slots, wakeup.ring, self._driver)
+        self._patience = MOVING_SECONDS if ring.moves and desk.spec.elastic else DRIVER_SILENT_SECONDS
         self._forwarder: Server | None = None
         self._interface = ""
         self._runs: dict[str, int] = {}
@@ -38,9 +39,13 @@ class RingWork:
         self._began_at = time.monotonic()
 
     def begin(self) -> None:
-        self._forwarder = forward(self.ring.driver_host, self.ring.port, self.ring.secret)
+        moving = self.ring.moves and self.desk.spec.elastic
+        self._forwarder = forward(self._driver, self.ring.port, self.ring.secret, moving)
         self.desk.scribe.say("Waiting for the other hosts")
         self.client.begin()
+
+    def _driver(self) -> str:
+        return self.desk.control.driver or self.ring.driver_host
 
     def turn(self) -> None:
         while True:
@@ -63,7 +68,13 @@ class RingWork:
             self.desk.scribe.say(f"The rank in slot {exit.key} has left the ring")
         else:
             self.desk.scribe.say(f"The rank in slot {exit.key} ended with exit code {exit.code}")
+        self._note(int(exit.key), run, exit.code)
         self.client.exited(run, exit.code, self.desk.ending)
+
+    def _note(self, slot: int, run: int, code: int | None) -> None:
+        """For a driver that takes over from this one."""
+        others = [entry for entry in self.client.runs if entry["slot"] != slot]
+        self.client.runs = (*others, {"run": run, "slot": slot, "code": code})
 
     def verdict(self) -> Verdict | None:
         if self._failed:
@@ -90,8 +101,8 @@ class RingWork:
         heard_at = self.client.heard_at
         if heard_at is None and now - self._began_at > FORM_SECONDS:
             self._fail(f"The driver of this ring did not answer within {FORM_SECONDS:.0f} seconds")
-        elif heard_at is not None and now - heard_at > DRIVER_SILENT_SECONDS:
-            self._fail(f"The driver of this ring has not answered for {DRIVER_SILENT_SECONDS:.0f} seconds")
+        elif heard_at is not None and now - heard_at > self._patience:
+            self._fail(f"The driver of this ring has not answered for {self._patience:.0f} seconds")
 
     def _fail(self, sentence: str) -> None:
         self.desk.scribe.say(sentence)
@@ -136,6 +147,7 @@ class RingWork:
             self.client.exited(run, failed)
             return
         self._runs[key] = run
+        self._note(slot, run, None)
         self.phase = "running"
 
     def _find_interface(self) -> bool:
@@ -143,7 +155,7 @@ class RingWork:
             self._fail("This host's own name has no address, which Gloo needs: add it to /etc/hosts on the node")
             return False
         try:
-            self._interface = network.interface_of(network.own_address_towards(self.ring.driver_host, self.ring.port))
+            self._interface = network.interface_of(network.own_address_towards(self._driver(), self.ring.port))
         except OSError as error:
             self._fail(f"No network interface leads to the driver: {error}")
             return False

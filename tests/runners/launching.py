@@ -39,11 +39,14 @@ class Container:
         beside.write_text(content)
         beside.replace(self.control / name)
 
-    def tell(self, stop: dict[str, Any] | None = None, hosts: list[tuple[str, int]] = ()) -> None:  # type: ignore[assignment]
-        self.write(
-            "control.json",
-            json.dumps({"stop": stop, "hosts": [{"name": name, "slots": slots} for name, slots in hosts]}),
-        )
+    def tell(
+        self,
+        stop: dict[str, Any] | None = None,
+        hosts: list[tuple[str, int]] = (),  # type: ignore[assignment]
+        driver: str | None = None,
+    ) -> None:
+        hosts_told = [{"name": name, "slots": slots} for name, slots in hosts]
+        self.write("control.json", json.dumps({"stop": stop, "hosts": hosts_told, "driver": driver}))
 
     def start(self, renew: bool = True, **env: str) -> "Container":
         module = "runners.launch.driver" if self.spec.role == "driver" else "runners.launch.supervisor"

@@ -12,6 +12,7 @@ from runners.launch.discovery import Discovery, in_order
 from runners.launch.files import Host
 from runners.launch.hosts import LOST_CODE, SILENT_SECONDS, Hosts
 from runners.launch.news import News
+from runners.launch.rendezvous import RefusedError
 from runners.launch.slots import assign
 
 
@@ -34,12 +35,12 @@ def hello(name: str, seen: int = 0, boot: str = "b", slots: int = 1) -> dict[str
 
 def test_a_command_is_repeated_until_it_was_seen() -> None:
     hosts = Hosts()
-    assert hosts.poll(hello("h0")) == {"commands": []}
+    assert hosts.poll(hello("h0"))["commands"] == []
     run = hosts.start("h0", 0, 0, {"HOROVOD_RANK": "0"})
     first = hosts.poll(hello("h0"))["commands"]
     assert hosts.poll(hello("h0"))["commands"] == first  # the first answer may have been lost
     assert (first[0]["do"], first[0]["run"], first[0]["label"]) == ("start", run.number, "rank 0")
-    assert hosts.poll(hello("h0", seen=first[0]["number"])) == {"commands": []}
+    assert hosts.poll(hello("h0", seen=first[0]["number"]))["commands"] == []
 
 
 def test_an_exit_may_be_reported_twice_and_the_first_counts() -> None:
@@ -72,7 +73,7 @@ def test_a_supervisor_that_started_anew_has_lost_its_ranks() -> None:
     hosts = Hosts()
     hosts.poll(hello("h0", boot="first"))
     run = hosts.start("h0", 0, 0, {})
-    assert hosts.poll(hello("h0", boot="second")) == {"commands": []}
+    assert hosts.poll(hello("h0", boot="second"))["commands"] == []
     assert (run.ended.is_set(), run.code) == (True, LOST_CODE)
 
 
@@ -128,7 +129,7 @@ def test_news_waits_for_a_rank_that_asks_late() -> None:
     news = News()
     news.box("h0", 0).notify_hosts_updated(1234, 2)
     answer = news.read("h0", 0, 0)
-    assert answer == {"seen": 1, "timestamp": 1234, "result": 2}
+    assert answer == {"seen": 1, "timestamp": 1, "result": 2}
     assert news.read("h0", 0, 1) == {"seen": 1, "timestamp": 0, "result": 0}
 
 
@@ -138,7 +139,7 @@ def test_a_new_ring_makes_older_news_no_news() -> None:
     news.forget()
     assert news.read("h0", 0, 0)["timestamp"] == 0
     news.box("h0", 0).notify_hosts_updated(1240, 1)
-    assert news.read("h0", 0, 0) == {"seen": 2, "timestamp": 1240, "result": 1}
+    assert news.read("h0", 0, 0) == {"seen": 2, "timestamp": 2, "result": 1}
 
 
 def test_news_reaches_a_rank_that_is_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,5 +147,55 @@ def test_news_reaches_a_rank_that_is_waiting(monkeypatch: pytest.MonkeyPatch) ->
     news = News()
     threading.Timer(0.1, lambda: news.box("h0", 0).notify_hosts_updated(7, 1)).start()
     began = time.monotonic()
-    assert news.read("h0", 0, 0)["timestamp"] == 7
+    assert news.read("h0", 0, 0)["result"] == 1
     assert time.monotonic() - began < 5
+
+
+# Another driver takes over
+
+RUNS = [{"run": 1, "slot": 0, "code": None}, {"run": 2, "slot": 1, "code": 134}]
+
+
+def test_a_later_driver_takes_over_the_ranks_that_a_host_has() -> None:
+    hosts = Hosts(first=1000)
+    answer = hosts.poll(hello("h1", seen=7, slots=2) | {"driver": "the one before", "runs": RUNS})
+    assert answer["commands"] == []
+    hosts.poll(hello("h2") | {"runs": []})
+    assert hosts.found() == {"h1": 2}
+    first, second = hosts.take_over("h1", 0), hosts.take_over("h1", 1)
+    assert first and second and hosts.take_over("h1", 0) is None and hosts.take_over("h9", 0) is None
+    assert (first.ended.is_set(), second.ended.is_set(), second.code) == (False, True, 134)
+    hosts.exited({"run": 1, "code": 0})
+    assert first.ended.is_set()
+    assert hosts.start("h2", 0, 2, {}).number > 1000
+    command = hosts.poll(hello("h2", seen=7) | {"driver": "the one before"})["commands"][0]  # 7 were another's
+    assert command["do"] == "start"
+
+
+def test_a_driver_takes_over_no_run_of_its_own() -> None:
+    """A host that it gave up for lost and that comes back: its ranks are in no ring any more."""
+    hosts = Hosts(first=1000)
+    hosts.poll(hello("h1") | {"runs": [{"run": 1001, "slot": 0, "code": None}]})
+    assert hosts.found() == {}
+
+
+@pytest.mark.parametrize("runs", ["runs", [1], [{"run": "1", "slot": 0}], [{"run": 1, "slot": -1}], [{}] * 2000])
+def test_runs_that_are_none_are_refused(runs: Any) -> None:
+    with pytest.raises(RefusedError):
+        Hosts().poll(hello("h1") | {"runs": runs})
+
+
+def test_news_of_a_later_driver_is_above_all_that_a_rank_has_seen() -> None:
+    later = News(1000)
+    assert later.read("h1", 0, 17)["seen"] == 17
+    later.box("h1", 0).notify_hosts_updated(5, 3)
+    assert later.read("h1", 0, 17) == {"seen": 1001, "timestamp": 1001, "result": 3}
+
+
+def test_while_a_ring_is_taken_over_only_its_hosts_form_it() -> None:
+    wanted = (Host("h1", 1), Host("h2", 1))
+    discovery = Discovery(lambda: wanted, lambda: {"h1": 1, "h2": 1})
+    discovery.only = frozenset({"h2"})
+    assert discovery.find_available_hosts_and_slots() == {"h2": 1}
+    discovery.only = None
+    assert discovery.find_available_hosts_and_slots() == {"h1": 1, "h2": 1}

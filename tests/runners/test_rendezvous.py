@@ -5,6 +5,7 @@ import http.client
 import json
 import pickle
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def routes() -> Routes:
 @pytest.fixture(autouse=True)
 def fresh(routes: Routes) -> None:
     routes.store.clear()
-    routes.place = lambda host, slot: f"{host},{slot}"
+    routes.place = lambda host, slot, request: f"{host},{slot}"
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +263,7 @@ def test_a_message_that_is_not_what_it_should_be_is_refused(ask: Ask, message: b
 
 
 def test_a_broken_answer_breaks_one_request_only(routes: Routes, ask: Ask) -> None:
-    def broken(host: str, slot: int) -> str:
+    def broken(host: str, slot: int, request: str) -> str:
         raise RuntimeError("the barrier is broken")
 
     routes.place = broken
@@ -275,7 +276,7 @@ def test_a_broken_answer_breaks_one_request_only(routes: Routes, ask: Ask) -> No
 
 @pytest.fixture(scope="module")
 def forwarder(server: Server) -> Iterator[int]:
-    made = forward("127.0.0.1", server.server_port, SECRET)
+    made = forward(lambda: "127.0.0.1", server.server_port, SECRET)
     yield made.server_port
     made.shutdown()
     made.server_close()
@@ -297,7 +298,29 @@ def test_the_forwarder_passes_nothing_else(forwarder: int, method: str, path: st
 def test_the_forwarder_says_when_the_driver_is_away() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        made = forward("127.0.0.1", unused.getsockname()[1], SECRET)
+        made = forward(lambda: "127.0.0.1", unused.getsockname()[1], SECRET)
         assert raw(made.server_port, "GET", "/global/0") == 502
         made.shutdown()
         made.server_close()
+
+
+def test_a_rank_that_asks_for_its_place_is_held_until_another_driver_answers(routes: Routes) -> None:
+    asked = []
+    routes.place = lambda host, slot, request: asked.append((host, slot, request)) or "0,1,0,1,0,1"  # type: ignore[func-returns-value]
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    made = forward(lambda: "127.0.0.1", port, SECRET, moving=True)
+    answers: list[int] = []
+    rank = threading.Thread(target=lambda: answers.append(raw(made.server_port, "GET", "/rank_and_size/h1:0")))
+    rank.start()
+    rank.join(0.2)
+    assert rank.is_alive()
+    later = serve(SECRET, routes, "127.0.0.1", port)
+    rank.join(10)
+    assert answers == [200]
+    ((host, slot, request),) = asked
+    assert (host, slot) == ("h1", 0) and len(request) == 32  # so that the driver counts a repeated one once
+    for server in (made, later):
+        server.shutdown()
+        server.server_close()
