@@ -285,6 +285,9 @@ class DockerRuntime:
         except APIError as error:
             if error.status_code == 409 or self._networks(config["name"]):
                 return
+            if "same bridge name" in str(error.explanation):
+                # A driver and a host are made in the same moment: the other's network is there, but not listed yet.
+                raise EngineError("The job's network is being made just now.") from error
             if ring and ring.subnet and "overlaps" in str(error.explanation):
                 # Numbers are used in turn, so the attempt that had this one has ended: its network is being removed.
                 raise EngineError(f"Another network of this engine still has the addresses {ring.subnet}.") from error

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runners.docker_runtime import DockerRuntime, connect
-from runners.hostconfig import container_config, owner_for
+from runners.hostconfig import container_config, network_config, owner_for
 from runners.runtime import ContainerRuntime, CreateError, EngineError, Folders, Observed
 from runners.spec import Resources, RunSpec
 from tests.runners.conftest import RING, make_folders, make_spec
@@ -123,6 +123,23 @@ def test_an_attempt_has_a_network_as_long_as_it_has_containers(runtime: DockerRu
     assert len(networks()) == 1
     runtime.remove(second.name)
     assert networks() == ()
+
+
+def test_a_network_that_is_being_made_just_now_is_a_reason_to_try_again(
+    runtime: DockerRuntime, folders: Folders
+) -> None:
+    """Two threads make containers of one attempt: the engine knows the bridge of its network before it lists it."""
+    spec = make_spec(ring=RING)
+    assert spec.network
+    half_made = network_config(spec.network, runtime.identity, RING) | {"name": "half-made"}
+    network = runtime.client.api.create_network(**half_made)
+    try:
+        with pytest.raises(EngineError, match="just now"):
+            runtime.create(spec, folders)
+    finally:
+        runtime.client.api.remove_network(network["Id"])
+    runtime.create(spec, folders)
+    assert [seen.name for seen in runtime.list()] == [spec.name]
 
 
 def test_containers_of_an_attempt_find_each_other_by_name(runtime: DockerRuntime, tmp_path: Path) -> None:
