@@ -44,7 +44,7 @@ def write_past(project: int, specs: Sequence[tuple[Mapping[str, Any], float]]) -
             attempt=attempt, node=node, index=0, role="host", name=f"past-{job.pk}", spec={}, assigned_at=start,
             state="EXITED", exited_at=end, collected_at=end,
         )  # fmt: skip
-        gpu = node.gpus.order_by("index").first()
+        gpu = node.gpus.order_by("index")[0]
         Allocation.objects.create(gpu=gpu, attempt=attempt, container=part, allocated_at=start, released_at=end)
 
 
