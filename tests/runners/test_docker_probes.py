@@ -56,9 +56,11 @@ def service_of_the_host() -> Iterator[int]:
 
         thread = threading.Thread(target=accept)
         thread.start()
-        yield server.getsockname()[1]
-        stopped.set()
-        thread.join()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            stopped.set()
+            thread.join()
 
 
 OUTSIDE = "198.51.100.2"
