@@ -4,10 +4,12 @@ The engine is believed for what it lists and nothing else: every call is bounded
 environment's proxies and certificate bundles are ignored (REQUESTS_CA_BUNDLE would replace a pinned authority).
 """
 
+import logging
 import os
 import stat
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,11 @@ CALL_SECONDS = 20
 """An engine that takes longer to answer one question is treated as away; the agent asks again."""
 
 LOG_LINES = 200
+
+UNUSED_SECONDS = 30.0
+"""A network is made before its containers, and an engine may take its time for one."""
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["APIError", "ContainerError", "DockerRuntime", "ImageNotFound", "connect", "engine_calls"]
 
@@ -86,6 +93,7 @@ class DockerRuntime:
         self.ring_address = ring_address
         """Under which other nodes reach this one; empty: jobs stay on one node."""
         self._overlay: overlay.Overlay | None = None
+        self._unused_since: dict[str, float] = {}
         self._joined = threading.Lock()
         """One at a time changes what joins networks of this node to those of others."""
 
@@ -111,6 +119,11 @@ class DockerRuntime:
             found.append(problem)
         if self.ring_address and (problem := self._begin_overlay()):
             found.append(problem)
+        try:
+            with engine_calls():
+                self._drop_left_networks()
+        except EngineError as error:
+            logger.warning("Networks that nobody uses could not be removed: %s", error)  # they are tried again
         return found
 
     def _begin_overlay(self) -> Problem | None:
@@ -312,6 +325,17 @@ class DockerRuntime:
     def _networks(self, engine_name: str) -> tuple[dict[str, Any], ...]:
         found = self.client.api.networks(names=[engine_name], filters=self._mine())
         return tuple(network for network in found if network["Name"] == engine_name)  # the engine matches substrings
+
+    def _drop_left_networks(self) -> None:
+        """Those whose containers were never made, or went while the engine would not let go of the network: their
+        addresses are needed again."""
+        used = {row["Labels"].get("sl.network") for row in self.client.api.containers(all=True, filters=self._mine())}
+        names = {network["Name"] for network in self.client.api.networks(filters=self._mine())}
+        now = time.monotonic()
+        self._unused_since = {name: self._unused_since.get(name, now) for name in names - used}
+        for name, since in self._unused_since.items():
+            if now - since >= UNUSED_SECONDS:
+                self._drop_network(name)
 
     def _drop_network(self, engine_name: str) -> None:
         users = {"label": [*self._mine()["label"], f"sl.network={engine_name}"]}

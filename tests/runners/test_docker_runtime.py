@@ -101,6 +101,24 @@ def test_a_fork_bomb_meets_its_limit(runtime: DockerRuntime, folders: Folders) -
     assert 16 < int(runtime.logs(spec.name, 100).split()[-1]) < 32
 
 
+def test_a_network_whose_containers_were_never_made_is_removed_in_time(
+    runtime: DockerRuntime, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, used = make_spec("sl-43-a1-0", ring=RING, job=43), make_spec(ring=RING)
+    other = DockerRuntime("somebody else", "node", runtime.image_of)
+    for each in (runtime, other):
+        each.client.api.create_network(**network_config(str(left.network), each.identity))
+    runtime.create(used, folders)
+    runtime.check()
+    assert runtime._networks(runtime.identity.engine_name(str(left.network))), "it may be about to be used"
+    monkeypatch.setattr("runners.docker_runtime.UNUSED_SECONDS", 0.0)
+    runtime.check()
+    assert not runtime._networks(runtime.identity.engine_name(str(left.network)))
+    assert runtime._networks(runtime.identity.engine_name(str(used.network)))
+    assert other._networks(other.identity.engine_name(str(left.network)))
+    other._drop_network(other.identity.engine_name(str(left.network)))
+
+
 def test_another_installation_is_neither_seen_nor_touched(runtime: DockerRuntime, folders: Folders) -> None:
     run(runtime, make_spec(ring=RING), folders, "import time; time.sleep(60)")
     for other in (
