@@ -30,6 +30,9 @@ class Simulation(models.Model):
     status = models.CharField(max_length=9, choices=State.choices, default=State.QUEUED)
     progress = models.FloatField(default=0.0)
     """From 0 to 1, over all policies."""
+    parts = models.JSONField(default=list)
+    """By policy {"part", "seconds", "jobs", "usual"}: the part done, how long it has taken so far, with how many jobs,
+    and how long the last one like it took (or null). Empty before it has begun."""
     begun_at = models.DateTimeField(null=True, blank=True)
     seen_at = models.DateTimeField(null=True, blank=True)
     """When whoever carries it out last said so."""

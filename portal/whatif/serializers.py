@@ -4,6 +4,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from portal.whatif import progress
 from portal.whatif.models import Simulation
 from portal.whatif.services import MOST_POLICIES, WINDOWS
 
@@ -24,6 +25,10 @@ class NewSimulationSerializer(serializers.Serializer[Any]):
 
 
 class SimulationSerializer(serializers.ModelSerializer[Simulation]):
+    seconds_left = serializers.SerializerMethodField(
+        help_text="Until it is done, as far as can be told while it runs; null else, and while a policy has yet to begin "
+        "that was never simulated before."
+    )
     created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
     policies = WantedPolicySerializer(many=True, read_only=True, help_text="The one in force first.")
 
@@ -37,6 +42,7 @@ class SimulationSerializer(serializers.ModelSerializer[Simulation]):
             "policies",
             "status",
             "progress",
+            "seconds_left",
             "created_by",
             "created_at",
             "begun_at",
@@ -45,6 +51,12 @@ class SimulationSerializer(serializers.ModelSerializer[Simulation]):
         )
         read_only_fields = fields
         extra_kwargs = {"progress": {"help_text": "From 0 to 1."}}
+
+    def get_seconds_left(self, row: Simulation) -> float | None:
+        if row.status != Simulation.State.RUNNING:
+            return None
+        seconds, sure = progress.left(progress.steps(row, [each["policy"] for each in row.policies]))
+        return round(seconds, 1) if sure else None
 
 
 class FiguresSerializer(serializers.Serializer[Any]):

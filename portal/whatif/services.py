@@ -13,7 +13,8 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.control import services as control
 from portal.refused import Refused
-from portal.whatif import figures, lives
+from portal.whatif import figures, lives, progress
+from portal.whatif.history import World
 from portal.whatif.models import Simulation
 from scheduling import registry
 from scheduling.simulate import Refused as NotAllowed
@@ -147,38 +148,56 @@ def _forget() -> None:
 class _Speaker:
     """Tells how far a simulation is, and hears whether it was cancelled."""
 
-    def __init__(self, simulation: Simulation) -> None:
-        self.simulation, self.count = simulation, len(simulation.policies)
-        self.policy, self.part = 0, 0.0
-        self.spoke = self.began = time.monotonic()
+    def __init__(self, simulation: Simulation, world: World) -> None:
+        self.simulation, self.coming = simulation, progress.events(world)
+        self.titles = [each["policy"] for each in simulation.policies]
+        self.policy, self.progress = 0, 0.0
+        self.parts = progress.begin(simulation, len(world.jobs))
+        self.spoke = self.began = self.since = time.monotonic()
+
+    def begin(self, policy: int) -> None:
+        self.policy, self.since = policy, time.monotonic()
+        self._note(0.0)
+        self.speak()
 
     def turned(self, snapshot: Snapshot, plan: Plan) -> None:
         now = time.monotonic()
         if now - self.began > MOST_SECONDS:
             raise TooLong
         if now - self.spoke >= SPEAK_SECONDS:
-            self.spoke = now
+            self._note(min(0.999, progress.part(self.coming, snapshot)))
             self.speak()
 
-    def speak(self) -> None:
-        rows = Simulation.objects.filter(pk=self.simulation.pk, status=State.RUNNING)
-        if not rows.update(progress=(self.policy + self.part) / self.count, seen_at=timezone.now()):
-            raise Cancelled
+    def end(self, *, whole: bool) -> None:
+        """Not ``whole``: it failed, and says nothing about how long others will take."""
+        self._note(1.0)
+        if not whole:
+            self.parts[self.policy]["jobs"] = 0
+        self.speak()
 
-    def hear(self, part: float) -> None:
-        self.part = part
+    def _note(self, part: float) -> None:
+        seconds = max(0.001, time.monotonic() - self.since)  # 0 means that it has not begun
+        self.parts[self.policy] |= {"part": round(part, 4), "seconds": round(seconds, 3)}
+
+    def speak(self) -> None:
+        """It may turn out to take longer than supposed, but never goes back."""
+        self.spoke = time.monotonic()
+        self.simulation.parts = self.parts
+        self.progress = max(self.progress, progress.done(progress.steps(self.simulation, self.titles)))
+        rows = Simulation.objects.filter(pk=self.simulation.pk, status=State.RUNNING)
+        if not rows.update(progress=self.progress, parts=self.parts, seen_at=timezone.now()):
+            raise Cancelled
 
 
 def _carry_out(simulation: Simulation) -> dict[str, Any]:
-    speaker = _Speaker(simulation)
     world = lives.read(simulation.start, simulation.end)
+    speaker = _Speaker(simulation, world)
     worlds = []
     for place, each in enumerate(simulation.policies):
-        speaker.policy, speaker.part = place, 0.0
-        speaker.speak()
+        speaker.begin(place)
         policy = registry.build(each["policy"], each["params"])
         try:
-            result = lives.live(world, policy, on_turn=speaker.turned, on_progress=speaker.hear)
+            result = lives.live(world, policy, on_turn=speaker.turned)
             worlds.append(figures.told(world, figures.simulated(world, result)))
         except (Cancelled, TooLong):
             raise
@@ -187,6 +206,7 @@ def _carry_out(simulation: Simulation) -> dict[str, Any]:
         except Exception as error:
             logger.exception("policy %s failed in simulation %s", each["policy"], simulation.pk)
             worlds.append({"wrong": f"It failed on this history: {type(error).__name__}: {error}"[:500]})
+        speaker.end(whole="wrong" not in worlds[-1])
     found = {
         "really": figures.told(world, figures.really(world)),
         "simulated": worlds,

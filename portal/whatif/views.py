@@ -1,5 +1,7 @@
 """What the last days would have looked like under other policies. For admins only."""
 
+from typing import Any
+
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
@@ -10,7 +12,7 @@ from django.views.decorators.vary import vary_on_headers
 from portal.accounts.permissions import admin_required, signed_in
 from portal.control import services as control
 from portal.refused import Refused
-from portal.whatif import report, services
+from portal.whatif import progress, report, services
 from portal.whatif.forms import WhatifForm
 from portal.whatif.models import Simulation
 from scheduling import registry
@@ -59,9 +61,11 @@ def simulations(request: HttpRequest) -> HttpResponse:
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
     """For htmx the progress alone; once it is over, the word to load the page anew."""
     simulation = get_object_or_404(Simulation.objects.select_related("created_by"), pk=pk)
-    about = {"simulation": simulation, "titles": report.titles(simulation)}
+    about: dict[str, Any] = {"simulation": simulation}
     if not simulation.is_over:
         about["ahead"] = services.ahead_of(simulation)
+        about["steps"] = progress.steps(simulation, report.titles(simulation))
+        about["left"] = progress.sentence(about["steps"])
     if "HX-Request" in request.headers:
         if simulation.is_over:
             return HttpResponse(status=204, headers={"HX-Refresh": "true"})
