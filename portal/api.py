@@ -18,6 +18,7 @@ from portal.accounts.api import Me, Tokens
 from portal.cluster.api import Environments, Nodes, Reservations
 from portal.control.api import Cycles, Policies, Policy, PolicyHistory, PolicyPreview, PolicyUndo
 from portal.forecast.api import Forecasts
+from portal.gauges.api import Gauges
 from portal.jobs.api import Attempts, Events, Jobs
 from portal.jobs.log_api import Log, Outputs, Streams
 from portal.projects.api import Code, Gallery, Members, Projects
@@ -89,6 +90,7 @@ v1 = [
     at(f"{JOB}log/follow/", Log, pages=False, get="follow"),
     at(f"{JOB}outputs/", Outputs, get="list"),
     at(f"{JOB}outputs/<path:path>", Outputs, pages=False, get="file"),
+    at(f"{JOB}readings/", Gauges, get="of_job"),
     at("environments/", Environments, get="list"),
     at("environments/<slug:key>/", Environments, get="retrieve"),
     at("nodes/", Nodes, get="list"),
@@ -98,6 +100,9 @@ v1 = [
     at("nodes/<int:pk>/cordon/", Nodes, post="cordon"),
     at("nodes/<int:pk>/drain/", Nodes, post="drain"),
     at("nodes/<int:pk>/resume/", Nodes, post="resume"),
+    at("gpus/", Gauges, get="list"),
+    at("gpus/<int:pk>/readings/", Gauges, get="readings"),
+    at("timeline/", Gauges, get="timeline"),
     at("reservations/", Reservations, get="list", post="create"),
     at("reservations/<int:pk>/", Reservations, delete="destroy"),
     at("usage/", UsageReport, get="report"),

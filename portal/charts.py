@@ -434,7 +434,7 @@ def _x_ticks(xs: Sequence[X], least: float, most: float, ticks: int) -> Iterator
     if not xs:
         return
     if isinstance(xs[0], datetime):
-        yield from _time_ticks(xs[0], least, most, ticks)
+        yield from time_ticks(xs[0], least, most, ticks)
         return
     days = isinstance(xs[0], date)
     step = max(_step(max(most - least, 1e-9), ticks), 1.0 if days else 0.0)
@@ -444,7 +444,7 @@ def _x_ticks(xs: Sequence[X], least: float, most: float, ticks: int) -> Iterator
         yield value, _x_text(date.fromordinal(round(value))) if days else said_number(round(value, 9))
 
 
-def _time_ticks(first: datetime, least: float, most: float, ticks: int) -> Iterator[tuple[float, str]]:
+def time_ticks(first: datetime, least: float, most: float, ticks: int) -> Iterator[tuple[float, str]]:
     """At round local times: minutes, hours, midnights."""
     step = _step(max(most - least, 60.0), ticks, TIME_STEPS)
     start = _local(first)

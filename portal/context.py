@@ -16,6 +16,7 @@ MAIN = (
     ("jobs:list", "Jobs", "jobs", "/jobs/"),
     ("projects:gallery", "Gallery", "star", "/gallery/"),
     ("cluster:nodes", "Nodes", "node", ("/nodes/", "/reservations/")),
+    ("gauges:gpus", "GPUs", "chip", "/gpus/"),
     ("usage:usage", "Usage", "chart", "/usage/"),
 )
 ADMIN = ("control:admin", "Admin", "gear", "/admin/")

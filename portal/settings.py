@@ -51,6 +51,14 @@ def env_network(name: str, default: str, longest_prefix: int) -> ipaddress.IPv4N
     return network
 
 
+def env_choice(name: str, *known: str) -> str:
+    """The first is the default."""
+    value = os.environ.get(name, "") or known[0]
+    if value not in known:
+        raise ImproperlyConfigured(f"{name} must be one of {', '.join(known)}, not {value!r}.")
+    return value
+
+
 def env_list(name: str) -> list[str]:
     return [part.strip() for part in os.environ.get(name, "").split(",") if part.strip()]
 
@@ -365,6 +373,11 @@ PATIENCE_HOURS = env_int("PATIENCE_HOURS", 24, 1, 8760)
 RECORDED_TURNS = env_int("RECORDED_TURNS", 20_000, 100, 1_000_000)
 RECORDED_DAYS = env_int("RECORDED_DAYS", 35, 1, 3650)
 """So many turns of the scheduler are kept whole, and so long, to be decided again. One of a busy lab takes 25 KiB."""
+IDLE_GPU_PERCENT = env_int("IDLE_GPU_PERCENT", 5, 1, 100)
+IDLE_GPU_MINUTES = env_int("IDLE_GPU_MINUTES", 30, 0, 60)
+"""A job all of whose GPUs do less than this for so long is told so; 0 looks for nothing."""
+IDLE_GPU_RULE = env_choice("IDLE_GPU_RULE", "nothing", "stop")
+"""What happens when they stay idle as long again: nothing, or the job is put on hold until somebody releases it."""
 NODE_LOST_AFTER_SECONDS = 20
 FENCE_SECONDS = 30
 """A supervisor without a fresh lease stops its ranks after this long."""

@@ -152,6 +152,15 @@ def size(count: float | None) -> str:
 
 
 @register.filter
+def gib(mebibytes: float | None) -> str:
+    """MiB, as devices count their memory, in GiB without the unit."""
+    if mebibytes is None:
+        return ""
+    value = mebibytes / 1024
+    return f"{value:.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
+
+
+@register.filter
 def counted(number: int, words: str) -> str:
     """``3|counted:"job,jobs"`` gives "3 jobs"; one word alone takes an s."""
     one, _, many = words.partition(",")

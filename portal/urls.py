@@ -12,6 +12,7 @@ urlpatterns = [
     path("", include("portal.jobs.urls")),
     path("", include("portal.cluster.urls")),
     path("", include("portal.usage.urls")),
+    path("", include("portal.gauges.urls")),
     path("", include("portal.control.urls")),
     path("", include("portal.forecast.urls")),
     path("", include("portal.whatif.urls")),

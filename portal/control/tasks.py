@@ -1,4 +1,4 @@
-"""Housekeeping, once an hour: what nobody needs any more and nobody would miss."""
+"""Housekeeping, once an hour: what nobody needs any more and nobody would miss. And the look for idle GPUs, each minute."""
 
 import time
 from datetime import timedelta
@@ -8,13 +8,18 @@ from django.conf import settings
 from django.core.management import call_command
 from django.utils import timezone
 
-from portal.control import recording
+from portal.control import idle, recording
 from portal.jobs.models import IdempotencyKey
 
 KEY_LIFE = timedelta(days=7)
 """A script that repeats a submit does so within minutes."""
 INCOMING_LIFE_SECONDS = 24 * 3600
 """A file still coming in after a day is what a killed process left."""
+
+
+@shared_task(ignore_result=True)
+def idle_gpus() -> None:
+    idle.sweep()
 
 
 @shared_task(ignore_result=True)

@@ -364,10 +364,23 @@ def hold(user: User, job: Job) -> Job:
     row = lifecycle.locked(job.pk)
     if row.state in FINISHED_STATES or row.intent == Job.Intent.CANCEL:
         raise Refused("This job has ended and cannot be held.", "conflict")
+    return _hold(row, f"Put on hold by {user}.", user)
+
+
+@transaction.atomic
+def hold_by_rule(job: Job, why: str) -> Job:
+    """The same by a rule of the lab, which admins made. One that ends anyway is let be."""
+    row = lifecycle.locked(job.pk)
+    if row.state in FINISHED_STATES or row.intent == Job.Intent.CANCEL:
+        return row
+    return _hold(row, why, None)
+
+
+def _hold(row: Job, text: str, actor: User | None) -> Job:
     if row.intent == Job.Intent.HOLD:
         return row
     _want(row, Job.Intent.HOLD)
-    lifecycle.record(row, "held", f"Put on hold by {user}.", actor=user)
+    lifecycle.record(row, "held", text, actor=actor)
     if attempt := _live_attempt(row):
         lifecycle.stop_attempt(attempt, StopReason.HELD)
     lifecycle.settle(row)

@@ -85,6 +85,7 @@ def names(world: World) -> dict[str, Any]:
         "group": Group.objects.get().pk,
         "bob": world.bob.pk,
         "node": world.node.pk,
+        "gpu": world.node.gpus.order_by("index")[0].pk,
         "invite": invite,
         "invite_row": world.ada.invites.get().pk,
         "uid": urlsafe_base64_encode(force_bytes(world.alice.pk)),
@@ -269,6 +270,11 @@ TABLE: dict[str, list[Visit]] = {
         *(post(f"/admin/nodes/{{node}}/{act}", DONE_BY_ADMINS) for act in ("approve", "cordon", "drain", "resume")),
         post("/admin/nodes/{node}/remove", "302 404 404 404 404 302-"),
     ],
+    # what GPUs do
+    "gpus/": [get("/gpus/", MEMBERS), get("/gpus/?state=mine&q=gpu&node={node}", MEMBERS)],
+    "gpus/nodes/<int:pk>/": [get("/gpus/nodes/{node}/", MEMBERS), get("/gpus/nodes/{node}/?window=week", MEMBERS)],
+    "gpus/timeline/": [get("/gpus/timeline/", MEMBERS), get("/gpus/timeline/?window=nothing&node=x", MEMBERS)],
+    "jobs/<int:pk>/gpus": [get("/jobs/{running}/gpus", IN_PROJECT), get("/jobs/{job}/gpus", IN_PROJECT)],
     # usage
     "usage/": [get("/usage/", MEMBERS), get("/usage/?by=project&project={project}", "302 400 200 200 200 200")],
     "usage/usage.csv": [
@@ -361,6 +367,13 @@ TABLE: dict[str, list[Visit]] = {
     "api/v1/jobs/<int:job_pk>/outputs/<path:path>": [
         get("/api/v1/jobs/{running}/outputs/results/metrics.txt", API_IN_PROJECT)
     ],
+    "api/v1/jobs/<int:job_pk>/readings/": [
+        get("/api/v1/jobs/{running}/readings/", API_IN_PROJECT),
+        get("/api/v1/jobs/{job}/readings/", "401 404 404 404 404 404"),
+    ],
+    "api/v1/gpus/": [get("/api/v1/gpus/", API_MEMBERS)],
+    "api/v1/gpus/<int:pk>/readings/": [get("/api/v1/gpus/{gpu}/readings/?window=6h", API_MEMBERS)],
+    "api/v1/timeline/": [get("/api/v1/timeline/", API_MEMBERS)],
     "api/v1/environments/": [get("/api/v1/environments/", API_MEMBERS)],
     "api/v1/environments/<slug:key>/": [get("/api/v1/environments/{environment}/", API_MEMBERS)],
     "api/v1/nodes/": [get("/api/v1/nodes/", API_MEMBERS)],
