@@ -224,12 +224,9 @@ class _World:
 
     def _ask_back(self, attempt: Attempt, node: int, count: int) -> None:
         """Whole single-GPU containers of that node, the youngest first."""
-        hosts = list(attempt.containers.filter(role=Container.Role.HOST).order_by("index"))
-        spare = [
-            part
-            for part in hosts[1:]
-            if part.node_id == node and part.wanted == Container.Wanted.RUN and part.state != ContainerState.EXITED
-        ]
+        hosts = attempt.containers.filter(role=Container.Role.HOST, wanted=Container.Wanted.RUN)
+        live = list(hosts.exclude(state=ContainerState.EXITED).order_by("index"))
+        spare = [part for part in live[1:] if part.node_id == node]
         if len(spare) < count:
             raise Gone("the job has nothing left to give back there")
         for part in spare[-count:]:

@@ -23,7 +23,7 @@ from portal.control.history import USAGE_DAYS, History, Like, Script, speed_on
 from portal.control.history import Holding as Held
 from portal.control.places import Nodes, Places, places_of, read_nodes, why_nowhere
 from portal.jobs import rules
-from portal.jobs.models import Allocation, Attempt, Container, Job, JobState
+from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, JobState
 from scheduling import types
 
 
@@ -213,8 +213,13 @@ def _give_up(holding: Holding, leaving: Counter[int]) -> None:
 
 
 def _bases() -> dict[int, int]:
-    """The first host of each live attempt; its GPUs are the ones it cannot give back without a restart."""
-    hosts = Container.objects.filter(attempt__ended_at__isnull=True, role=Container.Role.HOST)
+    """The first host of each live attempt; its GPUs are the ones it cannot give back without a restart.
+
+    An attempt that goes on without its first host has another one then.
+    """
+    hosts = Container.objects.filter(
+        attempt__ended_at__isnull=True, role=Container.Role.HOST, wanted=Container.Wanted.RUN
+    ).exclude(state=ContainerState.EXITED)
     first: dict[int, int] = {}
     for pk, attempt in hosts.order_by("attempt", "index").values_list("pk", "attempt"):
         first.setdefault(attempt, pk)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from portal.cluster.models import Environment
-from portal.jobs import logs, rules
+from portal.jobs import logs, rules, survivors
 from portal.jobs.models import Attempt, Container, Job, JobState, Outcome, StopReason
 
 
@@ -364,7 +364,7 @@ def _is_final(job: Job, attempt: Attempt) -> bool:
 def _some_ended_early(parts: Sequence[Container]) -> bool:
     """By itself: a host that an elastic job was to give back ends without an error too."""
     hosts = [part for part in parts if part.role == Container.Role.HOST]
-    return any(rules.ended_well(host) and host.wanted == Container.Wanted.RUN for host in hosts) and any(
+    return any(survivors.ended_well(host) and host.wanted == Container.Wanted.RUN for host in hosts) and any(
         host.exit_reason == "exited" and host.exit_code != 0 for host in hosts
     )
 
@@ -373,7 +373,9 @@ def explain(job: Job, attempt: Attempt, parts: Sequence[Container]) -> dict[str,
     """The cause of an ended attempt, from its rows and logs; empty when it succeeded."""
     if attempt.outcome == Outcome.SUCCEEDED:
         return {}
-    part = _to_blame(rules.essential(job.elastic, parts))  # as the outcome is judged by these alone
+    part = _to_blame(
+        rules.essential(job.elastic, survivors.counting(survivors.bond_of(job, attempt), parts))
+    )  # as the outcome is judged by these alone
     offered_by: dict[str, list[str]] = {}
     for environment in Environment.objects.filter(retired=False):
         for package in environment.packages:

@@ -32,11 +32,9 @@ from portal.jobs.models import (
 )
 from portal.jobs.rules import (
     GOES_ON,
-    LOST_REASONS,
     MOVES,
     Due,
     SeenAttempt,
-    SeenPart,
     attempt_outcome,
     is_silent,
     job_state,
@@ -45,10 +43,13 @@ from portal.jobs.rules import (
     seconds_counted,
     silence_allowed,
 )
+from portal.jobs.survivors import LOST_REASONS, SeenPart, bond_of
 from portal.wake import wake_job_viewers, wake_node, wake_scheduler
 
 logger = logging.getLogger(__name__)
 
+JOB_FIELDS = 4
+"""The last ones of SeenAttempt."""
 RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED
 
 
@@ -227,7 +228,9 @@ def settle(job: Job) -> None:
         parts = list(attempt.containers.all())
         if all(part.state == EXITED for part in parts) and (parts or attempt.wanted == Attempt.Wanted.STOP):
             _end(row, attempt, parts)
-        elif attempt.wanted == Attempt.Wanted.RUN and (reason := reason_to_stop(row.elastic, parts)):
+        elif attempt.wanted == Attempt.Wanted.RUN and (
+            reason := reason_to_stop(row.elastic, parts, bond_of(row, attempt))
+        ):
             stop_attempt(attempt, reason)  # settles in its turn
             row.refresh_from_db(fields=["state", "started_at", "finished_at"])
             _copy_state(row, job)
@@ -237,7 +240,7 @@ def settle(job: Job) -> None:
 
 
 def _end(job: Job, attempt: Attempt, parts: Sequence[Container]) -> None:
-    outcome = attempt_outcome(attempt.stop_reason, job.elastic, parts)
+    outcome = attempt_outcome(attempt.stop_reason, job.elastic, parts, bond_of(job, attempt))
     attempt.ended_at, attempt.outcome = timezone.now(), outcome
     attempt.cause = causes.explain(job, attempt, parts)
     attempt.save(update_fields=["ended_at", "outcome", "cause"])
@@ -327,9 +330,9 @@ def sweep(now: datetime | None = None) -> None:
 
 def _seen() -> list[tuple[SeenAttempt, list[SeenPart]]]:
     """The live attempts in the order of their jobs, with their containers."""
-    jobs = [f"job__{name}" for name in SeenAttempt._fields[-3:]]
+    jobs = [f"job__{name}" for name in SeenAttempt._fields[-JOB_FIELDS:]]
     live = Attempt.objects.filter(ended_at__isnull=True).order_by("job_id")
-    attempts = [SeenAttempt(*row) for row in live.values_list(*SeenAttempt._fields[:-3], *jobs)]
+    attempts = [SeenAttempt(*row) for row in live.values_list(*SeenAttempt._fields[:-JOB_FIELDS], *jobs)]
     parts: dict[int, list[SeenPart]] = {attempt.id: [] for attempt in attempts}
     rows = Container.objects.filter(attempt__in=parts).order_by("attempt", "index")
     for row in rows.values_list(*SeenPart._fields[:-2], "node__draining", "node__last_seen_at"):

@@ -6,11 +6,22 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from django.conf import settings
 
 from portal.jobs.models import Attempt, Container, ContainerState, Job, JobState, Outcome, StopReason
+from portal.jobs.survivors import (
+    FIXED,
+    LOST_REASONS,
+    Bond,
+    Part,
+    SeenPart,
+    bond,
+    counting,
+    ended_well,
+    goes_on_without_drained,
+)
 
 ASSIGNED, PREPARING, RUNNING, STOPPING, EXITED = (
     ContainerState.ASSIGNED,
@@ -67,32 +78,12 @@ ERRORS_IN_A_ROW = 3
 LOSSES_IN_A_ROW = 10
 """A job that loses every node it is put on may be the reason."""
 
-LOST_REASONS = frozenset({"lost", "fenced"})
 ASKED_OUTCOMES: dict[str, Outcome] = {
     StopReason.TIMED_OUT: Outcome.TIMED_OUT,
     StopReason.PREEMPTED: Outcome.PREEMPTED,
     StopReason.DRAINED: Outcome.PREEMPTED,
     StopReason.HELD: Outcome.HELD,
 }
-
-
-class SeenPart(NamedTuple):
-    """What the clock's rules look at in a container: a large lab has thousands, and each turn looks at all of them."""
-
-    id: int
-    attempt_id: int
-    role: str
-    index: int  # type: ignore[assignment]  # instead of a tuple's own, as a container has it
-    state: str
-    state_since: datetime
-    wanted: str
-    stop_requested_at: datetime | None
-    exited_at: datetime | None
-    exit_code: int | None
-    exit_reason: str
-    draining: bool
-    """Of its node, like the next."""
-    last_seen_at: datetime | None
 
 
 class SeenAttempt(NamedTuple):
@@ -105,12 +96,15 @@ class SeenAttempt(NamedTuple):
     wanted: str
     stop_reason: str
     counted_seconds: int
+    ring: int | None
     intent: str
     elastic: bool
+    min_gpus: int
     time_limit_seconds: int
 
-
-Part = TypeVar("Part", Container, SeenPart)
+    @property
+    def bond(self) -> Bond:
+        return bond(self.elastic, self.ring, self.min_gpus, self.stop_reason)
 
 
 def deciding(containers: Sequence[Part]) -> list[Part]:
@@ -127,21 +121,18 @@ def essential(elastic: bool, containers: Sequence[Part]) -> list[Part]:
     return [part for part in containers if part.role == Container.Role.DRIVER or part is base]
 
 
-def ended_well(part: Container | SeenPart) -> bool:
-    return part.state == EXITED and part.exit_reason == "exited" and part.exit_code == 0
-
-
-def work_is_done(containers: Sequence[Container]) -> bool:
+def work_is_done(containers: Sequence[Container], how: Bond = FIXED) -> bool:
     """Its deciding containers ended well, whatever the rest still does."""
-    deciders = deciding(containers)
+    deciders = deciding(counting(how, containers))
     return bool(deciders) and all(ended_well(part) for part in deciders)
 
 
-def reason_to_stop(elastic: bool, containers: Sequence[Part]) -> StopReason | None:
+def reason_to_stop(elastic: bool, containers: Sequence[Part], how: Bond = FIXED) -> StopReason | None:
     """Why the rest of an attempt must stop, seen from the parts that have ended; None while it may go on.
 
     Ranks that end by themselves under a driver are the driver's to judge; anything else ends what needs it.
     """
+    containers = counting(how, containers)
     deciders = deciding(containers)
     if deciders and all(part.state == EXITED for part in deciders):
         return StopReason.DONE
@@ -152,7 +143,7 @@ def reason_to_stop(elastic: bool, containers: Sequence[Part]) -> StopReason | No
     return None
 
 
-def attempt_outcome(stop_reason: str, elastic: bool, containers: Sequence[Container]) -> Outcome:
+def attempt_outcome(stop_reason: str, elastic: bool, containers: Sequence[Container], how: Bond = FIXED) -> Outcome:
     """How an attempt ended whose containers have all exited.
 
     Whoever finished before they heard that they should stop has finished, unless a person cancelled.
@@ -160,6 +151,7 @@ def attempt_outcome(stop_reason: str, elastic: bool, containers: Sequence[Contai
     """
     if stop_reason == StopReason.CANCELLED:
         return Outcome.CANCELLED
+    containers = counting(how, containers)
     if work_is_done(containers):
         return Outcome.SUCCEEDED
     if stop_reason in ASKED_OUTCOMES:
@@ -266,14 +258,22 @@ def overdue(attempt: SeenAttempt, parts: Sequence[SeenPart], now: datetime) -> I
     if reason := _reason_by_time(attempt, parts, live, now):
         yield Due("stop", reason=reason)
     elif attempt.wanted == Attempt.Wanted.RUN:
-        needed = essential(attempt.elastic, parts)
+        needed = essential(attempt.elastic, counting(attempt.bond, parts))
+        moves_out = goes_on_without_drained(attempt.bond, parts)
         for part in live:
-            if part.wanted == Container.Wanted.STOP or part in needed:
+            if part.wanted == Container.Wanted.STOP:
                 continue
-            if part.draining:
+            if part.draining and (part not in needed or (moves_out and _may_go(part, live))):
                 yield Due("stop_part", part, StopReason.DRAINED)
-            elif _is_stuck(part, now):
+            elif part not in needed and _is_stuck(part, now):
                 yield Due("stop_part", part, StopReason.STUCK)
+
+
+def _may_go(part: SeenPart, live: Sequence[SeenPart]) -> bool:
+    """The driver goes last: it sees to it that the hosts leave the ring in good order."""
+    return part.role == Container.Role.HOST or not any(
+        other.draining and other.role == Container.Role.HOST for other in live
+    )
 
 
 def _reason_by_time(
@@ -287,10 +287,10 @@ def _reason_by_time(
         return StopReason.HELD
     if attempt.started_at and now - attempt.started_at > time_left(attempt):
         return StopReason.TIMED_OUT
-    needed = essential(attempt.elastic, parts)
-    if any(part.draining for part in live if part in needed):
+    needed = essential(attempt.elastic, counting(attempt.bond, parts))
+    if any(part.draining for part in live if part in needed) and not goes_on_without_drained(attempt.bond, parts):
         return StopReason.DRAINED
-    if reason := reason_to_stop(attempt.elastic, parts):
+    if reason := reason_to_stop(attempt.elastic, parts, attempt.bond):
         return reason
     gone = [part for part in needed if part.exited_at and now - part.exited_at > timedelta(seconds=RING_SECONDS)]
     hosts_live = any(part.role == Container.Role.HOST for part in live)

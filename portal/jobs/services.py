@@ -23,6 +23,7 @@ from portal.accounts.models import User
 from portal.cluster.models import Environment, Gpu
 from portal.jobs import lifecycle, rules
 from portal.jobs.models import FINISHED_STATES, Attempt, IdempotencyKey, Job, JobState, StopReason
+from portal.jobs.survivors import bond_of
 from portal.projects.models import CodeVersion, Project
 from portal.projects.services import may_manage, may_submit, require_member, role_of
 from portal.refused import Refused
@@ -347,7 +348,7 @@ def cancel(user: User, job: Job) -> Job:
         raise Refused(f"This job has already ended: it is {row.get_state_display()}.", "conflict")
     if row.intent == Job.Intent.CANCEL:
         return row
-    if attempt is not None and rules.work_is_done(list(attempt.containers.all())):
+    if attempt is not None and rules.work_is_done(list(attempt.containers.all()), bond_of(row, attempt)):
         raise Refused("This job has just finished.", "conflict")
     _want(row, Job.Intent.CANCEL)
     lifecycle.record(row, "cancel_asked", f"Cancelled by {user}.", actor=user)

@@ -1,0 +1,112 @@
+"""An elastic ring over several nodes goes on without what it lost, be it its first host or its driver: pure functions.
+
+Its ranks keep their work in memory. What left the ring without anybody's fault counts no longer, as long as enough of
+it is left; a new driver takes over (``control.drivers``). Any other attempt depends on its driver and its base.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple, TypeVar
+
+from portal.jobs.models import Attempt, Container, ContainerState, Job, StopReason
+
+LOST_REASONS = frozenset({"lost", "fenced"})
+PUT_ASIDE = frozenset({StopReason.PREEMPTED, StopReason.DRAINED, StopReason.STUCK})
+"""Reasons to stop one part of an attempt."""
+
+
+class SeenPart(NamedTuple):
+    """What the clock's rules look at in a container: a large lab has thousands, and each turn looks at all of them."""
+
+    id: int
+    attempt_id: int
+    role: str
+    index: int  # type: ignore[assignment]  # instead of a tuple's own, as a container has it
+    state: str
+    state_since: datetime
+    wanted: str
+    stop_reason: str
+    stop_requested_at: datetime | None
+    exited_at: datetime | None
+    exit_code: int | None
+    exit_reason: str
+    draining: bool
+    """Of its node, like the next."""
+    last_seen_at: datetime | None
+
+
+class Bond(NamedTuple):
+    """What decides whether an attempt goes on without some of its parts."""
+
+    moves: bool
+    """It is an elastic ring over several nodes."""
+    least: int
+    """GPUs it cannot do without."""
+    asked: bool
+    """It was told to stop, other than because its work is done."""
+
+
+FIXED = Bond(moves=False, least=1, asked=False)
+Part = TypeVar("Part", Container, SeenPart)
+
+
+def bond(elastic: bool, ring: int | None, least: int, stop_reason: str) -> Bond:
+    return Bond(elastic and ring is not None, least, stop_reason not in ("", StopReason.DONE))
+
+
+def bond_of(job: Job, attempt: Attempt) -> Bond:
+    return bond(job.elastic, attempt.ring, job.min_gpus, attempt.stop_reason)
+
+
+def counting(how: Bond, parts: Sequence[Part]) -> list[Part]:
+    """The parts by which the attempt is judged: without those that it goes on without; all, when it cannot go on."""
+    if not how.moves:
+        return list(parts)
+    left = [part for part in parts if not _gave_way(part)]
+    hosts = hosts_of(left)
+    # A driver also says "fenced" when its ring broke for that; then its hosts end too, and none of them well.
+    led = _drivers(left) or any(part.state != ContainerState.EXITED or ended_well(part) for part in hosts)
+    if not led or not _enough(how, left, parts) or (how.asked and not _drivers(left)):
+        return list(parts)
+    return left
+
+
+def goes_on_without_drained(how: Bond, parts: Sequence[SeenPart]) -> bool:
+    """Enough of it is on nodes that are not being drained."""
+    staying = [
+        part for part in parts if not _gave_way(part) and not part.draining and part.wanted == Container.Wanted.RUN
+    ]
+    return how.moves and _enough(how, staying, parts)
+
+
+def lacks_driver(how: Bond, parts: Sequence[Part]) -> bool:
+    """It goes on, but nobody leads it."""
+    left = counting(how, parts)
+    live = any(part.state == ContainerState.RUNNING for part in hosts_of(left))
+    return how.moves and not how.asked and live and not _drivers(left)
+
+
+def ended_well(part: Container | SeenPart) -> bool:
+    return part.state == ContainerState.EXITED and part.exit_reason == "exited" and part.exit_code == 0
+
+
+def hosts_of(parts: Sequence[Part]) -> list[Part]:
+    return [part for part in parts if part.role == Container.Role.HOST]
+
+
+def _drivers(parts: Sequence[Part]) -> list[Part]:
+    return [part for part in parts if part.role == Container.Role.DRIVER]
+
+
+def _gave_way(part: Container | SeenPart) -> bool:
+    if part.state != ContainerState.EXITED:
+        return False
+    return part.exit_reason in LOST_REASONS or (part.exit_reason == "stopped" and part.stop_reason in PUT_ASIDE)
+
+
+def _enough(how: Bond, left: Sequence[Part], parts: Sequence[Part]) -> bool:
+    """At least one rank that holds the work, and as many GPUs as it needs. The first host has those, others have one."""
+    hosts = hosts_of(left)
+    began = any(part.state not in (ContainerState.ASSIGNED, ContainerState.PREPARING) for part in hosts)
+    first = min(hosts_of(parts), key=lambda part: part.index, default=None)
+    return began and (len(hosts) >= how.least or any(part.index == first.index for part in hosts if first is not None))

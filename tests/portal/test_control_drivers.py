@@ -1,0 +1,141 @@
+"""A ring over several nodes leaves its first node, by a drain or by a loss, and goes on under another driver."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.cluster.models import Node
+from portal.control import agent_sync, drivers, snapshot
+from portal.control import apply as applying
+from portal.jobs import lifecycle
+from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job
+from scheduling.types import Plan
+from tests.portal.control_world import agents_do_as_told, gpus_of, queue, ready_node, turn
+
+pytestmark = pytest.mark.django_db
+
+LATER = timedelta(seconds=5)
+
+
+@pytest.fixture
+def job() -> Job:
+    """Runs on node a with its driver and base, and with two further GPUs on b."""
+    a = ready_node("a", 1, runtime="docker", facts={"ring_address": "10.1.0.1"})
+    job = queue(1, 3)
+    turn()
+    agents_do_as_told()
+    b = ready_node("b", 2, runtime="docker", facts={"ring_address": "10.1.0.2"})
+    applying.apply(snapshot.take(), Plan({str(job.pk): {str(a.pk): 1, str(b.pk): 2}}), "t")
+    agents_do_as_told()
+    assert gpus_of(job) == 3
+    return job
+
+
+def live(job: Job) -> dict[str, str]:
+    """Host names and nodes of the containers that live and shall run."""
+    rows = Container.objects.filter(attempt__job=job, wanted="run").exclude(state=ContainerState.EXITED)
+    return {f"{part.spec['hostname']}-{part.index}": part.node.name for part in rows.order_by("index")}
+
+
+def lose(name: str) -> None:
+    """The node is silent, and the others are not."""
+    Node.objects.filter(name=name).update(last_seen_at=timezone.now() - timedelta(seconds=60))
+
+
+def lost_first_node(job: Job) -> None:
+    lose("a")
+    lifecycle.sweep(timezone.now())
+    drivers.replace(timezone.now() + LATER)
+    agents_do_as_told()
+    assert live(job) == {"h2-2": "b", "h3-3": "b", "driver-4": "b"}
+
+
+def test_a_drain_of_the_first_node_restarts_nothing(job: Job) -> None:
+    Node.objects.filter(name="a").update(draining=True)
+    turn()
+    assert live(job) == {"driver-0": "a", "h2-2": "b", "h3-3": "b"}  # the driver sees the host off
+    agents_do_as_told()
+    turn()
+    assert live(job) == {"h2-2": "b", "h3-3": "b"}
+    agents_do_as_told()
+    turn()
+    assert live(job) == {"h2-2": "b", "h3-3": "b"}  # it may be that the ring has just ended
+    lifecycle.sweep()
+    drivers.replace(timezone.now() + LATER)
+    assert live(job) == {"h2-2": "b", "h3-3": "b", "driver-4": "b"}
+    assert job.attempts.count() == 1 and job.events.filter(kind="driver").count() == 1
+    drivers.replace(timezone.now() + LATER)
+    assert len(live(job)) == 3
+
+
+def test_supervisors_are_told_of_the_new_driver(job: Job) -> None:
+    test_a_drain_of_the_first_node_restarts_nothing(job)
+    told = agent_sync.desired(Node.objects.get(name="b"))["containers"]
+    assert {entry["spec"]["hostname"]: entry["driver"] for entry in told} == {
+        "h2": "10.192.0.6",
+        "h3": "10.192.0.6",
+        "driver": "10.192.0.6",
+    }
+    driver = next(entry for entry in told if entry["spec"]["role"] == "driver")
+    assert [host["name"] for host in driver["hosts"]] == ["h2", "h3"]
+    assert driver["spec"]["ring"]["address"] == driver["spec"]["ring"]["driver_host"] == "10.192.0.6"
+
+
+def test_the_loss_of_the_first_node_restarts_nothing(job: Job) -> None:
+    lose("a")
+    lifecycle.sweep(timezone.now())
+    drivers.replace(timezone.now() + LATER)
+    assert live(job) == {"h2-2": "b", "h3-3": "b", "driver-4": "b"}
+    agents_do_as_told()
+    seen = next(each for each in snapshot.take().jobs if each.id == str(job.pk))
+    node = str(Node.objects.get(name="b").pk)
+    assert (seen.now_on, seen.base, seen.stopping) == ({node: 2}, {node: 1}, False)
+    agents_do_as_told(finish=True)
+    job.refresh_from_db()
+    assert job.state == "SUCCEEDED" and job.attempts.count() == 1
+
+
+def test_a_ring_that_goes_on_can_shrink_and_grow_again(job: Job) -> None:
+    lost_first_node(job)
+    b = Node.objects.get(name="b")
+    applying.apply(snapshot.take(), Plan({str(job.pk): {str(b.pk): 1}}), "t")
+    assert live(job) == {"h2-2": "b", "driver-4": "b"}  # the oldest host that is left is the base now
+    agents_do_as_told()
+    c = ready_node("c", 1, runtime="docker", facts={"ring_address": "10.1.0.3"})
+    applying.apply(snapshot.take(), Plan({str(job.pk): {str(b.pk): 1, str(c.pk): 1}}), "t")
+    newest = Container.objects.latest("pk")
+    assert (newest.node, newest.spec["ring"]["driver_host"]) == (c, "10.192.0.6")
+
+
+def test_when_too_little_is_left_it_starts_anew_from_its_checkpoint(job: Job) -> None:
+    Job.objects.update(min_gpus=3)
+    lose("a")
+    lifecycle.sweep(timezone.now())
+    agents_do_as_told()
+    attempt = Attempt.objects.get()
+    assert (attempt.outcome, Job.objects.get().state) == ("lost", "QUEUED")
+    assert not Allocation.objects.filter(released_at=None).exists()
+
+
+def test_a_job_on_the_drained_node_alone_is_stopped(job: Job) -> None:
+    Node.objects.filter(name="b").update(draining=True)
+    turn()
+    agents_do_as_told()
+    assert live(job) == {"driver-0": "a", "h1-1": "a"}
+    Node.objects.filter(name="a").update(draining=True)
+    turn()
+    assert live(job) == {}
+    agents_do_as_told()
+    assert Attempt.objects.get().outcome == "preempted"
+
+
+def test_a_job_that_is_cancelled_gets_no_driver(job: Job) -> None:
+    lose("a")
+    lifecycle.sweep(timezone.now())
+    Job.objects.update(intent=Job.Intent.CANCEL)
+    drivers.replace(timezone.now() + LATER)
+    assert live(job) == {"h2-2": "b", "h3-3": "b"}
+    lifecycle.sweep(timezone.now())
+    agents_do_as_told()
+    assert Job.objects.get().state == "CANCELLED"
