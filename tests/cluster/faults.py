@@ -7,6 +7,7 @@ from tests.cluster.judge import Rules
 from tests.cluster.scene import Fault
 
 LOSES = Rules(calm=False)
+CUTS = Rules(calm=False, cut_logs=True)
 
 FAULTS = (
     Fault("F1", "kill -9 of the web process", portal.web_dies, short=True),
@@ -33,7 +34,7 @@ FAULTS = (
     Fault("F11b", "a machine cut off for longer", node.cable_for_long, LOSES, longest_seconds=40, pace_seconds=4),
     Fault("F13", "Redis killed, emptied or frozen", portal.redis_fails, short=True),
     Fault("F14", "PostgreSQL killed or stopped, back within 8 s", portal.postgres_fails, short=True),
-    Fault("F16", "a machine's disk is full for up to 15 s", node.disk_is_full, LOSES, prepare=node.small_disk),
+    Fault("F16", "a machine's disk is full for up to 15 s", node.disk_is_full, CUTS, prepare=node.small_disk),
     Fault("F17", "wall clocks jump", portal.clock_jumps, prepare=portal.clocks),
     Fault("F18", "a job takes more memory than it may", people.memory_is_short),
     Fault("F21", "viewers who never read", people.viewers_stand_still),

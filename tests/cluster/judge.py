@@ -26,6 +26,8 @@ from tests.cluster.witness_job import lines
 
 PIPE_BYTES = 65_536
 """What a process that is killed may have written and nobody could read."""
+MARKER = b"[schedulearn] "
+"""Begins a remark of ours within a log."""
 FINAL = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 
@@ -75,6 +77,8 @@ class Rules:
     """Nothing is run a second time."""
     cancel_seconds: float = 15.0
     """After an acknowledged cancel, until the process is gone."""
+    cut_logs: bool = False
+    """A log may say that a part of it was dropped."""
 
 
 def judged(
@@ -104,7 +108,11 @@ def judged(
         mine = sorted(by_job[job], key=lambda run: run.began)
         complaints += of_job(what, mine, finals.get(job, "gone"), rules)
         for run in mine:
-            complaints += of_log(run, logs.get((job, run.number), b""), run.machine in lost_machines)
+            log = logs.get((job, run.number), b"")
+            if rules.cut_logs and MARKER in log:
+                complaints += of_cut_log(run, log)
+            else:
+                complaints += of_log(run, log, run.machine in lost_machines)
     return complaints
 
 
@@ -140,6 +148,17 @@ def of_log(run: Run, log: bytes, lost: bool) -> list[str]:
         return [f"the {where} is not what was written: {first_difference(log, said + ahead)}"]
     if not lost and len(log) < len(said) - PIPE_BYTES:
         return [f"the {where} lacks {len(said) - len(log)} bytes"]
+    return []
+
+
+def of_cut_log(run: Run, log: bytes) -> list[str]:
+    """What stands before the first remark is the beginning of what was written, what stands after the last its end."""
+    written = lines(run.job, run.number, 0, run.wrote)
+    before, after = log[: log.index(MARKER)], log[log.rindex(MARKER) :].partition(b"\n")[2]
+    if not written.startswith(before.removesuffix(b"\n")):
+        return [f"the cut log of job {run.job}, attempt {run.number} does not begin as what was written"]
+    if run.code is not None and not written.endswith(after):
+        return [f"the cut log of job {run.job}, attempt {run.number} does not end as what was written"]
     return []
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,6 +17,8 @@ from tests.system.product import wait_for
 
 DRAIN_SECONDS = 180
 CENSUS_SECONDS = 60
+STARVED_SECONDS = 1.0
+"""Leases allow 4 s for an answer, so a machine that stands still for longer fences jobs by itself."""
 
 
 @dataclass
@@ -29,10 +32,13 @@ class Row:
     complaints: list[str] = field(default_factory=list)
     slow: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    starved: float = 0.0
+    """The longest that a thread of ours, ready to run, was not let: how much the machine had to do besides."""
 
     def text(self) -> str:
         outcome = "as it must be" if not self.complaints else f"{len(self.complaints)} COMPLAINTS"
         late = f", {len(self.slow)} late" if self.slow else ""
+        late += f" (starved for {self.starved:.1f} s)" if self.starved > STARVED_SECONDS else ""
         return (
             f"{self.fault.key:5} {self.fault.title:48} {self.injections:4} {self.jobs:5} {self.restarted:5} "
             f"{self.seconds:6.0f} s  {outcome}{late}"
@@ -68,8 +74,32 @@ def in_turn(faults: Sequence[Fault]) -> Fault:
     return Fault("all", "one after the other", inject, Rules(calm=calm), times=len(faults), power=power)
 
 
+class Breath(threading.Thread):
+    """Sleeps a little, again and again, and remembers the worst awakening."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.over = threading.Event()
+        self.worst = 0.0
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            began = time.monotonic()
+            time.sleep(0.05)
+            self.worst = max(self.worst, time.monotonic() - began - 0.05)
+
+
 def carry_out(on: Stage, fault: Fault, seed: int, times: int) -> Row:
     """``times`` injections under load, then the end of all jobs, the judgement, and a census of the GPUs."""
+    breath = Breath()
+    breath.start()
+    row = _carry_out(on, fault, seed, times)
+    breath.over.set()
+    row.starved = breath.worst
+    return row
+
+
+def _carry_out(on: Stage, fault: Fault, seed: int, times: int) -> Row:
     row, began = Row(fault, seed), time.monotonic()
     client = Client(on.lab, seed)
     before = len(on.judge.seen())

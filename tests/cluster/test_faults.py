@@ -27,4 +27,5 @@ def test_faults_lose_nothing_and_double_nothing(on: Stage, calm: bool) -> None:
     fault = in_turn([each for each in FAULTS if each.short and each.rules.calm == calm])
     row = carry_out(on, fault, SEED, fault.times)
     assert row.jobs > fault.times, "the lab was not busy"
-    assert not row.complaints, f"seed {SEED}: {row.complaints}"
+    print(row.text())
+    assert not row.complaints, f"seed {SEED}, starved for {row.starved:.1f} s: {row.complaints}"

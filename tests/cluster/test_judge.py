@@ -86,6 +86,24 @@ def test_a_log_of_a_killed_run_may_lack_its_end_and_nothing_else() -> None:
     assert "is not what was written" in complaints(what, killed, logs={(1, 1): log(4000)[7:]}, **allowed)
 
 
+CUT = b"[schedulearn] From here on output is dropped by the full disk\n[schedulearn] 9 bytes dropped by the full disk\n"
+
+
+@pytest.mark.parametrize(
+    ("kept", "found"),
+    [
+        (log(10) + CUT + log(30)[-60:], ""),
+        (log(10)[:-7] + b"\n" + CUT + log(30)[-60:], ""),
+        (log(10)[3:] + CUT + log(30)[-60:], "does not begin"),
+        (log(10) + CUT + log(30)[-60:-3], "does not end"),
+    ],
+)
+def test_a_log_that_says_that_it_was_cut_has_its_beginning_and_its_end(kept: bytes, found: str) -> None:
+    said = complaints(asked(), run(), logs={(1, 1): kept}, cut_logs=True)
+    assert found in said and bool(found) == bool(said)
+    assert complaints(asked(), run(), logs={(1, 1): kept}), "only where the fault allows it"
+
+
 def test_two_submits_that_became_one_job_are_found() -> None:
     history = [asked(), asked(key="a-2")]
     assert any(
