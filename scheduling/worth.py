@@ -62,11 +62,18 @@ class Worth:
         self.slowest = min((least * factor for factor in self.factor.values() if least * factor > 0), default=1.0)
 
     def _kept(self, now: float) -> float:
-        """The part of its progress that a change leaves of it."""
+        """The part of its progress that a change leaves of it.
+
+        A change is good for ten minutes at most, and not beyond the end of the job, where that is known: then nothing
+        else counts, since what earlier changes cost is spent. Where nobody knows, the past tells (Pollux and Sia).
+        """
         job = self.job
         if not job.running:
             return 1.0
         cost = job.resize_seconds if job.elastic else job.restart_seconds
+        if job.work is not None:
+            left = estimates.remaining_seconds(job, job.gpus, free_batch=self.policy.free_batch)
+            return max(0.0, 1 - MARGIN * cost / max(min(left, HORIZON_SECONDS), 1.0))
         priced = max(0.0, 1 - MARGIN * cost / HORIZON_SECONDS)
         age = now - job.submitted_at
         past = max(age - job.restarts * cost, 0.0) / (age + cost) if age > cost else 1.0

@@ -122,6 +122,19 @@ def test_who_was_restarted_often_is_left_alone() -> None:
     assert sizes(decide(draw({"a": 4}, replace(x, restarts=100)))) == {"x": 2}
 
 
+def test_a_job_that_is_known_to_end_soon_is_left_alone() -> None:
+    """A minute is left on two GPUs. On four it would be half of one, and the change costs as much."""
+
+    def lab(left: float, **facts: object) -> Snapshot:
+        facts = {"resize_seconds": 30.0, "submitted_at": NOW - 7200, "work": Estimate(left), **facts}
+        return draw({"a": 4}, running("x", {"a": 2}, 1, 4, speed=WELL, **facts))
+
+    assert sizes(decide(lab(120.0))) == {"x": 2}
+    assert sizes(decide(lab(1200.0))) == {"x": 4}
+    # What earlier changes cost is spent: where the end is known, they do not count.
+    assert sizes(decide(lab(1200.0, restarts=100))) == {"x": 4}
+
+
 def test_the_batch_is_chosen_with_the_gpus() -> None:
     free = Curve((1.0, 1.9, 2.8, 3.6), batches=(64, 128, 192, 256))
     lab = draw({"a": 4}, new("x", BADLY, free_speed=free, batch=64))
@@ -155,6 +168,34 @@ def test_the_integer_program_is_as_good_as_trying_everything(snapshot: Snapshot)
     picks = asked.exactly()
     assert picks is not None and fits(asked, picks)
     assert value(asked, picks) >= best - 2e-3 * abs(best) - 1e-9
+
+
+@settings(max_examples=60)
+@given(snapshot=snapshots(most_jobs=4))
+def test_the_table_is_the_best_there_is_or_no_answer(snapshot: Snapshot) -> None:
+    """Of one kind of GPUs; only a limit may keep it from answering."""
+    one_kind = replace(snapshot, nodes=tuple(replace(node, kind="") for node in snapshot.nodes))
+    asked = program(one_kind)
+    if not asked.worths or not asked.fleet.kinds:
+        return
+    picks = asked.by_table()
+    if picks is None:
+        assert one_kind.limits
+        return
+    every = itertools.product(*(range(len(options)) for options in asked.options))
+    best = max(value(asked, list(picks)) for picks in every if fits(asked, list(picks)))
+    assert fits(asked, picks)
+    assert value(asked, picks) == pytest.approx(best, rel=1e-9)
+
+
+def test_the_table_leaves_several_kinds_and_binding_limits_to_the_integer_program() -> None:
+    lab = draw({"a": 8}, new("x", WELL), new("y", WELL))
+    assert program(lab).by_table() is not None
+    loose, tight = Limit("alice", 8, frozenset({"x", "y"})), Limit("alice", 3, frozenset({"x", "y"}))
+    assert program(replace(lab, limits=(loose,))).by_table() is not None
+    assert program(replace(lab, limits=(tight,))).by_table() is None
+    two = draw({"a": 4, "t": 4}, new("x", WELL))
+    assert program(replace(two, nodes=tuple(replace(node, kind=node.id) for node in two.nodes))).by_table() is None
 
 
 @settings(max_examples=30)
