@@ -10,6 +10,9 @@ SUPERVISORS_REASONS = frozenset({"exited", "stopped", "fenced", "launch_error"})
 """What exit.json may say. Everything else about an end is not for what runs inside to decide."""
 MOST_DETAIL = 1000
 KILLED = 128 + signal.SIGKILL
+"""Nothing inside can kill the first process: the engine, the machine's own shortage of memory, or an admin did."""
+DOWN = 255
+"""What an engine says of a container that it finds dead when it comes back after the machine went down."""
 OUT_OF_MEMORY = "It was killed because it used more memory than its limit."
 
 
@@ -41,7 +44,9 @@ def judge(wish: Desired, seen: Observed | None, note: Note | None, said: dict[st
     if code is None:
         return Exit(None, "lost", seen.detail or "The container ended while nobody saw it and left no word of how.")
     if code == KILLED:
-        return Exit(code, "exited", seen.detail or "Its first process was killed from outside.")
+        return Exit(code, "lost", seen.detail or "Its first process was killed from outside.")
+    if code == DOWN:
+        return Exit(code, "lost", seen.detail or "The machine or its engine went down, and the container with it.")
     last = printed.decode(errors="replace").strip()[-MOST_DETAIL:]
     return Exit(code, "launch_error", seen.detail or f"Its first process fell over. {last}".strip())
 

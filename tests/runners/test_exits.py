@@ -36,7 +36,9 @@ def ended(code: int | None = 0, *, oom: bool = False, detail: str = "") -> Obser
         (STARTED, ended(137, oom=True), {}, 137, "oom"),
         # no word, or one that is none
         (STARTED, ended(1), {}, 1, "launch_error"),
-        (STARTED, ended(137), {}, 137, "exited"),
+        (STARTED, ended(137), {}, 137, "lost"),
+        (STARTED, ended(255), {}, 255, "lost"),
+        (STARTED, ended(255), {"code": 255, "reason": "exited"}, 255, "exited"),
         (STARTED, ended(None), {}, None, "lost"),
         (STARTED, None, {}, None, "lost"),
         (STARTED, ended(2), {"code": 0, "reason": "oom"}, 2, "launch_error"),
