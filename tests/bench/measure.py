@@ -184,7 +184,7 @@ def measure(jobs: Iterable[Lived]) -> Costs:
             for size, seconds in step_lengths(said):
                 steps[size if ring else 0].append(seconds - job.work.ideal(size))
             changes = changes_of(held, over)
-            match(changes, said)
+            match(changes, said, size_of(held))
             for change in changes:
                 if change.heeded is None or change.left:
                     unmatched += 1
@@ -220,6 +220,12 @@ def stopped_at(held: Sequence[Held]) -> float:
     return max(gpu.until if gpu.asked_back is None else gpu.asked_back for gpu in held)
 
 
+def size_of(held: Sequence[Held]) -> int:
+    """GPUs given at the start."""
+    first = min(gpu.since for gpu in held)
+    return sum(gpu.since <= first + AT_ONCE for gpu in held)
+
+
 def changes_of(held: Sequence[Held], over: float) -> list[Change]:
     """What was decided about a running attempt before it was over, oldest first."""
     first = min(gpu.since for gpu in held)
@@ -234,25 +240,27 @@ def changes_of(held: Sequence[Held], over: float) -> list[Change]:
     return changes
 
 
-def match(changes: Sequence[Change], said: Sequence[Stamp]) -> None:
-    """Finds out when each change was felt, and how long the ring stood still for it.
+def match(changes: Sequence[Change], said: Sequence[Stamp], size: int) -> None:
+    """Finds out when each change was felt, and how long the ring stood still for it. ``size`` is that at the start.
 
-    A ring that begins anew says so. What passed since its last step belongs to the
-    oldest changes of that direction, to each by its ranks.
+    A ring that begins anew says on how many ranks: as many changes have come by then as can explain it, GPU by GPU, the
+    oldest first. What passed since its last step belongs to the latest of that direction; the others cancelled each other out,
+    or came before the ring first began.
     """
-    for before, begin in zip(said, said[1:], strict=False):
-        by = begin.ranks - before.ranks
-        if not begin.begin or not by:
+    waiting = [(change, 1 if change.by > 0 else -1) for change in changes for _ in range(abs(change.by))]
+    for before, begin in zip([None, *said], said, strict=False):
+        if not begin.begin:
             continue
-        stood, ranks = begin.at - before.at, abs(by)
-        for change in changes:
-            if not ranks or change.at > begin.at or (change.by > 0) != (by > 0) or not change.left:
-                continue
-            taken = min(ranks, change.left)
+        by, size = begin.ranks - size, begin.ranks
+        known = sum(change.at <= begin.at for change, _ in waiting)
+        come = next((n for n in range(known, -1, -1) if sum(sign for _, sign in waiting[:n]) == by), 0)
+        felt = [change for change, sign in waiting[:come] if sign * by > 0][-abs(by) :] if before else []
+        waiting = waiting[come:]
+        for change in felt:
+            assert before is not None
             change.heeded = change.heeded if change.heeded is not None else max(change.at, before.at)
-            change.still += stood * taken / abs(by)
-            change.left -= taken
-            ranks -= taken
+            change.still += (begin.at - before.at) / len(felt)
+            change.left -= 1
 
 
 def submission(lived: Lived, costs: Costs) -> Submission:

@@ -57,7 +57,7 @@ def test_a_change_is_noticed_after_a_while_and_the_ring_then_stands_still() -> N
 def test_a_change_that_comes_in_two_bites_stands_still_for_both() -> None:
     said = [*steps(0, 20, 1.0, 1), *steps(26, 4, 1.0, 2), *steps(33, 5, 1.0, 3)]
     (change,) = changes = measure.changes_of([Held(-9, None, 50), Held(12, None, 50), Held(12.5, None, 50)], 38)
-    measure.match(changes, said)
+    measure.match(changes, said, 1)
     assert (change.by, change.heeded, change.still, change.left) == (2, 20, 6 + 3, 0)
 
 
@@ -65,6 +65,26 @@ def test_what_is_taken_back_before_it_came_was_never_felt() -> None:
     lived = replace(resized(), attempts=[[Held(100, None, 175), Held(100, None, 175), Held(141, 146, 147)]])
     lived = replace(lived, stamps=steps(112, 61, 1.0, 2))
     assert measure.measure([lived]).unmatched == 2
+
+
+def test_what_changed_before_the_ring_began_is_a_part_of_its_start() -> None:
+    """Given three at 0, asked for one at 2 and for another at 30; the ring begins on two."""
+    said = [*steps(10, 21, 1.0, 2), *steps(33, 5, 1.0, 1)]
+    changes = measure.changes_of([Held(0, None, 50), Held(0, 2, 4), Held(0, 30, 35)], 38)
+    measure.match(changes, said, 3)
+    assert [(change.at, change.heeded, change.still) for change in changes] == [(2, None, 0), (30, 31, 2)]
+
+
+def test_changes_that_cancel_each_other_out_are_not_taken_for_a_later_one() -> None:
+    """Given one more at 12, asked for it at 14 before it came, given another at 20."""
+    said = [*steps(0, 24, 1.0, 1), *steps(29, 5, 1.0, 2)]
+    changes = measure.changes_of([Held(-9, None, 50), Held(12, 14, 15), Held(20, None, 50)], 38)
+    measure.match(changes, said, 1)
+    assert [(change.at, change.heeded, change.still) for change in changes] == [
+        (12, None, 0),
+        (14, None, 0),
+        (20, 24, 5),
+    ]
 
 
 def test_a_stop_is_no_resize_and_what_follows_it_is_a_restart() -> None:
