@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from runners.hostconfig import Identity
 from tests.cluster.between import Between
 from tests.cluster.machines import Machine, children, descendants, kill_dead
 from tests.cluster.scene import Scene
@@ -181,12 +182,14 @@ def orphans_appear(scene: Scene) -> None:
 
     scene.within(60, f"orphans of {machine.name} are gone", lambda: not there() & ours)
     assert foreign <= there(), "what belongs to somebody else was removed"
-    machine.docker("rm", "-f", f"sl-{number + 1}-a1-0.orphan")
-    machine.docker("network", "rm", f"sl-{number + 1}-a1.orphan")
+    container, network = sorted(foreign, key=len, reverse=True)
+    machine.docker("rm", "-f", container)
+    machine.docker("network", "rm", network)
 
 
 def make_orphan(scene: Scene, machine: Machine, job: int, installation: str, node: str) -> set[str]:
-    container, network = f"sl-{job}-a1-0.orphan", f"sl-{job}-a1.orphan"
+    identity = Identity(installation, node)
+    container, network = identity.engine_name(f"sl-{job}-a1-0"), identity.engine_name(f"sl-{job}-a1")
     labels = {"installation": installation, "node": node, "name": f"sl-{job}-a1-0", "job": job, "attempt": job}
     labels |= {"epoch": 1, "network": network}
     said = [part for key, value in labels.items() for part in ("--label", f"sl.{key}={value}")]
