@@ -1,10 +1,11 @@
 """Evolving who trains on how many GPUs: ONES, experimental."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduling import allot, estimates, placement
 from scheduling.allot import Candidate, Question
@@ -23,6 +24,8 @@ EPOCH_SECONDS = 60
 COLD_EPOCHS = 10
 """Progress of a job of which nothing is known: epochs / (epochs + 10)."""
 TIMES_ASKED = 4
+NEVER = 1e12
+"""What a count costs with which a job would not get on."""
 WORK = 100_000
 """Schedules times jobs that one decision may look at: fewer generations for more jobs."""
 
@@ -111,9 +114,31 @@ class Brood:
         self.limits = self._limits()
         self.caps = [self._cap(number) for number in range(len(self.candidates))]
         self.fixed = [self._settling(c) for c in self.candidates]
+        self.at_least = [c.job.gpus if fixed else floor for c, fixed, floor in self._each(self.fixed, self.floors)]
         self.rooms = allot.Rooms(question)
+        for candidate, count in zip(self.candidates, self.at_least, strict=True):
+            self.rooms.use(candidate.job.id, count)
+        self.per_work, self.price = self._tables()
         fresh = [c.job.waiting and not c.job.run_seconds for c in self.candidates]
         self.new = [(number, c.least) for number, c in enumerate(self.candidates) if fresh[number]]
+
+    def _each(self, *columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+        return zip(self.candidates, *columns, strict=True)
+
+    def _tables(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """By candidate and count: the GPU time of a second of work, and what it costs to change to this count."""
+        width = max((max(len(speeds), c.job.gpus + 1) for c, speeds in self._each(self.speeds)), default=1)
+        per_work, price = np.zeros((2, len(self.candidates), width))
+        for number, (candidate, speeds) in enumerate(self._each(self.speeds)):
+            job = candidate.job
+            fast = np.concatenate((speeds, np.full(width - len(speeds), speeds[-1])))
+            counts = np.arange(width)
+            np.divide(counts, fast, out=per_work[number], where=(counts > 0) & (fast > 0))
+            price[number, 1:] = np.where(fast[1:] > 0, 0.0, NEVER)
+            if job.running:
+                cost = np.where((counts > 0) & job.elastic, job.resize_seconds, job.restart_seconds)
+                price[number] += np.where(counts != job.gpus, np.maximum(counts, job.gpus) * cost, 0.0)
+        return per_work, price
 
     @property
     def state(self) -> dict[str, Any]:
@@ -191,16 +216,9 @@ class Brood:
         return -idle - score / (1 + score)
 
     def _score(self, counts: Sequence[int]) -> tuple[int, float]:
-        score = 0.0
-        for number, count in enumerate(counts):
-            job = self.candidates[number].job
-            if count:
-                fast = float(self.speeds[number][min(count, len(self.speeds[number]) - 1)])
-                score += count * self.left[number] / fast if fast > 0 else 1e12
-            if job.running and count != job.gpus:
-                cost = job.resize_seconds if count and job.elastic else job.restart_seconds
-                score += max(count, job.gpus) * cost
-        return self.question.gpus - sum(counts), score
+        rows, columns = np.arange(len(counts)), np.minimum(np.array(counts, np.intp), self.price.shape[1] - 1)
+        score = self.per_work[rows, columns] @ self.left + self.price[rows, columns].sum()
+        return self.question.gpus - sum(counts), float(score)
 
     def _ancestors(self) -> list[Schedule]:
         """The population of the last decision; without one, what runs with the newcomers in a random order."""
@@ -222,30 +240,24 @@ class Brood:
     def _padded(self, one: Schedule) -> Schedule:
         """Within what is there and all limits; what is left goes to new jobs, then to those with least GPU time left."""
         rooms = self.rooms.copy()
-        free = self.question.gpus
-        counts = [0] * len(one)
+        counts = list(self.at_least)
+        free = self.question.gpus - sum(counts)
 
-        def give(number: int, count: int) -> None:
+        def give(number: int, want: int) -> None:
             nonlocal free
-            counts[number] += count
-            free -= count
-            rooms.use(self.candidates[number].job.id, count)
+            candidate, have = self.candidates[number], counts[number]
+            if want > have and not self.fixed[number]:
+                want = min(want, have + free, have + rooms.left(candidate.job.id))
+                if want > have and want >= candidate.least:
+                    counts[number] = want
+                    free -= want - have
+                    rooms.use(candidate.job.id, want - have)
 
-        for number, floor in enumerate(self.floors):
-            give(number, self.candidates[number].job.gpus if self.fixed[number] else floor)
         for number in self.dice.permutation(len(one)).tolist():
-            if not self.fixed[number]:
-                most = min(free, rooms.left(self.candidates[number].job.id)) + counts[number]
-                want = min(one[number], self.caps[number], most)
-                if want > counts[number] and want >= self.candidates[number].least:
-                    give(number, want - counts[number])
+            give(number, min(one[number], self.caps[number]))
         later = [(number, self.caps[number]) for number in np.argsort(self.left, kind="stable").tolist()]
         for number, cap in self.new + later:
             if not free:
                 break
-            if self.fixed[number] or counts[number] >= cap:
-                continue
-            most = min(cap, counts[number] + min(free, rooms.left(self.candidates[number].job.id)))
-            if most >= self.candidates[number].least and most > counts[number]:
-                give(number, most - counts[number])
+            give(number, cap)
         return counts
