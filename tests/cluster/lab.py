@@ -23,7 +23,7 @@ import httpx
 
 from runners.preparing import cache_home
 from tests.cluster.authority import make_authority
-from tests.cluster.machines import DIE_WITH_US, Lan, Machine, Program, cluster
+from tests.cluster.machines import DIE_WITH_US, Lan, Machine, Program, cluster, descendants, kill_dead
 from tests.cluster.stores import Postgres, Redis, stores
 from tests.system.product import JOIN_TOKEN, MAKE_ADMIN, PASSWORD, ROOT, Product, wait_for
 
@@ -122,8 +122,11 @@ class Lab(Product):
     def kill(self, name: str) -> None:
         if name.startswith("agent:"):
             self.agents.pop(name.removeprefix("agent:")).kill()
-        else:
-            super().kill(name)
+            return
+        family = descendants(self.processes[name].pid)
+        super().kill(name)
+        for child in family:  # those of Celery would live on
+            kill_dead(child)
 
     def start_all(self) -> None:
         self.manage("migrate", "-v", "0")

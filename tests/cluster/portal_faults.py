@@ -53,16 +53,13 @@ def leader_is_a_zombie(scene: Scene) -> None:
 
 
 def worker_dies(scene: Scene) -> None:
-    """Its children too: whatever they did is not done. Jobs do not wait for it."""
-    process = scene.lab.processes["worker"]
-    family = children(process.pid)
-    victim = scene.rng.choice([*family, process.pid])
-    kill_dead(victim)
-    scene.rest(0, 3)
-    if victim == process.pid:
-        for child in family:
-            kill_dead(child)
-        scene.lab.processes.pop("worker").wait()
+    """All of it, or the child that does its tasks. Jobs do not wait for it."""
+    if scene.rng.random() < 0.5:
+        kill_dead(scene.rng.choice(children(scene.lab.processes["worker"].pid)))
+        scene.rest(1, 3)
+    else:
+        scene.lab.kill("worker")
+        scene.rest(0, 3)
         scene.lab.start("worker")
 
 
