@@ -155,7 +155,8 @@ class Compared:
 
     def report(self) -> str:
         lines = [f"\n{self.policy}", *(f"  {line}" for line in self.costs.lines())]
-        lines += [f"  changes that were never felt: {self.costs.unmatched}", ""]
+        lines += [f"  changes that were never felt: {self.costs.unmatched}"]
+        lines += [f"  attempts that ended before their first step: {self.costs.vain}", ""]
         lines += ["| job | kind | ranks | work s | submitted s | live s | simulated s | off |"]
         lines += ["|----:|------|------:|-------:|------------:|-------:|------------:|----:|"]
         simulated = {job.id: job for job in self.result.jobs}

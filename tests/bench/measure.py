@@ -127,6 +127,8 @@ class Costs:
     """What a step takes beyond its sleep, by ranks; 0 stands for a plain command."""
     unmatched: int = 0
     """Changes that were never felt: taken back, or the job ended first."""
+    vain: int = 0
+    """Attempts that ended before their first step. The simulator knows of no such trouble."""
 
     def overhead(self, ranks: int, ring: bool) -> float:
         """Of a size that was not seen, as of the nearest."""
@@ -164,15 +166,17 @@ def measure(jobs: Iterable[Lived]) -> Costs:
     notice: dict[bool, list[float]] = {True: [], False: []}
     still: dict[bool, list[float]] = {True: [], False: []}
     steps: dict[int, list[float]] = defaultdict(list)
-    turns, back, unmatched = [], [], 0
+    turns, back, unmatched, vain = [], [], 0, 0
     for job in jobs:
         turns.append(job.first_turn - job.job.submitted_at)
-        ring = job.work.ring
+        ring, has_begun = job.work.ring, False
         for number, (held, said) in enumerate(job.tries()):
             began = next((stamp for stamp in said if stamp.begin), None)
             if began is None:
+                vain += 1
                 continue
-            (restart if number else start)[ring].append(began.at - min(gpu.since for gpu in held))
+            (restart if has_begun else start)[ring].append(began.at - min(gpu.since for gpu in held))
+            has_begun = True
             over = said[-1].at
             if number < len(job.attempts) - 1:
                 over = stopped_at(held)
@@ -201,6 +205,7 @@ def measure(jobs: Iterable[Lived]) -> Costs:
         still=_costs(still),
         step={size: Cost(tuple(seconds)) for size, seconds in steps.items()},
         unmatched=unmatched,
+        vain=vain,
     )
 
 

@@ -94,6 +94,13 @@ def test_a_stop_is_no_resize_and_what_follows_it_is_a_restart() -> None:
     assert not costs.notice[False].seconds and not costs.unmatched
 
 
+def test_an_attempt_that_came_to_nothing_makes_the_next_one_no_restart() -> None:
+    held = [[Held(80, None, 84)], [Held(101, None, 120)]]
+    lived = replace(stopped(), attempts=held, stamps=steps(103, 10, 1.0, 1), ended=120.0)
+    costs = measure.measure([lived])
+    assert (costs.start[False], costs.restart[False], costs.vain) == (Cost((2,)), Cost(), 1)
+
+
 def test_what_was_measured_of_a_job_makes_the_simulator_take_as_long() -> None:
     lived = replace(resized(), stamps=steps(112, 51, 1.0, 2), ended=165.0)
     lived = replace(lived, attempts=[[Held(100, None, 165), Held(100, None, 165)]], job=replace(RING, max_gpus=2))
