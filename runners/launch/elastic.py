@@ -96,7 +96,19 @@ class ElasticRing(horovod_driver.ElasticDriver):
             self.start(self._min_num_proc, self.create_worker)
             self._min_num_proc = self.min_ranks
             self._discovery.only = None
+            for host, slots in found.items():
+                for slot in range(slots):
+                    self._news.box(host, slot)
+            self.break_off()  # with the earlier driver others may have gone, which nobody has told the ranks
         self._started.set()
+
+    def break_off(self) -> None:
+        """The ranks give up what connects them to hosts that are not there: they fail at once, and form the ring anew.
+
+        Else they would find out when Gloo's time is up.
+        """
+        if alive := self._hosts.addresses():
+            self._news.break_off(alive)
 
     def place(self, host: str, slot: int, request: str) -> str:
         """A rank has come to form a ring: waits for the others, then says which rank it is now, -1 for none.

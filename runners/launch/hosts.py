@@ -16,6 +16,7 @@ from runners.launch.rendezvous import RefusedError
 POLL_SECONDS = 10.0
 SILENT_SECONDS = 30.0
 """A supervisor asks at least every ten seconds; one silent for so long is gone, with its ranks."""
+MAX_ADDRESS = 64
 LOST_CODE = 137
 """What a rank on a host that fell silent counts as: killed."""
 
@@ -47,6 +48,7 @@ class _Host:
     asking: int = 0
     """Requests of this host that are waiting for a command right now."""
     leaving: bool = False
+    address: str = ""
     found: dict[int, Run] = field(default_factory=dict)
     """Ranks by slot that a driver before this one has started, and this one not yet taken over."""
 
@@ -59,6 +61,8 @@ class Hosts:
         self._first = first
         self._last = first
         self._driver = uuid.uuid4().hex
+        self.losses = 0
+        """How many hosts fell silent so far."""
         self._hosts: dict[str, _Host] = {}
         self._runs: dict[int, Run] = {}
         self._changed = threading.Condition()
@@ -72,7 +76,9 @@ class Hosts:
             raise RefusedError(400, "host and boot are needed")
         if not (isinstance(slots, int) and 0 < slots <= MAX_SLOTS and isinstance(seen, int) and seen >= 0):
             raise RefusedError(400, "slots and seen are needed")
-        found = _found(message.get("runs", []))
+        found, address = _found(message.get("runs", [])), message.get("address", "")
+        if not (isinstance(address, str) and len(address) <= MAX_ADDRESS):
+            raise RefusedError(400, "an address is a short text")
         if message.get("driver", self._driver) != self._driver:
             seen = 0  # it counts another driver's commands
         until = self._clock() + POLL_SECONDS
@@ -80,7 +86,7 @@ class Hosts:
             host = self._hosts.get(name)
             if host is None or host.boot != boot:
                 self._lose(name)
-                host = self._hosts[name] = _Host(slots, boot, self._clock())
+                host = self._hosts[name] = _Host(slots, boot, self._clock(), address=address)
                 self._find(name, host, found)
             host.asking += 1
             self._changed.notify_all()
@@ -115,6 +121,7 @@ class Hosts:
             for name in silent:
                 self._lose(name)
                 del self._hosts[name]
+                self.losses += 1
             return {name: host.slots for name, host in self._hosts.items()}
 
     def start(self, host: str, slot: int, rank: int, env: dict[str, str]) -> Run:
@@ -126,6 +133,11 @@ class Hosts:
             if not self._tell(host, command):
                 self._end(run, LOST_CODE)
             return run
+
+    def addresses(self) -> list[str]:
+        """Of the hosts that are there, in a ring over several nodes."""
+        with self._changed:
+            return sorted(host.address for host in self._hosts.values() if host.address)
 
     def found(self) -> dict[str, int]:
         """Hosts with a rank of an earlier driver in each of their slots, and how many."""

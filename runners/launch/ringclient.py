@@ -32,7 +32,7 @@ class RingClient:
         """The last one of each slot: {"run", "slot", "code"}, the code None while it runs."""
         self._ring = ring
         self._driver = driver or (lambda: ring.driver_host)
-        self._message = {"host": host, "slots": slots, "boot": uuid.uuid4().hex}
+        self._message = {"host": host, "slots": slots, "boot": uuid.uuid4().hex, "address": ring.address}
         self._woken = woken
         self._exits: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._ended = threading.Event()

@@ -1,5 +1,8 @@
 """The driver's side of the ring: hosts, places, discovery, news."""
 
+import socket
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -12,6 +15,7 @@ from runners.launch.discovery import Discovery, in_order
 from runners.launch.files import Host
 from runners.launch.hosts import LOST_CODE, SILENT_SECONDS, Hosts
 from runners.launch.news import News
+from runners.launch.ranks import SHIM
 from runners.launch.rendezvous import RefusedError
 from runners.launch.slots import assign
 
@@ -129,8 +133,8 @@ def test_news_waits_for_a_rank_that_asks_late() -> None:
     news = News()
     news.box("h0", 0).notify_hosts_updated(1234, 2)
     answer = news.read("h0", 0, 0)
-    assert answer == {"seen": 1, "timestamp": 1, "result": 2}
-    assert news.read("h0", 0, 1) == {"seen": 1, "timestamp": 0, "result": 0}
+    assert answer == {"seen": 1, "timestamp": 1, "result": 2, "alive": []}
+    assert news.read("h0", 0, 1) == {"seen": 1, "timestamp": 0, "result": 0, "alive": []}
 
 
 def test_a_new_ring_makes_older_news_no_news() -> None:
@@ -139,7 +143,7 @@ def test_a_new_ring_makes_older_news_no_news() -> None:
     news.forget()
     assert news.read("h0", 0, 0)["timestamp"] == 0
     news.box("h0", 0).notify_hosts_updated(1240, 1)
-    assert news.read("h0", 0, 0) == {"seen": 2, "timestamp": 2, "result": 1}
+    assert news.read("h0", 0, 0) == {"seen": 2, "timestamp": 2, "result": 1, "alive": []}
 
 
 def test_news_reaches_a_rank_that_is_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +193,7 @@ def test_news_of_a_later_driver_is_above_all_that_a_rank_has_seen() -> None:
     later = News(1000)
     assert later.read("h1", 0, 17)["seen"] == 17
     later.box("h1", 0).notify_hosts_updated(5, 3)
-    assert later.read("h1", 0, 17) == {"seen": 1001, "timestamp": 1001, "result": 3}
+    assert later.read("h1", 0, 17) == {"seen": 1001, "timestamp": 1001, "result": 3, "alive": []}
 
 
 def test_while_a_ring_is_taken_over_only_its_hosts_form_it() -> None:
@@ -199,3 +203,41 @@ def test_while_a_ring_is_taken_over_only_its_hosts_form_it() -> None:
     assert discovery.find_available_hosts_and_slots() == {"h2": 1}
     discovery.only = None
     assert discovery.find_available_hosts_and_slots() == {"h1": 1, "h2": 1}
+
+
+def test_ranks_are_told_whom_to_give_up_when_a_host_fell_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.0)
+    clock = Clock()
+    hosts = Hosts(clock)
+    hosts.poll(hello("h1") | {"address": "10.192.0.3"})
+    clock.now += SILENT_SECONDS - 1
+    hosts.poll(hello("h2") | {"address": "10.192.0.4"})
+    clock.now += 2
+    hosts.present()
+    assert (hosts.losses, hosts.addresses()) == (1, ["10.192.0.4"])
+    news = News()
+    news.box("h2", 0)
+    news.break_off(hosts.addresses())
+    assert news.read("h2", 0, 0) == {"seen": 1, "timestamp": 1, "result": 0, "alive": ["10.192.0.4"]}
+    news.forget()
+    assert news.read("h2", 0, 1)["alive"] == []  # the ring has formed without it
+
+
+GIVES_UP = """
+import socket, sys, sitecustomize
+alive, gone = (socket.create_connection((address, int(port))) for address, port in zip(sys.argv[1::2], sys.argv[2::2]))
+sitecustomize.give_up_others(["127.0.0.1"])
+print(gone.recv(1), alive.recv(1))
+"""
+
+
+def test_a_rank_gives_up_its_connections_to_all_but_those_that_live() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as alive, socket.create_server(("127.0.0.2", 0)) as gone:
+        places = [str(part) for server in (alive, gone) for part in server.getsockname()]
+        rank = subprocess.Popen(
+            [sys.executable, "-c", GIVES_UP, *places], env={"PYTHONPATH": str(SHIM)}, stdout=subprocess.PIPE
+        )
+        with gone.accept()[0] as silent, alive.accept()[0] as heard:
+            assert silent.recv(1) == b""
+            heard.sendall(b"x")
+            assert rank.communicate(timeout=30)[0] == b"b'' b'x'\n"
