@@ -23,6 +23,8 @@ LEAST_DRAWS = 5
 """With fewer there is no range to speak of: each future may take no more than its share of the time for so many."""
 HORIZON_SECONDS = 24 * 3600
 SECONDS = 6.0
+WINDOW_PART = 0.02
+"""Where there is no time to be exact in all futures: what lies an hour ahead is decided to the minute, and so on."""
 LEAST_ERROR = 0.1
 """Of a length that somebody was sure of."""
 LOW, HIGH = 0.1, 0.9
@@ -54,18 +56,26 @@ def live_on(
     horizon: float = HORIZON_SECONDS,
     seconds: float = SECONDS,
 ) -> Futures:
-    """The futures of waiting jobs, as many and as far as there is time for. Equal snapshots give equal futures
-    as long as time suffices. Raises ``Refused`` when the policy makes a plan that breaks a rule."""
+    """The futures of waiting jobs, as many and as far as there is time for: exact ones; or else coarser the further
+    ahead; or else fewer; or else not so far. Equal snapshots give equal futures as long as time suffices.
+    Raises ``Refused`` when the policy makes a plan that breaks a rule."""
     began = time.perf_counter()
     until = snapshot.now + horizon
+    part = 0.0
     seen: list[Mapping[JobId, float]] = []
     lengths = {job.id: _lengths(job, draws) for job in snapshot.jobs}
     for draw in _spread_out(draws):
         spent = time.perf_counter() - began
         if len(seen) >= least_draws and spent + spent / len(seen) > seconds:
             break
-        share = max(0.0, seconds - spent) / max(1, least_draws - len(seen))
-        starts, reached = _one(policy, snapshot, jobs, {id: row[draw] for id, row in lengths.items()}, until, share)
+        longer = {id: row[draw] for id, row in lengths.items()}
+        if not seen:
+            starts, reached = _one(policy, snapshot, jobs, longer, until, seconds / draws, 0.0)
+            part = 0.0 if reached >= until else WINDOW_PART
+            spent = time.perf_counter() - began
+        if seen or part:
+            share = max(0.0, seconds - spent) / max(1, least_draws - len(seen))
+            starts, reached = _one(policy, snapshot, jobs, longer, until, share, part)
         seen.append(starts)
         until = min(until, reached)
     rows = {job: sorted(starts.get(job, NEVER) for starts in seen) for job in jobs}
@@ -98,6 +108,7 @@ def _one(
     longer: Mapping[JobId, float],
     until: float,
     seconds: float,
+    part: float,
 ) -> tuple[dict[JobId, float], float]:
     """When each job starts in one future, and how far that was looked at."""
     deadline = time.perf_counter() + seconds
@@ -123,7 +134,12 @@ def _one(
             limits=snapshot.limits,
             accounts=snapshot.accounts,
             reservations=snapshot.reservations,
-            options=Options(state=snapshot.state, until=until, patience_seconds=snapshot.patience_seconds),
+            options=Options(
+                state=snapshot.state,
+                until=until,
+                patience_seconds=snapshot.patience_seconds,
+                window_part=part,
+            ),
             on_turn=look,
         )
     except _Enough:

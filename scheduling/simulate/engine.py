@@ -108,7 +108,7 @@ class Engine:
                 _, _, _, kind, about = heapq.heappop(self.events)
                 happened = self.happen(kind, about) or happened
             if happened and due == NEVER:
-                due = at + self.options.window_seconds
+                due = at + max(self.options.window_seconds, self.coarse())
             if at >= due or at >= self.again_at:
                 self.turn(happened=due < NEVER)
                 due = NEVER
@@ -151,6 +151,11 @@ class Engine:
             self._capacity()
         return True
 
+    def coarse(self) -> float:
+        """How many seconds are decided together, so far from the beginning."""
+        options = self.options
+        return min(options.most_window_seconds, options.window_part * (self.now - self.begun_at))
+
     # --- one turn
 
     def turn(self, *, happened: bool = True) -> None:
@@ -165,7 +170,7 @@ class Engine:
         changed = self.apply(snapshot, plan) or plan.state != self.state
         self.state = plan.state
         if plan.again_at is not None and plan.again_at > self.now:
-            self.again_at = plan.again_at
+            self.again_at = max(plan.again_at, self.now + self.coarse())
         else:
             self.tick = self.options.tick_seconds if changed or happened else min(2 * self.tick, MOST_TICK)
             self.again_at = self.now + self.tick

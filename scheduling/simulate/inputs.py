@@ -57,6 +57,10 @@ class Options:
     last turn, and then, as long as nothing happens, after twice as long each time, up to an hour."""
     window_seconds: float = 0.0
     """What happens within so many seconds of the first event is decided together, at their end: months go faster."""
+    window_part: float = 0.0
+    """The window is at least this part of the time since the beginning, up to ``most_window_seconds``, also for a policy
+    that asks to be asked sooner: what is near is exact, and what is far not more so than can be known."""
+    most_window_seconds: float = 300.0
     losses: Sequence[Loss] = ()
     until: float | None = None
     """The clock stops here; what has not ended by then is unfinished."""

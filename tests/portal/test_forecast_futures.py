@@ -1,14 +1,13 @@
 """Living on from a snapshot: ranges of starts, as wide as what is not known."""
 
 import math
-import time
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from portal.forecast import changes, words
+from portal.forecast import changes, futures, words
 from portal.forecast.futures import live_on
 from portal.jobs.models import Job as JobRow
 from scheduling.policies.elastic_fifo import ElasticFifo
@@ -52,10 +51,10 @@ def test_the_less_is_known_of_a_job_the_wider_the_range_behind_it() -> None:
 
 
 def test_eight_of_ten_futures_lie_within_the_range() -> None:
-    futures = live_on(Fifo(), world(running("1", 4, 7200.0), waiting("2", 4)), ["2"])
-    low, high = futures.range_of("2")
-    assert sum(low <= at <= high for at in futures.starts["2"]) >= 0.8 * futures.draws
-    assert low > min(futures.starts["2"]) and high < max(futures.starts["2"])
+    found = live_on(Fifo(), world(running("1", 4, 7200.0), waiting("2", 4)), ["2"])
+    low, high = found.range_of("2")
+    assert sum(low <= at <= high for at in found.starts["2"]) >= 0.8 * found.draws
+    assert low > min(found.starts["2"]) and high < max(found.starts["2"])
 
 
 def test_equal_snapshots_have_equal_futures() -> None:
@@ -79,28 +78,51 @@ def test_whoever_is_stopped_by_a_limit_of_time_is_not_waited_for_longer() -> Non
     assert minutes(snapshot, "2") == (10.0, 10.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Slow:
-    """First come, first served, after long thought."""
+@dataclass(slots=True)
+class Turns:
+    """First come, first served, and a clock that only its decisions move."""
 
-    title: ClassVar[str] = "Slow"
-    explanation: ClassVar[str] = "Takes its time."
+    title: ClassVar[str] = "Turns"
+    explanation: ClassVar[str] = "Counts its turns."
+    turns: int = 0
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        time.sleep(0.02)
+        self.turns += 1
         return Fifo().plan(snapshot)
 
+    def perf_counter(self) -> float:
+        return float(self.turns)
 
-def test_without_time_for_all_futures_it_is_looked_less_far_and_nothing_beyond_is_claimed() -> None:
+
+def test_without_time_for_all_futures_it_is_looked_less_far_and_nothing_beyond_is_claimed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     line = [waiting(str(number), 4, ago=100 - number, work=Estimate(3600.0)) for number in range(2, 40)]
-    began = time.perf_counter()
-    futures = live_on(Slow(), world(running("1", 4, 3600.0), *line), [job.id for job in line], seconds=0.5)
-    assert time.perf_counter() - began < 3
-    assert futures.draws == 5
-    assert NOW < futures.until < NOW + 24 * 3600
-    assert all(at <= futures.until or at == math.inf for row in futures.starts.values() for at in row)
-    assert futures.starts["2"][0] < math.inf
-    assert futures.starts["39"] == (math.inf,) * 5
+    clock = Turns()
+    monkeypatch.setattr(futures, "time", clock)
+    found = live_on(clock, world(running("1", 4, 3600.0), *line), [job.id for job in line], seconds=60.0)
+    assert clock.turns < 60 + 2 * 5
+    assert found.draws == 5
+    assert NOW < found.until < NOW + 24 * 3600
+    assert all(at <= found.until or at == math.inf for row in found.starts.values() for at in row)
+    assert found.starts["2"][0] < math.inf
+    assert found.starts["39"] == (math.inf,) * 5
+
+
+def test_where_being_exact_takes_too_long_all_is_told_a_little_less_exactly() -> None:
+    """Jobs end every minute: exact futures need a turn for each of them, coarse ones fewer and fewer."""
+    line = [waiting(str(number), 1, ago=900 - number, work=Estimate(3600.0)) for number in range(100, 700)]
+    jobs = [running(str(number), 1, 60.0 * number, now_on={"a": 1}, base={"a": 1}) for number in range(1, 64)]
+    snapshot, last = world(*jobs, *line, gpus=64), line[300].id
+    exact = live_on(Fifo(), snapshot, [last], draws=5, seconds=1000.0)
+    clock = Turns()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(futures, "time", clock)
+        coarse = live_on(clock, snapshot, [last], draws=5, seconds=5 * 150.0)
+    assert clock.turns < 5 * 150
+    assert coarse.draws == 5 and coarse.until == exact.until
+    for one, other in zip(coarse.starts[last], exact.starts[last], strict=True):
+        assert one == pytest.approx(other, abs=0.05 * (other - NOW)) and one != other
 
 
 @pytest.mark.parametrize("policy", [Fifo(), ElasticFifo()], ids=["fifo", "elastic_fifo"])

@@ -196,6 +196,25 @@ def test_what_happens_within_a_window_is_decided_together() -> None:
     assert turns[:2] == [60, 121]
 
 
+def test_what_is_far_is_decided_in_larger_windows_up_to_a_most() -> None:
+    turns: list[float] = []
+    jobs = [rigid(str(n), at, 1, 90_000) for n, at in enumerate((0, 10, 1000, 1099, 1101, 5000, 5150, 5250))]
+    options = Options(window_part=0.1, most_window_seconds=200, tick_seconds=1e6)
+    run("fifo", nodes(a=8), *jobs, options=options, on_turn=lambda snapshot, plan: turns.append(snapshot.now))
+    assert turns == [0, 11, 1100, pytest.approx(1101 * 1.1), 5200, 5450]
+
+
+def test_nobody_is_asked_more_often_than_the_window_allows() -> None:
+    turns: list[float] = []
+    jobs = [rigid(name, 0, 1, 20_000, preemptible=True) for name in "xy"]
+    run(
+        "round_robin", nodes(a=1), *jobs, params={"rotate": "time", "slice_seconds": 60},
+        options=Options(window_part=0.1), on_turn=lambda snapshot, plan: turns.append(snapshot.now),
+    )  # fmt: skip
+    assert len(turns) > 50
+    assert all(after - before >= min(300.0, 0.09 * before) for before, after in zip(turns, turns[1:], strict=False))
+
+
 def test_an_end_takes_time_and_the_gpus_are_held_until_then() -> None:
     slow = Submission(job("x", 0), lasts(100, 1), start_seconds=5, end_seconds=7)
     result = run("fifo", nodes(a=1), slow, rigid("y", 106, 1, 10))
