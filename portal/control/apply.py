@@ -50,17 +50,19 @@ class Gone(Exception):  # noqa: N818
 
 def differences(snapshot: Snapshot, plan: Plan) -> list[Line]:
     """What the plan changes, in the order it is carried out: stops, then shrinking, starts, growing."""
-    lines = []
+    found = []
     for job in snapshot.jobs:
-        target = {node: gpus for node, gpus in plan.target.get(job.id, {}).items() if gpus}
+        wanted = plan.target.get(job.id, {})
+        if wanted == job.now_on:
+            continue  # as for most jobs of most plans
+        target = {node: gpus for node, gpus in wanted.items() if gpus}
         add, drop = _minus(target, job.now_on), _minus(job.now_on, target)
         if job.stopping or not (add or drop):
             continue
         kind: Literal["stop", "start", "resize"] = "stop" if not target else "resize" if job.now_on else "start"
-        lines.append(Line(int(job.id), kind, job.now_on, add, drop))
-    # The order of a stable sort is that of the queue's ids; check.violations has made sure that all can be done.
-    turn = {job.id: job.turn for job in snapshot.jobs}
-    return sorted(lines, key=lambda line: (_rank(line), turn[str(line.job)]))
+        found.append((job.turn, Line(int(job.id), kind, job.now_on, add, drop)))
+    # In the order of the queue; check.violations has made sure that all can be done.
+    return [line for _, line in sorted(found, key=lambda each: (_rank(each[1]), each[0]))]
 
 
 def _rank(line: Line) -> int:

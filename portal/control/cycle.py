@@ -203,7 +203,7 @@ def _tell(seen: Snapshot, reasons: Mapping[int, str]) -> bool:
             if told != truth:
                 yield job, told[0], *truth
 
-    look = Job.objects.filter(Q(pk__in=[int(job.id) for job in seen.jobs]) | QUEUE_LEFT).order_by()
+    look = Job.objects.filter(Q(state=JobState.QUEUED) | QUEUE_LEFT).order_by()
     outdated = [job for job, *_ in news(look)]
     if not outdated:
         return False

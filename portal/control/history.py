@@ -7,9 +7,10 @@ says the same. What is older than ``STILL`` before now is taken as settled: noth
 import json
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from itertools import groupby
 from math import log, sqrt
 from statistics import median
@@ -31,6 +32,8 @@ DAY = 86_400.0
 STILL = timedelta(minutes=10)
 RUNS_KEPT = 50
 """Of one kind: the newest tell how the program is now."""
+PROGRAMS_REMEMBERED = 4096
+"""What follows from runs follows from these alone: equal ones are not reckoned with again in each turn."""
 UNKNOWN_SPREAD = 0.5
 """Relative, of a program's lengths when it ran once."""
 
@@ -157,20 +160,19 @@ class History:
             for key in ((script, arguments), script, people):
                 self._runs.add(key, run, settled=finished < still)
 
-    def _runs_like(self, key: Hashable) -> list[Run]:
-        return [run for run in self._runs.newest(key) if run.finished >= self._oldest]
+    def _runs_like(self, key: Hashable) -> tuple[Run, ...]:
+        return tuple([run for run in self._runs.newest(key) if run.finished >= self._oldest])
 
     def speed(self, script: Script, max_gpus: int) -> Curve | None:
         """From runs of the program with equal arguments on different numbers of GPUs; None without such."""
         by_arguments = (self._runs_like((script, arguments)) for arguments in sorted(self._groups.get(script, ())))
-        return performance.from_runs([[(run.gpus, run.seconds) for run in runs] for runs in by_arguments], max_gpus)
+        return _curve(tuple(by_arguments), max_gpus)
 
     def like(self, script: Script, arguments: str, people: tuple[int, int], curve: Curve | None) -> "Like":
         """The most similar runs there are: with equal arguments, of the program, of the same person and project."""
         for key in ((script, arguments), script, people):
             if runs := self._runs_like(key):
-                gpus, seconds = np.array([(run.gpus, run.seconds) for run in runs]).T
-                return Like.of((seconds * _speeds(gpus, None if key == people else curve)).tolist())
+                return _like(runs, curve.speeds if curve and key != people else ())
         return Like.of(())
 
     # How long until the first line
@@ -245,13 +247,22 @@ def _runs_of(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[datetime, Script
 
 def speed_on(gpus: float, curve: Curve | None) -> float:
     """Between whole numbers of GPUs as a straight line."""
-    return float(_speeds(np.array([gpus]), curve)[0])
+    return float(_speeds(np.array([gpus]), curve.speeds if curve else ())[0])
 
 
-def _speeds(gpus: NDArray[np.float64], curve: Curve | None) -> NDArray[np.float64]:
-    if curve is None or not curve.speeds:
-        return gpus**DEFAULT_EXPONENT
-    return np.interp(gpus, np.arange(1, len(curve.speeds) + 1), curve.speeds)
+def _speeds(gpus: NDArray[np.float64], speeds: Sequence[float]) -> NDArray[np.float64]:
+    return np.interp(gpus, np.arange(1, len(speeds) + 1), speeds) if speeds else gpus**DEFAULT_EXPONENT
+
+
+@lru_cache(PROGRAMS_REMEMBERED)
+def _curve(groups: tuple[tuple[Run, ...], ...], max_gpus: int) -> Curve | None:
+    return performance.from_runs([[(run.gpus, run.seconds) for run in runs] for runs in groups], max_gpus)
+
+
+@lru_cache(PROGRAMS_REMEMBERED)
+def _like(runs: tuple[Run, ...], speeds: tuple[float, ...]) -> "Like":
+    gpus, seconds = np.array([(run.gpus, run.seconds) for run in runs]).T
+    return Like.of((seconds * _speeds(gpus, speeds)).tolist())
 
 
 @dataclass(frozen=True)

@@ -297,8 +297,9 @@ class _Expert:
     def __init__(self, history: History) -> None:
         self.history = history
         self._speeds: dict[tuple[Script, int], types.Curve | None] = {}
-        self._likes: dict[tuple[Script, str, int, int], Like] = {}
+        self._likes: dict[tuple[Script, tuple[str, ...], int, int], Like] = {}
         self._begins: dict[Script, float] = {}
+        self._names: dict[Script, str] = {}
 
     def speed(self, row: Row) -> types.Curve | None:
         key = (script_of(row), row.max_gpus)
@@ -307,10 +308,10 @@ class _Expert:
         return self._speeds[key]
 
     def work(self, row: Row, past: Past, speed: types.Curve | None) -> types.Estimate | None:
-        script, arguments, owner = script_of(row), json.dumps(row.arguments), row.submitted_by_id
-        key = (script, arguments, owner, row.max_gpus)
+        script, owner = script_of(row), row.submitted_by_id
+        key = (script, tuple(row.arguments), owner, row.max_gpus)
         if key not in self._likes:
-            self._likes[key] = self.history.like(script, arguments, (owner, row.project_id), speed)
+            self._likes[key] = self.history.like(script, json.dumps(row.arguments), (owner, row.project_id), speed)
         return self._likes[key].remaining(sum(seconds * speed_on(gpus, speed) for gpus, seconds in past.done))
 
     def restart_seconds(self, row: Row) -> float:
@@ -319,6 +320,13 @@ class _Expert:
             known = self.history.begin_seconds(script)
             self._begins[script] = RESTART_SECONDS if known is None else known
         return self._begins[script]
+
+    def name(self, row: Row) -> str:
+        """Of its program, for policies: equal for equal ones."""
+        script = script_of(row)
+        if script not in self._names:
+            self._names[script] = sha256(repr(script).encode()).hexdigest()[:16]
+        return self._names[script]
 
 
 def script_of(row: Row) -> Script:
@@ -368,7 +376,7 @@ def _job(
         restart_seconds=restart_seconds,
         # Nobody measures how long the ranks stand still; it is never longer than beginning anew.
         resize_seconds=min(RESIZE_SECONDS, restart_seconds),
-        script=sha256(repr(script_of(row)).encode()).hexdigest()[:16],
+        script=expert.name(row),
         batch=holding.batch if holding and now_on else 0,
         speed=speed,
         work=expert.work(row, past, speed),
