@@ -18,6 +18,8 @@ from typing import Any
 QUEUED, FINISHED, NODES, GPUS_PER_NODE = 1000, 10_000, 128, 8
 PEOPLE, SCRIPTS = 50, 200
 REPEATS = 9
+MOST_MS = 300
+"""A whole turn of a lab of that size, whatever it does."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,9 @@ class Measured:
     first_snapshot_ms: float
     plan_ms: float
     queries: int
+    """Of the snapshot; the next are of whole turns."""
+    idle_queries: int
+    busy_queries: int
 
 
 def past_jobs(count: int) -> None:
@@ -87,7 +92,7 @@ def past_jobs(count: int) -> None:
             Allocation(gpu=gpus[(number + each) % len(gpus)], attempt=part.attempt, container=part,
                        allocated_at=part.assigned_at, released_at=part.exited_at)
             for number, part in enumerate(parts)
-            for each in range(1 + number % 8)
+            for each in range(1 + number // SCRIPTS % 8)  # each program on all sizes, so that its speeds are known
         ],
         batch_size=500,
     )  # fmt: skip
@@ -140,6 +145,12 @@ def measure(queued: int, finished: int, nodes: int) -> Measured:
     heartbeat()
     with CaptureQueriesContext(connection) as asked:
         seen = snapshot.take(history=history)
+    with CaptureQueriesContext(connection) as asked_when_idle:
+        turn(history=history)
+    end_one()
+    heartbeat()
+    with CaptureQueriesContext(connection) as asked_when_busy:
+        turn(history=history)
     print(f"{sum(job.running for job in seen.jobs)} jobs run, {sum(job.waiting for job in seen.jobs)} wait")
     return Measured(
         idle_ms=statistics.median(wall for wall, _ in idle),
@@ -150,6 +161,8 @@ def measure(queued: int, finished: int, nodes: int) -> Measured:
         first_snapshot_ms=statistics.median(clock(snapshot.take) for _ in range(3)),
         plan_ms=statistics.median(clock(lambda: policy.plan(seen)) for _ in range(REPEATS)),
         queries=len(asked),
+        idle_queries=len(asked_when_idle),
+        busy_queries=len(asked_when_busy),
     )
 
 
@@ -186,8 +199,11 @@ if __name__ == "__main__":
     queued, finished, nodes = (*sizes, *(QUEUED, FINISHED, NODES)[len(sizes) :])
     found = run(queued, finished, nodes)
     print(f"{queued} jobs queued, {finished} finished, {nodes * GPUS_PER_NODE} GPUs")
-    print(f"a turn that changes nothing: {found.idle_ms:.0f} ms, {found.idle_cpu_ms:.0f} ms of them computing")
-    print(f"a turn that starts a job:    {found.busy_ms:.0f} ms, {found.busy_cpu_ms:.0f} ms of them computing")
+    for what, ms, cpu_ms, queries in (
+        ("a turn that changes nothing: ", found.idle_ms, found.idle_cpu_ms, found.idle_queries),
+        ("a turn that starts a job:    ", found.busy_ms, found.busy_cpu_ms, found.busy_queries),
+    ):
+        print(f"{what}{ms:.0f} ms, {cpu_ms:.0f} ms of them computing, in {queries} queries (at most {MOST_MS} ms)")
     print(
         f"of that the snapshot:        {found.snapshot_ms:.0f} ms in {found.queries} queries, the policy: {found.plan_ms:.0f} ms"
     )
