@@ -1,5 +1,8 @@
 """Answers to what went wrong outside the views: JSON for programs, a page with a next step for people."""
 
+import sys
+
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
@@ -15,7 +18,10 @@ TEXTS = {
         "Or you may not see it. Check the address, or ask an owner of the project to share it.",
     ),
     500: ("Something went wrong here", "It has been logged. Try again in a moment."),
+    503: ("The portal cannot use its database just now", "Try again in a moment."),
 }
+AWAY_SECONDS = 5
+"""After so long a program may ask again when the database was away."""
 STALE = "The form was too old or came from another site. Load the page again and send it once more."
 
 
@@ -36,10 +42,19 @@ def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Without the request: the database may be what is broken, so nobody's name and no banner."""
+    """Without the request: the database may be what is broken, so nobody's name and no banner.
+
+    Django calls this while it handles the error. A database that is away, restarts or is overloaded is nobody's mistake,
+    and asking again will help: 503, where everything else is 500.
+    """
+    status = 503 if isinstance(sys.exc_info()[1], OperationalError | InterfaceError) else 500
     if is_program(request):
-        return _json(500)
-    return HttpResponse(render_to_string("500.html"), status=500)
+        answer: HttpResponse = _json(status)
+    else:
+        answer = HttpResponse(render_to_string("500.html", {"away": status == 503}), status=status)
+    if status == 503:
+        answer["Retry-After"] = str(AWAY_SECONDS)
+    return answer
 
 
 @requires_csrf_token

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from django.core.cache import cache
+from django.db import InterfaceError, OperationalError
 from django.test import Client
 from rest_framework.throttling import UserRateThrottle
 
@@ -137,3 +138,21 @@ def test_our_own_failure_is_told_in_the_same_shape(world: World, monkeypatch: py
     response = script.get("me/")
     assert (response.status_code, code_of(response)) == (500, "server_error")
     assert b"secret" not in response.content
+
+
+@pytest.mark.parametrize("trouble", [OperationalError, InterfaceError])
+def test_a_database_that_is_away_is_said_to_be_so_and_that_asking_again_helps(
+    world: World, monkeypatch: pytest.MonkeyPatch, trouble: type[Exception]
+) -> None:
+    def away(*args: object, **kwargs: object) -> None:
+        raise trouble("connection to server at 10.0.0.5 refused")
+
+    script, page = Script(world.alice), Client(raise_request_exception=False)
+    script.raise_request_exception = False
+    page.force_login(world.alice)
+    monkeypatch.setattr("django.db.models.sql.compiler.SQLCompiler.execute_sql", away)
+    response = script.get("me/")
+    assert (response.status_code, code_of(response), response["Retry-After"]) == (503, "unavailable", "5")
+    shown = page.get("/jobs/")
+    assert shown.status_code == 503 and b"cannot use its database just now" in shown.content
+    assert b"10.0.0.5" not in response.content + shown.content
