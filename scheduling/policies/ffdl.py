@@ -25,7 +25,8 @@ class Ffdl:
     fast enough to run all the time; the baseline scales GPUs and keeps the batch. Confirmed through Voda's port: the
     program maximises the sum of scaling factors ``T_j(g) = X(best batch, g) / X(best batch, 1)``. Reconstruction: jobs
     that may get nothing (Voda keeps the first K jobs and gives each at least one), weights, the bonus for waiting, the
-    price of a change, and sizes of whole nodes first.
+    price of a change, sizes of whole nodes first, and claims that fall with the work that is left: the plain sum gives
+    a job that lasts for days as much as one that is done in minutes.
     """
 
     title: ClassVar[str] = "Most work per second (FfDL)"
@@ -57,6 +58,15 @@ class Ffdl:
         "job that scales badly may wait for ever.",
         least=0,
         most=100,
+        group="Patience and pace",
+    )
+    favour_short: float = param(
+        0.25,
+        "Favour short jobs",
+        "A job's claim is its remaining work to the power of minus this; work that nobody declared is estimated from "
+        "what the job has had so far. 0: length does not count, as in FfDL.",
+        least=0,
+        most=1,
         group="Patience and pace",
     )
     horizon_seconds: int = param(
@@ -147,6 +157,11 @@ class Ffdl:
         return value
 
     def _claim(self, job: Job, now: float) -> float:
-        """Its weight, doubled by each step of priority, and what it waited; that stays when it runs, or it would stop."""
+        """Its weight, doubled by each step of priority, what is left of it, and what it waited.
+
+        What it waited stays when it runs, or it would stop.
+        """
         waited = max(0.0, now - job.submitted_at - job.run_seconds)
-        return job.weight * 2.0 ** max(-10, min(10, job.priority)) * (1 + self.waiting_bonus * waited / 3600)
+        weight = job.weight * 2.0 ** max(-10, min(10, job.priority))
+        left = max(1.0, estimates.work(job).value) / estimates.DEFAULT_WORK_SECONDS
+        return float(weight * left**-self.favour_short * (1 + self.waiting_bonus * waited / 3600))

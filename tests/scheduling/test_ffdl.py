@@ -6,7 +6,7 @@ import pytest
 
 from scheduling.check import violations
 from scheduling.policies.ffdl import Ffdl
-from scheduling.types import Curve, Job, Limit, Plan, Snapshot
+from scheduling.types import Curve, Estimate, Job, Limit, Plan, Snapshot
 from tests.scheduling.worlds import NOW, World, draw, running, sizes, waiting
 
 WELL = Curve((1.0, 2.0, 3.0, 4.0))
@@ -79,6 +79,23 @@ def test_waiting_makes_the_claim_stronger_until_it_wins() -> None:
     later = replace(lab, jobs=(replace(lab.jobs[0], submitted_at=NOW - 8 * 3600), lab.jobs[1]))
     assert sizes(decide(later)) == {"slow": 3, "well": 1}
     assert sizes(decide(later, Ffdl(waiting_bonus=0.0))) == {"well": 4}
+
+
+def test_short_jobs_are_favoured_only_as_far_as_asked() -> None:
+    """The plain sum of speed-ups gives a job of days as much as one of minutes."""
+    short, long = new("short", WELL, work=Estimate(60.0)), new("long", Curve((1.0, 2.1, 3.2, 4.3)), work=Estimate(1e6))
+    lab = draw({"a": 4}, long, short)
+    assert sizes(decide(lab)) == {"short": 4}
+    assert sizes(decide(lab, Ffdl(favour_short=0.0))) == {"long": 4}
+
+
+def test_a_job_of_unknown_length_is_taken_for_as_long_again_as_it_was_served() -> None:
+    def lab(**facts: object) -> Snapshot:
+        jobs = [replace(new(id, WELL), max_gpus=1, **has) for id, has in (("x", facts), ("y", {}))]  # type: ignore[arg-type]
+        return draw({"a": 1}, *jobs)
+
+    assert sizes(decide(lab(served_gpu_seconds=36_000.0))) == {"y": 1}
+    assert sizes(decide(lab(served_gpu_seconds=36_000.0, work=Estimate(60.0)))) == {"x": 1}
 
 
 def test_weight_and_priority_count() -> None:
