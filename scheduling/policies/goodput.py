@@ -24,8 +24,10 @@ class Goodput:
     Confirmed (the authors' code): goodput is throughput times statistical efficiency; a job's worth is the power p of
     its goodput relative to its smallest; what changes is multiplied by ``max(age - restarts * cost, 0) / (age + cost)``;
     Sia's program picks one configuration per job, whole powers of two within a node or whole nodes, p = -0.5, and
-    growth at most doubles. Reconstruction: the change is also priced over ten minutes; waiting counts like a quarter
-    of the slowest speed; claims are weighed by what is left to do (``favour_short``) and by waiting.
+    growth at most doubles. Reconstruction: the change is also priced over ten minutes, and over what is left of the job
+    alone where that is known; waiting counts like a quarter of the slowest speed where p is not positive; claims are
+    weighed by what is left to do (``favour_short``) and by waiting; p = 0.5, since those claims, which Pollux and Sia
+    do not have, already see to it that small jobs are not left behind (measured in docs/policies.md).
 
     Optimus (EuroSys'18), as a preset: one more GPU to whoever's remaining time falls most by it; the batch stays.
     """
@@ -54,7 +56,7 @@ class Goodput:
         group="How it searches",
     )
     p: float = param(
-        -0.5,
+        0.5,
         "Fairness exponent",
         "1: the sum of all progress counts, whoever makes it. Smaller: the slowest count more.",
         least=-10,
