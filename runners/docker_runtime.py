@@ -95,7 +95,7 @@ class DockerRuntime:
         self._overlay: overlay.Overlay | None = None
         self._unused_since: dict[str, float] = {}
         self._joined = threading.Lock()
-        """One at a time changes what joins networks of this node to those of others."""
+        """One at a time makes a network, or joins networks of this node to those of others."""
 
     @property
     def client(self) -> docker.DockerClient:
@@ -160,7 +160,8 @@ class DockerRuntime:
             if self._find(spec.name) is not None:
                 return
             if spec.network:
-                self._ensure_network(spec.network, spec.ring)
+                with self._joined:  # while one makes it, another would find its addresses taken
+                    self._ensure_network(spec.network, spec.ring)
             try:
                 config = container_config(spec, folders, image, owner, self.identity, self.host())
                 self.client.api.create_container_from_config(config, self.identity.engine_name(spec.name))

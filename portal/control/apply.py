@@ -132,6 +132,7 @@ class _World:
         if line.kind == "stop":
             lifecycle.stop_attempt(attempt, StopReason.PREEMPTED)
             return
+        self._require_driver(attempt)
         for node, count in line.drop.items():
             self._ask_back(attempt, node, count)
         if line.add:
@@ -162,8 +163,6 @@ class _World:
         parts = list(attempt.containers.select_related("node").order_by("index"))
         live = [part for part in parts if part.state != ContainerState.EXITED]
         drivers = [part.index for part in live if part.role == Container.Role.DRIVER]
-        if not drivers:
-            raise Gone("the job's driver is being moved")
         here = {part.node_id for part in live}
         used, taken = [part.index for part in parts], [part.index for part in live]
         ranks = sum(line.before.values()) + sum(line.add.values())
@@ -223,6 +222,15 @@ class _World:
         if Counter(map(str, held.values_list("gpu__node", flat=True))) != Counter(line.before):
             raise Gone("the job's GPUs have changed meanwhile")
         return attempt
+
+    def _require_driver(self, attempt: Attempt) -> None:
+        """A ring that is changed needs somebody who leads the change; while a new driver comes up, it would break."""
+        if attempt.ring is None:
+            return
+        drivers = attempt.containers.filter(role=Container.Role.DRIVER).exclude(state=ContainerState.EXITED)
+        last = drivers.order_by("index").values_list("index", "state").last()
+        if last is None or (last[0] > 0 and last[1] != ContainerState.RUNNING):
+            raise Gone("the job's driver is being moved")
 
     def _ask_back(self, attempt: Attempt, node: int, count: int) -> None:
         """Whole single-GPU containers of that node, the youngest first."""

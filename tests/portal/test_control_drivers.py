@@ -108,6 +108,19 @@ def test_a_ring_that_goes_on_can_shrink_and_grow_again(job: Job) -> None:
     assert (newest.node, newest.spec["ring"]["driver_host"]) == (c, "10.192.0.6")
 
 
+def test_a_ring_is_not_resized_while_it_waits_for_its_driver(job: Job) -> None:
+    lose("a")
+    lifecycle.sweep(timezone.now())
+    b = str(Node.objects.get(name="b").pk)
+    fewer = Plan({str(job.pk): {b: 1}})
+    moving = {job.pk: "The job's driver is being moved."}
+    assert applying.apply(snapshot.take(), fewer, "t").dropped == moving
+    drivers.replace(timezone.now() + LATER)
+    assert applying.apply(snapshot.take(), fewer, "t").dropped == moving
+    agents_do_as_told()
+    assert applying.apply(snapshot.take(), fewer, "t").resized == [job.pk]
+
+
 def test_when_too_little_is_left_it_starts_anew_from_its_checkpoint(job: Job) -> None:
     Job.objects.update(min_gpus=3)
     lose("a")
