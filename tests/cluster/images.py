@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from runners.docker_images import DockerImages
-from runners.environments import LOCAL_BASE, PUBLIC_BASE, DockerEnvironments
-from runners.preparing import cache_home
+from runners.environments import LAUNCH, LOCAL_BASE, PUBLIC_BASE, DockerEnvironments
+from runners.preparing import cache_home, content_key
 from tests import engine
 from tests.system.own_engine import OwnEngine
 
@@ -33,13 +33,27 @@ def store() -> Iterator[Path]:
 def stocked(environments: Sequence[str]) -> list[str]:
     """Makes sure that the store has the images of these environments, as an agent looks for them. Their names."""
     with store() as folder:
+        note = folder / f"stocked-{recipe_key(environments)}.json"
+        if note.exists() and set(names := json.loads(note.read_text())) <= set(names_in(folder)):
+            return list(names)
         base = next((name for name in (PUBLIC_BASE, LOCAL_BASE) if name in names_in(folder)), "")
         lacking = [key for key in environments if not any(named(name, key) for name in names_in(folder))]
         if not base or lacking:
             base = fetch(folder, environments)
         with running(folder) as own:  # a change of ours since then costs one small layer
             maker = DockerEnvironments(DockerImages(own.url), base_image=base)
-            return [base, *(engine.prepared(maker, key) for key in environments)]
+            names = [base, *(engine.prepared(maker, key) for key in environments)]
+        note.write_text(json.dumps(names))
+        return names
+
+
+def recipe_key(environments: Sequence[str]) -> str:
+    """Changes with anything of ours that goes into the images."""
+    runners = engine.ROOT / "runners"
+    tops = [runners / "images", *(runners / name for name in LAUNCH)]
+    files = sorted(file for top in tops for file in (top.rglob("*") if top.is_dir() else [top]) if file.is_file())
+    ours = [file for file in files if "__pycache__" not in file.parts]
+    return content_key(*environments, *(part for file in ours for part in (str(file), file.read_bytes())))[:12]
 
 
 def named(image: str, environment: str) -> bool:

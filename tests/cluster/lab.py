@@ -139,7 +139,7 @@ class Lab(Product):
         self.start("web")
         self.start("scheduler")
         self.start("worker")
-        wait_for("the portal answers", self.answers)
+        wait_for("the portal answers", self.answers, 180)
         for machine, join_token in zip(self.lan.machines, re.findall(r"JOIN (\S+)", said), strict=True):
             self.start_agent(machine, join_token)
         wait_for("all nodes are ready", self.nodes_ready, 600, every=0.5)
