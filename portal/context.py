@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
 from django.http import HttpRequest
 from django.urls import reverse
@@ -37,12 +38,13 @@ class Entry:
 def site(request: HttpRequest) -> dict[str, Any]:
     user = getattr(request, "user", AnonymousUser())
     if not user.is_authenticated:
-        return {"sign_in_url": reverse("accounts:sign-in")}
+        return {"sign_in_url": reverse("accounts:sign-in"), "demo_lab": settings.DEMO}
     shown = (*MAIN, ADMIN) if user.is_staff else MAIN
     return {
         "navigation": [_entry(place, request.path) for place in shown],
         "personal_navigation": [_entry(place, request.path) for place in PERSONAL],
         "sign_out_url": reverse("accounts:sign-out"),
+        "demo_lab": settings.DEMO,
         "process_runtime": SimpleLazyObject(_has_process_node),
     }
 

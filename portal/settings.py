@@ -125,6 +125,11 @@ if bool(REDIS_URL) != LAB:
         "Set DATABASE_URL and REDIS_URL together (the lab size), or neither (one machine with SQLite)."
     )
 
+DEMO = env_bool("SCHEDULEARN_DEMO", False)
+"""A demo lab, which every page says: set by ``manage.py demo`` for the folder it makes."""
+if LAB and DEMO:
+    raise ImproperlyConfigured("A demo lab runs on SQLite: leave DATABASE_URL and REDIS_URL empty.")
+
 DEBUG = env_bool("DEBUG", False)
 SECRET_KEY = env_secret("SECRET_KEY")
 if not SECRET_KEY:

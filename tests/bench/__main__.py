@@ -3,7 +3,8 @@
 1. submit -> first log line stored, beside a bare ``docker run`` of the same image and command;
 2. a line written -> a browser's socket, beside a bare tail of the same file;
 3. one scheduling cycle at 1,000 jobs (its floor is nothing);
-4. one decision of every policy at three sizes of labs, and how that grows.
+4. one decision of every policy at three sizes of labs, and how that grows;
+5. the agent API with 500 nodes (its floor is nothing).
 """
 
 import asyncio
@@ -88,7 +89,8 @@ def main() -> int:
             )
     # In processes of their own: the first sets Django up, and the second wants nothing else in the way.
     parts = [
-        subprocess.run([sys.executable, "-m", f"tests.bench.{part}"], check=False) for part in ("cycle", "decisions")
+        subprocess.run([sys.executable, "-m", f"tests.bench.{part}"], check=False)
+        for part in ("cycle", "decisions", "nodes")
     ]
     return max(part.returncode for part in parts)
 

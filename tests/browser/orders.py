@@ -66,6 +66,18 @@ def month_simulated() -> dict[str, Any]:
     return made | {"simulation": asked.pk}
 
 
+def demo_lab() -> dict[str, int]:
+    """What ``manage.py demo`` fills a lab with, and Alice as an admin of it."""
+    from portal.control.demo import past, people
+
+    now = timezone.now()
+    made = people.fill(now, 4, 4, "http://127.0.0.1:1")
+    past.write(now, now - people.PAST, made.nodes, made.codes)
+    User.objects.create_user("alice", "alice@demo.invalid", PASSWORD, is_staff=True)
+    Node.objects.update(last_seen_at=now + timedelta(hours=1), ready=True)
+    return {"node": made.nodes[0].pk}
+
+
 def simulate() -> int:
     """Carries out the simulations that were asked for; how many."""
     from portal.whatif import services
@@ -193,6 +205,7 @@ ORDERS = {
         month,
         past_month,
         month_simulated,
+        demo_lab,
         simulate,
         running_job,
         write,

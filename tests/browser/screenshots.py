@@ -31,6 +31,12 @@ MONTH_PAGES = {
     "whatif-new": "/admin/simulations/new?policy=tiresias&policy=srjf",
 }
 """Of a lab with a month of history (tests/month.py)."""
+DEMO_PAGES = {
+    "gpus": "/gpus/",
+    "timeline": "/gpus/timeline/?window=day",
+    "gpu-node": "/gpus/nodes/{node}/?window=day",
+}
+"""Of a demo lab with its week of history."""
 LOOKS = {"light": (1280, "light"), "dark": (1280, "dark"), "phone": (400, "light")}
 
 
@@ -41,6 +47,7 @@ def main() -> None:
         take(browser, "seeded", PAGES)
         take(browser, "month_simulated", MONTH_PAGES)
         take(browser, "waiting", WAITING_PAGES)
+        take(browser, "demo_lab", DEMO_PAGES)
         browser.close()
 
 

@@ -25,6 +25,15 @@ def test_nonsense_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
             settings.env_int("ODD", 5, 1, 10)
 
 
+def test_a_choice_is_one_of_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings.env_choice("RULE", "nothing", "stop") == "nothing"
+    monkeypatch.setenv("RULE", "stop")
+    assert settings.env_choice("RULE", "nothing", "stop") == "stop"
+    monkeypatch.setenv("RULE", "shout")
+    with pytest.raises(ImproperlyConfigured, match="RULE must be one of nothing, stop, not 'shout'"):
+        settings.env_choice("RULE", "nothing", "stop")
+
+
 def test_the_site_has_no_slash_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SITE", "https://lab.example:8443/")
     assert settings.env_site("SITE", "") == "https://lab.example:8443"

@@ -129,6 +129,7 @@ class Command(BaseCommand):
         story = self._story()
         while not self.stopping.wait(LOOK_SECONDS):
             keeper.look()
+            self.each_look()
             if story is not None and not story.over:
                 try:
                     for line in story.news():
@@ -137,6 +138,9 @@ class Command(BaseCommand):
                     logging.getLogger(__name__).exception("the first job's way could not be read")
                     connection.close()
                     time.sleep(LOOK_SECONDS)
+
+    def each_look(self) -> None:
+        """For the demo lab."""
 
     def _story(self) -> Story | None:
         job = submit_example() or unfinished_example()
