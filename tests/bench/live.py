@@ -170,7 +170,7 @@ class Compared:
         (live, here), errors = self.figures, self.errors
         single = [abs(measure.off(simulated[job.job.id].turnaround or 0.0, job.turnaround)) for job in self.lived]
         resizes = sum(len({round(gpu.since) for gpu in held}) - 1 for job in self.lived for held in job.attempts)
-        stops = sum(len(job.attempts) - 1 for job in self.lived)
+        stops = sum(len(job.attempts) - 1 for job in self.lived) - self.costs.vain
         lines += [
             "",
             f"  mean turnaround: live {live.turnaround:.1f} s, simulated {here.turnaround:.1f} s, off {errors[0]:+.1%}",
