@@ -57,12 +57,13 @@ def give_up_others(alive: list[str]) -> None:
 
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):  # noqa: PTH115
+                continue
             with socket.socket(fileno=os.dup(int(name))) as connection:
-                peer = connection.getpeername()
-                if connection.family == socket.AF_INET and peer[0] not in (*alive, "127.0.0.1"):
+                if connection.family == socket.AF_INET and connection.getpeername()[0] not in (*alive, "127.0.0.1"):
                     connection.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # no socket, or none that is connected
+            pass  # closed meanwhile, or not connected
 
 
 def teach(module: Any) -> None:
