@@ -17,7 +17,6 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_matrix
 
 from scheduling import placement
-from scheduling.allot import CELLS as TABLE_CELLS
 from scheduling.allot import Question
 from scheduling.pursue import world
 from scheduling.types import JobId, Placement, Snapshot
@@ -25,6 +24,8 @@ from scheduling.worth import Fleet, Option, Preferences, Worth
 
 COLUMNS = 20_000
 """A larger integer program takes more than a second: then it is solved greedily."""
+TABLE_CELLS = 30_000_000
+"""A larger table takes more than half a second: then the integer program is quicker."""
 GAP = 1e-3
 NODES = 200
 """The solver is bounded by a gap and by branches, not by a clock: equal snapshots get equal plans."""

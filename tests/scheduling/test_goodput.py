@@ -157,7 +157,7 @@ def test_optimus_gives_the_next_gpu_where_it_saves_most_time() -> None:
     assert sizes(decide(draw({"a": 4}, *lab.jobs), Goodput(preset="optimus"))) == {"long": 3, "short": 1}
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(snapshot=snapshots(most_jobs=4))
 def test_the_integer_program_is_as_good_as_trying_everything(snapshot: Snapshot) -> None:
     asked = program(snapshot)
@@ -170,7 +170,7 @@ def test_the_integer_program_is_as_good_as_trying_everything(snapshot: Snapshot)
     assert value(asked, picks) >= best - 2e-3 * abs(best) - 1e-9
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(snapshot=snapshots(most_jobs=4))
 def test_the_table_is_the_best_there_is_or_no_answer(snapshot: Snapshot) -> None:
     """Of one kind of GPUs; only a limit may keep it from answering."""
