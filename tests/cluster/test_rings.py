@@ -35,6 +35,10 @@ def fresh(it: Lab) -> Iterator[None]:
     yield
 
 
+def steps_in(log: str) -> list[int]:
+    return [int(step) for step in re.findall(r"^step (\d+) of", log, re.MULTILINE)]
+
+
 class Run:
     """One elastic job. It begins on the first machine with one rank: all else is taken, or takes no work yet."""
 
@@ -77,7 +81,7 @@ class Run:
         return "\n".join(texts)
 
     def steps(self) -> list[int]:
-        return sorted(int(step) for step in re.findall(r"^step (\d+) of", self.log(), re.MULTILINE))
+        return sorted(steps_in(self.log()))
 
     def sees(self, words: str, beyond: int = 0, seconds: float = START_SECONDS) -> None:
         def look() -> bool:
@@ -129,4 +133,9 @@ def test_a_ring_survives_that_its_first_machine_loses_its_power(it: Lab) -> None
     run.first.power_off()
     run.sees("of 2 ranks", run.last(), 3 * START_SECONDS)
     run.finish()
-    assert run.did_every_step_once()
+    # What rank 0 printed last is on the disk of the dark machine. The step that it was about to commit is done again.
+    logs = (run.first.folder / "agent" / "containers").glob(f"sl-{run.job}-*/scribe/log/0.log")
+    printed = {*run.steps(), *(step for log in logs for step in steps_in(log.read_text()))}
+    assert printed == set(range(1, run.last() + 1))
+    assert len(run.steps()) - len(set(run.steps())) <= 1
+    assert run.events("placed") == 1
