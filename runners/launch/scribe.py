@@ -23,6 +23,10 @@ CHUNK_BYTES = 64 * 1024
 TAIL_BYTES = 64 * 1024
 """Kept of what comes after the limit, because the reason of a failure is in the last lines."""
 LIMIT_MIB = 256
+RESERVE = "reserve"
+RESERVE_BYTES = 1024 * 1024
+"""Taken from the disk at the start and given back at the end, so that a full disk still has room for the ends of the logs,
+for what was dropped of them, and for exit.json: without that a job that has succeeded would be run again."""
 
 
 class Stream:
@@ -131,6 +135,7 @@ class Scribe:
         self._streams: dict[str, Stream] = {}
         self._labels: dict[str, str] = {}
         self._lock = threading.Lock()
+        self._reserve()
         self._ended = threading.Event()
         self._flusher = threading.Thread(target=self._flush, name="flush", daemon=True)
         self._flusher.start()
@@ -177,9 +182,24 @@ class Scribe:
         thread.start()
         return thread
 
+    def _reserve(self) -> None:
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            handle = os.open(self.folder / RESERVE, flags, 0o600)
+            try:
+                os.posix_fallocate(handle, 0, RESERVE_BYTES)
+            finally:
+                os.close(handle)
+        except OSError:
+            pass  # a disk that is full already keeps nobody from training
+
     def close(self) -> None:
         self._ended.set()
         self._flusher.join()
+        try:
+            (self.folder / RESERVE).unlink(missing_ok=True)
+        except OSError:
+            pass
         for stream in list(self._streams.values()):
             stream.close()
 

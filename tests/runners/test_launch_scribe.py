@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runners.launch import scribe as module
-from runners.launch.scribe import TAIL_BYTES, Scribe, Stream
+from runners.launch.scribe import RESERVE, RESERVE_BYTES, TAIL_BYTES, Scribe, Stream
 from tests.runners.launching import attempt
 
 FLOOD = """
@@ -93,6 +93,23 @@ def test_a_full_disk_neither_blocks_nor_raises(tmp_path: Path, monkeypatch: pyte
     kept = (tmp_path / "0.log").read_bytes()
     assert kept.startswith(b"before\n[schedulearn] ")
     assert f"{100_000 - TAIL_BYTES:,} bytes dropped by the full disk".encode() in kept
+
+
+def test_what_a_full_disk_dropped_is_said_at_the_end_from_room_that_was_kept_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scribe = Scribe(tmp_path)
+    reserve, whole = tmp_path / RESERVE, Stream._put
+    assert reserve.stat().st_blocks * 512 >= RESERVE_BYTES
+    scribe.stream("0").write(b"before\n")
+    # the disk is full, and nobody frees it, until we give back what we took
+    monkeypatch.setattr(Stream, "_put", staticmethod(lambda *told: 0 if reserve.exists() else whole(*told)))
+    scribe.stream("0").write(b"lost\n" * 20_000)
+    scribe.close()
+    kept = (tmp_path / "log" / "0.log").read_bytes()
+    assert kept.startswith(b"before\n[schedulearn] ") and kept.endswith(b"lost\n" * (TAIL_BYTES // 5))
+    assert f"{100_000 - TAIL_BYTES:,} bytes dropped by the full disk".encode() in kept
+    assert not reserve.exists()
 
 
 def test_a_late_writer_finds_the_log_closed(tmp_path: Path) -> None:
