@@ -67,7 +67,9 @@ def viewers_stand_still(scene: Scene) -> None:
     headers = {"Cookie": cookies(scene), "Origin": scene.lab.url}
     with ExitStack() as stack:
         for _ in range(VIEWERS):
-            viewer = connect(uri, ssl=scene.lab.trust(), additional_headers=headers, proxy=None, max_queue=1)
+            viewer = connect(
+                uri, ssl=scene.lab.trust(), additional_headers=headers, proxy=None, max_queue=1, open_timeout=60
+            )
             stack.callback(viewer.socket.close)
             viewer.send(json.dumps({"type": "read", "cursors": {}}))
         scene.rest(3, 6)
