@@ -23,8 +23,10 @@ LEAST_DRAWS = 5
 """With fewer there is no range to speak of: each future may take no more than its share of the time for so many."""
 HORIZON_SECONDS = 24 * 3600
 SECONDS = 6.0
-WINDOW_PART = 0.02
-"""Where there is no time to be exact in all futures: what lies an hour ahead is decided to the minute, and so on."""
+WINDOW_PARTS = (0.02, 0.05, 0.1)
+"""Where there is no time to be exact in all futures: what lies an hour ahead is decided to the minute, to three, to six."""
+WIDEST_AFTER = 4 * 3600.0
+"""From then on the windows grow no more."""
 LEAST_ERROR = 0.1
 """Of a length that somebody was sure of."""
 LOW, HIGH = 0.1, 0.9
@@ -70,17 +72,28 @@ def live_on(
             break
         longer = {id: row[draw] for id, row in lengths.items()}
         if not seen:
-            starts, reached = _one(policy, snapshot, jobs, longer, until, seconds / draws, 0.0)
-            part = 0.0 if reached >= until else WINDOW_PART
+            starts, reached, turns = _one(policy, snapshot, jobs, longer, until, seconds / draws, 0.0)
             spent = time.perf_counter() - began
+            if reached < until:
+                part = _coarse(turns * (seconds - spent) / spent / least_draws, until - snapshot.now)
         if seen or part:
             share = max(0.0, seconds - spent) / max(1, least_draws - len(seen))
-            starts, reached = _one(policy, snapshot, jobs, longer, until, share, part)
+            starts, reached, _ = _one(policy, snapshot, jobs, longer, until, share, part)
         seen.append(starts)
         until = min(until, reached)
     rows = {job: sorted(starts.get(job, NEVER) for starts in seen) for job in jobs}
     known = {job: tuple(at if at <= until else NEVER for at in row) for job, row in rows.items()}
     return Futures(until, known, len(seen))
+
+
+def _coarse(turns: float, horizon: float) -> float:
+    """The least coarse part with which so many turns are likely to reach the horizon."""
+
+    def needed(part: float) -> float:
+        growing = math.log(max(1.0, min(horizon, WIDEST_AFTER) / 60)) / part
+        return growing + max(0.0, horizon - WIDEST_AFTER) / (part * WIDEST_AFTER)
+
+    return next((part for part in WINDOW_PARTS if needed(part) <= turns), WINDOW_PARTS[-1])
 
 
 def _spread_out(draws: int) -> list[int]:
@@ -109,13 +122,14 @@ def _one(
     until: float,
     seconds: float,
     part: float,
-) -> tuple[dict[JobId, float], float]:
-    """When each job starts in one future, and how far that was looked at."""
+) -> tuple[dict[JobId, float], float, int]:
+    """When each job starts in one future, how far that was looked at, and in how many turns."""
     deadline = time.perf_counter() + seconds
-    waiting, starts, reached = set(jobs), dict[JobId, float](), until
+    waiting, starts, reached, turns = set(jobs), dict[JobId, float](), until, 0
 
     def look(seen: Snapshot, plan: Plan) -> None:
-        nonlocal reached
+        nonlocal reached, turns
+        turns += 1
         for job in [job for job in waiting if any(plan.target.get(job, {}).values())]:
             starts[job] = seen.now
             waiting.discard(job)
@@ -139,9 +153,10 @@ def _one(
                 until=until,
                 patience_seconds=snapshot.patience_seconds,
                 window_part=part,
+                most_window_seconds=part * WIDEST_AFTER,
             ),
             on_turn=look,
         )
     except _Enough:
         pass
-    return starts, reached
+    return starts, reached, turns

@@ -109,6 +109,13 @@ def test_without_time_for_all_futures_it_is_looked_less_far_and_nothing_beyond_i
     assert found.starts["39"] == (math.inf,) * 5
 
 
+def test_the_fewer_turns_there_is_time_for_the_coarser() -> None:
+    day = 24 * 3600.0
+    found = [futures._coarse(turns, day) for turns in (1000, 530, 500, 220, 200, 5)]
+    assert found == [0.02, 0.02, 0.05, 0.05, 0.1, 0.1]
+    assert futures._coarse(100, 120.0) == 0.02  # not so far
+
+
 def test_where_being_exact_takes_too_long_all_is_told_a_little_less_exactly() -> None:
     """Jobs end every minute: exact futures need a turn for each of them, coarse ones fewer and fewer."""
     line = [waiting(str(number), 1, ago=900 - number, work=Estimate(3600.0)) for number in range(100, 700)]
