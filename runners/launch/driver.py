@@ -62,6 +62,7 @@ class Driver:
         self._removed: set[str] = set()
         self._blacklisted: Callable[[str], bool] = lambda _host: False
         self._break_off: Callable[[], None] = lambda: None
+        self._hurry: Callable[[], None] = lambda: None
         self._losses = 0
         self._told: set[int] = set()
         self._early: set[int] = set()
@@ -162,7 +163,7 @@ class Driver:
         self.routes.place = ring.place
         self._ring_there.set()
         self._blacklisted = ring.is_blacklisted
-        self._break_off = ring.break_off
+        self._break_off, self._hurry = ring.break_off, ring.hurry
         code, sentence = run_elastic(ring)
         return Verdict(code, self._reason(code), sentence)
 
@@ -185,6 +186,7 @@ class Driver:
         if self.hosts.losses != self._losses:
             self._losses = self.hosts.losses
             self._break_off()
+        self._hurry()
         wanted = {host.name for host in self.control.hosts}
         self._known |= wanted
         for name in self._known.intersection(present) - self._left:

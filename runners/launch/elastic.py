@@ -17,7 +17,7 @@ from horovod.runner.elastic.worker import HostUpdateResult
 
 from runners.launch.discovery import Discovery, in_order
 from runners.launch.hosts import Hosts
-from runners.launch.news import News
+from runners.launch.news import News, late_ranks
 from runners.launch.rendezvous import Store
 from runners.launch.slots import slot_env
 from runners.spec import Ring
@@ -25,6 +25,7 @@ from runners.spec import Ring
 ELASTIC_SECONDS = 120
 """How long a ring that has lost too many ranks waits for new hosts (HOROVOD_ELASTIC_TIMEOUT)."""
 REPEAT_SECONDS = 3.0
+NOBODY = "nobody"
 NO_PLACE = "-1,-1,-1,-1,-1,-1"
 STOP_SECONDS = 20.0
 """For a rank that was told to end. Its supervisor kills it before that."""
@@ -74,6 +75,9 @@ class ElasticRing(horovod_driver.ElasticDriver):
         self._started = threading.Event()
         self._answers: dict[tuple[str, int], _Answer] = {}
         self._answers_lock = threading.Lock()
+        self._waiting: dict[tuple[str, int], float] = {}
+        """Since when ranks wait for their place."""
+        self._hurried_at = 0.0
         rendezvous = Rendezvous(store, news, hosts, formed)
         super().__init__(rendezvous, discovery, ring.min_ranks, ring.max_ranks, timeout=ELASTIC_SECONDS)
 
@@ -126,11 +130,22 @@ class ElasticRing(horovod_driver.ElasticDriver):
             return answer.text
         try:
             if self.has_rank_assignment(host, slot):
+                self._waiting[host, slot] = time.monotonic()
                 self.record_ready(host, slot)
             answer.text = str(self.get_slot_info(host, slot).to_response_string())
         finally:
+            self._waiting.pop((host, slot), None)
             answer.ready.set()
         return answer.text
+
+    def hurry(self) -> None:
+        """Called again and again. A rank that waits here has left the ring, which is over for all: who still is in it
+        may wait for that rank's answer, or for a lost node's, until Gloo's time is up."""
+        waiting, now = dict(self._waiting), time.monotonic()
+        placed = {(host, slot.local_rank) for host, slots in dict(self.host_assignments).items() for slot in slots}
+        if late := late_ranks(waiting, placed, now, self._hurried_at):
+            self._hurried_at = now
+            self._news.break_off([NOBODY], late)
 
     def resume(self) -> None:
         try:

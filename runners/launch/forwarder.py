@@ -39,6 +39,7 @@ def _notice_silence(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)  # also when it owes us a receipt
 
 
 def forward(driver: Callable[[], str], port: int, secret: str, moving: bool = False) -> Server:

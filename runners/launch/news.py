@@ -2,9 +2,22 @@
 
 import threading
 import time
+from collections.abc import Collection, Mapping, Set
 from typing import Any
 
 NEWS_SECONDS = 20.0
+HURRY_SECONDS = 5.0
+"""Ranks of a ring come to form it anew within the time of a step, or they wait for somebody who has left."""
+
+Place = tuple[str, int]
+"""Host and slot of a rank."""
+
+
+def late_ranks(waiting: Mapping[Place, float], placed: Set[Place], now: float, hurried_at: float) -> Set[Place]:
+    """The ranks of the ring that others, each since a moment, wait for too long. None twice within that time."""
+    if not waiting or now - max(min(waiting.values()), hurried_at) < HURRY_SECONDS:
+        return set()
+    return placed - waiting.keys()
 
 
 class Mailbox:
@@ -54,17 +67,21 @@ class News:
     def __init__(self, first: int = 0) -> None:
         self._first = first
         self._changed = threading.Condition()
-        self._boxes: dict[tuple[str, int], Mailbox] = {}
+        self._boxes: dict[Place, Mailbox] = {}
 
     def box(self, host: str, slot: int) -> Mailbox:
         with self._changed:
             return self._boxes.setdefault((host, slot), Mailbox(self._changed, self._first))
 
-    def break_off(self, alive: list[str]) -> None:
-        """All ranks are to give up what connects them to others than these: a node that was lost does not say so."""
+    def break_off(self, alive: list[str], ranks: Collection[Place] | None = None) -> None:
+        """These ranks, or all, are to give up what connects them to others than ``alive``.
+
+        A node that was lost does not say so, nor does a rank that waits to form the ring anew.
+        """
         with self._changed:
-            for box in self._boxes.values():
-                box.break_off(alive)
+            for place, box in self._boxes.items():
+                if ranks is None or place in ranks:
+                    box.break_off(alive)
 
     def forget(self) -> None:
         with self._changed:

@@ -14,7 +14,7 @@ from runners.launch import news as news_module
 from runners.launch.discovery import Discovery, in_order
 from runners.launch.files import Host
 from runners.launch.hosts import LOST_CODE, SILENT_SECONDS, Hosts
-from runners.launch.news import News
+from runners.launch.news import HURRY_SECONDS, News, late_ranks
 from runners.launch.ranks import SHIM
 from runners.launch.rendezvous import RefusedError
 from runners.launch.slots import assign
@@ -241,3 +241,21 @@ def test_a_rank_gives_up_its_connections_to_all_but_those_that_live() -> None:
             assert silent.recv(1) == b""
             heard.sendall(b"x")
             assert rank.communicate(timeout=30)[0] == b"b'' b'x'\n"
+
+
+def test_ranks_are_late_when_others_wait_for_them() -> None:
+    """A rank that waits has left the ring: nobody can go on in it, and who still waits in it does so in vain."""
+    ring = {("h2", 0), ("h3", 0), ("h3", 1)}
+    waiting = {("h2", 0): 100.0}
+    assert late_ranks(waiting, ring, 100.0 + HURRY_SECONDS - 0.1, 0.0) == set()
+    assert late_ranks(waiting, ring, 100.0 + HURRY_SECONDS, 0.0) == {("h3", 0), ("h3", 1)}
+    assert late_ranks(waiting, ring, 101.0 + HURRY_SECONDS, 100.0 + HURRY_SECONDS) == set()
+    assert late_ranks({}, ring, 200.0, 0.0) == set()
+
+
+def test_only_late_ranks_are_told_to_give_up() -> None:
+    news = News()
+    for place in (("h2", 0), ("h3", 0)):
+        news.box(*place)
+    news.break_off(["nobody"], {("h3", 0)})
+    assert (news.read("h2", 0, 0)["alive"], news.read("h3", 0, 0)["alive"]) == ([], ["nobody"])
