@@ -29,16 +29,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runners import gpus
-from runners.agent_settings import Identity, Settings, SetupError, identify, lock_home, machine_facts, make_runtime
+from runners.agent_settings import Identity, Settings, SetupError, identify, lock_home, make_runtime
 from runners.codestore import CodeStore
 from runners.diskwatch import over_limit, tidy
+from runners.enrol import take_new_token
 from runners.environment_keeper import EnvironmentKeeper
 from runners.environments import Environments
 from runners.hands import Hands, NotYet, renew_lease
 from runners.ledger import Ledger, delete_tree
 from runners.log_shipper import LogShipper
 from runners.loops import Loop, Patience
+from runners.machine import Machine
 from runners.networks import Networks
 from runners.nodefiles import NodeFiles, read_json_beneath
 from runners.portal_client import Backoff, PortalAwayError, PortalClient, PortalError, PortalRefusedError
@@ -86,7 +87,12 @@ class Deed:
 
 class Agent:
     def __init__(
-        self, files: NodeFiles, portal: PortalClient, runtime: ContainerRuntime, environments: Environments
+        self,
+        files: NodeFiles,
+        portal: PortalClient,
+        runtime: ContainerRuntime,
+        environments: Environments,
+        machine: Machine | None = None,
     ) -> None:
         self.files = files
         self.portal = portal
@@ -97,8 +103,17 @@ class Agent:
         self.shipper = LogShipper(portal)
         self.environments = EnvironmentKeeper(environments)
         self.code = CodeStore(files.code, portal)
+        self.machine = machine or Machine(files.home, runtime, portal.url)
         self.hands = Hands(
-            files, runtime, self.ledger, self.code, self.shipper, portal, self.environments, self.may_start
+            files,
+            runtime,
+            self.ledger,
+            self.code,
+            self.shipper,
+            portal,
+            self.environments,
+            self.may_start,
+            self.machine.in_use,
         )
         self._lock = threading.RLock()
         self._desired: dict[str, Desired] | None = None
@@ -109,9 +124,6 @@ class Agent:
         self._look = Look()
         self._deeds: dict[str, Deed] = {}
         self._patience = Patience(files)
-        self._facts: dict[str, Any] = {}
-        self._gpus: list[dict[str, Any]] = []
-        self._problems: list[dict[str, Any]] = []
         self._engine_error = ""
         self._full_pass = False
         self._backoff = Backoff()
@@ -137,7 +149,7 @@ class Agent:
     # --- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._count_gpus()  # before the first report, so that a node is not listed without its GPUs
+        self.machine.count_gpus()  # before the first report, so that a node is not listed without its GPUs
         self.shipper.start()
         self.environments.start()
         for loop in self._loops.values():
@@ -166,7 +178,7 @@ class Agent:
         with self._lock:
             desired = self._desired or {}
             notes = self.ledger.notes(desired)
-            problems = self._problems + self.networks.problems()
+            problems = self.machine.problems() + self.networks.problems()
             if self._engine_error:
                 mend = "See that the engine of this machine runs."
                 problems.append({"text": self._engine_error, "mend": mend, "blocking": True})
@@ -174,9 +186,9 @@ class Agent:
                 "boot": self.boot,
                 "full_pass": self._full_pass,
                 "runtime": self.runtime.kind,
-                "facts": self._facts,
+                "facts": self.machine.facts(),
                 "problems": problems,
-                "gpus": self._gpus,
+                "gpus": self.machine.gpus(),
                 "environments": self.environments.reports(),
                 "containers": [self._entry(wish, notes.get(name)) for name, wish in desired.items()],
             }
@@ -228,6 +240,9 @@ class Agent:
             self._ring("outputs")
         self._backoff.worked()
         self._sync_not_before = sent_at + SYNC_GAP_SECONDS
+        self.machine.heard(reply, sent_at)
+        if reply.get("rotate") is True:
+            take_new_token(self.files, self.portal)
         try:
             self._take(reply, sent_at)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
@@ -322,28 +337,8 @@ class Agent:
         return None
 
     def _gather_facts(self) -> float | None:
-        """The engine is asked last: it may not answer for a while."""
-        self._count_gpus()
-        facts = machine_facts(self.files.home)
-        with self._lock:
-            self._facts = {**self._facts, **facts}
-        problems = [problem.to_json() for problem in self.runtime.check()]
-        if (broken := gpus.driver_problem()) is not None:
-            problems.append(broken.to_json())
-        with self._lock:
-            self._problems = problems
-        try:
-            engine = self.runtime.facts()
-        except RunError:
-            return None  # check() has said why
-        with self._lock:
-            self._facts = {**facts, **engine}
+        self.machine.gather()
         return None
-
-    def _count_gpus(self) -> None:
-        devices = [gpu.to_json() for gpu in gpus.inventory()]
-        with self._lock:
-            self._gpus = devices
 
     def _tend(self) -> float | None:
         """Ends containers over their disk limits. A slow disk is looked at less often."""
@@ -470,7 +465,8 @@ def run(settings: Settings) -> int:
         identity: Identity = identify(settings, files, stop)
         runtime, environments = make_runtime(identity, files, settings.ring_address)
         portal = settings.client(settings.url or identity.url, identity.token)
-        agent = Agent(files, portal, runtime, environments)
+        machine = Machine(files.home, runtime, portal.url, settings.ring_address)
+        agent = Agent(files, portal, runtime, environments, machine)
         try:
             agent.start()
         except ValueError as error:  # nonsense in SCHEDULEARN_CPU_SLOTS

@@ -5,6 +5,7 @@ import fcntl
 import logging
 import os
 import platform
+import re
 import shutil
 import socket
 import uuid
@@ -22,7 +23,7 @@ from runners.nodefiles import NodeFiles, read_own_json, write_json
 from runners.overlay import node_address
 from runners.portal_client import Backoff, PortalAwayError, PortalClient, PortalRefusedError, checked_url
 from runners.process_runtime import ProcessRuntime
-from runners.runtime import ContainerRuntime, RunError
+from runners.runtime import ContainerRuntime, Problem, RunError
 from runners.signals import StopSignal
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ class Settings:
     runtime: str = "auto"
     name: str = ""
     ca_file: Path | None = None
+    pin: str = ""
+    """The SHA-256 of the certificate in ``ca_file``: it alone is trusted, whatever its name."""
     allow_http: bool = False
     use_proxy: bool = False
     datasets: Path | None = None
@@ -66,6 +69,9 @@ class Settings:
             raise SetupError(f"SCHEDULEARN_CA names {ca_file}, which is no file.")
         if datasets and not Path(datasets).is_dir():
             raise SetupError(f"SCHEDULEARN_DATASETS names {datasets}, which is no folder.")
+        pin = env.get("SCHEDULEARN_PIN", "")
+        if pin and not re.fullmatch("[0-9a-fA-F]{64}", pin):
+            raise SetupError("SCHEDULEARN_PIN must be the 64 hexadecimal digits of a certificate's SHA-256.")
         try:
             node_address("", ring_address)
         except ValueError as error:
@@ -77,6 +83,7 @@ class Settings:
             runtime=runtime,
             name=choose(given.name, "NODE_NAME") or socket.gethostname(),
             ca_file=Path(ca_file) if ca_file else None,
+            pin=pin,
             allow_http=truth(env, "SCHEDULEARN_ALLOW_HTTP"),
             use_proxy=truth(env, "SCHEDULEARN_USE_PROXY"),
             datasets=Path(datasets).resolve() if datasets else None,
@@ -86,7 +93,14 @@ class Settings:
 
     def client(self, url: str, token: str = "") -> PortalClient:
         try:
-            return PortalClient(url, token, ca_file=self.ca_file, allow_http=self.allow_http, use_proxy=self.use_proxy)
+            return PortalClient(
+                url,
+                token,
+                ca_file=self.ca_file,
+                pin=self.pin,
+                allow_http=self.allow_http,
+                use_proxy=self.use_proxy,
+            )
         except (ValueError, OSError) as error:
             raise SetupError(str(error)) from error
 
@@ -135,6 +149,14 @@ class Identity:
         write_json(path, asdict(self), 0o600)
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a look at this machine found."""
+
+    facts: dict[str, Any]
+    problems: tuple[Problem, ...] = ()
+
+
 def lock_home(files: NodeFiles) -> IO[str]:
     """One agent per home. The lock lives as long as the returned file is open."""
     try:
@@ -152,8 +174,11 @@ def lock_home(files: NodeFiles) -> IO[str]:
     return file
 
 
-def identify(settings: Settings, files: NodeFiles, stop: StopSignal) -> Identity:
-    """The stored identity, else a new one by joining. Waits for a portal that is away. Raises SetupError."""
+def identify(settings: Settings, files: NodeFiles, stop: StopSignal, found: Found | None = None) -> Identity:
+    """The stored identity, else a new one by joining. Waits for a portal that is away. Raises SetupError.
+
+    ``found``: what a first look at the machine said, for the page to show at once.
+    """
     stored = Identity.read(files.identity)
     if stored is not None and not (settings.join_token and _revoked(settings, stored)):
         if settings.runtime not in ("auto", stored.runtime):
@@ -174,7 +199,9 @@ def identify(settings: Settings, files: NodeFiles, stop: StopSignal) -> Identity
     try:
         while not stop.is_set():
             try:
-                node, token = client.join(settings.join_token, settings.name, runtime, machine_facts(files.home))
+                facts = {**machine_facts(files.home), **(found.facts if found else {})}
+                problems = [problem.to_json() for problem in found.problems] if found else []
+                node, token = client.join(settings.join_token, settings.name, runtime, facts, problems)
             except PortalAwayError as error:
                 if backoff.failures in (0, 8):
                     logger.info("Waiting for the portal at %s: %s", settings.url, error)
@@ -182,7 +209,10 @@ def identify(settings: Settings, files: NodeFiles, stop: StopSignal) -> Identity
             except PortalRefusedError as error:
                 raise SetupError(f"The portal refused this node: {error}") from error
             else:
-                identity = Identity(node, token, settings.url, settings.name, runtime, uuid.uuid4().hex)
+                # Back with a new token it is still the same node, and what it runs is still its own.
+                same = stored is not None and (stored.node, stored.runtime) == (node, runtime)
+                installation = stored.installation if stored is not None and same else uuid.uuid4().hex
+                identity = Identity(node, token, settings.url, settings.name, runtime, installation)
                 identity.write(files.identity)
                 logger.info("Joined %s as node %s (%s).", settings.url, node, settings.name)
                 return identity

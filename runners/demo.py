@@ -14,6 +14,7 @@ from runners.agent_settings import Identity
 from runners.environment_keeper import AllReady
 from runners.fake_runtime import FakeRuntime, Pretended, say
 from runners.gpus import Gpu
+from runners.machine import Machine
 from runners.nodefiles import NodeFiles
 from runners.portal_client import PortalClient
 from runners.runtime import Folders
@@ -76,15 +77,19 @@ class DemoRuntime(FakeRuntime):
             say(run.folders.scribe, str(rank), f"rank {rank}", line.encode())
 
 
-class DemoAgent(Agent):
-    """The node's program as it is, but for where its GPUs come from."""
+class DemoMachine(Machine):
+    """This machine, but for where its GPUs come from."""
 
     runtime: DemoRuntime
 
-    def _count_gpus(self) -> None:
-        devices = [gpu.to_json() for gpu in self.runtime.devices()]
-        with self._lock:
-            self._gpus = devices
+    def inventory(self) -> list[Gpu]:
+        return self.runtime.devices()
+
+
+class DemoAgent(Agent):
+    """The node's program as it is."""
+
+    runtime: DemoRuntime
 
 
 def start_node(home: Path, url: str, identity: Identity, gpus: int) -> DemoAgent:
@@ -93,6 +98,7 @@ def start_node(home: Path, url: str, identity: Identity, gpus: int) -> DemoAgent
     files.make()
     identity.write(files.identity)
     runtime = DemoRuntime(identity.name, gpus, clock=time.monotonic)
-    agent = DemoAgent(files, PortalClient(url, identity.token, allow_http=True), runtime, AllReady())
+    portal = PortalClient(url, identity.token, allow_http=True)
+    agent = DemoAgent(files, portal, runtime, AllReady(), DemoMachine(home, runtime, portal.url))
     agent.start()
     return agent

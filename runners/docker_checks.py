@@ -1,15 +1,13 @@
 """Is this engine fit for other people's code? Pure: from what ``docker info`` and ``docker version`` say."""
 
-import re
+from collections.abc import Mapping
 from typing import Any
 
+from runners.host_checks import containerd_problem, envvar_problem, numbers, runc_problem, toolkit_problem
 from runners.runtime import Problem
 
 LEAST_API = (1, 41)
 """Docker 20.10."""
-
-SAFE_RUNC = {(1, 2): 8, (1, 3): 3}
-"""Least patch release by series with the container escapes of 2025 closed; newer series have them closed."""
 
 
 def no_engine(why: str) -> Problem:
@@ -20,12 +18,9 @@ def no_engine(why: str) -> Problem:
     )
 
 
-def numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version.split("-")[0].split("+")[0]))
-
-
-def problems(info: dict[str, Any], version: dict[str, Any]) -> list[Problem]:
-    """In the order an admin should mend them."""
+def problems(info: dict[str, Any], version: dict[str, Any], packages: Mapping[str, str] | None = None) -> list[Problem]:
+    """In the order an admin should mend them. ``packages``: what the machine's own package manager has installed."""
+    parts, packages = components(version), packages or {}
     options = " ".join(info.get("SecurityOptions") or [])
     found = [
         version_problem(version),
@@ -34,7 +29,8 @@ def problems(info: dict[str, Any], version: dict[str, Any]) -> list[Problem]:
         *limit_problems(info),
         live_restore_problem(info),
         default_runtime_problem(info),
-        runc_problem(version),
+        runc_problem(parts.get("runc", ""), packages.get("runc", "")),
+        containerd_problem(packages.get("containerd", "") or parts.get("containerd", "")),
     ]
     return [problem for problem in found if problem is not None]
 
@@ -109,20 +105,23 @@ def default_runtime_problem(info: dict[str, Any]) -> Problem | None:
     )
 
 
-def runc_problem(version: dict[str, Any]) -> Problem | None:
-    """Distributions patch old numbers; only an upstream number says something about its holes."""
-    parts = {part.get("Name"): str(part.get("Version", "")) for part in version.get("Components") or []}
-    runc = parts.get("runc", "").removeprefix("v")
-    held = numbers(runc)
-    if len(held) < 3 or re.search(r"deb|ubuntu|ds\d|el\d|fc\d", runc):
-        return None
-    series = held[:2]
-    if series > max(SAFE_RUNC) or (series in SAFE_RUNC and held[2] >= SAFE_RUNC[series]):
-        return None
-    return Problem(
-        f"This runc ({runc}) has known ways out of a container (CVE-2025-31133, -52565, -52881).",
-        "Upgrade runc to 1.2.8, 1.3.3 or newer (a newer containerd.io or docker package brings it).",
-    )
+def components(version: dict[str, Any]) -> dict[str, str]:
+    """The engine's parts with their versions: ``{"runc": "1.2.8", "containerd": "1.7.29"}``."""
+    return {str(part.get("Name")): str(part.get("Version", "")) for part in version.get("Components") or []}
+
+
+def gpu_problems(
+    info: dict[str, Any], cuda_devices: int, packages: Mapping[str, str], config: Mapping[str, Any] | None
+) -> list[Problem]:
+    """What a machine with GPUs must have besides. ``config``: of NVIDIA's container runtime."""
+    if cuda_devices == 0:
+        return []
+    found = [
+        gpu_problem(info, cuda_devices),
+        toolkit_problem(packages.get("nvidia-container-toolkit", "")),
+        envvar_problem(config, by_cdi=bool(info.get("DiscoveredDevices"))),
+    ]
+    return [problem for problem in found if problem is not None]
 
 
 def gpu_problem(info: dict[str, Any], cuda_devices: int) -> Problem | None:
@@ -137,8 +136,14 @@ def gpu_problem(info: dict[str, Any], cuda_devices: int) -> Problem | None:
     )
 
 
-def facts(info: dict[str, Any]) -> dict[str, Any]:
+def facts(info: dict[str, Any], version: dict[str, Any]) -> dict[str, Any]:
+    parts = components(version)
     return {
+        "runc": parts.get("runc", ""),
+        "containerd": parts.get("containerd", ""),
+        "live_restore": bool(info.get("LiveRestoreEnabled")),
+        "default_runtime": info.get("DefaultRuntime", ""),
+        "nvidia_runtime": "nvidia" in (info.get("Runtimes") or {}) or bool(info.get("DiscoveredDevices")),
         "engine": f"Docker {info.get('ServerVersion', '')}".strip(),
         "system": info.get("OperatingSystem", ""),
         "kernel": info.get("KernelVersion", ""),

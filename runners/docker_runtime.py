@@ -20,7 +20,7 @@ import requests
 from docker.constants import MINIMUM_DOCKER_API_VERSION
 from docker.errors import APIError, ContainerError, DockerException, ImageNotFound, NotFound
 
-from runners import docker_checks, firewall, gpus, overlay
+from runners import docker_checks, firewall, gpus, host_facts, overlay, processes
 from runners.hostconfig import Host, Identity, Owner, container_config, network_config, owner_for
 from runners.runtime import CreateError, EngineError, Folders, Interpreter, Neighbours, Observed, Problem
 from runners.spec import Ring, RunSpec
@@ -92,6 +92,8 @@ class DockerRuntime:
         self._host: Host | None = None
         self.ring_address = ring_address
         """Under which other nodes reach this one; empty: jobs stay on one node."""
+        self._ids: frozenset[str] = frozenset()
+        """The engine's own names of our containers, as last listed."""
         self._overlay: overlay.Overlay | None = None
         self._unused_since: dict[str, float] = {}
         self._joined = threading.Lock()
@@ -112,9 +114,9 @@ class DockerRuntime:
                 info, version = self.client.info(), self.client.version()
         except EngineError as error:
             return [docker_checks.no_engine(str(error))]
-        found = docker_checks.problems(info, version)
-        if problem := docker_checks.gpu_problem(info, len(gpus.cuda_devices())):
-            found.append(problem)
+        packages: dict[str, str] = host_facts.installed()["packages"]
+        found = docker_checks.problems(info, version, packages)
+        found += docker_checks.gpu_problems(info, len(gpus.cuda_devices()), packages, host_facts.nvidia_config())
         if self.close_firewall and (problem := firewall.close_host_to_jobs()):
             found.append(problem)
         if self.ring_address and (problem := self._begin_overlay()):
@@ -136,7 +138,7 @@ class DockerRuntime:
 
     def facts(self) -> dict[str, Any]:
         with engine_calls():
-            facts = docker_checks.facts(self.client.info())
+            facts = docker_checks.facts(self.client.info(), self.client.version())
         return {**facts, "ring_address": self.ring_address} if self._overlay else facts
 
     def host(self) -> Host:
@@ -209,6 +211,7 @@ class DockerRuntime:
     def list(self) -> list[Observed]:
         with engine_calls():
             rows = self.client.api.containers(all=True, filters=self._mine())
+            self._ids = frozenset(row["Id"] for row in rows)
             seen = [self._observe(row) for row in rows]
         return sorted((one for one in seen if one is not None), key=lambda one: one.name)
 
@@ -219,6 +222,24 @@ class DockerRuntime:
                 return b""
             output = self.client.api.logs(found["Id"], stdout=True, stderr=True, tail=LOG_LINES, stream=False)
         return bytes(output)[-limit_bytes:]
+
+    def is_ours(self, pid: int) -> bool:
+        """Its control group is named after its container. One that is not listed yet is looked up."""
+        ids = processes.container_ids(pid)
+        if ids & self._ids:
+            return True
+        try:
+            with engine_calls():
+                return any(self._is_mine(each) for each in ids)
+        except EngineError:
+            return True  # nothing is known: nobody is blamed for an engine that does not answer
+
+    def _is_mine(self, container_id: str) -> bool:
+        try:
+            labels = self.client.api.inspect_container(container_id)["Config"].get("Labels") or {}
+        except NotFound:
+            return False
+        return all(labels.get(key) == value for key, value in self.identity.labels().items())
 
     # How
 

@@ -75,6 +75,9 @@ class FakeRuntime:
     def facts(self) -> dict[str, Any]:
         return {"engine": "pretended", "cpus": os.cpu_count() or 1}
 
+    def is_ours(self, pid: int) -> bool:
+        return True
+
     def create(self, spec: RunSpec, folders: Folders) -> None:
         self._called("create", spec.name)
         self.containers.setdefault(spec.name, Pretended(spec, folders))

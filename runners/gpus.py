@@ -30,6 +30,12 @@ class Gpu:
     utilisation_percent: int | None = None
     memory_used_mib: int | None = None
     temperature_celsius: int | None = None
+    links: str = ""
+    """How it reaches the others: ``NVLink to GPU 1, 2; PCIe 5.0 x16``."""
+    outside: str = ""
+    """Who computes on it without the portal: ``python, process 4711``. Empty when nobody does."""
+    fault: str = ""
+    """The last grave error that the driver told of, with its time: the portal takes the GPU out of use for it."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -71,6 +77,25 @@ def cpu_slots(count: int | None = None) -> list[Gpu]:
             raise ValueError(f"SCHEDULEARN_CPU_SLOTS must be a whole number from 1 to 1024, not {wanted!r}.")
         count = int(wanted) if wanted else os.cpu_count() or 1
     return [Gpu(uuid=f"cpu-{index}", index=index, kind="cpu", model="CPU slot") for index in range(count)]
+
+
+def driver_facts(nvml: Any = pynvml) -> dict[str, Any]:
+    """Versions of the driver and of CUDA; empty without a driver that works."""
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return {}
+    try:
+        cuda = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
+        return {
+            "driver": words(nvml.nvmlSystemGetDriverVersion()),
+            "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
+        }
+    except nvml.NVMLError:
+        return {}
+    finally:
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
 
 
 def cuda_devices(nvml: Any = pynvml) -> list[Gpu]:

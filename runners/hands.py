@@ -67,6 +67,7 @@ class Hands:
         portal: OutputPortal,
         environments: Readiness,
         may_start: Callable[[str], bool],
+        in_use: Callable[[tuple[str, ...]], str] = lambda gpus: "",
     ) -> None:
         self.files = files
         self.runtime = runtime
@@ -76,6 +77,8 @@ class Hands:
         self.environments = environments
         self.may_start = may_start
         """Whether the portal has just wanted it to run: a container counts its fence from its own start."""
+        self.in_use = in_use
+        """Why nothing may start on these GPUs: somebody works there without the portal. Empty when nobody does."""
         self.details: dict[str, str] = {}
         """What each container does now, in words."""
         self._portal = portal
@@ -188,6 +191,8 @@ class Hands:
         self._says(spec, "starting")
         if not self.may_start(spec.name):
             raise NotYet("waiting for the portal's word")
+        if occupied := self.in_use(tuple(spec.gpus)):
+            raise CreateError(occupied)
         self.ledger.change(spec.name, started=True)
         self.shipper.follow(spec.name, self.files.scribe(spec.name), spec.slots)
         self.runtime.start(spec.name)

@@ -13,7 +13,7 @@ import hashlib
 import ipaddress
 import random
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -80,6 +80,7 @@ class PortalClient:
         token: str = "",
         *,
         ca_file: Path | None = None,
+        pin: str = "",
         allow_http: bool = False,
         use_proxy: bool = False,
     ) -> None:
@@ -90,8 +91,7 @@ class PortalClient:
         self._http = httpx.Client(
             base_url=self.url,
             headers=headers,
-            # A context of our own: with trust_env httpx would let SSL_CERT_FILE override the CA given to us.
-            verify=ssl.create_default_context(cafile=str(ca_file)) if ca_file else ssl.create_default_context(),
+            verify=trust(ca_file, pin),
             trust_env=use_proxy,
             timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=16, max_keepalive_connections=16),
@@ -101,14 +101,39 @@ class PortalClient:
     def close(self) -> None:
         self._http.close()
 
-    def join(self, join_token: str, name: str, runtime: str, facts: dict[str, Any]) -> tuple[int, str]:
+    def use(self, token: str) -> None:
+        """From the next call on."""
+        self._http.headers["Authorization"] = f"Bearer {token}"
+
+    def join(
+        self,
+        join_token: str,
+        name: str,
+        runtime: str,
+        facts: dict[str, Any],
+        problems: Sequence[dict[str, Any]] = (),
+    ) -> tuple[int, str]:
         """The new node's id and token."""
-        body = {"join_token": join_token, "name": name, "runtime": runtime, "facts": facts}
+        body = {
+            "join_token": join_token,
+            "name": name,
+            "runtime": runtime,
+            "facts": facts,
+            "problems": list(problems),
+        }
         answer = self._json("POST", "/agent/v1/join", json=body)
         try:
             return int(answer["node"]), str(answer["token"])
         except (KeyError, TypeError, ValueError) as error:
             raise PortalAwayError("The portal's answer to the join is not understood.") from error
+
+    def new_token(self) -> str:
+        """Asked for when a reply says ``rotate``. The present one works until the new one is first used."""
+        answer = self._json("POST", "/agent/v1/token")
+        token = answer.get("token")
+        if not isinstance(token, str) or not token:
+            raise PortalAwayError("The portal's answer about a new token is not understood.")
+        return token
 
     def sync(self, report: dict[str, Any]) -> dict[str, Any]:
         return self._json("POST", "/agent/v1/sync", json=report)
@@ -200,6 +225,25 @@ class PortalClient:
             return self._http.request(method, path, **options)
         except httpx.HTTPError as error:
             raise away(error) from error
+
+
+def trust(ca_file: Path | None, pin: str) -> ssl.SSLContext:
+    """Whom to believe to be the portal: the machine's authorities, one authority, or one certificate alone.
+
+    A pinned certificate may carry any name: it is the very one whose fingerprint an admin pasted. Raises ValueError.
+    """
+    # A context of our own: with trust_env httpx would let SSL_CERT_FILE override the CA given to us.
+    if not pin:
+        return ssl.create_default_context(cafile=str(ca_file)) if ca_file else ssl.create_default_context()
+    if ca_file is None:
+        raise ValueError("SCHEDULEARN_PIN needs SCHEDULEARN_CA, the file of the certificate.")
+    pem = ca_file.read_text()
+    if hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest() != pin.lower():
+        raise ValueError(f"The certificate in {ca_file} is not the one that SCHEDULEARN_PIN names.")
+    context = ssl.create_default_context(cadata=pem)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
 
 
 def checked_url(url: str, allow_http: bool) -> str:

@@ -65,6 +65,9 @@ class ProcessRuntime:
             "memory_mib": pages * page // 2**20,
         }
 
+    def is_ours(self, pid: int) -> bool:
+        return processes.carries(pid, f"{self.state.resolve()}/")
+
     # The verbs
 
     def create(self, spec: RunSpec, folders: Folders) -> None:

@@ -1,6 +1,7 @@
 """Finding processes again: a number alone may by now belong to somebody else."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -86,6 +87,31 @@ def in_session_of(identity: dict[str, Any]) -> set[int]:
         if fields is not None and fields[0] not in "ZX" and int(fields[3]) == identity["pid"]:
             found.add(pid)
     return found
+
+
+def container_ids(pid: int) -> set[str]:
+    """Names of the containers in whose control groups it is; none when it is in none, or gone."""
+    try:
+        return set(re.findall(r"\b[0-9a-f]{64}\b", (PROC / str(pid) / "cgroup").read_text()))
+    except (OSError, UnicodeError):
+        return set()
+
+
+def name_of(pid: int) -> str | None:
+    """What the process calls itself; None when it is gone."""
+    try:
+        return (PROC / str(pid) / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def carries(pid: int, begins: str) -> bool:
+    """Whether its mark begins so. One that we may not look at does not."""
+    wanted = f"{MARK}={begins}".encode()
+    try:
+        return any(each.startswith(wanted) for each in (PROC / str(pid) / "environ").read_bytes().split(b"\0"))
+    except OSError:
+        return False
 
 
 def with_mark(mark: str) -> set[int]:

@@ -107,6 +107,10 @@ class ContainerRuntime(Protocol):
         """A few words for the nodes page: versions, processors, memory."""
         ...
 
+    def is_ours(self, pid: int) -> bool:
+        """Whether a process of this machine belongs to a container of this node."""
+        ...
+
     def create(self, spec: RunSpec, folders: Folders) -> None:
         """Make the container, its network and its rights to the folders, but do not start it.
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from runners.docker_checks import gpu_problem, problems, runc_problem
+from runners.docker_checks import facts, gpu_problem, gpu_problems, problems
 
 GOOD_INFO: dict[str, Any] = {
     "SecurityOptions": ["name=apparmor", "name=seccomp,profile=default"],
@@ -45,27 +45,33 @@ def test_it_refuses_an_old_engine() -> None:
     assert problem.blocking and "19.03" in problem.text
 
 
-@pytest.mark.parametrize(
-    ("version", "unsafe"),
-    [
-        ("1.1.11", True),
-        ("v1.2.7", True),
-        ("1.2.8", False),
-        ("1.3.2", True),
-        ("1.3.3", False),
-        ("1.4.0", False),
-        ("1.0.0-rc95", True),
-        ("1.1.5+ds1-1+deb12u1", False),  # a distribution's own patches do not show in the number
-        ("1.1.12-0ubuntu2~22.04.1", False),
-        ("", False),
-    ],
-)
-def test_it_knows_which_runc_lets_people_out(version: str, unsafe: bool) -> None:
-    found = runc_problem({"Components": [{"Name": "runc", "Version": version}]})
-    assert (found is not None) is unsafe
-
-
 def test_gpus_need_nvidias_toolkit() -> None:
     assert gpu_problem({"Runtimes": {"runc": {}}}, cuda_devices=2)
     assert gpu_problem({"Runtimes": {"runc": {}, "nvidia": {}}}, cuda_devices=2) is None
     assert gpu_problem({"Runtimes": {"runc": {}}}, cuda_devices=0) is None
+
+
+def test_an_engine_s_parts_and_the_machine_s_packages_are_judged_with_it() -> None:
+    parts = [{"Name": "runc", "Version": "1.1.9"}, {"Name": "containerd", "Version": "1.7.3"}]
+    runc, containerd = problems(GOOD_INFO, {**GOOD_VERSION, "Components": parts})
+    assert runc.blocking and "CVE-2024-21626" in runc.text
+    assert not containerd.blocking and "1.7.3" in containerd.text
+    ours = [{"Name": "runc", "Version": "1.1.5+ds1"}, {"Name": "containerd", "Version": "1.6.20~ds1"}]
+    version = {**GOOD_VERSION, "Components": ours}
+    assert problems(GOOD_INFO, version, {"runc": "1.1.5+ds1-1+deb12u1"}) == []
+    (old,) = problems(GOOD_INFO, version, {"runc": "1.1.5+ds1-1"})
+    assert old.blocking
+
+
+def test_a_machine_with_gpus_is_asked_for_a_safe_toolkit() -> None:
+    info = {"Runtimes": {"nvidia": {}}}
+    assert gpu_problems(info, 0, {"nvidia-container-toolkit": "1.14.0-1"}, None) == []
+    (old,) = gpu_problems(info, 1, {"nvidia-container-toolkit": "1.17.7-1"}, {})
+    assert old.blocking and "CVE-2025-23266" in old.text
+    assert gpu_problems(info, 1, {"nvidia-container-toolkit": "1.17.8-1"}, {}) == []
+
+
+def test_the_page_is_told_what_the_engine_is() -> None:
+    told = facts({**GOOD_INFO, "NCPU": 4, "MemTotal": 2**30}, {"Components": [{"Name": "runc", "Version": "1.2.8"}]})
+    assert (told["runc"], told["live_restore"], told["default_runtime"]) == ("1.2.8", True, "runc")
+    assert (told["nvidia_runtime"], told["memory_mib"]) == (False, 1024)
