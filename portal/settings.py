@@ -384,6 +384,8 @@ IDLE_GPU_MINUTES = env_int("IDLE_GPU_MINUTES", 30, 0, 60)
 IDLE_GPU_RULE = env_choice("IDLE_GPU_RULE", "nothing", "stop")
 """What happens when they stay idle as long again: nothing, or the job is put on hold until somebody releases it."""
 NODE_LOST_AFTER_SECONDS = 20
+GPU_QUARANTINE_FAILURES = env_int("GPU_QUARANTINE_FAILURES", 3, 0, 20)
+"""So many different jobs in a row that fail at once on one GPU take it out of use; 0: none ever do."""
 FENCE_SECONDS = 30
 """A supervisor without a fresh lease stops its ranks after this long."""
 FENCE_MARGIN_SECONDS = 15

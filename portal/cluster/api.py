@@ -15,8 +15,8 @@ from rest_framework.viewsets import GenericViewSet, ViewSet
 
 from portal.accounts.models import User
 from portal.accounts.permissions import IsAdmin, signed_in
-from portal.cluster import reservations, services
-from portal.cluster.models import LIVE_NODE, Environment, Node, NodeEnvironment, Reservation
+from portal.cluster import quarantine, reservations, services
+from portal.cluster.models import LIVE_NODE, Environment, Gpu, Node, NodeEnvironment, Reservation
 from portal.cluster.serializers import (
     EnvironmentSerializer,
     NewReservationSerializer,
@@ -86,6 +86,34 @@ class Nodes(ViewSet):
         """Takes work again."""
         return self._act(services.resume, pk)
 
+    @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
+    def rotate_token(self, request: Request, pk: int) -> Response:
+        """Its agent takes a new token; the old one works until the new one is first used."""
+        return self._act(services.rotate_token, pk)
+
+    @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
+    def revoke_token(self, request: Request, pk: int) -> Response:
+        """Its token stops working at once, and its jobs are run elsewhere."""
+        return self._act(services.revoke_token, pk)
+
+    @extend_schema(request=None, responses={201: JoinTokenSerializer, **refusals(404, 409)})
+    def rejoin_token(self, request: Request, pk: int) -> Response:
+        """A one-time token with which this machine comes back as the same node."""
+        token = services.issue_rejoin_token(signed_in(request), _live(pk))
+        return Response({"token": token}, status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
+
+    @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
+    def quarantine_gpu(self, request: Request, pk: int, index: int) -> Response:
+        """Takes a GPU out of use; what runs there goes on."""
+        quarantine.take_out(signed_in(request), _gpu(_live(pk), index))
+        return self._detail(pk)
+
+    @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
+    def release_gpu(self, request: Request, pk: int, index: int) -> Response:
+        """Ends the quarantine of a GPU."""
+        quarantine.release(signed_in(request), _gpu(_live(pk), index))
+        return self._detail(pk)
+
     @extend_schema(responses={204: None, **refusals(404, 409)})
     def destroy(self, request: Request, pk: int) -> Response:
         """Takes an empty machine out of the lab."""
@@ -97,6 +125,13 @@ class Nodes(ViewSet):
         """A one-time token with which a new machine joins."""
         token = services.issue_join_token(signed_in(request))
         return Response({"token": token}, status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
+
+
+def _gpu(node: Node, index: int) -> Gpu:
+    gpu = Gpu.objects.filter(node=node, index=index, present=True).first()
+    if gpu is None:
+        raise Http404
+    return gpu
 
 
 def _live(pk: int) -> Node:

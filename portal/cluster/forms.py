@@ -4,10 +4,10 @@ from typing import Any
 
 from django import forms
 from django.contrib.auth.models import Group
-from django.db.models import Count, Q
+from django.db.models import Count
 
 from portal.accounts.models import User
-from portal.cluster.models import LIVE_NODE, Node
+from portal.cluster.models import LIVE_NODE, Node, usable_gpu
 
 LOCAL = "%Y-%m-%dT%H:%M"
 
@@ -39,7 +39,7 @@ class ReservationForm(forms.Form):
         fields: Any = self.fields
         fields["node"].queryset = (
             Node.objects.filter(LIVE_NODE, approved_at__isnull=False)
-            .annotate(usable=Count("gpus", filter=Q(gpus__healthy=True, gpus__present=True)))
+            .annotate(usable=Count("gpus", filter=usable_gpu("gpus__")))
             .order_by("name")
         )
         fields["groups"].queryset = Group.objects.order_by("name")

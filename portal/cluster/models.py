@@ -21,6 +21,8 @@ class JoinToken(models.Model):
     """The machine that runs ``make run`` needs no further approval."""
     node = models.ForeignKey("Node", null=True, blank=True, on_delete=models.CASCADE, related_name="+")
     """The machine that used it."""
+    renews = models.ForeignKey("Node", null=True, blank=True, on_delete=models.CASCADE, related_name="+")
+    """The machine it is for, when it is part of the lab already: it keeps its place and gets a new token."""
 
 
 class Node(models.Model):
@@ -43,6 +45,12 @@ class Node(models.Model):
     draining = models.BooleanField(default=False)
     """Takes no new work, and what runs is stopped and placed elsewhere."""
     removed_at = models.DateTimeField(null=True, blank=True)
+    rotation_asked_at = models.DateTimeField(null=True, blank=True)
+    """Since when its agent is to take a new token; None when it has."""
+    token_revoked_at = models.DateTimeField(null=True, blank=True)
+    """Since when no token opens anything for it; None when one does."""
+    next_token_digest = models.CharField(max_length=64, unique=True, null=True, blank=True)
+    """Of the token it has been given and has not used yet: with its first use the old one ends."""
 
     # written by the agent's reports
     last_seen_at = models.DateTimeField(null=True, blank=True)
@@ -74,6 +82,17 @@ class Gpu(models.Model):
     memory_mib = models.PositiveIntegerField(default=0)
     healthy = models.BooleanField(default=True)
     problem = models.CharField(max_length=200, blank=True)
+    links = models.CharField(max_length=200, blank=True)
+    """How it reaches the node's other devices, in words."""
+    outside = models.CharField(max_length=200, blank=True)
+    """Who computes on it without the portal, in words; nothing is started on it meanwhile."""
+    fault = models.CharField(max_length=200, blank=True)
+    """The last grave error of the device (XID, memory) that its driver told of."""
+    quarantined_at = models.DateTimeField(null=True, blank=True)
+    """Written by the portal, ended by an admin: out of use since then."""
+    quarantine_reason = models.CharField(max_length=300, blank=True)
+    trusted_since = models.DateTimeField(null=True, blank=True)
+    """When an admin last ended a quarantine: what failed before that no longer counts against it."""
     present = models.BooleanField(default=True)
     """False once the agent no longer reports it."""
     utilisation_percent = models.PositiveSmallIntegerField(null=True)
@@ -83,6 +102,17 @@ class Gpu(models.Model):
     class Meta:
         ordering = ["node", "index"]
         constraints = [models.UniqueConstraint(fields=["node", "uuid"], name="gpu_once_per_node")]
+
+    @property
+    def usable(self) -> bool:
+        """As ``usable_gpu()``: whether work may be placed on it while nobody holds it."""
+        return self.healthy and self.present and self.quarantined_at is None and not self.outside
+
+
+def usable_gpu(path: str = "") -> Q:
+    """The rows of GPUs on which work may be placed; ``path`` leads to them, as in ``gpu__``."""
+    wanted = {"healthy": True, "present": True, "quarantined_at": None, "outside": ""}
+    return Q(**{f"{path}{name}": value for name, value in wanted.items()})
 
 
 class Environment(models.Model):

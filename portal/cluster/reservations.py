@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from portal.accounts.audit import audit
 from portal.accounts.models import User
-from portal.cluster.models import LIVE_NODE, Node, Reservation
+from portal.cluster.models import LIVE_NODE, Node, Reservation, usable_gpu
 from portal.refused import Refused
 from portal.wake import wake_scheduler
 
@@ -58,7 +58,7 @@ def reserve(
         locked = Node.objects.select_for_update(no_key=True).filter(LIVE_NODE, pk=node.pk).first()
         if locked is None:
             raise Refused("That node is no longer part of the lab.", field="node")
-        total = locked.gpus.filter(healthy=True, present=True).count()
+        total = locked.gpus.filter(usable_gpu()).count()
         left = total - _most_at_once(locked, start, end)
         if gpus > left:
             others = " in that time; the others are reserved already" if left < total else ""

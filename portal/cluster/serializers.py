@@ -12,6 +12,7 @@ from portal.cluster.services import holder, is_online
 
 
 class GpuSerializer(serializers.ModelSerializer[Gpu]):
+    in_use_outside = serializers.SerializerMethodField(help_text="Somebody computes on it without the portal.")
     busy = serializers.SerializerMethodField()
     job = serializers.SerializerMethodField(help_text="The job that holds it, if you may see it.")
 
@@ -25,6 +26,10 @@ class GpuSerializer(serializers.ModelSerializer[Gpu]):
             "memory_mib",
             "healthy",
             "problem",
+            "links",
+            "in_use_outside",
+            "quarantined_at",
+            "quarantine_reason",
             "utilisation_percent",
             "memory_used_mib",
             "temperature_celsius",
@@ -32,6 +37,9 @@ class GpuSerializer(serializers.ModelSerializer[Gpu]):
             "job",
         )
         read_only_fields = fields
+
+    def get_in_use_outside(self, gpu: Gpu) -> bool:
+        return bool(gpu.outside)
 
     def get_busy(self, gpu: Gpu) -> bool:
         return holder(gpu) is not None

@@ -1,6 +1,7 @@
 """How machines join, and what admins do with them. Each act of an admin leaves its trace in the same transaction."""
 
 import re
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,7 +10,7 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import Prefetch
+from django.db.models import Prefetch, Q
 from django.utils import timezone
 
 from portal.accounts.audit import audit
@@ -20,6 +21,8 @@ from portal.wake import wake_node, wake_scheduler
 
 JOIN_TOKEN_LIFETIME = timedelta(hours=1)
 TRIES = 5
+SECRET = frozenset({"token_digest", "next_token_digest"})
+"""No trace of an act names these."""
 LIVE_ALLOCATIONS = "live_allocations"
 
 
@@ -45,7 +48,35 @@ def issue_join_token(actor: User | None, *, approves: bool = False, lifetime: ti
 
 
 @transaction.atomic
-def join(join_token: str, name: str, runtime: str, facts: dict[str, Any]) -> Joined:
+def issue_rejoin_token(actor: User, node: Node) -> str:
+    """For a machine that is part of the lab and whose token was revoked or lost: it comes back as the same node."""
+    row = _locked(node)
+    token = new_token()
+    JoinToken.objects.create(
+        token_digest=digest(token),
+        created_by=actor,
+        expires_at=timezone.now() + JOIN_TOKEN_LIFETIME,
+        renews=row,
+    )
+    audit(actor, "node.rejoin_token", row.name)
+    return token
+
+
+def joined_by(token_id: int) -> tuple[JoinToken, Node | None] | None:
+    """A join token by its id, and the machine that has used it; None when there is no such token."""
+    row = JoinToken.objects.select_related("node").filter(pk=token_id).first()
+    return None if row is None else (row, row.node)
+
+
+def token_id(token: str) -> int:
+    """By which a page asks later whether a join token was used."""
+    return JoinToken.objects.values_list("pk", flat=True).get(token_digest=digest(token))
+
+
+@transaction.atomic
+def join(
+    join_token: str, name: str, runtime: str, facts: dict[str, Any], problems: Sequence[dict[str, Any]] = ()
+) -> Joined:
     """Enrols the machine that holds a join token.
 
     When the answer was lost, the same machine may ask again until it has been heard of: it gets a new token.
@@ -58,6 +89,8 @@ def join(join_token: str, name: str, runtime: str, facts: dict[str, Any]) -> Joi
     check_runtime(runtime)
     name = clean_name(name)
     token = new_token()
+    if row.renews is not None:
+        return Joined(_rejoin(row, row.renews, token), token)
     if row.node is not None:
         if (
             row.node.last_seen_at is not None
@@ -74,13 +107,33 @@ def join(join_token: str, name: str, runtime: str, facts: dict[str, Any]) -> Joi
         name,
         runtime=runtime,
         token_digest=digest(token),
-        approved_at=now if row.approves else None,
+        # A machine that is unsafe waits for an admin, whatever its token says.
+        approved_at=now if row.approves and not any(problem["blocking"] for problem in problems) else None,
         facts={**facts, "asked_name": name},
+        problems=list(problems),
     )
     row.used_at, row.node = now, node
     row.save(update_fields=["used_at", "node"])
-    audit(row.created_by, "node.joined", node.name, after={"runtime": runtime, "approved": row.approves})
+    audit(
+        row.created_by, "node.joined", node.name, after={"runtime": runtime, "approved": node.approved_at is not None}
+    )
     return Joined(node, token)
+
+
+def _rejoin(row: JoinToken, node: Node, token: str) -> Node:
+    """May be repeated while nothing was heard of the machine since, in case the answer was lost."""
+    heard = node.last_seen_at is not None and row.used_at is not None and node.last_seen_at > row.used_at
+    if node.removed_at is not None or heard:
+        raise Refused(
+            "This join token was used already. Ask an admin for a new one (Nodes, the node, Make a line).", "forbidden"
+        )
+    Node.objects.filter(pk=node.pk).update(
+        token_digest=digest(token), next_token_digest=None, rotation_asked_at=None, token_revoked_at=None
+    )
+    row.used_at, row.node = timezone.now(), node
+    row.save(update_fields=["used_at", "node"])
+    audit(row.created_by, "node.rejoined", node.name)
+    return node
 
 
 def check_runtime(runtime: str) -> None:
@@ -116,15 +169,36 @@ def _free_name(name: str) -> str:
 
 
 def node_for(token: str) -> Node | None:
-    """The registered machine that holds this token."""
-    return Node.objects.filter(LIVE_NODE, token_digest=digest(token)).first()
+    """The registered machine that holds this token. The first use of a new token ends the old one."""
+    held = digest(token)
+    node = Node.objects.filter(LIVE_NODE & (Q(token_digest=held) | Q(next_token_digest=held))).first()
+    if node is not None and node.token_digest != held:
+        values = {"token_digest": held, "next_token_digest": None, "rotation_asked_at": None}
+        if not Node.objects.filter(pk=node.pk, next_token_digest=held).update(**values):
+            return Node.objects.filter(LIVE_NODE, token_digest=held).first()  # used or revoked at this moment
+        for name, value in values.items():
+            setattr(node, name, value)
+    return node
+
+
+def give_new_token(node: Node) -> str:
+    """A token in place of the one in use, which works until the new one is first used. Only when an admin asked for it."""
+    token = new_token()
+    asked = Node.objects.filter(pk=node.pk, rotation_asked_at__isnull=False, token_revoked_at=None)
+    if not asked.update(next_token_digest=digest(token)):
+        raise Refused("Nobody has asked for a new token of this node.", "forbidden")
+    return token
 
 
 # --- what admins do ----------------------------------------------------------------------------------------------
 
 
+@transaction.atomic
 def approve(actor: User | None, node: Node) -> Node:
-    """Lets a machine that joined take work."""
+    """Lets a machine that joined take work, unless its own check says that this would be unsafe or no use."""
+    unfit = blocking_problems(_locked(node))
+    if unfit and node.approved_at is None:
+        raise Refused(f"{node.name} cannot be approved yet. {' '.join(unfit)}", "conflict")
     return _change(
         actor, node, "node.approved", approved_at=timezone.now() if node.approved_at is None else node.approved_at
     )
@@ -143,6 +217,38 @@ def drain(actor: User | None, node: Node) -> Node:
 def resume(actor: User | None, node: Node) -> Node:
     """Takes work again."""
     return _change(actor, node, "node.resumed", cordoned=False, draining=False)
+
+
+def rotate_token(actor: User | None, node: Node) -> Node:
+    """The agent takes a new token with its next report; the old one works until the new one is used."""
+    if node.token_revoked_at is not None:
+        raise Refused(f"{node.name} has no token any more. Make a line with which it joins again.", "conflict")
+    return _change(actor, node, "node.token_rotation_asked", rotation_asked_at=timezone.now())
+
+
+def revoke_token(actor: User | None, node: Node) -> Node:
+    """At once: nothing that its agent sends is taken, and its jobs are run elsewhere."""
+    return _change(
+        actor,
+        node,
+        "node.token_revoked",
+        token_revoked_at=timezone.now(),
+        rotation_asked_at=None,
+        token_digest=f"revoked:{secrets.token_hex(16)}",  # no token has this digest
+        next_token_digest=None,
+    )
+
+
+def blocking_problems(node: Node) -> list[str]:
+    """What its agent found that must be mended before it takes work, in sentences with their mend."""
+    return [f"{each.get('text')} {each.get('mend')}".strip() for each in node.problems if each.get("blocking")]
+
+
+def _locked(node: Node) -> Node:
+    row = Node.objects.select_for_update().get(pk=node.pk)
+    if row.removed_at is not None:
+        raise Refused(f"{row.name} is no longer part of the lab.", "conflict")
+    return row
 
 
 @transaction.atomic
@@ -164,16 +270,15 @@ def remove(actor: User | None, node: Node) -> Node:
 
 @transaction.atomic
 def _change(actor: User | None, node: Node, action: str, **values: Any) -> Node:
-    row = Node.objects.select_for_update().get(pk=node.pk)
-    if row.removed_at is not None:
-        raise Refused(f"{row.name} is no longer part of the lab.", "conflict")
-    before = {name: _plain(getattr(row, name)) for name in values}
+    row = _locked(node)
+    before = {name: _plain(getattr(row, name)) for name in values if name not in SECRET}
     target = row.name
     for name, value in values.items():
         setattr(row, name, value)
         setattr(node, name, value)
     row.save(update_fields=list(values))
-    audit(actor, action, target, before=before, after={name: _plain(value) for name, value in values.items()})
+    after = {name: _plain(value) for name, value in values.items() if name not in SECRET}
+    audit(actor, action, target, before=before, after=after)
     wake_node(row.pk)
     wake_scheduler()
     return row

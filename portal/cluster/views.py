@@ -6,6 +6,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
+from django.contrib.auth.decorators import login_not_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
@@ -14,8 +15,8 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from portal.accounts.models import User
 from portal.accounts.permissions import admin_required, signed_in
+from portal.cluster import agent_package, findings, quarantine, services
 from portal.cluster import reservations as calendar
-from portal.cluster import services
 from portal.cluster.forms import ReservationForm
 from portal.cluster.models import LIVE_NODE, Environment, Gpu, Node, NodeEnvironment, Reservation
 from portal.refused import Refused
@@ -35,8 +36,10 @@ class Slot:
 
     @property
     def css(self) -> str:
-        if not self.gpu.healthy:
+        if not self.gpu.healthy or self.gpu.quarantined_at is not None:
             return "bad"
+        if self.gpu.outside and self.job is None:
+            return "outside"
         if self.job is None:
             return "free"
         return "mine" if self.mine else "busy"
@@ -59,7 +62,7 @@ class Machine:
 
     @property
     def free(self) -> int:
-        return sum(slot.job is None and slot.gpu.healthy for slot in self.slots)
+        return sum(slot.job is None and slot.gpu.usable for slot in self.slots)
 
     @property
     def busy(self) -> int:
@@ -70,6 +73,8 @@ def state_of(node: Node) -> tuple[str, str]:
     """The one thing about a node that matters most now: a badge and its words."""
     if node.approved_at is None:
         return "waiting", "waits for approval"
+    if node.token_revoked_at is not None:
+        return "revoked", "token revoked"
     if not services.is_online(node):
         return "lost", "not heard of" if node.last_seen_at else "never heard of"
     if node.draining:
@@ -144,19 +149,93 @@ def cancel_reservation(request: HttpRequest, pk: int) -> HttpResponse:
 def admin_nodes(request: HttpRequest) -> HttpResponse:
     machines = machines_for(signed_in(request))
     waiting = [machine for machine in machines if machine.node.approved_at is None]
-    return render(request, "cluster/admin_nodes.html", {"machines": machines, "waiting": waiting})
+    about = {
+        "machines": machines,
+        "waiting": waiting,
+        "quarantined": [slot for machine in machines for slot in machine.slots if slot.gpu.quarantined_at],
+    }
+    return render(request, "cluster/admin_nodes.html", about)
+
+
+@admin_required
+@require_safe
+def admin_node(request: HttpRequest, pk: int) -> HttpResponse:
+    """One machine: what its agent found, its GPUs, its token."""
+    machine = next((each for each in machines_for(signed_in(request)) if each.node.pk == int(pk)), None)
+    if machine is None:
+        raise Http404
+    about = {"machine": machine, "node": machine.node, "findings": findings.of(machine.node)}
+    return render(request, "cluster/admin_node.html", about)
+
+
+# --- adding a machine --------------------------------------------------------------------------------------------
+
+
+@login_not_required
+@require_safe
+def install_script(request: HttpRequest) -> HttpResponse:
+    """For a machine that is nobody yet. It holds no secret; the line to paste names its SHA-256."""
+    return HttpResponse(agent_package.install_script(), content_type="text/x-shellscript; charset=utf-8")
+
+
+@login_not_required
+@require_safe
+def agent_archive(request: HttpRequest, sha256: str) -> HttpResponse:
+    package = agent_package.package()
+    if sha256 != package.sha256:
+        raise Http404
+    return HttpResponse(package.content, content_type="application/gzip")
 
 
 @admin_required
 @require_POST
 @never_cache
 def add_node(request: HttpRequest) -> HttpResponse:
-    """Shows the one line to paste on a new machine. The token in it is not kept and cannot be shown again."""
+    """Shows the one line to paste on the new machine. The token in it is not kept and cannot be shown again."""
     approves = request.POST.get("approves") == "on"
-    token = services.issue_join_token(signed_in(request), approves=approves)
-    line = f"python -m runners.agent --url {settings.SITE_URL} --join-token {token}"
-    about = {"line": line, "approves": approves, "lifetime": services.JOIN_TOKEN_LIFETIME.total_seconds()}
+    return _show_line(request, services.issue_join_token(signed_in(request), approves=approves), approves=approves)
+
+
+@admin_required
+@require_POST
+@never_cache
+def rejoin_node(request: HttpRequest, pk: int) -> HttpResponse:
+    """The line for a machine of the lab whose token was revoked or lost."""
+    node = get_object_or_404(Node.objects.filter(LIVE_NODE), pk=pk)
+    return _show_line(request, services.issue_rejoin_token(signed_in(request), node), again=node)
+
+
+def _show_line(request: HttpRequest, token: str, *, approves: bool = False, again: Node | None = None) -> HttpResponse:
+    certificate = agent_package.own_certificate(settings.SITE_URL)
+    about = {
+        "line": agent_package.install_line(settings.SITE_URL, token, certificate),
+        "approves": approves,
+        "again": again,
+        "certificate": certificate,
+        "only_here": agent_package.is_only_here(settings.SITE_URL),
+        "token_id": services.token_id(token),
+        "lifetime": services.JOIN_TOKEN_LIFETIME.total_seconds(),
+    }
     return render(request, "cluster/add_node.html", about)
+
+
+@admin_required
+@require_safe
+@never_cache
+def added_node(request: HttpRequest, pk: int) -> HttpResponse:
+    """What the page with the line asks for every other second: has the machine joined, and what did it find."""
+    found = services.joined_by(pk)
+    if found is None:
+        raise Http404
+    token, node = found
+    expired = node is None and token.expires_at <= timezone.now()
+    about: dict[str, Any] = {"token_id": pk, "node": node, "expired": expired}
+    if node is not None:
+        about |= {"findings": findings.of(node), "unfit": services.blocking_problems(node), "state": state_of(node)}
+    return render(request, "cluster/part_added.html", about)
+
+
+# --- acts --------------------------------------------------------------------------------------------------------
 
 
 ACTS: dict[str, tuple[Verb, str]] = {
@@ -164,6 +243,8 @@ ACTS: dict[str, tuple[Verb, str]] = {
     "cordon": (services.cordon, "{node} takes no new work. What runs there goes on."),
     "drain": (services.drain, "{node} is being emptied: what runs there is stopped and placed elsewhere."),
     "resume": (services.resume, "{node} takes work again."),
+    "rotate": (services.rotate_token, "{node} takes a new token with its next report. The old one works until then."),
+    "revoke": (services.revoke_token, "The token of {node} no longer works. Its jobs are run elsewhere."),
     "remove": (services.remove, "{node} is no longer part of the lab. Its agent may be stopped."),
 }
 
@@ -179,4 +260,21 @@ def node_act(request: HttpRequest, pk: int, what: str) -> HttpResponse:
         messages.success(request, said.format(node=name))
     except Refused as refusal:
         messages.error(request, refusal.message)
-    return redirect("cluster:admin-nodes")
+    back_to_node = request.POST.get("back") == "node" and what != "remove"
+    return redirect("cluster:admin-node", pk) if back_to_node else redirect("cluster:admin-nodes")
+
+
+@admin_required
+@require_POST
+def gpu_act(request: HttpRequest, pk: int, gpu: int, what: str) -> HttpResponse:
+    row = get_object_or_404(Gpu.objects.filter(node__removed_at=None, present=True), pk=gpu, node=pk)
+    try:
+        if what == "release":
+            quarantine.release(signed_in(request), row)
+            messages.success(request, f"GPU {row.index} is in use again.")
+        else:
+            quarantine.take_out(signed_in(request), row)
+            messages.success(request, f"Nothing more is placed on GPU {row.index}. What runs there goes on.")
+    except Refused as refusal:
+        messages.error(request, refusal.message)
+    return redirect("cluster:admin-node", pk)

@@ -44,6 +44,9 @@ class GpuReport:
     utilisation_percent: int | None
     memory_used_mib: int | None
     temperature_celsius: int | None
+    links: str
+    outside: str
+    fault: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class JoinRequest:
     name: str
     runtime: str
     facts: dict[str, Any]
+    problems: tuple[dict[str, Any], ...] = ()
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -117,7 +121,11 @@ def _storable(value: Any) -> Any:
 
 def read_join(data: dict[str, Any]) -> JoinRequest:
     return JoinRequest(
-        _text(data, "join_token", 200), _text(data, "name", 200), _text(data, "runtime", 10), _facts(data)
+        _text(data, "join_token", 200),
+        _text(data, "name", 200),
+        _text(data, "runtime", 10),
+        _facts(data),
+        _problems(data),
     )
 
 
@@ -130,17 +138,21 @@ def read_report(data: dict[str, Any]) -> Report:
         full_pass=data.get("full_pass") is True,
         runtime=_text(data, "runtime", 10),
         facts=_facts(data),
-        problems=tuple(
-            {
-                "text": _text(item, "text", 500),
-                "mend": _text(item, "mend", 500),
-                "blocking": item.get("blocking") is True,
-            }
-            for item in _items(data, "problems", MAX_PROBLEMS)
-        ),
+        problems=_problems(data),
         gpus=tuple({gpu.uuid: gpu for gpu in gpus if gpu.uuid}.values()),
         environments=tuple({item.key: item for item in environments}.values()),
         containers=tuple({item.name: item for item in containers if item is not None}.values()),
+    )
+
+
+def _problems(data: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    return tuple(
+        {
+            "text": _text(item, "text", 500),
+            "mend": _text(item, "mend", 500),
+            "blocking": item.get("blocking") is True,
+        }
+        for item in _items(data, "problems", MAX_PROBLEMS)
     )
 
 
@@ -156,6 +168,9 @@ def _gpu(item: dict[str, Any]) -> GpuReport:
         utilisation_percent=_number(item, "utilisation_percent", 0, 100),
         memory_used_mib=_number(item, "memory_used_mib", 0, LARGE),
         temperature_celsius=_number(item, "temperature_celsius", -SMALL, SMALL),
+        links=_text(item, "links", 200),
+        outside=_text(item, "outside", 200),
+        fault=_text(item, "fault", 200),
     )
 
 

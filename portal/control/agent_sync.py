@@ -7,7 +7,7 @@ that was declared lost meanwhile is therefore never in the answer, and its lease
 import hashlib
 import json
 from collections import defaultdict
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,8 +16,9 @@ from django.db import transaction
 from django.db.models import Min, Q
 from django.utils import timezone
 
+from portal.cluster import quarantine
 from portal.cluster.models import Environment, Gpu, Node, NodeEnvironment
-from portal.control import batches
+from portal.control import batches, suspects
 from portal.control.agent_reports import ContainerReport, EnvironmentReport, GpuReport, Report
 from portal.gauges import sampling
 from portal.gauges.sampling import Reading
@@ -69,15 +70,22 @@ def _take_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime 
     """Readings are kept when ``sampled_at`` says so."""
     known = {gpu.uuid: gpu for gpu in Gpu.objects.filter(node=node)}
     changed, read, news = [], [], False
+    faults: list[tuple[Gpu, str]] = []
     readings: list[Reading] = []
     for report in reports:
         gpu = known.pop(report.uuid, None)
+        if gpu is not None and not report.fault:
+            report = replace(report, fault=gpu.fault)  # an agent that started anew has forgotten it
         if gpu is None:
             fields = {name: getattr(report, name) for name in (*GPU_FIELDS, *READINGS)}
             gpu, _ = Gpu.objects.get_or_create(node=node, uuid=report.uuid, defaults=fields)
             news = True
+            if report.fault:
+                faults.append((gpu, report.fault))
         elif not gpu.present or _differs(gpu, report, GPU_FIELDS):
-            news = news or not gpu.present or gpu.healthy != report.healthy
+            news = news or not gpu.present or gpu.healthy != report.healthy or gpu.outside != report.outside
+            if report.fault and report.fault != gpu.fault:
+                faults.append((gpu, report.fault))
             gpu.present = True
             for name in (*GPU_FIELDS, *READINGS):
                 setattr(gpu, name, getattr(report, name))
@@ -96,6 +104,8 @@ def _take_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime 
     Gpu.objects.bulk_update(sorted(changed + read, key=lambda gpu: gpu.pk), columns)
     if sampled_at is not None:
         sampling.keep(node, sampled_at, readings)
+    for gpu, fault in faults:
+        quarantine.quarantine(gpu, f"{fault}.")
     if news:
         capacity.record(nodes=[node.pk])
         wake_scheduler()
@@ -132,11 +142,14 @@ def _take_containers(node: Node, reports: tuple[ContainerReport, ...]) -> None:
     if not by_name:
         return
     rows = Container.objects.filter(node=node, name__in=by_name).select_related("attempt", "node").defer("spec")
+    ended: list[int] = []
     for row in rows.order_by("attempt__job_id", "id"):
         report = by_name[row.name]
         if report.epoch != row.attempt.number:
             continue  # of another try: nothing it says counts
         if report.state != row.state or report.detail != row.detail:
+            if report.state == ContainerState.EXITED:
+                ended.append(row.pk)
             lifecycle.advance(
                 row,
                 report.state,
@@ -147,6 +160,8 @@ def _take_containers(node: Node, reports: tuple[ContainerReport, ...]) -> None:
             )
         if report.collected and row.collected_at is None and row.state == ContainerState.EXITED:
             lifecycle.note_collected(row, "" if report.detail == row.detail else report.detail)
+    if ended:
+        suspects.look_after_exits(ended)
 
 
 # --- what is desired ---------------------------------------------------------------------------------------------
@@ -162,7 +177,13 @@ def desired(node: Node, now: datetime | None = None) -> dict[str, Any]:
         "environments": _environments() if approved else [],
     }
     seen = hashlib.sha256(json.dumps(answer, sort_keys=True).encode()).hexdigest()[:32]
-    return {**answer, "lease_seconds": settings.FENCE_SECONDS, "seen": seen}
+    # What follows is no part of the digest: the time is never the same, and a new token is asked for by itself.
+    rest = {
+        "lease_seconds": settings.FENCE_SECONDS,
+        "now": now.timestamp(),
+        "rotate": node.rotation_asked_at is not None,
+    }
+    return {**answer, **rest, "seen": seen}
 
 
 def _containers(node: Node, now: datetime) -> list[dict[str, Any]]:

@@ -124,7 +124,7 @@ def own_container(node: Node, name: str) -> Container:
 @agent_view("POST")
 def join(request: HttpRequest) -> HttpResponseBase:
     asked = read_join(parse(body_of(request, MAX_JOIN_BYTES)))
-    joined = cluster.join(asked.join_token, asked.name, asked.runtime, asked.facts)
+    joined = cluster.join(asked.join_token, asked.name, asked.runtime, asked.facts, asked.problems)
     return JsonResponse({"node": joined.node.pk, "token": joined.token}, status=201)
 
 
@@ -135,6 +135,14 @@ def sync(request: HttpRequest) -> HttpResponseBase:
     cluster.check_runtime(report.runtime)
     agent_sync.take_in(node, report)
     return JsonResponse(agent_sync.desired(node))
+
+
+@agent_view("POST")
+def new_token(request: HttpRequest) -> HttpResponseBase:
+    """For an agent that was told to ``rotate``. An answer that is lost costs nothing: the old token still works."""
+    response = JsonResponse({"token": cluster.give_new_token(authenticated(request))}, status=201)
+    response["Cache-Control"] = "no-store"
+    return response
 
 
 @csrf_exempt

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count, Q
+from django.db.models import Count
 
-from portal.cluster.models import LIVE_NODE, Gpu, Node, NodeEnvironment
+from portal.cluster.models import LIVE_NODE, Gpu, Node, NodeEnvironment, usable_gpu
 from portal.cluster.services import is_online
 
-USABLE_GPU = Q(healthy=True, present=True)
+USABLE_GPU = usable_gpu()
 
 
 @dataclass

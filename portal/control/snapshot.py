@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self, cast
 
 from django.conf import settings
 from django.contrib.auth.models import Group
-from django.db.models import DurationField, ExpressionWrapper, F, Max, Min, Q, Sum
+from django.db.models import BooleanField, DurationField, ExpressionWrapper, F, Max, Min, Q, Sum
 from django.db.models.functions import Coalesce
 from django.db.models.query import QuerySet
 from django.utils import timezone
@@ -18,7 +18,7 @@ from django.utils import timezone
 from portal.accounts.limits import LimitInForce, limits_in_force
 from portal.accounts.models import User
 from portal.cluster import reservations
-from portal.cluster.models import Environment
+from portal.cluster.models import Environment, usable_gpu
 from portal.control.history import USAGE_DAYS, History, Like, Script, speed_on
 from portal.control.history import Holding as Held
 from portal.control.places import Nodes, Places, places_of, read_nodes, why_nowhere
@@ -181,10 +181,11 @@ def _holdings(rows: Iterable[Row]) -> tuple[dict[int, Holding], Counter[int], Co
     held: Counter[int] = Counter()
     leaving: Counter[int] = Counter()
     live = Allocation.objects.filter(released_at__isnull=True)
-    for container, asked_back, since, job, node, healthy, present in live.values_list(
-        "container", "requested_back_at", "allocated_at", "attempt__job", "gpu__node", "gpu__healthy", "gpu__present"
+    usable_now = ExpressionWrapper(usable_gpu("gpu__"), output_field=BooleanField())
+    for container, asked_back, since, job, node, usable in live.annotate(usable=usable_now).values_list(
+        "container", "requested_back_at", "allocated_at", "attempt__job", "gpu__node", "usable"
     ):
-        holding, usable = holdings.get(job), healthy and present
+        holding = holdings.get(job)
         held[node] += usable
         if holding is not None:
             holding.since.append(since.timestamp())

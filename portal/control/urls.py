@@ -7,6 +7,7 @@ app_name = "control"
 agent_routes: list[URLPattern | URLResolver] = [
     path("agent/v1/join", agents.join, name="agent-join"),
     path("agent/v1/sync", agents.sync, name="agent-sync"),
+    path("agent/v1/token", agents.new_token, name="agent-token"),
     path("agent/v1/wait", agents.wait, name="agent-wait"),
     path("agent/v1/code/<str:sha256>", agents.code, name="agent-code"),
     path("agent/v1/containers/<str:name>/logs/<str:stream>", agents.append_log, name="agent-log"),

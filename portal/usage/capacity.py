@@ -57,7 +57,7 @@ def _ended(gpu: Gpu, now: datetime) -> datetime | None:
         return min(node.removed_at, now)
     if node.last_seen_at is None or now - node.last_seen_at > AWAY:
         return node.last_seen_at or now
-    return None if gpu.present and gpu.healthy else now
+    return None if gpu.present and gpu.healthy and gpu.quarantined_at is None else now
 
 
 @transaction.atomic

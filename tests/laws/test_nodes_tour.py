@@ -125,7 +125,7 @@ def test_a_hostile_report_changes_no_other_machines_work(world: World) -> None:
 def test_people_do_not_pass_for_machines(world: World) -> None:
     known = names(world)
     for role in ("alice", "ada"):
-        for address in (address for address in TABLE if address.startswith("agent/")):
+        for address in (address for address in TABLE if address.startswith("agent/v1/")):
             for visit in TABLE[address]:
                 client = client_of(world, role)
                 response = go(client, visit, known)

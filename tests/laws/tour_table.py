@@ -19,6 +19,8 @@ from django.utils.http import urlsafe_base64_encode
 
 from portal.accounts import services as accounts
 from portal.accounts.models import ApiToken
+from portal.cluster import agent_package
+from portal.cluster import services as cluster
 from portal.cluster.models import Reservation
 from portal.jobs.models import LogStream
 from portal.projects.models import Membership
@@ -86,6 +88,8 @@ def names(world: World) -> dict[str, Any]:
         "bob": world.bob.pk,
         "node": world.node.pk,
         "gpu": world.node.gpus.order_by("index")[0].pk,
+        "join_token": cluster.token_id(cluster.issue_join_token(world.ada)),
+        "agent": agent_package.package().sha256,
         "invite": invite,
         "invite_row": world.ada.invites.get().pk,
         "uid": urlsafe_base64_encode(force_bytes(world.alice.pk)),
@@ -266,8 +270,17 @@ TABLE: dict[str, list[Visit]] = {
     "admin/simulations/<int:pk>/cancel": [post("/admin/simulations/{simulation}/cancel", DONE_BY_ADMINS)],
     "admin/nodes/": [get("/admin/nodes/", ADMINS)],
     "admin/nodes/add": [post("/admin/nodes/add", ADMINS)],
-    "admin/nodes/(?P<pk>[0-9]{1,18})/(?P<what>approve|cordon|drain|resume|remove)": [
-        *(post(f"/admin/nodes/{{node}}/{act}", DONE_BY_ADMINS) for act in ("approve", "cordon", "drain", "resume")),
+    "admin/nodes/added/(?P<pk>[0-9]{1,18})": [get("/admin/nodes/added/{join_token}", ADMINS)],
+    "admin/nodes/(?P<pk>[0-9]{1,18})/": [get("/admin/nodes/{node}/", ADMINS)],
+    "admin/nodes/(?P<pk>[0-9]{1,18})/rejoin": [post("/admin/nodes/{node}/rejoin", ADMINS)],
+    "admin/nodes/(?P<pk>[0-9]{1,18})/gpus/(?P<gpu>[0-9]{1,18})/(?P<what>quarantine|release)": [
+        post(f"/admin/nodes/{{node}}/gpus/{{gpu}}/{act}", DONE_BY_ADMINS) for act in ("quarantine", "release")
+    ],
+    "admin/nodes/(?P<pk>[0-9]{1,18})/(?P<what>approve|cordon|drain|resume|rotate|revoke|remove)": [
+        *(
+            post(f"/admin/nodes/{{node}}/{act}", DONE_BY_ADMINS)
+            for act in ("approve", "cordon", "drain", "resume", "rotate", "revoke")
+        ),
         post("/admin/nodes/{node}/remove", "302 404 404 404 404 302-"),
     ],
     # what GPUs do
@@ -391,8 +404,13 @@ TABLE: dict[str, list[Visit]] = {
     ],
     **{
         f"api/v1/nodes/<int:pk>/{act}/": [post(f"/api/v1/nodes/{{node}}/{act}/", API_ADMINS)]
-        for act in ("approve", "cordon", "drain", "resume")
+        for act in ("approve", "cordon", "drain", "resume", "rotate-token", "revoke-token")
     },
+    "api/v1/nodes/<int:pk>/rejoin-token/": [post("/api/v1/nodes/{node}/rejoin-token/", "401 404 404 404 404 201")],
+    "api/v1/nodes/<int:pk>/gpus/<int:index>/quarantine/": [post("/api/v1/nodes/{node}/gpus/0/quarantine/", API_ADMINS)],
+    "api/v1/nodes/<int:pk>/gpus/<int:index>/release/": [
+        post("/api/v1/nodes/{node}/gpus/0/release/", "401 404 404 404 404 409")
+    ],
     "api/v1/usage/": [
         get("/api/v1/usage/", API_MEMBERS),
         get("/api/v1/usage/?by=month&project={project}", "401 400 200 200 200 200"),
@@ -413,11 +431,15 @@ TABLE: dict[str, list[Visit]] = {
     ],
     "api/v1/simulations/<int:pk>/": [get("/api/v1/simulations/{simulation}/", API_ADMINS)],
     "api/v1/simulations/<int:pk>/cancel/": [post("/api/v1/simulations/{simulation}/cancel/", API_ADMINS)],
+    # for machines that are not nodes yet: nothing in it is secret
+    "agent/install.sh": [get("/agent/install.sh", ANYBODY)],
+    "agent/schedulearn-agent-<str:sha256>.tar.gz": [get("/agent/schedulearn-agent-{agent}.tar.gz", ANYBODY)],
     # what only a node's token opens; test_nodes_see_their_own_work_only visits with those
     "agent/v1/join": [
         post("/agent/v1/join", "403 403 403 403 403 403", join_token="x", name="n", runtime="docker", facts={})
     ],
     "agent/v1/sync": [post("/agent/v1/sync", NODES_ONLY)],
+    "agent/v1/token": [post("/agent/v1/token", NODES_ONLY)],
     "agent/v1/wait": [get("/agent/v1/wait", NODES_ONLY)],
     "agent/v1/code/<str:sha256>": [get("/agent/v1/code/{sha256}", NODES_ONLY)],
     "agent/v1/containers/<str:name>/logs/<str:stream>": [

@@ -103,7 +103,7 @@ class TestForAdmins:
     def test_the_join_line_works_once_and_is_shown_once(self, people: dict[str, User]) -> None:
         client = browser(people["admin"])
         shown = client.post("/admin/nodes/add", {"approves": "on"})
-        token = re.search(r"--join-token (sln_\S+?)<", shown.content.decode())
+        token = re.search(r"SCHEDULEARN_JOIN_TOKEN=(sln_\S+) ", shown.content.decode())
         assert token is not None and "no-store" in shown["Cache-Control"]
         row = JoinToken.objects.get()
         assert row.token_digest == digest(token[1]) and row.approves

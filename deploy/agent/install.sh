@@ -1,0 +1,181 @@
+#!/bin/sh
+# Makes this machine a node of a Schedulearn portal. The portal fills in the names between @ and serves it as
+# /agent/install.sh; the line of Nodes, Add a node checks its SHA-256 before it runs. It may be run again: it then
+# brings a newer agent and keeps the node's identity. docs/nodes.md says what it does.
+set -eu
+umask 022
+
+say() { printf '%s\n' "$*"; }
+stop() { printf 'Not installed: %s\n' "$*" >&2; exit 1; }
+
+URL='@URL@'
+ARCHIVE_SHA256='@SHA256@'
+PIN=''
+CA=''
+FOREGROUND=no
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --url) URL="$2"; shift 2 ;;
+        --pin) PIN="$2"; shift 2 ;;
+        --ca-file) CA="$2"; shift 2 ;;
+        --foreground) FOREGROUND=yes; shift ;;
+        *) stop "$1 is no option of this script. It takes --url, --pin, --ca-file and --foreground." ;;
+    esac
+done
+
+# 1. What it needs to begin.
+[ "$(uname -s)" = Linux ] || stop 'a node is a machine with Linux.'
+PYTHON=''
+for name in python3 python3.11 python3.12 python3.13 python3.14; do
+    if command -v "$name" >/dev/null 2>&1 && "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+        PYTHON="$name"
+        break
+    fi
+done
+[ -n "$PYTHON" ] || stop 'Python 3.11 or newer is needed (Debian 12: apt-get install python3 python3-venv).'
+"$PYTHON" -c 'import ensurepip, venv' 2>/dev/null ||
+    stop 'Python lacks its module venv (Debian: apt-get install python3-venv).'
+
+# 2. Where things lie.
+if [ "$(id -u)" = 0 ]; then
+    PREFIX="${SCHEDULEARN_AGENT_PREFIX:-/opt/schedulearn-agent}"
+    STATE="${AGENT_HOME:-/var/lib/schedulearn-agent}"
+    CACHE="${SCHEDULEARN_CACHE:-/var/cache/schedulearn-agent}"
+else
+    PREFIX="${SCHEDULEARN_AGENT_PREFIX:-$HOME/schedulearn-agent}"
+    STATE="${AGENT_HOME:-$PREFIX/state}"
+    CACHE="${SCHEDULEARN_CACHE:-$HOME/.cache/schedulearn}"
+fi
+for value in "$URL" "$PREFIX" "$STATE" "$CACHE" "$CA" "$PIN"; do
+    case "$value" in *[!A-Za-z0-9._:/@%+~,=-]*) stop "$value holds characters that do not work here." ;; esac
+done
+mkdir -p "$PREFIX" "$CACHE"
+mkdir -p "$STATE" && chmod 700 "$STATE"
+
+# 3. The agent itself, from the portal, checked against the SHA-256 that came with this script.
+say "Fetching the agent from $URL"
+CODE="$PREFIX/code-$(printf %.12s "$ARCHIVE_SHA256")"
+"$PYTHON" - "$URL" "$ARCHIVE_SHA256" "$CODE" "$PIN" "$CA" "$PREFIX/portal.pem" <<'PYTHON' || exit 1
+import hashlib
+import io
+import os
+import shutil
+import ssl
+import sys
+import tarfile
+import urllib.parse
+import urllib.request
+
+url, digest, code, pin, ca_file, pem_file = sys.argv[1:]
+context = None
+if pin:
+    parts = urllib.parse.urlsplit(url)
+    try:
+        pem = ssl.get_server_certificate((parts.hostname, parts.port or 443), timeout=20)
+    except OSError as error:
+        sys.exit(f"Not installed: {url} does not answer ({error}).")
+    if hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest() != pin.lower():
+        sys.exit(f"Not installed: {url} shows another certificate than the one this line was made for.")
+    with open(pem_file, "w") as file:
+        file.write(pem)
+    context = ssl.create_default_context(cadata=pem)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+elif ca_file:
+    context = ssl.create_default_context(cafile=ca_file)
+proxies = None if os.environ.get("SCHEDULEARN_USE_PROXY", "").lower() in ("1", "true", "yes") else {}
+handlers = [urllib.request.ProxyHandler(proxies)]
+if url.startswith("https:"):
+    handlers.append(urllib.request.HTTPSHandler(context=context or ssl.create_default_context()))
+address = f"{url}/agent/schedulearn-agent-{digest}.tar.gz"
+try:
+    with urllib.request.build_opener(*handlers).open(address, timeout=60) as answer:
+        content = answer.read(64 << 20)
+except OSError as error:
+    sys.exit(f"Not installed: {address} cannot be fetched ({error}).")
+if hashlib.sha256(content).hexdigest() != digest:
+    sys.exit("Not installed: what came is not the agent that the portal announced (its SHA-256 differs).")
+part = f"{code}.part"
+shutil.rmtree(part, ignore_errors=True)
+with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+    archive.extractall(part, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+shutil.rmtree(code, ignore_errors=True)
+os.replace(part, code)
+PYTHON
+
+# 4. Its few packages, in an environment of its own.
+say 'Installing its packages'
+[ -x "$PREFIX/venv/bin/python" ] || "$PYTHON" -m venv "$PREFIX/venv" || stop 'its environment could not be made.'
+"$PREFIX/venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$CODE/requirements.txt" ||
+    stop "pip could not install the agent's packages. See above; a mirror can be named by PIP_INDEX_URL."
+ln -sfn "$CODE" "$PREFIX/current"
+
+# 5. Its settings. Lines that somebody added stay.
+[ -z "$PIN" ] || CA="$PREFIX/portal.pem"
+SETTINGS="$PREFIX/agent.env"
+touch "$SETTINGS" && chmod 600 "$SETTINGS"
+KEPT="$(grep -vE '^(SCHEDULEARN_URL|AGENT_HOME|SCHEDULEARN_CACHE|SCHEDULEARN_CA|SCHEDULEARN_PIN)=' "$SETTINGS" || :)"
+{
+    [ -z "$KEPT" ] || printf '%s\n' "$KEPT"
+    printf 'SCHEDULEARN_URL=%s\nAGENT_HOME=%s\nSCHEDULEARN_CACHE=%s\n' "$URL" "$STATE" "$CACHE"
+    [ -z "$CA" ] || printf 'SCHEDULEARN_CA=%s\n' "$CA"
+    [ -z "$PIN" ] || printf 'SCHEDULEARN_PIN=%s\n' "$PIN"
+    for name in RUNTIME NODE_NAME SCHEDULEARN_ALLOW_HTTP SCHEDULEARN_USE_PROXY SCHEDULEARN_CPU_SLOTS \
+        SCHEDULEARN_BASE_IMAGE SCHEDULEARN_TORCH_INDEX AGENT_RING_ADDRESS DOCKER_HOST; do
+        eval "value=\${$name:-}"
+        case "$value" in '' | *[!A-Za-z0-9._:/@%+~,=-]*) continue ;; esac
+        printf '%s\n' "$KEPT" | grep -q "^$name=" || printf '%s=%s\n' "$name" "$value"
+    done
+} >"$SETTINGS.new"
+chmod 600 "$SETTINGS.new"
+mv "$SETTINGS.new" "$SETTINGS"
+cat >"$PREFIX/run" <<RUN
+#!/bin/sh
+set -a
+. "$SETTINGS"
+set +a
+cd "$PREFIX/current"
+exec "$PREFIX/venv/bin/python" -m "\${SCHEDULEARN_PROGRAM:-runners.agent}" "\$@"
+RUN
+chmod 755 "$PREFIX/run"
+
+# 6. Join. It says what it found, and whether the portal took this machine.
+SCHEDULEARN_PROGRAM=runners.enrol "$PREFIX/run" || exit 1
+unset SCHEDULEARN_JOIN_TOKEN
+
+# 7. Run, now and after each start of the machine.
+if [ "$FOREGROUND" = yes ]; then
+    say 'Running in the foreground; Ctrl+C stops the agent.'
+    exec "$PREFIX/run"
+fi
+if [ "$(id -u)" = 0 ] && [ -d /run/systemd/system ]; then
+    cat >/etc/systemd/system/schedulearn-agent.service <<UNIT
+[Unit]
+Description=Schedulearn: the agent of this node
+After=network-online.target docker.service
+Wants=network-online.target
+
+[Service]
+ExecStart=$PREFIX/run
+Restart=always
+RestartSec=2
+RestartPreventExitStatus=2
+KillMode=mixed
+TimeoutStopSec=30
+OOMScoreAdjust=-500
+NoNewPrivileges=true
+ProtectSystem=strict
+ProtectHome=true
+ReadWritePaths=$STATE $CACHE /run
+
+[Install]
+WantedBy=multi-user.target
+UNIT
+    systemctl daemon-reload
+    systemctl enable --quiet schedulearn-agent.service
+    systemctl restart schedulearn-agent.service
+    say 'The agent runs as the service schedulearn-agent (journalctl -u schedulearn-agent).'
+else
+    say "systemd does not run here, or this is not root: start the agent yourself with $PREFIX/run"
+    say 'or paste the line with --foreground at its end.'
+fi

@@ -1,0 +1,81 @@
+"""What a machine's agent found, in the order and the words of the node's page."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from portal.cluster.models import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    title: str
+    text: str
+
+
+def of(node: Node) -> list[Finding]:
+    """Facts come from a program that may be older, newer or not ours: what has another shape is left out."""
+    found = []
+    for title, say in SAID:
+        try:
+            text = say(node.facts)
+        except (TypeError, ValueError, AttributeError, KeyError):
+            continue
+        if text:
+            found.append(Finding(title, text))
+    return found
+
+
+def _text(*names: str) -> Callable[[dict[str, Any]], str]:
+    return lambda facts: ", ".join(str(facts[name])[:200] for name in names if facts.get(name))
+
+
+def _gib(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda facts: f"{facts[name] / 1024:.0f} GiB" if facts.get(name) else ""
+
+
+def _yes(name: str, yes: str, no: str) -> Callable[[dict[str, Any]], str]:
+    return lambda facts: (yes if facts[name] else no) if name in facts else ""
+
+
+def _packages(facts: dict[str, Any]) -> str:
+    return ", ".join(f"{str(name)[:40]} {str(version)[:60]}" for name, version in sorted(facts["packages"].items()))
+
+
+def _clock(facts: dict[str, Any]) -> str:
+    offset = float(facts["clock_offset_seconds"])
+    if abs(offset) < 1:
+        return "within a second of the portal's"
+    return f"{abs(offset):.1f} s {'ahead of' if offset > 0 else 'behind'} the portal's"
+
+
+def _address(facts: dict[str, Any]) -> str:
+    where = f" ({facts['interface']})" if facts.get("interface") else ""
+    return f"{str(facts['address'])[:60]}{where[:40]}"
+
+
+def _gpus(facts: dict[str, Any]) -> str:
+    return ", ".join(str(each)[:80] for each in facts["gpus"])
+
+
+SAID: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
+    ("System", _text("system", "kernel")),
+    ("Processors", lambda facts: f"{int(facts['cpus'])}" if facts.get("cpus") else ""),
+    ("Memory", _gib("memory_mib")),
+    ("Free disk for the agent", _gib("disk_free_mib")),
+    ("Engine", _text("engine", "storage")),
+    ("runc", _text("runc")),
+    ("containerd", _text("containerd")),
+    ("Packages", _packages),
+    ("Jobs survive a restart of the engine", _yes("live_restore", "yes (live-restore)", "no")),
+    ("Default runtime", _text("default_runtime")),
+    ("GPUs", _gpus),
+    ("NVIDIA driver", _text("driver")),
+    ("CUDA of the driver", _text("cuda")),
+    ("Engine gives GPUs", lambda facts: ("yes" if facts["nvidia_runtime"] else "no") if facts.get("driver") else ""),
+    ("GPUs by a container's own variable", _yes("gpus_by_variable", "accepted", "refused")),
+    ("Clock", _clock),
+    ("Address for other nodes", _address),
+    ("Python", _text("python")),
+    ("Agent", _text("agent")),
+)

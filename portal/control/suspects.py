@@ -1,0 +1,93 @@
+"""Which GPU eats jobs: one on which several different jobs in a row failed as soon as they had started.
+
+A job whose code failed as quickly on another GPU says nothing about this one, and is passed over. The last usable GPU
+of the lab is left in use: without another to compare it with, the jobs are the likelier cause.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.conf import settings
+from django.db.models import Q
+
+from portal.cluster import quarantine
+from portal.cluster.models import Gpu, usable_gpu
+from portal.jobs.models import Allocation
+
+AT_ONCE = timedelta(seconds=30)
+"""From the start of the ranks to their failure. A script that reads its data first takes longer to fail by itself."""
+LOOKED_AT = 20
+"""Last allocations of a GPU that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """A job's time on a GPU, over."""
+
+    job: int
+    code: int
+    failed_at_once: bool
+    ours: bool = False
+    """It ended for a reason of the portal's, which says nothing about the GPU."""
+
+
+def failures_in_a_row(stays: Sequence[Stay], failed_elsewhere: Collection[int]) -> int:
+    """How many different jobs failed at once, latest first, until one did not. ``failed_elsewhere``: codes to pass over."""
+    jobs: set[int] = set()
+    for stay in stays:
+        if stay.ours or (stay.failed_at_once and stay.code in failed_elsewhere):
+            continue
+        if not stay.failed_at_once:
+            break
+        jobs.add(stay.job)
+    return len(jobs)
+
+
+def look_after_exits(container_ids: Collection[int]) -> list[Gpu]:
+    """Quarantines the GPUs that these containers held and that have failed too often; returns those."""
+    least = settings.GPU_QUARANTINE_FAILURES
+    if not least:
+        return []
+    held = Allocation.objects.filter(container__in=container_ids, released_at__isnull=False)
+    gpus = Gpu.objects.filter(usable_gpu(), kind=Gpu.Kind.CUDA, pk__in=held.values("gpu")).order_by("pk")
+    taken = []
+    for gpu in gpus:
+        stays = _stays(gpu)
+        codes = {stay.code for stay in stays if stay.failed_at_once}
+        count = failures_in_a_row(stays, _failed_elsewhere(gpu, codes)) if codes else 0
+        others = Gpu.objects.filter(usable_gpu(), node__removed_at=None, node__approved_at__isnull=False)
+        if count >= least and others.exclude(pk=gpu.pk).exists():
+            reason = f"{count} different jobs in a row failed within {AT_ONCE.seconds} s of their start on it."
+            if quarantine.quarantine(gpu, reason):
+                taken.append(gpu)
+    return taken
+
+
+def _stays(gpu: Gpu) -> list[Stay]:
+    rows = Allocation.objects.filter(gpu=gpu, released_at__isnull=False)
+    if gpu.trusted_since is not None:
+        rows = rows.filter(allocated_at__gt=gpu.trusted_since)
+    rows = rows.select_related("attempt__job", "container").order_by("-released_at", "-pk")[:LOOKED_AT]
+    return [_stay(row) for row in rows]
+
+
+def _stay(row: Allocation) -> Stay:
+    part = row.container
+    failed = part.exit_reason == "launch_error" or (part.exit_reason == "exited" and part.exit_code not in (0, None))
+    worked = part.exit_reason == "exited" and part.exit_code == 0
+    began, ended = part.running_at, part.exited_at
+    quick = began is None or ended is None or ended - began <= AT_ONCE
+    at_once = failed and quick
+    return Stay(row.attempt.job_id, row.attempt.job.code_id, at_once, ours=not at_once and not worked and quick)
+
+
+def _failed_elsewhere(gpu: Gpu, codes: Collection[int]) -> set[int]:
+    """Those codes that also failed as quickly on another GPU."""
+    rows = Allocation.objects.filter(
+        Q(container__exit_reason="launch_error") | Q(container__exit_reason="exited") & ~Q(container__exit_code=0),
+        attempt__job__code__in=codes,
+        released_at__isnull=False,
+    ).exclude(gpu=gpu)
+    latest = rows.select_related("attempt__job", "container").order_by("-released_at")[: LOOKED_AT * len(codes)]
+    return {stay.code for stay in map(_stay, latest) if stay.failed_at_once}

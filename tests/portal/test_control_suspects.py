@@ -1,0 +1,104 @@
+"""A GPU that eats jobs is taken out of use; bad code takes none."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from portal.cluster.models import Gpu
+from portal.cluster.quarantine import release
+from portal.control.suspects import Stay, failures_in_a_row, look_after_exits
+from portal.jobs.models import Container
+from tests.portal.jobs_world import exit, make_code, make_job, make_node, make_project, make_user, place, run
+
+BAD = Stay(1, 1, failed_at_once=True)
+GOOD = Stay(9, 9, failed_at_once=False)
+
+
+@pytest.mark.parametrize(
+    ("stays", "elsewhere", "count"),
+    [
+        ([BAD, Stay(2, 2, True), Stay(3, 3, True)], set(), 3),
+        ([BAD, BAD, BAD], set(), 1),  # retries of one job
+        ([BAD, GOOD, Stay(2, 2, True)], set(), 1),
+        ([GOOD, BAD], set(), 0),
+        ([BAD, Stay(2, 2, True), Stay(3, 2, True)], {2}, 1),  # that code fails anywhere
+        ([BAD, Stay(5, 5, False, ours=True), Stay(2, 2, True)], set(), 2),
+        ([], set(), 0),
+    ],
+)
+def test_different_jobs_in_a_row_count(stays: list[Stay], elsewhere: set[int], count: int) -> None:
+    assert failures_in_a_row(stays, elsewhere) == count
+
+
+@pytest.fixture
+def gpus(db: None) -> list[Gpu]:
+    make_node("gpu-1")
+    Gpu.objects.update(kind="cuda")
+    return list(Gpu.objects.select_related("node").order_by("index"))
+
+
+class Lab:
+    def __init__(self) -> None:
+        self.project = make_project(make_user("alice"))
+        self.codes = 0
+
+    def fail(self, gpu: Gpu, code: Any = None, status: int = 1, after: timedelta = timedelta(seconds=2)) -> Any:
+        self.codes += 1
+        code = code or make_code(self.project, sha256=f"{self.codes:064}")
+        attempt = place(make_job(self.project, code=code), [gpu])
+        part = attempt.containers.get()
+        run(part)
+        Container.objects.filter(pk=part.pk).update(running_at=timezone.now() - after)
+        exit(Container.objects.get(pk=part.pk), status)
+        look_after_exits([part.pk])
+        return code
+
+
+def test_three_jobs_that_fail_at_once_take_the_gpu_out_and_only_it(gpus: list[Gpu]) -> None:
+    lab, (bad, good) = Lab(), gpus
+    lab.fail(bad)
+    lab.fail(bad)
+    assert not Gpu.objects.exclude(quarantined_at=None).exists()
+    lab.fail(bad)
+    (taken,) = Gpu.objects.exclude(quarantined_at=None)
+    assert taken == bad and taken.quarantine_reason.startswith("3 different jobs in a row failed within 30 s")
+    release(make_user("ada", is_staff=True), bad)
+    lab.fail(bad)  # what was before no longer counts
+    assert not Gpu.objects.exclude(quarantined_at=None).exists()
+    assert good.usable
+
+
+def test_code_that_fails_elsewhere_too_is_to_blame_itself(gpus: list[Gpu]) -> None:
+    lab = Lab()
+    code = lab.fail(gpus[1])
+    for _ in range(4):
+        lab.fail(gpus[0], code=code)
+    assert not Gpu.objects.exclude(quarantined_at=None).exists()
+
+
+@pytest.mark.parametrize("kept", [{"status": 0}, {"after": timedelta(minutes=5)}])
+def test_a_job_that_worked_for_a_while_clears_the_gpu(gpus: list[Gpu], kept: dict[str, Any]) -> None:
+    lab = Lab()
+    lab.fail(gpus[0])
+    lab.fail(gpus[0])
+    lab.fail(gpus[0], **kept)
+    lab.fail(gpus[0])
+    assert not Gpu.objects.exclude(quarantined_at=None).exists()
+
+
+def test_the_last_usable_gpu_stays_in_use(gpus: list[Gpu]) -> None:
+    Gpu.objects.filter(pk=gpus[1].pk).update(healthy=False)
+    lab = Lab()
+    for _ in range(4):
+        lab.fail(gpus[0])
+    assert not Gpu.objects.exclude(quarantined_at=None).exists()
+
+
+def test_it_can_be_turned_off(gpus: list[Gpu], settings: Any) -> None:
+    settings.GPU_QUARANTINE_FAILURES = 0
+    lab = Lab()
+    for _ in range(4):
+        lab.fail(gpus[0])
+    assert not Gpu.objects.exclude(quarantined_at=None).exists()
