@@ -114,10 +114,12 @@ def _carry_out(on: Stage, fault: Fault, seed: int, times: int) -> Row:
             row.injections += 1
     except Exception as error:  # noqa: BLE001  one fault that could not be carried out must not hide the others
         row.complaints.append(f"not carried out: {error!r}")
-    finally:
-        load.end()
+    load.end()
+    try:
         if back is not None:
             back()
+    except Exception as error:  # noqa: BLE001
+        row.complaints.append(f"not mended: {error!r}")
     finals = client.finals(DRAIN_SECONDS)
     try:
         wait_for("the last process ends", lambda: not on.judge.living(), 60)
