@@ -79,11 +79,13 @@ def tasks_come_again(scene: Scene) -> None:
 
 
 def everything_is_deployed(scene: Scene) -> None:
-    """SIGTERM to all of ours, one after the other, and a start of each; machines and containers go on."""
+    """SIGTERM to all of ours, one after the other, what a new version does to the database, and a start of each; machines
+    and containers go on."""
     for name in ("scheduler", "worker", "web"):
         process = scene.lab.processes.pop(name)
         process.send_signal(signal.SIGTERM)
         process.wait(40)
+    scene.lab.manage("migrate", "-v", "0")
     for name in ("web", "scheduler", "worker"):
         scene.lab.start(name)
     for machine in scene.lab.lan.machines:
