@@ -53,6 +53,16 @@ class TestFailures:
         portal.faults = lambda path: ""
         portal.until(lambda: not [item for item in portal.desired if item["spec"]["name"] == NAME])
 
+    def test_a_container_whose_gpu_somebody_uses_without_the_portal_ends_before_it_starts(
+        self, bench: Bench, portal: FakePortal
+    ) -> None:
+        bench.start().hands.in_use = lambda gpus: "GPU 0 of this node is in use outside the portal."
+        portal.want(entry(spec_of(give_code(portal), env=FOREVER)))
+        portal.until(lambda: portal.states(NAME)[-1:] == ["EXITED"])
+        ended = portal.container(NAME)
+        assert ended["exit_reason"] == "create_error" and "in use outside the portal" in ended["detail"]
+        assert not starts(bench.runtime)
+
     def test_code_that_arrives_altered_is_not_run(self, bench: Bench, portal: FakePortal) -> None:
         sha256 = give_code(portal)
         honest = portal.code[sha256]

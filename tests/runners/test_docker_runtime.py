@@ -296,3 +296,13 @@ def test_the_rule_that_closes_the_host_is_made_once(runtime: DockerRuntime) -> N
     runtime.check()
     rules = subprocess.run(["iptables", "-S", "INPUT"], capture_output=True, text=True, check=True).stdout
     assert rules.count("-i slj-+ -j DROP") == 1
+
+
+def test_a_process_of_a_container_of_ours_is_told_from_others(runtime: DockerRuntime, folders: Folders) -> None:
+    run(runtime, make_spec(), folders, "import time\nprint('up', flush=True)\ntime.sleep(600)")
+    pid = int(runtime.client.api.inspect_container(runtime.identity.engine_name("sl-42-a1-0"))["State"]["Pid"])
+    assert runtime.is_ours(pid)  # asked for before it was listed
+    runtime.list()
+    assert runtime.is_ours(pid) and not runtime.is_ours(os.getpid())
+    stranger = DockerRuntime("another installation", "node", lambda key: None)
+    assert not stranger.is_ours(pid)

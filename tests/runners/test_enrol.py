@@ -1,0 +1,148 @@
+"""A machine looks at itself, joins, and takes a new token when it is told to."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runners import agent_settings, processes
+from runners.agent_settings import Found, Identity, Settings, identify
+from runners.enrol import account, take_new_token
+from runners.fake_runtime import FakeRuntime
+from runners.gpus import Gpu
+from runners.machine import Machine, look
+from runners.nodefiles import NodeFiles
+from runners.portal_client import PortalAwayError, trust
+from runners.process_runtime import ProcessRuntime
+from runners.runtime import Problem
+from runners.signals import StopSignal
+
+OLD = Identity(3, "sln_old", "https://lab", "gpu-1", "fake", "i" * 32)
+
+
+class Portal:
+    """Gives out tokens, and keeps what it was told."""
+
+    def __init__(self, token: str = "sln_new", away: bool = False) -> None:
+        self.token, self.away, self.used = token, away, ""
+        self.joined: list[tuple[Any, ...]] = []
+
+    def new_token(self) -> str:
+        if self.away:
+            raise PortalAwayError("The portal does not answer.")
+        return self.token
+
+    def use(self, token: str) -> None:
+        self.used = token
+
+    def join(self, *said: Any) -> tuple[int, str]:
+        self.joined.append(said)
+        return 3, self.token
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> NodeFiles:
+    files = NodeFiles(tmp_path)
+    files.make()
+    OLD.write(files.identity)
+    return files
+
+
+def test_a_new_token_is_kept_and_then_used(files: NodeFiles) -> None:
+    portal = Portal()
+    take_new_token(files, portal)  # type: ignore[arg-type]
+    kept = Identity.read(files.identity)
+    assert kept is not None and kept.token == portal.used == "sln_new"
+    assert (kept.node, kept.installation) == (OLD.node, OLD.installation)
+
+
+def test_a_token_that_does_not_come_leaves_the_old_one(files: NodeFiles) -> None:
+    portal = Portal(away=True)
+    take_new_token(files, portal)  # type: ignore[arg-type]
+    assert Identity.read(files.identity) == OLD and portal.used == ""
+
+
+def test_a_node_that_joins_again_keeps_what_it_runs(files: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    portal = Portal()
+    monkeypatch.setattr(Settings, "client", lambda *_: portal)
+    monkeypatch.setattr(agent_settings, "_revoked", lambda *_: True)
+    settings = Settings("https://lab", files.home, join_token="sln_join", runtime="fake", name="gpu-1")
+    found = Found({"runc": "1.2.8"}, (Problem("Unfit.", "Mend it.", blocking=True),))
+    identity = identify(settings, files, StopSignal(), found)
+    assert (identity.token, identity.installation) == ("sln_new", OLD.installation)
+    ((_, _, _, facts, problems),) = portal.joined
+    assert facts["runc"] == "1.2.8" and problems == [{"text": "Unfit.", "mend": "Mend it.", "blocking": True}]
+
+
+def test_a_look_says_what_it_found_in_lines() -> None:
+    facts = {"engine": "Docker 28.2", "gpus": ["A100 (80 GiB)"]}
+    lines = account(Found(facts, (Problem("Old runc.", "Upgrade it.", blocking=True), Problem("No swap limit.", ""))))
+    assert lines == [
+        "Engine: Docker 28.2",
+        "GPUs: A100 (80 GiB)",
+        "Unfit, needed first: Old runc.",
+        "    Upgrade it.",
+        "Note: No swap limit.",
+    ]
+
+
+def test_a_first_look_needs_no_node(tmp_path: Path) -> None:
+    found = look(tmp_path, "fake", "https://192.0.2.1", "")
+    assert found.facts["cpus"] >= 1 and found.facts["disk_free_mib"] > 0 and "packages" in found.facts
+
+
+@pytest.mark.parametrize(("ahead", "said"), [(0.0, False), (30.0, True), (-30.0, True)])
+def test_the_clock_is_compared_with_the_portal_s(ahead: float, said: bool, tmp_path: Path) -> None:
+    machine = Machine(tmp_path, FakeRuntime())
+    machine.heard({"now": 1000.0}, time.monotonic(), now=1000.0 + ahead)
+    assert machine.facts()["clock_offset_seconds"] == pytest.approx(ahead, abs=0.2)
+    assert any("clock" in problem["text"] for problem in machine.problems()) is said
+    machine.heard({"now": "nonsense"}, time.monotonic())
+    assert machine.facts()["clock_offset_seconds"] == pytest.approx(ahead, abs=0.2)
+
+
+def test_nothing_starts_on_a_gpu_that_somebody_uses(tmp_path: Path) -> None:
+    class Busy(Machine):
+        def inventory(self) -> Sequence[Gpu]:  # type: ignore[override]
+            return [Gpu("GPU-1", 0, "cuda", "A100"), Gpu("GPU-2", 1, "cuda", "A100", outside="python, process 7")]
+
+    machine = Busy(tmp_path, FakeRuntime())
+    assert machine.in_use(("GPU-1",)) == ""
+    assert machine.in_use(("GPU-1", "GPU-2")) == (
+        "GPU 1 of this node is in use outside the portal (python, process 7)."
+    )
+
+
+def test_a_process_of_a_job_is_told_from_a_stranger_s(tmp_path: Path) -> None:
+    runtime = ProcessRuntime("i", "1", tmp_path, lambda key: None)
+    env = {**os.environ, processes.MARK: f"{tmp_path.resolve()}/sl-1-a1-0"}
+    waiting = [sys.executable, "-c", "input()"]
+    with (
+        subprocess.Popen(waiting, env=env, stdin=subprocess.PIPE) as ours,
+        subprocess.Popen(waiting, stdin=subprocess.PIPE) as other,
+    ):
+        assert runtime.is_ours(ours.pid) and not runtime.is_ours(other.pid)
+        assert processes.name_of(ours.pid)
+        ours.kill()
+        other.kill()
+
+
+def test_control_groups_name_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cgroup").write_text(f"0::/system.slice/docker-{'a' * 64}.scope\n1:cpu:/docker/{'b' * 64}\n")
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    assert processes.container_ids(7) == {"a" * 64, "b" * 64}
+    assert processes.container_ids(8) == set() and processes.name_of(8) is None
+
+
+def test_a_pin_needs_its_certificate(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="needs SCHEDULEARN_CA"):
+        trust(None, "ab" * 32)
