@@ -130,6 +130,7 @@ def requests(draw: st.DrawFn, operation: Operation, known: dict[str, Any]) -> tu
         if "/nodes/" in operation.path
         else known["project"],
         "number": 1,
+        "index": 0,
         "username": "bob",
         "key": known["environment"] if "environments" in operation.path else "failing",
         "path": "train.py",

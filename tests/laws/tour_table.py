@@ -88,7 +88,6 @@ def names(world: World) -> dict[str, Any]:
         "bob": world.bob.pk,
         "node": world.node.pk,
         "gpu": world.node.gpus.order_by("index")[0].pk,
-        "index": 0,
         "join_token": cluster.token_id(cluster.issue_join_token(world.ada)),
         "agent": agent_package.package().sha256,
         "invite": invite,
