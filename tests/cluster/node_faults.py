@@ -87,15 +87,25 @@ def power_is_away(scene: Scene) -> None:
     victims = {run.job for run in scene.judge.living() if run.machine == machine.name}
     scene.lab.agents.pop(machine.name)
     machine.power_off()
-    off = time.monotonic()
+    try:
+        wait_until_elsewhere(scene, victims, machine, time.monotonic())
+    finally:
+        machine.power_on()
+        scene.lab.start(f"agent:{machine.name}")
+    scene.rest(3, 6)
+
+
+def wait_until_elsewhere(scene: Scene, victims: set[int], machine: Machine, since: float) -> None:
+    """Those that had come to their end, or were cancelled, need not run again."""
 
     def elsewhere() -> bool:
-        return victims <= {run.job for run in scene.judge.seen() if run.began > off}
+        runs = scene.judge.seen()
+        again = {run.job for run in runs if run.began > since and run.machine != machine.name}
+        over = {run.job for run in runs if run.code is not None}
+        cancelled = {asked.job for asked in scene.client.asked if asked.cancelled_at is not None}
+        return victims <= again | over | cancelled
 
-    scene.within(60, f"{len(victims)} jobs of a lost machine run elsewhere", elsewhere)
-    machine.power_on()
-    scene.lab.start(f"agent:{machine.name}")
-    scene.rest(3, 6)
+    scene.within(60, f"{len(victims)} jobs of {machine.name} run elsewhere", elsewhere)
 
 
 def cable_for_a_moment(scene: Scene) -> None:
@@ -127,15 +137,10 @@ def cable_for_long(scene: Scene) -> None:
     machine = scene.machine()
     victims = {run.job for run in scene.judge.living() if run.machine == machine.name}
     machine.unplug()
-    cut = time.monotonic()
-
-    def elsewhere() -> bool:
-        again = {run.job for run in scene.judge.seen() if run.began > cut and run.machine != machine.name}
-        over = {run.job for run in scene.judge.seen() if run.code is not None}
-        return victims <= again | over
-
-    scene.within(60, f"{len(victims)} jobs of a cut off machine run elsewhere", elsewhere)
-    machine.plug()
+    try:
+        wait_until_elsewhere(scene, victims, machine, time.monotonic())
+    finally:
+        machine.plug()
     scene.rest(5, 8)
 
 
