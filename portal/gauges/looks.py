@@ -7,7 +7,7 @@ from datetime import datetime
 from django.db.models import Exists, OuterRef, Prefetch, Q, QuerySet
 
 from portal.accounts.models import User
-from portal.cluster.models import Gpu
+from portal.cluster.models import Gpu, usable_gpu
 from portal.cluster.services import LIVE_ALLOCATIONS
 from portal.gauges import series
 from portal.gauges.series import Trace
@@ -61,9 +61,9 @@ def filtered(
     elif state == "mine":
         rows = rows.filter(Exists(held.filter(attempt__job__submitted_by=user)))
     elif state == "free":
-        rows = rows.filter(~Exists(held), healthy=True)
+        rows = rows.filter(~Exists(held)).filter(usable_gpu())
     elif state == "unfit":
-        rows = rows.filter(healthy=False)
+        rows = rows.exclude(usable_gpu())
     return rows
 
 

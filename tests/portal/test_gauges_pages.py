@@ -105,6 +105,18 @@ class TestNow:
         page = seen(people["alice"], f"/gpus/?{query}")
         assert {str(index) for index in range(4) if f"GPU {index}<" in page} == shown
 
+    @pytest.mark.parametrize(
+        ("facts", "word"),
+        [({"quarantined_at": timezone.now()}, "quarantined"), ({"outside": "blender"}, "in use outside")],
+    )
+    def test_what_cannot_be_had_is_not_free(
+        self, people: dict[str, User], node: Node, facts: dict[str, Any], word: str
+    ) -> None:
+        node.gpus.filter(index=1).update(**facts)
+        assert "GPU 1<" not in seen(people["charlie"], "/gpus/?state=free")
+        unfit = seen(people["charlie"], "/gpus/?state=unfit")
+        assert "GPU 1<" in unfit and word in unfit and "blender" not in unfit
+
     def test_machines_that_wait_for_approval_are_not_shown(self, people: dict[str, User]) -> None:
         waiting = world.make_node("newcomer", approved_at=None)
         for path in ("/gpus/", "/gpus/timeline/"):
