@@ -6,10 +6,13 @@ rings through Redis; the small size touches files, which its processes look at e
 
 import asyncio
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import redis
+import redis.asyncio as aioredis
 from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
 from django.conf import settings
@@ -83,36 +86,84 @@ class Bell:
                 except redis.RedisError:
                     time.sleep(min(left, 1.0))
             else:
-                if self._rung():
+                at = _rung_at(self.name)
+                if at != self._heard:
+                    self._heard = at
                     return True
                 time.sleep(min(left, LOOK_SECONDS))
-        return False
-
-    async def wait_async(self, seconds: float) -> bool:
-        """The same without a thread: a hundred agents wait at once, and a process has a handful of threads."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if self._rung():
-                return True
-            await asyncio.sleep(min(left, LOOK_SECONDS))
-        return False
-
-    def _rung(self) -> bool:
-        """Looks without waiting."""
-        if settings.REDIS_URL:
-            try:
-                return self._pubsub is not None and self._pubsub.get_message(timeout=0) is not None
-            except redis.RedisError:
-                return False
-        at = _rung_at(self.name)
-        if at != self._heard:
-            self._heard = at
-            return True
         return False
 
     def close(self) -> None:
         if self._pubsub is not None:
             self._pubsub.close()
+
+
+class Switchboard:
+    """Hears all bells for one event loop: hundreds of agents wait at once in one process, on one connection."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._heard_at: dict[str, int] = {}
+        hear = self._listen_to_redis if settings.REDIS_URL else self._look_at_files
+        self._listener = asyncio.create_task(hear())
+
+    @classmethod
+    def here(cls) -> "Switchboard":
+        """The one of the loop that runs."""
+        for ended in [loop for loop in _switchboards if loop.is_closed()]:
+            del _switchboards[ended]
+        loop = asyncio.get_running_loop()
+        board = _switchboards.get(loop)
+        if board is None or board._listener.done():  # noqa: SLF001
+            board = _switchboards[loop] = cls()
+        return board
+
+    @contextmanager
+    def listening(self, name: str) -> Iterator[asyncio.Event]:
+        """An event that is set when the bell rings, from now on."""
+        event = asyncio.Event()
+        if name not in self._waiting:
+            self._waiting[name] = set()
+            self._heard_at[name] = 0 if settings.REDIS_URL else _rung_at(name)
+        self._waiting[name].add(event)
+        try:
+            yield event
+        finally:
+            self._waiting[name].discard(event)
+            if not self._waiting[name]:
+                del self._waiting[name], self._heard_at[name]
+
+    def _ring(self, names: Iterable[str]) -> None:
+        for name in names:
+            for event in self._waiting.get(name, ()):
+                event.set()
+
+    async def _listen_to_redis(self) -> None:
+        before = len(_topic(""))
+        while True:
+            try:
+                async with (
+                    aioredis.from_url(settings.REDIS_URL, socket_timeout=30, socket_connect_timeout=2) as client,
+                    client.pubsub(ignore_subscribe_messages=True) as line,
+                ):
+                    await line.psubscribe(_topic("*"))
+                    self._ring(self._waiting)  # nobody knows what rang before
+                    while True:
+                        if message := await line.get_message(timeout=10):
+                            self._ring([message["channel"].decode()[before:]])
+            except (redis.RedisError, OSError):
+                await asyncio.sleep(1)
+
+    async def _look_at_files(self) -> None:
+        while True:
+            now = {name: _rung_at(name) for name in self._waiting}
+            rung = [name for name, at in now.items() if at != self._heard_at[name]]
+            self._heard_at |= now
+            self._ring(rung)
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+_switchboards: dict[asyncio.AbstractEventLoop, Switchboard] = {}
 
 
 @cache

@@ -8,6 +8,7 @@ import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from portal.jobs import logs, outputs
 from portal.jobs.models import Container, ContainerState
 from portal.projects import store
 from portal.refused import Refused
-from portal.wake import Bell, node_bell
+from portal.wake import Switchboard, node_bell
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +37,7 @@ MAX_SYNC_BYTES = 2 * 1024 * 1024
 MAX_LOG_BYTES = 1024 * 1024
 MAX_OFFSET = 1 << 50
 WAIT_SECONDS = 25.0
-LOOK_AGAIN_SECONDS = 5.0
-"""A bell that was not heard costs at most this."""
+"""A bell that was not heard costs less: a node is told what is desired in each answer to its reports."""
 PIECE = 256 * 1024
 
 View = Callable[..., HttpResponseBase]
@@ -157,16 +157,15 @@ async def wait(request: HttpRequest) -> HttpResponseBase:
         return error.response()
     seen = request.GET.get("seen", "")
     until = time.monotonic() + WAIT_SECONDS
-    bell = await sync_to_async(Bell)(node_bell(node.pk))
-    try:
+    with Switchboard.here().listening(node_bell(node.pk)) as bell:
         while True:
+            bell.clear()
             now_seen = await sync_to_async(_seen)(node.pk)
             left = until - time.monotonic()
             if now_seen != seen or left <= 0:
                 return JsonResponse({"seen": now_seen})
-            await bell.wait_async(min(left, LOOK_AGAIN_SECONDS))
-    finally:
-        bell.close()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(bell.wait(), left)
 
 
 def _seen(node_id: int) -> str:
