@@ -83,8 +83,7 @@ def power_fails(scene: Scene) -> None:
 
 def power_is_away(scene: Scene) -> None:
     """Longer than fence and margin: its jobs run elsewhere before it is back."""
-    machine = scene.machine()
-    victims = {run.job for run in scene.judge.living() if run.machine == machine.name}
+    machine, victims = busy_machine(scene)
     scene.lab.agents.pop(machine.name)
     machine.power_off()
     try:
@@ -93,6 +92,13 @@ def power_is_away(scene: Scene) -> None:
         machine.power_on()
         scene.lab.start(f"agent:{machine.name}")
     scene.rest(3, 6)
+
+
+def busy_machine(scene: Scene) -> tuple[Machine, set[int]]:
+    """One with a job that would run on for longer than any patience, and what runs there."""
+    long = scene.client.submit(60)
+    run = wait_for("it runs", lambda: next((run for run in scene.judge.living() if run.job == long.job), None), 60)
+    return scene.lab.machine(run.machine), {each.job for each in scene.judge.living() if each.machine == run.machine}
 
 
 def wait_until_elsewhere(scene: Scene, victims: set[int], machine: Machine, since: float) -> None:
@@ -134,8 +140,7 @@ def cable_for_a_moment(scene: Scene) -> None:
 
 def cable_for_long(scene: Scene) -> None:
     """Beyond fence and margin: what ran there ends itself before it runs elsewhere."""
-    machine = scene.machine()
-    victims = {run.job for run in scene.judge.living() if run.machine == machine.name}
+    machine, victims = busy_machine(scene)
     machine.unplug()
     try:
         wait_until_elsewhere(scene, victims, machine, time.monotonic())
