@@ -5,7 +5,7 @@ from typing import Any
 from django.http import Http404
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -52,6 +52,16 @@ class GaugeSerializer(serializers.ModelSerializer[Gpu]):
     def get_job(self, gpu: Gpu) -> int | None:
         job = holder(gpu)
         return job.pk if job is not None and job.pk in self.context["known"] else None
+
+
+@extend_schema_serializer(many=False)
+class GaugesSerializer(serializers.Serializer[Any]):
+    """A page of GPUs."""
+
+    count = serializers.IntegerField()
+    next = serializers.CharField(allow_null=True)
+    previous = serializers.CharField(allow_null=True)
+    results = GaugeSerializer(many=True)
 
 
 class ReadingsSerializer(serializers.Serializer[Any]):
@@ -126,7 +136,7 @@ class Gauges(ViewSet):
             OpenApiParameter("page", int),
             OpenApiParameter("page_size", int),
         ],
-        responses={200: GaugeSerializer(many=True), **refusals()},
+        responses={200: GaugesSerializer, **refusals()},
     )
     def list(self, request: Request) -> Response:
         user, asked = signed_in(request), forms.read(request.query_params)
