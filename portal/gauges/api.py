@@ -13,6 +13,7 @@ from rest_framework.viewsets import ViewSet
 
 from portal.accounts.permissions import signed_in
 from portal.cluster.models import Gpu
+from portal.cluster.serializers import GpuSerializer
 from portal.cluster.services import holder
 from portal.gauges import forms, looks, series
 from portal.gauges.looks import Span
@@ -21,37 +22,15 @@ from portal.jobs.models import Job
 from portal.rest import Pages, refusals
 
 
-class GaugeSerializer(serializers.ModelSerializer[Gpu]):
+class GaugeSerializer(GpuSerializer):
+    """The same, beside its node's name."""
+
     node = serializers.CharField(source="node.name")
-    busy = serializers.SerializerMethodField()
-    job = serializers.SerializerMethodField(help_text="The job that holds it, if you may see it.")
 
     class Meta:
         model = Gpu
-        fields = (
-            "id",
-            "node",
-            "index",
-            "uuid",
-            "kind",
-            "model",
-            "memory_mib",
-            "healthy",
-            "problem",
-            "utilisation_percent",
-            "memory_used_mib",
-            "temperature_celsius",
-            "busy",
-            "job",
-        )
+        fields = ("id", "node", *GpuSerializer.Meta.fields)
         read_only_fields = fields
-
-    def get_busy(self, gpu: Gpu) -> bool:
-        return holder(gpu) is not None
-
-    def get_job(self, gpu: Gpu) -> int | None:
-        job = holder(gpu)
-        return job.pk if job is not None and job.pk in self.context["known"] else None
 
 
 @extend_schema_serializer(many=False)
@@ -144,7 +123,7 @@ class Gauges(ViewSet):
         pages = Pages()
         page = pages.paginate_queryset(looks.with_holders(rows), request, view=self) or []
         known = looks.known_to(user, [job.pk for gpu in page if (job := holder(gpu))])
-        return pages.get_paginated_response(GaugeSerializer(page, many=True, context={"known": known}).data)
+        return pages.get_paginated_response(GaugeSerializer(page, many=True, context={"known_jobs": known}).data)
 
     @extend_schema(operation_id="gpu_readings", parameters=[WINDOW], responses={200: TraceSerializer, **refusals(404)})
     def readings(self, request: Request, pk: int) -> Response:
