@@ -143,6 +143,8 @@ class Program:
         if self.running() and self.pid:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signum)
+            if signum in (signal.SIGKILL, signal.SIGCONT):
+                self._entering.send_signal(signal.SIGCONT)  # it stops with what it waits for
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
@@ -255,7 +257,7 @@ class Machine:
         with log.open("ab") as out:
             return Program(
                 subprocess.Popen(
-                    [*self.enter(), *there, *argv],
+                    [*DIE_WITH_US, *self.enter(), *there, *argv],
                     env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"} if env is None else env,
                     stdin=subprocess.DEVNULL,
                     stdout=out,

@@ -1,5 +1,6 @@
 """The harness itself: what a fault test relies on when it says that a machine was lost."""
 
+import signal
 import subprocess
 import sys
 
@@ -53,6 +54,16 @@ def test_a_container_lives_through_the_death_of_its_engine(lan: Lan) -> None:
     lan.machines[0].engine.start()
     assert b"survivor" in lan.machines[0].docker("ps", "--format", "{{.Names}}").stdout
     lan.machines[0].docker("rm", "-f", "survivor")
+
+
+def test_an_engine_that_was_stopped_goes_on_and_can_be_killed(lan: Lan) -> None:
+    one = lan.machines[0]
+    one.engine.signal(signal.SIGSTOP)
+    one.engine.signal(signal.SIGCONT)
+    assert one.docker("version").returncode == 0
+    one.engine.signal(signal.SIGSTOP)
+    one.engine.kill()
+    one.engine.start()
 
 
 def test_power_off_takes_everything_at_once_and_leaves_the_disk(lan: Lan) -> None:
