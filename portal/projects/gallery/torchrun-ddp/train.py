@@ -71,4 +71,6 @@ for epoch in range(options.epochs):
 if rank == 0:
     torch.save(model.state_dict(), outputs / "model.pt")
     print(f"accuracy: {accuracy():.4f}")
+dist.barrier()  # nobody leaves while another rank still needs it
+del together, loss  # they hold the group, whose threads must end before Python does
 dist.destroy_process_group()
