@@ -191,22 +191,13 @@ class _World:
             yield Part(node, tuple(self.free[node_id][:count]))
 
     def _add(self, attempt: Attempt, index: int, role: Container.Role, part: Part, spec: RunSpec) -> None:
-        now = timezone.now()  # not the turn's: a GPU given back meanwhile must not seem to be held twice
-        container = Container.objects.create(
-            attempt=attempt,
-            node=part.node,
-            index=index,
-            role=role,
-            name=spec.name,
-            spec=spec.to_json(),
-            assigned_at=now,
-            state_since=now,
-        )
+        container = lifecycle.add_container(attempt, part.node, index, role, spec.name, spec.to_json())
+        # Held since now, not since the turn began: a GPU given back meanwhile must not seem to be held twice.
+        held_since = container.assigned_at
         Allocation.objects.bulk_create(
-            Allocation(gpu=gpu, attempt=attempt, container=container, allocated_at=now) for gpu in part.gpus
+            Allocation(gpu=gpu, attempt=attempt, container=container, allocated_at=held_since) for gpu in part.gpus
         )
         self.free[part.node.pk] = [gpu for gpu in self.free[part.node.pk] if gpu not in part.gpus]
-        wake_node(part.node.pk)
 
     def _gpus_of(self, node: Node) -> int:
         return sum(gpu.node_id == node.pk for gpu in self.gpus)

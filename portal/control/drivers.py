@@ -53,16 +53,7 @@ def _replace(pk: int, now: datetime) -> None:
     home = min(running, key=lambda node: node.draining)
     index = rings.next_index([part.index for part in parts], [part.index for part in live])
     spec = runspec.driver_spec(attempt, index, home, len(hosts))
-    Container.objects.create(
-        attempt=attempt,
-        node=home,
-        index=index,
-        role=Container.Role.DRIVER,
-        name=spec.name,
-        spec=spec.to_json(),
-        assigned_at=timezone.now(),
-        state_since=timezone.now(),
-    )
+    lifecycle.add_container(attempt, home, index, Container.Role.DRIVER, spec.name, spec.to_json())
     lifecycle.record(job, "driver", f"The ring's driver moved to {home.name}; the ranks go on.", container=spec.name)
     for node in {part.node_id for part in live}:
         wake_node(node)

@@ -9,6 +9,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from django.db import DatabaseError, transaction
 from django.db.models import Max
@@ -164,6 +165,23 @@ def start_attempt(job: Job, policy: str, where: str = "", ring: int | None = Non
     settle(row)
     _copy_state(row, job)
     return attempt
+
+
+def add_container(attempt: Attempt, node: Node, index: int, role: str, name: str, spec: dict[str, Any]) -> Container:
+    """A part of a live attempt, for its node to make."""
+    now = timezone.now()
+    part = Container.objects.create(
+        attempt=attempt,
+        node=node,
+        index=index,
+        role=role,
+        name=name,
+        spec=spec,
+        assigned_at=now,
+        state_since=now,
+    )
+    wake_node(node.pk)
+    return part
 
 
 @transaction.atomic

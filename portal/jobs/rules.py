@@ -87,7 +87,7 @@ ASKED_OUTCOMES: dict[str, Outcome] = {
 
 
 class SeenAttempt(NamedTuple):
-    """The same of a live attempt, with what its job says."""
+    """What the clock's rules look at in a live attempt, and in its job (the last four)."""
 
     id: int
     job_id: int
