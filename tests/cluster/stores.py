@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.cluster.machines import DIE_WITH_US
 from tests.servers import free_port, postgres_bin, unprivileged, wait_for_port
 
 
-class Store:
+class Store(ABC):
     """One server. ``kill`` is kill -9 of all of it, ``freeze`` makes it hold its breath."""
 
     url = ""
@@ -25,8 +26,8 @@ class Store:
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
-    def argv(self) -> list[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def argv(self) -> list[str]: ...
 
     def who(self) -> dict[str, object]:
         return {}
