@@ -12,6 +12,7 @@ Tests take them as fixtures from tests/runners/conftest.py (``engine``, ``job_im
 ``pretender``). By hand: ``python -m tests.engine COMMAND ...`` runs a command with everything ready.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -47,6 +48,22 @@ def answers() -> bool:
 
 
 @contextmanager
+def alone() -> Iterator[None]:
+    """One engine of ours at a time: two would share a data folder, and the first to end takes the bridge of both."""
+    place = cache_home() / "test-engine.lock"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            print(
+                "Another test run has the engine of this machine: waiting until it ends.", file=sys.stderr, flush=True
+            )
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
 def docker_engine() -> Iterator[None]:
     """The engine that answers, else one of our own that ends with this. Its images stay in the cache folder."""
     if answers():
@@ -57,7 +74,11 @@ def docker_engine() -> Iterator[None]:
         raise NoEngineError("No Docker Engine answers and dockerd is not installed: apt-get install docker.io iptables")
     if os.geteuid() != 0:
         raise NoEngineError("No Docker Engine answers, and only root can start one.")
-    with tempfile.TemporaryDirectory(prefix="sl-engine-") as folder, (Path(folder) / "log").open("wb") as log:
+    with (
+        alone(),
+        tempfile.TemporaryDirectory(prefix="sl-engine-") as folder,
+        (Path(folder) / "log").open("wb") as log,
+    ):
         socket = f"unix://{folder}/docker.sock"
         data = cache_home() / "test-engine"
         data.mkdir(parents=True, exist_ok=True)

@@ -19,11 +19,14 @@ from runners.preparing import cache_home, content_key
 from tests import engine
 from tests.system.own_engine import OwnEngine
 
+STORE = "machine-images"
+"""Below the cache folder."""
+
 
 @contextmanager
 def store() -> Iterator[Path]:
     """The store's folder, held alone."""
-    folder = cache_home() / "machine-images"
+    folder = cache_home() / STORE
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -32,19 +35,37 @@ def store() -> Iterator[Path]:
 
 def stocked(environments: Sequence[str]) -> list[str]:
     """Makes sure that the store has the images of these environments, as an agent looks for them. Their names."""
-    with store() as folder:
+    with engine_first(environments), store() as folder:
         note = folder / f"stocked-{recipe_key(environments)}.json"
         if note.exists() and set(names := json.loads(note.read_text())) <= set(names_in(folder)):
             return list(names)
-        base = next((name for name in (PUBLIC_BASE, LOCAL_BASE) if name in names_in(folder)), "")
-        lacking = [key for key in environments if not any(named(name, key) for name in names_in(folder))]
-        if not base or lacking:
-            base = fetch(folder, environments)
+        base = base_in(folder) if has_all(folder, environments) else fetch(folder, environments)
         with running(folder) as own:  # a change of ours since then costs one small layer
             maker = DockerEnvironments(DockerImages(own.url), base_image=base)
             names = [base, *(engine.prepared(maker, key) for key in environments)]
         note.write_text(json.dumps(names))
         return names
+
+
+@contextmanager
+def engine_first(environments: Sequence[str]) -> Iterator[None]:
+    """The engine that tests share, if the store will need it: a run that has that engine may be waiting for the store."""
+    if has_all(cache_home() / STORE, environments):
+        yield
+        return
+    with engine.docker_engine():
+        yield
+
+
+def has_all(folder: Path, environments: Sequence[str]) -> bool:
+    """A base and the packages of these environments."""
+    names = names_in(folder)
+    return bool(base_in(folder)) and all(any(named(name, key) for name in names) for key in environments)
+
+
+def base_in(folder: Path) -> str:
+    names = names_in(folder)
+    return next((name for name in (PUBLIC_BASE, LOCAL_BASE) if name in names), "")
 
 
 def recipe_key(environments: Sequence[str]) -> str:
