@@ -11,6 +11,8 @@ from django.conf import settings
 
 os.environ.setdefault("SCHEDULEARN_HOME", tempfile.mkdtemp(prefix="schedulearn-test-"))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
+if os.environ.get("PYTEST_XDIST_WORKER") == "gw1" and "REDIS_URL_OF_GW1" in os.environ:
+    os.environ["REDIS_URL"] = os.environ["REDIS_URL_OF_GW1"]  # bells of one worker's tests must not ring in the other's
 # Not in pyproject.toml: from there pytest-django would read the settings before this folder is named.
 django.setup()  # test modules import models, and pytest-django waits with this until settings were looked at
 

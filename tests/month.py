@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
+from tests import servers
 from tests.month_play import DAY, HOUR, LOST_DAY, LOST_HOURS, LOST_NODE, NODES, PEOPLE, Ask, Lab, Part, Try, asks
 
 PROJECTS = ("Digits from pictures", "Street scenes", "Speech commands", "Dialects", "Sparse optimisers", "Thesis")
@@ -81,6 +82,7 @@ def make(
     _attempts(jobs, rows, nodes, gpus, f"{config.policy} v{config.pk}", at)
     _events(jobs, rows, f"{config.policy} v{config.pk}", at)
     _offers(nodes, gpus, at, now)
+    servers.analyse()
     if rolled:
         from portal.usage.rollups import roll_up
 

@@ -49,7 +49,7 @@ LAYERS = (
     Layer(
         "postgres",
         "the portal on PostgreSQL and Redis",
-        ("-m", "not (docker or horovod or system or browser or gpu)", "tests/portal", "tests/laws"),
+        ("-m", "not (docker or horovod or system or browser or gpu)", "-n", "2", "tests/portal", "tests/laws"),
         frozenset({"servers"}),
     ),
     Layer("docker", "containers on a Docker Engine", ("-m", "docker and not (system or browser or gpu)"), ENGINE),
@@ -207,6 +207,7 @@ def prepare(layer: Layer, stack: ExitStack, ready: dict[str, dict[str, str]]) ->
         ready["servers"] = {
             "DATABASE_URL": stack.enter_context(servers.postgres()),
             "REDIS_URL": stack.enter_context(servers.redis()),
+            "REDIS_URL_OF_GW1": stack.enter_context(servers.redis()),  # what is published knows no databases
             "SECRET_KEY": "only-for-tests-and-longer-than-thirty-two-characters",
         }
     if "engine" in layer.needs and "engine" not in ready:

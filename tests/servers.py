@@ -102,6 +102,15 @@ def postgres() -> Iterator[str]:
             stop(process)
 
 
+def analyse() -> None:
+    """Gives PostgreSQL the statistics that autovacuum would have gathered by now, after many rows came at once."""
+    from django.db import connection
+
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE")
+
+
 @contextmanager
 def redis() -> Iterator[str]:
     program, port = shutil.which("redis-server"), free_port()

@@ -107,15 +107,14 @@ def measure(queued: int, finished: int, nodes: int) -> Measured:
     from portal.control.history import History
     from portal.jobs.models import Container
     from scheduling import registry
+    from tests import servers
     from tests.portal.control_world import agents_do_as_told, heartbeat, queue, ready_node, turn
     from tests.portal.jobs_world import exit
 
     for number in range(nodes):
         ready_node(f"node{number}", GPUS_PER_NODE)
     past_jobs(finished)
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            cursor.execute("ANALYZE")  # autovacuum would have done it by now
+    servers.analyse()
     history = History()
     running = nodes * GPUS_PER_NODE // 5
     for number in range(queued + running):
