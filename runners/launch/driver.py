@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from runners.launch.discovery import Discovery
 from runners.launch.fence import Fence
@@ -22,6 +22,7 @@ from runners.launch.network import bind_address
 from runners.launch.news import News
 from runners.launch.processes import Wakeup
 from runners.launch.rendezvous import Routes, serve
+from runners.launch.ringlog import RingLog
 from runners.launch.ringwork import FORM_SECONDS
 from runners.launch.scribe import Scribe
 from runners.launch.static import run_static
@@ -51,7 +52,11 @@ class Driver:
         first = NUMBERS_EACH * int(spec.name.rpartition("-")[2])
         self.hosts = Hosts(first=first)
         self.news = News(first)
-        self.routes = Routes(poll=self.hosts.poll, exited=self.hosts.exited, news=self.news.read)
+        self._phase, self._ranks = "", 0
+        self.ring_log = RingLog(self._write_status)
+        self.routes = Routes(
+            poll=self.hosts.poll, exited=self.hosts.exited, news=self.news.read, went_on=self.ring_log.went_on
+        )
         self._ring_there = threading.Event()
         if spec.elastic:
             self.routes.place = self._place_later
@@ -151,7 +156,7 @@ class Driver:
     def _run(self) -> Verdict:
         if not self.spec.elastic:
             plan = self.control.hosts
-            self._tell_ring(sum(host.slots for host in plan))
+            self._tell_ring([host.name for host in plan for _ in range(host.slots)])
             code, sentence = run_static(self.hosts, plan, self.scribe.say)
             return Verdict(code, self._reason(code), sentence)
         from runners.launch.elastic import ElasticRing, run_elastic  # needs Horovod, which takes a moment
@@ -177,9 +182,12 @@ class Driver:
 
     # What the user should know
 
-    def _tell_ring(self, ranks: int) -> None:
+    def _tell_ring(self, hosts: Sequence[str]) -> None:
+        """``hosts``: that of each rank."""
+        ranks = len(hosts)
         self.scribe.say(f"The ring has {ranks} rank{'s' if ranks != 1 else ''}")
-        self._tell_status("running", ranks)
+        self._phase, self._ranks = "running", ranks
+        self.ring_log.formed(hosts)
 
     def _watch(self) -> None:
         present = self.hosts.present()
@@ -218,9 +226,14 @@ class Driver:
                 "All ranks must take the same number of steps, or the others wait for it in vain"
             )
 
-    def _tell_status(self, phase: str, ranks: int = 0) -> None:
+    def _tell_status(self, phase: str) -> None:
+        self._phase, self._ranks = phase, 0
+        self._write_status()
+
+    def _write_status(self) -> None:
+        status = {"phase": self._phase, "ranks": self._ranks, "rings": self.ring_log.told()}
         try:
-            write_json(self.places.scribe / "status.json", {"phase": phase, "ranks": ranks})
+            write_json(self.places.scribe / "status.json", status)
         except OSError:
             pass  # a full disk must not end the ring
 

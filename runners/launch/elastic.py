@@ -36,7 +36,7 @@ HostManager.order_available_hosts = staticmethod(in_order)
 class Rendezvous:
     """What ElasticDriver asks of its rendezvous server: a fresh store for each new ring."""
 
-    def __init__(self, store: Store, news: News, hosts: Hosts, formed: Callable[[int], None]) -> None:
+    def __init__(self, store: Store, news: News, hosts: Hosts, formed: Callable[[list[str]], None]) -> None:
         self._store = store
         self._news = news
         self._hosts = hosts
@@ -47,7 +47,7 @@ class Rendezvous:
         self._news.forget()
         for slot in plan:
             self._hosts.label(slot.hostname, slot.local_rank, slot.rank)
-        self._formed(len(plan))
+        self._formed([slot.hostname for slot in plan])
 
     def stop(self) -> None:
         """The server is ours and outlives this ring: supervisors still have to hear how it ended."""
@@ -64,7 +64,13 @@ class _Answer:
 
 class ElasticRing(horovod_driver.ElasticDriver):
     def __init__(
-        self, hosts: Hosts, store: Store, news: News, discovery: Discovery, ring: Ring, formed: Callable[[int], None]
+        self,
+        hosts: Hosts,
+        store: Store,
+        news: News,
+        discovery: Discovery,
+        ring: Ring,
+        formed: Callable[[list[str]], None],
     ) -> None:
         self.problem = ""
         """Why the ring could not go on, for the user."""

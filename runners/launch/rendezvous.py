@@ -7,6 +7,7 @@ or JSON. Nothing here can unpickle.
     GET PUT DELETE  /global/<rank>  /local_<host>/<rank>  /cross_<n>/<rank>   Gloo's store
     GET             /rank_and_size/<host>:<slot>[:<request>]  elastic: a rank's new place; waits for the others
     GET             /hosts_updated/<host>:<slot>:<seen>       elastic: waits for news about hosts, JSON
+    GET             /went_on/<host>:<slot>:<milliseconds>     elastic: a rank tells what a change cost it
     POST            /ring/poll, /ring/exit                    supervisors, JSON
 
 401: no valid signature. 403: no such scope or key. 404: nothing there (yet). 413: too large.
@@ -35,13 +36,14 @@ SLOT_KEY = re.compile(rf"({_NAME}):(\d{{1,6}})(:[0-9a-f]{{1,32}})?\Z")
 NEWS_KEY = re.compile(rf"({_NAME}):(\d{{1,6}}):(\d{{1,12}})\Z")
 RANK_AND_SIZE = "rank_and_size"
 HOSTS_UPDATED = "hosts_updated"
+WENT_ON = "went_on"
 
 
 def allowed_to_ranks(method: str, scope: str, key: str) -> bool:
     """What a rank may ask; the forwarder passes nothing else on."""
     if method == "GET" and scope == RANK_AND_SIZE:
         return SLOT_KEY.match(key) is not None
-    if method == "GET" and scope == HOSTS_UPDATED:
+    if method == "GET" and scope in (HOSTS_UPDATED, WENT_ON):
         return NEWS_KEY.match(key) is not None
     in_store = STORE_SCOPE.match(scope) is not None and STORE_KEY.match(key) is not None
     return in_store and method in {"GET", "PUT", "DELETE"}
@@ -105,6 +107,10 @@ def _no_news(_host: str, _slot: int, _seen: int) -> dict[str, Any]:
     raise RefusedError(404, "this ring does not change")
 
 
+def _not_counted(_milliseconds: int) -> None:
+    raise RefusedError(404, "this ring does not change")
+
+
 def _no_channel(_message: dict[str, Any]) -> dict[str, Any]:
     raise RefusedError(404, "no supervisors are expected")
 
@@ -117,6 +123,7 @@ class Routes:
     place: Callable[[str, int, str], str] = _no_places
     """(host, slot, number of the request) -> "rank,size,local rank,local size,cross rank,cross size" """
     news: Callable[[str, int, int], dict[str, Any]] = _no_news
+    went_on: Callable[[int], None] = _not_counted
     poll: Callable[[dict[str, Any]], dict[str, Any]] = _no_channel
     exited: Callable[[dict[str, Any]], dict[str, Any]] = _no_channel
 
@@ -136,6 +143,9 @@ class Routes:
         if scope == HOSTS_UPDATED:
             host, slot, seen = key.rsplit(":", 2)
             return json.dumps(self.news(host, int(slot), int(seen))).encode()
+        if scope == WENT_ON:
+            self.went_on(int(key.rsplit(":", 1)[1]))
+            return b""
         if method == "PUT":
             self.store.put(scope, key, body)
             return b""

@@ -84,6 +84,7 @@ PATHS = [
     "/global_process_set_hash_1f/0",
     "/rank_and_size/h0:0",
     "/hosts_updated/h0:0:0",
+    "/went_on/h0:0:0",
     "/runfunc/func",
     "/runfunc_result/0",
     "/ring/poll",

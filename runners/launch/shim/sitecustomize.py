@@ -1,8 +1,8 @@
 """Found first by every Python that a rank starts: teaches Horovod's workers to ask for news instead of taking calls.
 
 Horovod has each elastic worker open a port and send its address as a pickle, and pickles come back on that port. Here
-the worker asks the forwarder on its own loopback, which answers when hosts were added or removed, in JSON. A
-``sitecustomize`` that this one hides is run afterwards.
+the worker asks the forwarder on its own loopback, which answers when hosts were added or removed, in JSON. And it tells
+how long a change of the ring has kept it from training. A ``sitecustomize`` that this one hides is run afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing would take longer to import than all the rest
     from typing import Any
 
-TARGET = "horovod.runner.elastic.worker"
+WORKER = "horovod.runner.elastic.worker"
+STATE = "horovod.common.elastic"
+USUAL = 5  # steps, of whose times the middle one is the usual
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - in every Python's start: no pathlib
 
 
@@ -66,6 +68,53 @@ def give_up_others(alive: list[str]) -> None:
             pass  # closed meanwhile, or not connected
 
 
+def tell_cost(seconds: float) -> None:
+    """To the driver, by the forwarder. Nobody waits for it."""
+    import http.client
+    import threading
+
+    port = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT")
+    place = f"{os.environ.get('HOROVOD_HOSTNAME')}:{os.environ.get('HOROVOD_LOCAL_RANK')}"
+
+    def ask() -> None:
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", int(port or 0), timeout=60)
+            connection.request("GET", f"/went_on/{place}:{round(seconds * 1000)}")
+            connection.getresponse()
+            connection.close()
+        except (OSError, http.client.HTTPException, ValueError):
+            pass  # it is only told, not needed
+
+    threading.Thread(target=ask, daemon=True).start()
+
+
+def count_cost(module: Any) -> None:
+    """From the last look at the hosts before a change (that is, a commit) to the first one after it, less a usual step."""
+    import time
+
+    check, reset = module.State.check_host_updates, module.State.on_reset
+    last, usual, changed = 0.0, [], False  # of this rank: it has one state at a time
+
+    def check_host_updates(self: Any) -> None:
+        nonlocal last, changed
+        now, before = time.monotonic(), last
+        last = now
+        if changed and before:
+            step = sorted(usual)[len(usual) // 2] if usual else 0.0
+            tell_cost(max(0.0, now - before - step))
+        elif before:
+            usual[:] = [*usual[1 - USUAL :], now - before]
+        changed = False
+        check(self)
+
+    def on_reset(self: Any) -> None:
+        nonlocal changed
+        changed = True
+        reset(self)
+
+    module.State.check_host_updates, module.State.on_reset = check_host_updates, on_reset
+
+
 def teach(module: Any) -> None:
     """Replaces what would open a port and send a pickle."""
     import threading
@@ -83,12 +132,15 @@ def teach(module: Any) -> None:
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finds Horovod's module as it would be found without us, and teaches it once it is loaded."""
+    """Finds Horovod's modules as they would be found without us, and teaches each once it is loaded."""
+
+    def __init__(self) -> None:
+        self.lessons = {WORKER: teach, STATE: count_cost}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != TARGET:
+        lesson = self.lessons.pop(name, None)
+        if lesson is None:
             return None
-        sys.meta_path.remove(self)
         spec: Any = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is None or spec.loader is None:
             return spec
@@ -96,7 +148,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module: Any) -> None:
             execute(module)
-            teach(module)
+            lesson(module)
 
         spec.loader.exec_module = exec_module
         return spec
