@@ -91,6 +91,7 @@ v1 = [
     at(f"{JOB}outputs/", Outputs, get="list"),
     at(f"{JOB}outputs/<path:path>", Outputs, pages=False, get="file"),
     at(f"{JOB}readings/", Gauges, get="of_job"),
+    at(f"{JOB}band/", Gauges, get="band"),
     at("environments/", Environments, get="list"),
     at("environments/<slug:key>/", Environments, get="retrieve"),
     at("nodes/", Nodes, get="list"),

@@ -12,7 +12,7 @@ what is there decides what to do. Several loops, each with one duty, so that no 
     tend         disk limits of running containers
     tidy         what long gone jobs left, every hour
     outputs      files of running containers, every 30 s
-    logs, environments   LogShipper, EnvironmentKeeper
+    logs, environments, rings   LogShipper, EnvironmentKeeper, RingReports
 
 A container is never touched for the portal's absence: it runs on, its files are the buffer, and its own fence ends it
 when no lease comes.
@@ -44,8 +44,10 @@ from runners.networks import Networks
 from runners.nodefiles import NodeFiles, read_json_beneath
 from runners.portal_client import Backoff, PortalAwayError, PortalClient, PortalError, PortalRefusedError
 from runners.reconcile import Action, Desired, Finish, Note, reconcile, renewed, state_of
+from runners.ring_reports import RINGS_SECONDS, RingReports
 from runners.runtime import ContainerRuntime, EngineError, Observed, RunError
 from runners.signals import StopSignal
+from runners.spec import RunSpec
 
 logger = logging.getLogger("runners.agent")  # also when it is __main__
 
@@ -142,6 +144,7 @@ class Agent:
                 Loop("reconcile", RECONCILE_SECONDS, self._reconcile),
                 Loop("tend", TEND_SECONDS, self._tend),
                 Loop("outputs", OUTPUTS_SECONDS, self._send_outputs),
+                Loop("rings", RINGS_SECONDS, RingReports(files, portal, self._specs).turn),
                 Loop("tidy", TIDY_SECONDS, self._tidy),
             )
         }
@@ -364,13 +367,16 @@ class Agent:
     def _tidy(self) -> float | None:
         if not self._full_pass:
             return SYNC_SECONDS
-        with self._lock:
-            listed = [wish.spec for wish in (self._desired or {}).values()]
+        listed = self._specs()
         known = self.ledger.notes().values()
         jobs, attempts = {spec.job for spec in listed}, {spec.attempt for spec in listed}
         tidy(self.files, jobs | {note.job for note in known}, attempts | {note.attempt for note in known})
         self.code.tidy()
         return None
+
+    def _specs(self) -> list[RunSpec]:
+        with self._lock:
+            return [wish.spec for wish in (self._desired or {}).values()]
 
     def _running(self) -> list[Desired]:
         with self._lock:

@@ -208,6 +208,9 @@ class PortalClient:
         if response.status_code not in (200, 201, 204):
             raise refusal(response)
 
+    def tell_rings(self, container: str, rings: list[Any]) -> None:
+        self._json("POST", f"/agent/v1/containers/{quote(container, safe='')}/rings", json={"rings": rings})
+
     def _json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         response = self._send(method, path, **options)
         if not response.is_success:

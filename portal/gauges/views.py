@@ -16,7 +16,7 @@ from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.models import LIVE_NODE, Gpu, Node
 from portal.cluster.services import holder
-from portal.gauges import forms, gantt, idle, looks, pictures, series
+from portal.gauges import band, forms, gantt, idle, looks, pictures, ribbon, series
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Job
 
 PER_PAGE = 40
@@ -130,15 +130,18 @@ def of_job(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def about_job(job: Job) -> dict[str, Any]:
-    """Of its last attempt that held a GPU."""
+    """The band of all its attempts, and readings of the last one that held a GPU."""
     now = timezone.now()
     last = job.attempts.filter(allocations__isnull=False).order_by("-number").first()
     found = looks.of_attempt(last, now) if last else None
     drawn = pictures.over_time(found.trace, found.gpus) if found else []
+    over_time = band.of_job(job)
     return {
         "job": job,
         "attempt": last,
         "charts": drawn,
+        "band": over_time,
+        "ribbon": ribbon.draw(over_time, now) if job.elastic and over_time.stretches or over_time.changes else "",
         "polls": job.state not in FINISHED_STATES,
         **(_idleness(job, last, now) if last and last.ended_at is None else {}),
     }

@@ -380,6 +380,7 @@ TABLE: dict[str, list[Visit]] = {
     "api/v1/jobs/<int:job_pk>/outputs/<path:path>": [
         get("/api/v1/jobs/{running}/outputs/results/metrics.txt", API_IN_PROJECT)
     ],
+    "api/v1/jobs/<int:job_pk>/band/": [get("/api/v1/jobs/{running}/band/", API_IN_PROJECT)],
     "api/v1/jobs/<int:job_pk>/readings/": [
         get("/api/v1/jobs/{running}/readings/", API_IN_PROJECT),
         get("/api/v1/jobs/{job}/readings/", "401 404 404 404 404 404"),
@@ -445,6 +446,7 @@ TABLE: dict[str, list[Visit]] = {
     "agent/v1/containers/<str:name>/logs/<str:stream>": [
         Visit("POST", "/agent/v1/containers/{container}/logs/0?offset=0", NODES_ONLY, raw=b"x")
     ],
+    "agent/v1/containers/<str:name>/rings": [post("/agent/v1/containers/{container}/rings", NODES_ONLY, rings=[])],
     "agent/v1/containers/<str:name>/outputs/<path:path>": [
         Visit("PUT", "/agent/v1/containers/{container}/outputs/x.txt", NODES_ONLY, raw=b"x")
     ],

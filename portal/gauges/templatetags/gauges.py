@@ -12,5 +12,5 @@ register = template.Library()
 
 @register.inclusion_tag("gauges/part_job.html")
 def job_gpus(job: Job) -> dict[str, Any]:
-    """Utilisation, memory and temperature over the last attempt; nothing when its GPUs said nothing."""
+    """On how many GPUs it ran when, if that changed; what they did over the last attempt, if they said it."""
     return views.about_job(job)

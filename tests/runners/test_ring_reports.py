@@ -1,0 +1,90 @@
+"""What drivers tell of their rings is passed on when it has changed, and not before it has arrived."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runners.nodefiles import NodeFiles
+from runners.portal_client import PortalAwayError, PortalRefusedError
+from runners.ring_reports import AWAY_SECONDS, RingReports
+from tests.runners.conftest import make_spec
+
+DRIVER = make_spec(role="driver", hostname="driver", slots=0)
+
+
+class Portal:
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, list[Any]]] = []
+        self.mood: Exception | None = None
+
+    def tell_rings(self, container: str, rings: list[Any]) -> None:
+        if self.mood:
+            raise self.mood
+        self.heard.append((container, rings))
+
+
+@pytest.fixture
+def portal() -> Portal:
+    return Portal()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> NodeFiles:
+    files = NodeFiles(tmp_path / "agent")
+    files.scribe(DRIVER.name).mkdir(parents=True)
+    return files
+
+
+def says(files: NodeFiles, content: str) -> None:
+    (files.scribe(DRIVER.name) / "status.json").write_text(content)
+
+
+def rings(*numbers: int) -> str:
+    return json.dumps({"phase": "running", "rings": [{"number": number} for number in numbers]})
+
+
+def test_each_change_is_told_once(files: NodeFiles, portal: Portal) -> None:
+    reports = RingReports(files, portal, lambda: [DRIVER, make_spec(name="sl-1-a1-1", hostname="h1")])
+    assert reports.turn() is None
+    says(files, rings(1))
+    for _ in range(3):
+        reports.turn()
+    says(files, rings(1, 2))
+    reports.turn()
+    assert portal.heard == [(DRIVER.name, [{"number": 1}]), (DRIVER.name, [{"number": 1}, {"number": 2}])]
+
+
+def test_what_did_not_arrive_is_told_again_and_what_was_refused_is_not(files: NodeFiles, portal: Portal) -> None:
+    reports = RingReports(files, portal, lambda: [DRIVER])
+    says(files, rings(1))
+    portal.mood = PortalAwayError("away")
+    assert reports.turn() == AWAY_SECONDS
+    portal.mood = PortalRefusedError(400, "what?")
+    assert reports.turn() is None
+    portal.mood = None
+    reports.turn()
+    assert portal.heard == []
+    says(files, rings(1, 2))
+    reports.turn()
+    assert len(portal.heard) == 1
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"rings": 5}', '{"rings": []}', "{"])
+def test_nonsense_is_not_passed_on(files: NodeFiles, portal: Portal, content: str) -> None:
+    says(files, content)
+    assert RingReports(files, portal, lambda: [DRIVER]).turn() is None
+    assert portal.heard == []
+
+
+def test_a_driver_that_is_no_longer_listed_is_forgotten(files: NodeFiles, portal: Portal) -> None:
+    listed = [DRIVER]
+    reports = RingReports(files, portal, lambda: listed)
+    says(files, rings(1))
+    reports.turn()
+    listed.clear()
+    reports.turn()
+    listed.append(DRIVER)
+    reports.turn()
+    assert len(portal.heard) == 2
