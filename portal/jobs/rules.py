@@ -269,6 +269,11 @@ def overdue(attempt: SeenAttempt, parts: Sequence[SeenPart], now: datetime) -> I
                 yield Due("stop_part", part, StopReason.STUCK)
 
 
+def heard_until(live: Sequence[SeenPart], now: datetime) -> datetime:
+    """Until when it ran for sure: while the portal was away, the fence may have ended it long before its limit."""
+    return min(now, max((part.last_seen_at for part in live if part.last_seen_at), default=now))
+
+
 def _may_go(part: SeenPart, live: Sequence[SeenPart]) -> bool:
     """The driver goes last: it sees to it that the hosts leave the ring in good order."""
     return part.role == Container.Role.HOST or not any(
@@ -285,7 +290,7 @@ def _reason_by_time(
         return None
     if attempt.intent == Job.Intent.HOLD:
         return StopReason.HELD
-    if attempt.started_at and now - attempt.started_at > time_left(attempt):
+    if attempt.started_at and heard_until(live, now) - attempt.started_at > time_left(attempt):
         return StopReason.TIMED_OUT
     needed = essential(attempt.elastic, counting(attempt.bond, parts))
     if any(part.draining for part in live if part in needed) and not goes_on_without_drained(attempt.bond, parts):

@@ -280,6 +280,19 @@ def test_the_time_limit_counts_from_the_start_of_the_attempt(project: Project) -
     assert (state_of(job), attempt.outcome, attempt.cause["code"]) == ("FAILED", "timed_out", "time_limit")
 
 
+def test_time_in_which_its_node_was_not_heard_of_does_not_count_against_the_limit(project: Project) -> None:
+    node = make_node(gpus=1)
+    job = make_job(project, time_limit_seconds=60)
+    [part] = parts_of(place(job, gpus(node)))
+    run(part)
+    keep_alive(node, at=after(seconds=50))
+    lifecycle.sweep(after(seconds=50 + FENCED - 1))
+    part.refresh_from_db()
+    assert part.wanted == "run"
+    exit(part, None, "fenced")
+    assert state_of(job) == "QUEUED"
+
+
 def test_draining_a_node_restarts_what_needs_it_and_shrinks_what_does_not(project: Project) -> None:
     first, second = make_node(gpus=2), make_node(gpus=2)
     plain, elastic = make_job(project), make_job(project, elastic=True, max_gpus=2)
