@@ -386,8 +386,8 @@ IDLE_GPU_RULE = env_choice("IDLE_GPU_RULE", "nothing", "stop")
 NODE_LOST_AFTER_SECONDS = 20
 GPU_QUARANTINE_FAILURES = env_int("GPU_QUARANTINE_FAILURES", 3, 0, 20)
 """So many different jobs in a row that fail at once on one GPU take it out of use; 0: none ever do."""
-FENCE_SECONDS = 30
-"""A supervisor without a fresh lease stops its ranks after this long."""
+FENCE_SECONDS = 34
+"""A supervisor without a fresh lease stops its ranks after this long (``runners/launch/fence.py``)."""
 FENCE_MARGIN_SECONDS = 15
 """Ten for the ranks to die, five for clocks. Only after fence and margin is a job run elsewhere."""
 RING_NETWORK = env_network("RING_NETWORK", "10.192.0.0/12", 22)

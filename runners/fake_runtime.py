@@ -25,7 +25,7 @@ from typing import Any, Literal
 from runners.runtime import CreateError, EngineError, Folders, Neighbours, Observed, Problem
 from runners.spec import RunSpec
 
-FENCE_SECONDS = 30.0
+FENCE_SECONDS = 34.0
 KILLED = 128 + signal.SIGKILL
 TERMINATED = 128 + signal.SIGTERM
 

@@ -22,6 +22,8 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 CONNECT_SECONDS = 5.0
+SYNC_CONNECT_SECONDS = 2.5
+"""A report renews leases: rather a new try than a long wait for one that began while the network was cut."""
 ANSWER_SECONDS = 10.0
 WAIT_SECONDS = 40.0
 """The portal answers a long poll after 25 s; what is slower than this is cut off."""
@@ -136,7 +138,8 @@ class PortalClient:
         return token
 
     def sync(self, report: dict[str, Any]) -> dict[str, Any]:
-        return self._json("POST", "/agent/v1/sync", json=report)
+        timeout = httpx.Timeout(ANSWER_SECONDS, connect=SYNC_CONNECT_SECONDS)
+        return self._json("POST", "/agent/v1/sync", json=report, timeout=timeout)
 
     def wait(self, seen: str) -> str:
         """Answers when what is desired differs from ``seen``, or after 25 s."""

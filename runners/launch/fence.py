@@ -10,7 +10,8 @@ from pathlib import Path
 
 from runners.launch.files import read_limited
 
-T_FENCE_SECONDS = 30.0
+T_FENCE_SECONDS = 34.0
+"""A node that is cut off for 25 s keeps its jobs: its leases may be 5 s old by then, and the agent has 4 s to come back."""
 
 
 class Fence:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from runners.agent import RETRY_SECONDS
 from runners.fake_runtime import BadRuntime, SlowRuntime
 from runners.hands import renew_lease
 from runners.nodefiles import NodeFiles
@@ -207,6 +208,20 @@ class TestPortalAway:
         assert [seen.state for seen in bench.runtime.list()] == ["created"]
         portal.faults = lambda path: ""
         portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
+
+    @pytest.mark.parametrize("runs", [True, False])
+    def test_an_agent_whose_leases_run_out_tries_again_every_second(
+        self, bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch, runs: bool
+    ) -> None:
+        agent = bench.start()
+        portal.want(*([entry(spec_of(give_code(portal), env=FOREVER))] if runs else []))
+        portal.until(lambda: not runs or portal.container(NAME).get("state") == "RUNNING")
+        monkeypatch.setattr("runners.agent.SYNC_SECONDS", 60.0)
+        portal.down = True
+        agent._backoff.failures = 20
+        agent._sync_not_before = 0.0
+        rest = agent._sync()
+        assert rest is not None and (rest <= RETRY_SECONDS) == runs
 
     def test_an_agent_that_starts_while_the_portal_is_away_ends_nothing(self, bench: Bench, portal: FakePortal) -> None:
         portal.want(entry(spec_of(give_code(portal), env=FOREVER)))

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.launch.fence import Fence
+from runners.launch.fence import T_FENCE_SECONDS, Fence
 from tests.runners.launching import attempt, local_ring, until
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
@@ -49,7 +49,16 @@ def test_a_lease_that_cannot_be_read_is_not_renewed(tmp_path: Path, trouble: str
     assert fence.expired()
 
 
-@pytest.mark.parametrize(("given", "meant"), [("", 30.0), ("1.5", 1.5), ("junk", 30.0), ("nan", 30.0), ("9999", 30.0)])
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("", T_FENCE_SECONDS),
+        ("1.5", 1.5),
+        ("junk", T_FENCE_SECONDS),
+        ("nan", T_FENCE_SECONDS),
+        ("9999", T_FENCE_SECONDS),
+    ],
+)
 def test_tests_may_shorten_the_fence_but_nobody_may_lengthen_it(tmp_path: Path, given: str, meant: float) -> None:
     fence = Fence.from_env(tmp_path / "lease", {"SCHEDULEARN_FENCE_SECONDS": given})
     assert fence._seconds == meant
