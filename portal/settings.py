@@ -372,6 +372,10 @@ MAX_LOG_MIB = env_int("MAX_LOG_MIB", 1024, 1, 1_048_576)
 """Most one container's log may take; the rest is cut with a visible marker."""
 
 # The loop and the nodes
+MAX_CHECKPOINTS_MIB = env_int("MAX_CHECKPOINTS_MIB", 20_480, 1, 16_777_216)
+"""Most a job's checkpoints may take in the portal; while they change, it keeps the old and the new."""
+CHECKPOINTS_LEAVE_FREE_MIB = env_int("CHECKPOINTS_LEAVE_FREE_MIB", 4096, 0, 16_777_216)
+"""With less free on the portal's disk, no more checkpoints are kept: logs and the database need it."""
 SCHEDULER_PERIOD_SECONDS = 3
 PATIENCE_HOURS = env_int("PATIENCE_HOURS", 24, 1, 8760)
 """Whoever has waited longer is next, whatever the policy."""

@@ -238,7 +238,7 @@ def append_log(request: HttpRequest, name: str, stream: str) -> HttpResponseBase
 def put_output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
     container = own_container(authenticated(request), name)
     try:
-        outputs.store(container.attempt, path, _body_pieces(request), announced(request))
+        outputs.store(container.attempt, path, body_pieces(request), announced(request))
     except outputs.BadPath as error:
         raise AgentError(400, "invalid", str(error)) from error
     except outputs.TooMuch as error:
@@ -246,6 +246,6 @@ def put_output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
     return JsonResponse({}, status=201)
 
 
-def _body_pieces(request: HttpRequest) -> Iterator[bytes]:
+def body_pieces(request: HttpRequest) -> Iterator[bytes]:
     while piece := request.read(PIECE):
         yield piece

@@ -9,6 +9,7 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from portal.control import idle, recording
+from portal.jobs import checkpoints
 from portal.jobs.models import IdempotencyKey
 
 KEY_LIFE = timedelta(days=7)
@@ -29,6 +30,7 @@ def tidy() -> None:
     call_command("clearsessions", verbosity=0)
     remove_stale_files()
     recording.forget()
+    checkpoints.forget()
 
 
 def remove_stale_files() -> int:

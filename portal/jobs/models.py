@@ -327,6 +327,22 @@ class Output(models.Model):
         constraints = [models.UniqueConstraint(fields=["job", "path"], name="output_path_once_per_job")]
 
 
+class CheckpointSet(models.Model):
+    """What a job's /checkpoints last held as a whole, kept in the portal so that it can go on anywhere."""
+
+    job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="checkpoint_set")
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="+")
+    """The one that sent it last."""
+    version = models.PositiveIntegerField(default=0)
+    """Grows with each change, so that a node can tell whether its copy is the newest."""
+    files = models.JSONField(default=dict)
+    """{path: [size, when it was modified in nanoseconds, [SHA-256 of each piece]]}"""
+    size = models.PositiveBigIntegerField(default=0)
+    taken_at = models.DateTimeField(default=timezone.now)
+    """When its newest file was written, by the clock of its node."""
+    stored_at = models.DateTimeField(default=timezone.now)
+
+
 class IdempotencyKey(models.Model):
     """A submit repeated with the same key and body answers with the same job."""
 

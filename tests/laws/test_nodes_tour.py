@@ -1,5 +1,6 @@
 """A machine is a stranger, too: its token opens the work it was given, and nothing else."""
 
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -40,6 +41,9 @@ WORK = (
     ("GET", "/agent/v1/code/{sha256}", 200, b""),
     ("POST", "/agent/v1/containers/{container}/logs/0?offset={end}", 200, b"more\n"),
     ("PUT", "/agent/v1/containers/{container}/outputs/more.txt", 201, b"more"),
+    ("GET", "/agent/v1/containers/{container}/checkpoints", 200, b""),
+    ("POST", "/agent/v1/containers/{container}/checkpoints", 200, b"{}"),
+    ("PUT", f"/agent/v1/containers/{{container}}/checkpoints/{sha256(b'more').hexdigest()}", 201, b"more"),
 )
 
 

@@ -450,6 +450,14 @@ TABLE: dict[str, list[Visit]] = {
     "agent/v1/containers/<str:name>/outputs/<path:path>": [
         Visit("PUT", "/agent/v1/containers/{container}/outputs/x.txt", NODES_ONLY, raw=b"x")
     ],
+    "agent/v1/containers/<str:name>/checkpoints": [
+        get("/agent/v1/containers/{container}/checkpoints", NODES_ONLY),
+        post("/agent/v1/containers/{container}/checkpoints", NODES_ONLY),
+    ],
+    "agent/v1/containers/<str:name>/checkpoints/<str:sha256>": [
+        get("/agent/v1/containers/{container}/checkpoints/{sha256}", NODES_ONLY),
+        Visit("PUT", "/agent/v1/containers/{container}/checkpoints/{sha256}", NODES_ONLY, raw=b"x"),
+    ],
 }
 
 SOCKETS: dict[str, str] = {

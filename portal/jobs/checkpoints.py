@@ -1,0 +1,313 @@
+"""What jobs have in /checkpoints, kept here so that they can go on from it on whatever node.
+
+Of each job the newest set alone: a row with paths, sizes and times, and pieces of at most ``PIECE_BYTES`` under the hash
+of their content in ``HOME/checkpoints/<job>/<sha256>``. A node sends what it has changed; only pieces that are not here
+travel, and the set changes in one transaction once all of them are. Where several nodes wrote the same path, what was
+written last counts.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from portal.cluster.models import LIVE_NODE, Node
+from portal.cluster.services import is_online
+from portal.jobs import lifecycle
+from portal.jobs.models import FINISHED_STATES, Attempt, CheckpointSet, Container, ContainerState
+from portal.jobs.outputs import READ_BYTES, clean_path
+from portal.wake import wake_job_viewers
+
+PIECE_BYTES = 16 << 20
+"""Of a file, and the agent's too: so much is sent, checked and sent again at a time."""
+MAX_FILES = 10_000
+MAX_SIZE = 1 << 50
+MAX_NS = 1 << 62
+WAIT = timedelta(minutes=15)
+"""At most, for what an earlier attempt left on another node and its agent has not sent yet."""
+KEEP = timedelta(days=30)
+"""After the job's end."""
+LEFT_SECONDS = 24 * 3600
+"""A piece that no set names after a day was part of one that never became whole."""
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+Entry = list[Any]
+"""[size, when it was modified in nanoseconds, [SHA-256 of each piece]]"""
+
+
+class BadSet(ValueError):  # noqa: N818
+    """Not a description of files."""
+
+
+class TooMuch(Exception):  # noqa: N818
+    """More than the portal keeps. The message is for the job's owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What became of a change: ``missing`` names the pieces without which it cannot be made."""
+
+    before: int
+    version: int
+    missing: tuple[str, ...] = ()
+    outdated: bool = False
+    """It came too late: a later attempt has begun from the set as it was."""
+
+
+def folder_of(job_id: int) -> Path:
+    return Path(settings.HOME) / "checkpoints" / str(job_id)
+
+
+def go_through_portal(node: Node) -> bool:
+    """False when all nodes of the lab have one folder for checkpoints, so that these are wherever a job goes."""
+    shared = node.facts.get("shared")
+    if not isinstance(shared, str) or not shared:
+        return True
+    nodes = Node.objects.filter(LIVE_NODE, approved_at__isnull=False)
+    return any(other != shared for other in nodes.values_list("facts__shared", flat=True))
+
+
+def newest(job_id: int) -> CheckpointSet | None:
+    return CheckpointSet.objects.filter(job=job_id).first()
+
+
+def still_coming(attempt: Attempt, here: Node) -> str:
+    """The node that has yet to send what an earlier attempt left there; empty when none has."""
+    ended = Container.objects.filter(
+        attempt__job=attempt.job_id,
+        attempt__number__lt=attempt.number,
+        role=Container.Role.HOST,
+        running_at__isnull=False,
+        state=ContainerState.EXITED,
+        collected_at__isnull=True,
+        exited_at__gt=timezone.now() - WAIT,
+    )
+    nodes = [part.node for part in ended.exclude(node=here).select_related("node").order_by("pk")]
+    return next((node.name for node in nodes if node.removed_at is None and is_online(node)), "")
+
+
+# --- pieces ------------------------------------------------------------------------------------------------------
+
+
+def has_piece(job_id: int, sha256: str) -> bool:
+    return (folder_of(job_id) / sha256).is_file()
+
+
+def open_piece(job_id: int, sha256: str) -> BinaryIO:
+    """Its bytes; raises FileNotFoundError when they are not here."""
+    if not SHA256.fullmatch(sha256):
+        raise FileNotFoundError(sha256)
+    handle = os.open(folder_of(job_id) / sha256, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    return os.fdopen(handle, "rb")
+
+
+def store_piece(job_id: int, sha256: str, chunks: Iterable[bytes]) -> None:
+    """Raises BadSet when the content is another, TooMuch when the portal has no room for it."""
+    if not SHA256.fullmatch(sha256):
+        raise BadSet("A piece is named by the SHA-256 of its content.")
+    folder = folder_of(job_id)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _require_room(folder)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".incoming-", delete=False) as file:
+        try:
+            digest, size = hashlib.sha256(), 0
+            for chunk in chunks:
+                size += len(chunk)
+                if size > PIECE_BYTES:
+                    raise BadSet(f"A piece has at most {PIECE_BYTES >> 20} MiB.")
+                digest.update(chunk)
+                file.write(chunk)
+            if digest.hexdigest() != sha256:
+                raise BadSet("The piece is not what its name promised: its SHA-256 differs.")
+            file.flush()
+            os.fsync(file.fileno())
+            Path(file.name).replace(folder / sha256)
+        finally:
+            Path(file.name).unlink(missing_ok=True)
+
+
+def _require_room(folder: Path) -> None:
+    free, taken = shutil.disk_usage(folder).free >> 20, 0
+    if free < settings.CHECKPOINTS_LEAVE_FREE_MIB:
+        raise TooMuch(
+            "The portal's disk is too full to keep checkpoints: they stay on their node. Ask an admin for more room."
+        )
+    for path in folder.iterdir():
+        try:
+            taken += path.lstat().st_size
+        except FileNotFoundError:
+            continue
+    if taken > 2 * settings.MAX_CHECKPOINTS_MIB << 20:  # the old set, while the new one comes in
+        raise _too_much()
+
+
+def _too_much() -> TooMuch:
+    return TooMuch(
+        f"The job's checkpoints take more than {settings.MAX_CHECKPOINTS_MIB:,} MiB, which the portal does not keep: "
+        "they stay on their node. Delete old ones, or ask an admin for more."
+    )
+
+
+# --- sets --------------------------------------------------------------------------------------------------------
+
+
+def read_entries(data: object) -> dict[str, Entry]:
+    """Raises BadSet or outputs.BadPath with a sentence."""
+    if not isinstance(data, dict) or len(data) > MAX_FILES:
+        raise BadSet(f"At most {MAX_FILES:,} files.")
+    return {clean_path(str(path)): _entry(entry) for path, entry in data.items()}
+
+
+def _entry(data: object) -> Entry:
+    if not isinstance(data, list) or len(data) != 3:
+        raise BadSet("A file is [size, when it was modified, pieces].")
+    size, modified_ns, pieces = data
+    if not (_is_number(size, MAX_SIZE) and _is_number(modified_ns, MAX_NS) and isinstance(pieces, list)):
+        raise BadSet("A file's size and time are whole numbers, its pieces a list.")
+    if len(pieces) != -(-size // PIECE_BYTES) or not all(
+        isinstance(each, str) and SHA256.fullmatch(each) for each in pieces
+    ):
+        raise BadSet(f"A file has one SHA-256 for each {PIECE_BYTES >> 20} MiB.")
+    return [size, modified_ns, pieces]
+
+
+def read_deleted(data: object) -> dict[str, int]:
+    if not isinstance(data, dict) or len(data) > MAX_FILES or not all(_is_number(at, MAX_NS) for at in data.values()):
+        raise BadSet("Deleted files are named with the time of which they were.")
+    return {clean_path(str(path)): at for path, at in data.items()}
+
+
+def _is_number(value: object, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
+@transaction.atomic
+def keep(attempt: Attempt, changed: dict[str, Entry], deleted: dict[str, int]) -> Kept:
+    """Changes the job's set by what one node changed since it last sent.
+
+    Nothing changes when pieces are missing, when the set has the same or newer, and when a later attempt runs already:
+    that one has begun from the set as it is. Raises TooMuch.
+    """
+    lifecycle.locked(attempt.job_id)
+    row = newest(attempt.job_id) or CheckpointSet(job_id=attempt.job_id, attempt=attempt)
+    before, files = row.version, dict(row.files)
+    _merge(files, changed, deleted)
+    if _is_outdated(attempt):
+        return Kept(before, before, outdated=True)
+    if files == row.files:
+        return Kept(before, before)
+    size = sum(entry[0] for entry in files.values())
+    if size > settings.MAX_CHECKPOINTS_MIB << 20 or len(files) > MAX_FILES:
+        raise _too_much()
+    missing = sorted(each for each in pieces_of(files) - pieces_of(row.files) if not has_piece(attempt.job_id, each))
+    if missing:
+        return Kept(before, before, tuple(missing))
+    unnamed = pieces_of(row.files) - pieces_of(files)
+    now = timezone.now()
+    row.files, row.size, row.attempt, row.version = files, size, attempt, before + 1
+    row.taken_at, row.stored_at = _taken_at(files, now), now
+    row.save()
+    transaction.on_commit(lambda: _drop(attempt.job_id, unnamed))
+    wake_job_viewers(attempt.job_id)
+    return Kept(before, row.version)
+
+
+def _merge(files: dict[str, Entry], changed: dict[str, Entry], deleted: dict[str, int]) -> None:
+    """A file that is gone on one node is gone when nobody has written it since."""
+    for path, modified_ns in deleted.items():
+        if path in files and files[path][1] == modified_ns:
+            del files[path]
+    for path, entry in changed.items():
+        if path not in files or files[path][1] <= entry[1]:
+            files[path] = entry
+    folders = {folder for path in changed for folder in _folders_of(path)}
+    for path in folders & files.keys():  # what was a file has become a folder
+        del files[path]
+    under = {folder for path in files for folder in _folders_of(path)}
+    for path in under & changed.keys() & files.keys():  # and the other way round
+        for other in [other for other in files if other.startswith(f"{path}/")]:
+            del files[other]
+
+
+def _folders_of(path: str) -> Iterator[str]:
+    parts = path.split("/")
+    for count in range(1, len(parts)):
+        yield "/".join(parts[:count])
+
+
+def _is_outdated(attempt: Attempt) -> bool:
+    later = Container.objects.filter(attempt__job=attempt.job_id, attempt__number__gt=attempt.number)
+    return later.filter(running_at__isnull=False).exists()
+
+
+def pieces_of(files: dict[str, Entry]) -> set[str]:
+    return {sha256 for entry in files.values() for sha256 in entry[2]}
+
+
+def _taken_at(files: dict[str, Entry], now: datetime) -> datetime:
+    if not files:
+        return now
+    newest_ns = max(entry[1] for entry in files.values())
+    return min(now, datetime.fromtimestamp(newest_ns / 1e9, UTC))
+
+
+@transaction.atomic
+def _drop(job_id: int, pieces: Iterable[str]) -> None:
+    """Removes those that the set does not name, by now."""
+    lifecycle.locked(job_id)
+    row = newest(job_id)
+    named = pieces_of(row.files) if row else set()
+    for sha256 in set(pieces) - named:
+        (folder_of(job_id) / sha256).unlink(missing_ok=True)
+
+
+def content(job_id: int, entry: Entry) -> Iterator[bytes]:
+    """A file's bytes, piece by piece; raises FileNotFoundError when a newer set has taken its place meanwhile."""
+    for sha256 in entry[2]:
+        with open_piece(job_id, sha256) as file:
+            while chunk := file.read(READ_BYTES):
+                yield chunk
+
+
+# --- time --------------------------------------------------------------------------------------------------------
+
+
+def forget() -> None:
+    """Sets of jobs that ended long ago, and what no set names. May be repeated."""
+    CheckpointSet.objects.filter(
+        job__state__in=FINISHED_STATES, job__finished_at__lt=timezone.now() - KEEP, stored_at__lt=timezone.now() - KEEP
+    ).delete()
+    top = Path(settings.HOME) / "checkpoints"
+    for folder in top.iterdir() if top.is_dir() else ():
+        if folder.name.isdecimal():
+            _tidy(folder)
+
+
+def _tidy(folder: Path) -> None:
+    row = newest(int(folder.name))
+    named = pieces_of(row.files) if row else set()
+    before, left = time.time() - LEFT_SECONDS, False
+    for path in folder.iterdir():
+        try:
+            if path.name not in named and path.lstat().st_mtime < before:
+                path.unlink()
+            else:
+                left = True
+        except FileNotFoundError:
+            continue
+    if not left:
+        try:
+            folder.rmdir()
+        except OSError:
+            pass  # a piece has just come in

@@ -1,0 +1,294 @@
+"""Checkpoints in the portal: what a node sends of its job's, and what another one gets."""
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.utils import timezone
+
+from portal.cluster.models import Gpu, Node
+from portal.control import tasks
+from portal.jobs import checkpoints, lifecycle
+from portal.jobs.models import Attempt, CheckpointSet, Container, Job, StopReason
+from tests.portal.agents_world import Agent
+from tests.portal.jobs_world import exit, make_job, make_project, make_user, place, run
+
+pytestmark = pytest.mark.django_db
+PIECE = checkpoints.PIECE_BYTES
+
+
+class Lab:
+    """A job that runs on one of two nodes."""
+
+    def __init__(self) -> None:
+        self.one, self.two = Agent("one"), Agent("two")
+        self.one.sync()
+        self.two.sync()
+        self.job: Job = make_job(make_project(make_user("alice")), launcher="command", resumable=True)
+        self.part = self.placed_on(self.one)
+
+    def placed_on(self, *agents: Agent) -> Container:
+        """The first host of a new attempt, on these nodes."""
+        gpus = [Gpu.objects.filter(node=agent.node).first() for agent in agents]
+        attempt = place(Job.objects.get(pk=self.job.pk), gpus)  # type: ignore[arg-type]
+        return attempt.containers.select_related("attempt").order_by("index")[0]
+
+    def stopped(self, *, collected: bool = True) -> None:
+        """The live attempt is preempted and gone."""
+        attempt = Attempt.objects.get(job=self.job, ended_at=None)
+        lifecycle.stop_attempt(attempt, StopReason.PREEMPTED)
+        for part in attempt.containers.all():
+            exit(part, None, "stopped")
+            if collected:
+                lifecycle.note_collected(part)
+
+
+@pytest.fixture
+def lab(settings: LazySettings, tmp_path: Path) -> Lab:
+    settings.HOME = tmp_path  # jobs of other tests have the same numbers
+    return Lab()
+
+
+def entry(content: bytes, at: int = 1) -> list[Any]:
+    """As an agent tells of a file that was modified ``at`` so many seconds."""
+    parts = [content[start : start + PIECE] for start in range(0, len(content), PIECE)]
+    return [len(content), at * 10**9, [hashlib.sha256(part).hexdigest() for part in parts]]
+
+
+def ask(agent: Agent, part: Container, sha256: str = "") -> Any:
+    path = f"/agent/v1/containers/{part.name}/checkpoints"
+    return agent.http.get(f"{path}/{sha256}" if sha256 else path, headers=agent.headers)
+
+
+def tell(agent: Agent, part: Container, changed: object, deleted: object = None) -> Any:
+    return agent.post(f"containers/{part.name}/checkpoints", {"changed": changed, "deleted": deleted or {}})
+
+
+def put(agent: Agent, part: Container, content: bytes, sha256: str = "") -> Any:
+    return agent.http.put(
+        f"/agent/v1/containers/{part.name}/checkpoints/{sha256 or hashlib.sha256(content).hexdigest()}",
+        content,
+        content_type="application/octet-stream",
+        headers=agent.headers,
+    )
+
+
+def keep(agent: Agent, part: Container, files: Mapping[str, bytes], at: int = 1) -> int:
+    """Sends them as an agent does; the version they are part of then."""
+    told = {path: entry(content, at) for path, content in files.items()}
+    first = tell(agent, part, told)
+    assert first.status_code == 200, first.content
+    missing = first.json()["missing"]
+    for content in files.values():
+        for start in range(0, len(content), PIECE):
+            piece = content[start : start + PIECE]
+            if hashlib.sha256(piece).hexdigest() in missing:
+                assert put(agent, part, piece).status_code == 201
+    answer = tell(agent, part, told).json()
+    assert answer["missing"] == []
+    return int(answer["version"])
+
+
+def test_a_set_is_kept_whole_and_read_on_another_node(lab: Lab) -> None:
+    large = os.urandom(PIECE + 5)
+    assert ask(lab.one, lab.part).json() == {"version": 0, "files": {}, "through_portal": True}
+    told = {"model.pt": entry(large), "deep/meta.json": entry(b"{}"), "empty": entry(b"")}
+    first = tell(lab.one, lab.part, told).json()
+    assert (first["version"], len(first["missing"])) == (0, 3)
+    assert not CheckpointSet.objects.exists(), "nothing is kept before all of it is here"
+    assert keep(lab.one, lab.part, {"model.pt": large, "deep/meta.json": b"{}", "empty": b""}) == 1
+    lab.stopped()
+    part = lab.placed_on(lab.two)
+    found = ask(lab.two, part).json()
+    assert found == {"version": 1, "files": told, "through_portal": True}
+    pieces = [b"".join(ask(lab.two, part, sha256).streaming_content) for sha256 in found["files"]["model.pt"][2]]
+    assert b"".join(pieces) == large
+    row = CheckpointSet.objects.get()
+    assert row.size == len(large) + 2 and b"".join(checkpoints.content(lab.job.pk, row.files["model.pt"])) == large
+
+
+def test_only_pieces_that_are_not_there_travel_and_old_ones_go(
+    lab: Lab, django_capture_on_commit_callbacks: Any
+) -> None:
+    keep(lab.one, lab.part, {"a": b"a", "b": b"b"})
+    told = {"a": entry(b"a2", 2)}
+    assert tell(lab.one, lab.part, told).json()["missing"] == [hashlib.sha256(b"a2").hexdigest()]
+    with django_capture_on_commit_callbacks(execute=True):
+        assert keep(lab.one, lab.part, {"a": b"a2"}, 2) == 2
+    kept = {path.name for path in checkpoints.folder_of(lab.job.pk).iterdir()}
+    assert kept == {hashlib.sha256(content).hexdigest() for content in (b"a2", b"b")}
+    again = tell(lab.one, lab.part, told).json()
+    assert (again["before"], again["version"]) == (2, 2), "the same once more changes nothing"
+
+
+def test_what_was_deleted_goes_unless_somebody_wrote_it_again(lab: Lab) -> None:
+    keep(lab.one, lab.part, {"old": b"1", "new": b"2", "other": b"3"})
+    keep(lab.one, lab.part, {"other": b"4"}, 5)
+    tell(lab.one, lab.part, {}, {"old": 10**9, "other": 10**9, "never": 10**9})
+    assert set(CheckpointSet.objects.get().files) == {"new", "other"}
+
+
+def test_of_two_nodes_of_an_attempt_the_one_that_wrote_last_counts(lab: Lab) -> None:
+    lab.stopped()
+    first = lab.placed_on(lab.one, lab.two)
+    second = first.attempt.containers.get(node=lab.two.node)
+    keep(lab.one, first, {"shared": b"new", "one": b"1"}, 9)
+    keep(lab.two, second, {"shared": b"old", "two": b"2"}, 3)
+    files = CheckpointSet.objects.get().files
+    assert set(files) == {"shared", "one", "two"} and files["shared"] == entry(b"new", 9)
+
+
+@pytest.mark.parametrize(("before", "after"), [("a", "a/b"), ("a/b", "a")])
+def test_a_file_in_the_place_of_a_folder_replaces_it(lab: Lab, before: str, after: str) -> None:
+    keep(lab.one, lab.part, {before: b"1", "c": b"c"})
+    keep(lab.one, lab.part, {after: b"2"}, 2)
+    assert set(CheckpointSet.objects.get().files) == {after, "c"}
+
+
+def test_a_later_attempt_that_runs_is_not_disturbed_by_an_earlier_one(lab: Lab) -> None:
+    keep(lab.one, lab.part, {"a": b"1"})
+    lab.stopped(collected=False)
+    part = lab.placed_on(lab.two)
+    assert keep(lab.one, lab.part, {"a": b"2"}, 2) == 2, "what it sends before the other begins is taken"
+    run(part)
+    assert tell(lab.one, lab.part, {"a": entry(b"3", 3)}).json()["version"] == 2
+    assert CheckpointSet.objects.get().files["a"] == entry(b"2", 2)
+
+
+def test_a_start_elsewhere_waits_for_what_is_still_coming(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(lab.part)
+    lab.stopped(collected=False)
+    part = lab.placed_on(lab.two)
+    waits = ask(lab.two, part)
+    assert waits.status_code == 425 and "from one" in waits.json()["error"]["message"]
+    old = Container.objects.get(pk=lab.part.pk)
+    Node.objects.filter(pk=lab.one.node.pk).update(last_seen_at=timezone.now() - timedelta(minutes=1))
+    assert ask(lab.two, part).status_code == 200, "not for a node that is away"
+    lab.one.sync()
+    assert ask(lab.two, part).status_code == 425
+    with monkeypatch.context() as later:
+        later.setattr(checkpoints, "WAIT", timedelta())
+        assert ask(lab.two, part).status_code == 200, "not for ever"
+    lifecycle.note_collected(old)
+    assert ask(lab.two, part).status_code == 200
+
+
+def test_a_start_on_the_same_node_waits_for_nothing(lab: Lab) -> None:
+    run(lab.part)
+    lab.stopped(collected=False)
+    assert ask(lab.one, lab.placed_on(lab.one)).status_code == 200
+
+
+def test_nodes_that_share_a_folder_need_no_portal(lab: Lab) -> None:
+    for agent, token in ((lab.one, "x"), (lab.two, "y")):
+        agent.report["facts"] = {"shared": token}
+        agent.sync()
+    assert ask(lab.one, lab.part).json()["through_portal"]
+    lab.two.report["facts"] = {"shared": "x"}
+    lab.two.sync()
+    assert not ask(lab.one, lab.part).json()["through_portal"]
+    assert not tell(lab.one, lab.part, {}).json()["through_portal"]
+    run(lab.part)
+    lab.stopped(collected=False)
+    assert ask(lab.two, lab.placed_on(lab.two)).status_code == 200, "there is nothing to wait for"
+
+
+def test_another_node_reaches_nothing(lab: Lab) -> None:
+    keep(lab.one, lab.part, {"a": b"1"})
+    sha256 = hashlib.sha256(b"1").hexdigest()
+    assert ask(lab.two, lab.part).status_code == ask(lab.two, lab.part, sha256).status_code == 404
+    assert tell(lab.two, lab.part, {"a": entry(b"", 2)}).status_code == put(lab.two, lab.part, b"x").status_code == 404
+
+
+def test_a_node_reaches_nothing_once_its_part_is_over(lab: Lab) -> None:
+    keep(lab.one, lab.part, {"a": b"1"})
+    sha256 = hashlib.sha256(b"1").hexdigest()
+    lab.stopped(collected=False)
+    assert ask(lab.one, lab.part).status_code == ask(lab.one, lab.part, sha256).status_code == 404
+    assert put(lab.one, lab.part, b"last words").status_code == 201
+    lifecycle.note_collected(Container.objects.get(pk=lab.part.pk))
+    assert tell(lab.one, lab.part, {}).status_code == put(lab.one, lab.part, b"x").status_code == 404
+
+
+@pytest.mark.parametrize("sha256", ["d" * 64, "x", "..", "A" * 64])
+def test_a_piece_that_is_not_there_is_not_found(lab: Lab, sha256: str) -> None:
+    keep(lab.one, lab.part, {"a": b"1"})
+    assert ask(lab.one, lab.part, sha256).status_code == 404
+
+
+def test_a_piece_must_be_what_its_name_says(lab: Lab) -> None:
+    assert put(lab.one, lab.part, b"x", "d" * 64).status_code == 400
+    assert put(lab.one, lab.part, b"x", "short").status_code == 400
+    assert put(lab.one, lab.part, b"x" * (PIECE + 1)).status_code == 413
+    assert not list(checkpoints.folder_of(lab.job.pk).iterdir())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        [],
+        {"../a": entry(b"x")},
+        {"/a": entry(b"x")},
+        {"a//b": entry(b"x")},
+        {"a\nb": entry(b"x")},
+        {"a": entry(b"x")[:2]},
+        {"a": [1, 1, []]},
+        {"a": [-1, 1, []]},
+        {"a": [1, 1, ["x"]]},
+        {"a": [True, 1, ["d" * 64]]},
+        {"a": [1, 1 << 62 | 1, ["d" * 64]]},
+        {"a": None},
+    ],
+)
+def test_a_description_that_makes_no_sense_is_refused(lab: Lab, changed: object) -> None:
+    assert tell(lab.one, lab.part, changed).status_code == 400
+    assert not CheckpointSet.objects.exists()
+
+
+@pytest.mark.parametrize("deleted", [["a"], {"a": "x"}, {"..": 1}])
+def test_a_wrong_list_of_deleted_files_is_refused(lab: Lab, deleted: object) -> None:
+    assert tell(lab.one, lab.part, {}, deleted).status_code == 400
+
+
+def test_more_than_the_portal_keeps_is_refused_with_a_sentence(lab: Lab, settings: LazySettings) -> None:
+    settings.MAX_CHECKPOINTS_MIB = 1
+    keep(lab.one, lab.part, {"a": b"1"})
+    refused = tell(lab.one, lab.part, {"b": entry(b"x" * (1 << 20))})
+    assert refused.status_code == 413 and "they stay on their node" in refused.json()["error"]["message"]
+    assert set(CheckpointSet.objects.get().files) == {"a"}
+    settings.CHECKPOINTS_LEAVE_FREE_MIB = 1 << 40
+    assert "too full" in put(lab.one, lab.part, b"y").json()["error"]["message"]
+
+
+def test_pieces_that_never_became_a_set_do_not_pile_up(lab: Lab, settings: LazySettings) -> None:
+    settings.MAX_CHECKPOINTS_MIB = 1
+    answers = [put(lab.one, lab.part, bytes([number]) * (1 << 20)).status_code for number in range(3)]
+    assert answers == [201, 201, 201]
+    assert put(lab.one, lab.part, b"x").status_code == 413
+
+
+def test_they_are_deleted_a_month_after_the_end(lab: Lab) -> None:
+    keep(lab.one, lab.part, {"a": b"1"})
+    put(lab.one, lab.part, b"never named")
+    tasks.tidy()
+    folder = checkpoints.folder_of(lab.job.pk)
+    assert len(list(folder.iterdir())) == 2
+    long_ago = time.time() - 2 * checkpoints.LEFT_SECONDS
+    for path in folder.iterdir():
+        os.utime(path, (long_ago, long_ago))
+    tasks.tidy()
+    assert [path.name for path in folder.iterdir()] == [hashlib.sha256(b"1").hexdigest()]
+    exit(Container.objects.get(pk=lab.part.pk))
+    before = timezone.now() - checkpoints.KEEP - timedelta(days=1)
+    CheckpointSet.objects.update(stored_at=before)
+    tasks.tidy()
+    assert CheckpointSet.objects.exists(), "its job has only just ended"
+    CheckpointSet.objects.all().delete()  # a finished job's row cannot be made older
+    tasks.tidy()
+    assert not folder.exists()
