@@ -11,7 +11,7 @@ what is there decides what to do. Several loops, each with one duty, so that no 
     facts        GPUs, problems, the machine's facts
     tend         disk limits of running containers
     tidy         what long gone jobs left, every hour
-    outputs      files of running containers, every 30 s
+    outputs, checkpoints   files of running containers, every 30 s and 15 s
     logs, environments, rings   LogShipper, EnvironmentKeeper, RingReports
 
 A container is never touched for the portal's absence: it runs on, its files are the buffer, and its own fence ends it
@@ -27,8 +27,10 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from runners import shared
 from runners.agent_settings import Identity, Settings, SetupError, identify, lock_home, make_runtime
 from runners.codestore import CodeStore
 from runners.diskwatch import over_limit, tidy
@@ -61,6 +63,8 @@ NETWORKS_SECONDS = 2.0
 FACTS_SECONDS = 5.0
 TEND_SECONDS = 10.0
 OUTPUTS_SECONDS = 30.0
+CHECKPOINTS_SECONDS = 15.0
+"""A power failure costs at most this, what a checkpoint needs to settle, and the time to send it."""
 TIDY_SECONDS = 3600.0
 RECONCILE_SECONDS = 1.0
 PROMPT_SECONDS = 4.0
@@ -145,7 +149,8 @@ class Agent:
                 Loop("wait", 0.0, self._wait),
                 Loop("reconcile", RECONCILE_SECONDS, self._reconcile),
                 Loop("tend", TEND_SECONDS, self._tend),
-                Loop("outputs", OUTPUTS_SECONDS, self._send_outputs),
+                Loop("outputs", OUTPUTS_SECONDS, partial(self.hands.send_outputs, self._running)),
+                Loop("checkpoints", CHECKPOINTS_SECONDS, partial(self.hands.send_checkpoints, self._running)),
                 Loop("rings", RINGS_SECONDS, RingReports(files, portal, self._specs).turn),
                 Loop("tidy", TIDY_SECONDS, self._tidy),
             )
@@ -217,7 +222,7 @@ class Agent:
     def _detail(self, wish: Desired, note: Note | None, state: str) -> str:
         name = wish.spec.name
         if note is not None and note.exit is not None:
-            complaints = (note.exit.detail, self.shipper.refusal(name), self.hands.complaint(wish.spec.attempt))
+            complaints = (note.exit.detail, self.shipper.refusal(name), self.hands.complaint(wish.spec))
             return " ".join(part for part in complaints if part)[:2000]
         if state == "RUNNING":
             phase = read_json_beneath(self.files.scribe(name), "status.json").get("phase")
@@ -242,7 +247,7 @@ class Agent:
             self._said = ""
             logger.info("The portal is back.")
             self.shipper.hurry()
-            self._ring("outputs")
+            self._ring("outputs", "checkpoints")
         self._backoff.worked()
         self._sync_not_before = sent_at + SYNC_GAP_SECONDS
         self.machine.heard(reply, sent_at)
@@ -340,9 +345,7 @@ class Agent:
 
     def _join_networks(self) -> float | None:
         """Nothing is touched without the portal's word."""
-        with self._lock:
-            desired = self._desired
-        if desired is not None:
+        if (desired := self._desired) is not None:
             self.networks.join(desired)
         return None
 
@@ -360,16 +363,6 @@ class Agent:
                     self.hands.halt(wish, "disk", sentence)
                     self._ring("reconcile")
         return max(TEND_SECONDS, 10 * (time.monotonic() - began))
-
-    def _send_outputs(self) -> float | None:
-        for wish in self._running():
-            if self._stopping:
-                break
-            try:
-                self.hands.sender(wish.spec.attempt).send(wish.spec.name, ended=False)
-            except PortalError:
-                break  # they are still there the next time
-        return None
 
     def _tidy(self) -> float | None:
         if not self._full_pass:
@@ -458,8 +451,7 @@ class Agent:
         """From now on what is reported is complete: what was expected is adopted, what was not is gone."""
         if self._full_pass or look.began < self._replied_at or self._replied_at < 0:
             return
-        strangers = [name for name in look.containers if name not in desired]
-        if strangers:
+        if any(name not in desired for name in look.containers):
             return
         self._full_pass = True
         for folder in self.files.containers.iterdir():
@@ -472,13 +464,14 @@ class Agent:
 def run(settings: Settings) -> int:
     """The agent's whole life. Raises SetupError when it cannot begin."""
     stop = StopSignal(signal.SIGTERM, signal.SIGINT)
-    files = NodeFiles(settings.home, settings.datasets)
+    files = NodeFiles(settings.home, settings.datasets, settings.shared)
     lock = lock_home(files)
     try:
+        shared.begin(files)
         identity: Identity = identify(settings, files, stop)
         runtime, environments = make_runtime(identity, files, settings.ring_address)
         portal = settings.client(settings.url or identity.url, identity.token)
-        machine = Machine(files.home, runtime, portal.url, settings.ring_address)
+        machine = Machine(files.home, runtime, portal.url, settings.ring_address, files)
         agent = Agent(files, portal, runtime, environments, machine)
         try:
             agent.start()

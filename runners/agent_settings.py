@@ -48,6 +48,8 @@ class Settings:
     allow_http: bool = False
     use_proxy: bool = False
     datasets: Path | None = None
+    shared: Path | None = None
+    """Where checkpoints are kept instead of beneath ``home``: a folder that other nodes have, too."""
     stop_jobs_on_exit: bool = False
     ring_address: str = ""
     """Under which other nodes reach this one; empty: that of the interface to the portal."""
@@ -62,6 +64,7 @@ class Settings:
 
         home = choose(given.home, "AGENT_HOME") or str(Path(env.get("SCHEDULEARN_HOME") or "var") / "agent")
         ca_file, datasets = choose(given.ca_file, "SCHEDULEARN_CA"), choose(None, "SCHEDULEARN_DATASETS")
+        shared = choose(None, "SCHEDULEARN_SHARED")
         runtime, ring_address = choose(given.runtime, "RUNTIME", "auto"), choose(None, "AGENT_RING_ADDRESS")
         if runtime not in RUNTIMES:
             raise SetupError(f"RUNTIME must be one of {', '.join(RUNTIMES)}, not {runtime!r}.")
@@ -69,6 +72,8 @@ class Settings:
             raise SetupError(f"SCHEDULEARN_CA names {ca_file}, which is no file.")
         if datasets and not Path(datasets).is_dir():
             raise SetupError(f"SCHEDULEARN_DATASETS names {datasets}, which is no folder.")
+        if shared and not Path(shared).is_dir():
+            raise SetupError(f"SCHEDULEARN_SHARED names {shared}, which is no folder. Is it mounted?")
         pin = env.get("SCHEDULEARN_PIN", "")
         if pin and not re.fullmatch("[0-9a-fA-F]{64}", pin):
             raise SetupError("SCHEDULEARN_PIN must be the 64 hexadecimal digits of a certificate's SHA-256.")
@@ -87,6 +92,7 @@ class Settings:
             allow_http=truth(env, "SCHEDULEARN_ALLOW_HTTP"),
             use_proxy=truth(env, "SCHEDULEARN_USE_PROXY"),
             datasets=Path(datasets).resolve() if datasets else None,
+            shared=Path(shared).resolve() if shared else None,
             stop_jobs_on_exit=given.stop_jobs_on_exit,
             ring_address=ring_address,
         )

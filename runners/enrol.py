@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 def enrol(settings: Settings) -> int:
     """0 when this machine is a node now. Raises SetupError."""
     stop = StopSignal(signal.SIGTERM, signal.SIGINT)
-    files = NodeFiles(settings.home, settings.datasets)
+    files = NodeFiles(settings.home, settings.datasets, settings.shared)
     lock = lock_home(files)
     try:
         stored = Identity.read(files.identity)

@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from runners import exits
+from runners import exits, shared
+from runners.checkpoints import CheckpointPortal, JobCheckpoints
 from runners.codestore import CodeStore, unpack
 from runners.ledger import Ledger, delete_tree
 from runners.log_shipper import LogShipper
 from runners.nodefiles import NodeFiles, read_json_beneath, write_atomic, write_json
 from runners.outputs import OutputPortal, OutputSender
-from runners.portal_client import PortalAwayError, PortalRefusedError
+from runners.portal_client import PortalAwayError, PortalError, PortalRefusedError
 from runners.reconcile import (
     Action,
     Collect,
@@ -56,6 +57,10 @@ class Readiness(Protocol):
         ...
 
 
+class FilesPortal(OutputPortal, CheckpointPortal, Protocol):
+    """Where files of jobs go."""
+
+
 class Hands:
     def __init__(
         self,
@@ -64,7 +69,7 @@ class Hands:
         ledger: Ledger,
         code: CodeStore,
         shipper: LogShipper,
-        portal: OutputPortal,
+        portal: FilesPortal,
         environments: Readiness,
         may_start: Callable[[str], bool],
         in_use: Callable[[tuple[str, ...]], str] = lambda gpus: "",
@@ -83,6 +88,7 @@ class Hands:
         """What each container does now, in words."""
         self._portal = portal
         self._senders: dict[int, OutputSender] = {}
+        self._checkpoints: dict[int, JobCheckpoints] = {}
         self._senders_lock = threading.Lock()
 
     def do(self, action: Action, wish: Desired | None, seen: Observed | None) -> None:
@@ -117,6 +123,27 @@ class Hands:
                 folder = self.files.attempt(attempt)
                 self._senders[attempt] = OutputSender(self.files.outputs(attempt), folder / "sent.json", self._portal)
             return self._senders[attempt]
+
+    def checkpoints(self, job: int) -> JobCheckpoints:
+        with self._senders_lock:
+            if job not in self._checkpoints:
+                self._checkpoints[job] = JobCheckpoints(self.files.job(job), self._portal)
+            return self._checkpoints[job]
+
+    def send_outputs(self, running: Callable[[], list[Desired]]) -> float | None:
+        """A loop's turn: as far as the portal takes them now; the rest is still there the next time."""
+        with contextlib.suppress(PortalError):
+            for wish in running():
+                self.sender(wish.spec.attempt).send(wish.spec.name, ended=False)
+        return None
+
+    def send_checkpoints(self, running: Callable[[], list[Desired]]) -> float | None:
+        """A loop's turn, like that for outputs."""
+        hosts = {wish.spec.job: wish.spec.name for wish in running() if wish.spec.role == "host"}
+        with contextlib.suppress(PortalError):
+            for job, name in hosts.items():
+                self.checkpoints(job).send(name, ended=False)
+        return None
 
     def halt(self, wish: Desired, reason: str, detail: str) -> None:
         """The agent's own wish to end it; the portal's word goes before."""
@@ -173,9 +200,16 @@ class Hands:
         self.ledger.begin(spec.name, Note(spec.job, spec.attempt, spec.number))
         self._says(spec, "waiting for its environment")
         self.environments.require(spec.environment)
+        if not shared.is_there(self.files):
+            raise NotYet("waiting for the folder that the nodes share")
         folders = self.files.make_container(spec)
         write_json(folders.control / "job.json", spec.to_json())
         self._write_told(spec, wish.told)
+        if spec.role == "host":
+            self._says(spec, "fetching its checkpoints")
+            self.checkpoints(spec.job).fetch(
+                spec.name, lambda user: self._lives(user, spec), lambda words: self._says(spec, words)
+            )
         self._says(spec, "fetching the code")
         tar = self.code.fetch(spec.code_sha256)
         if any(folders.workspace.iterdir()):  # an earlier agent was killed here
@@ -186,6 +220,13 @@ class Hands:
         self._says(spec, "creating the container")
         self.runtime.create(spec, folders)
         self.ledger.change(spec.name, created=True)
+
+    def _lives(self, user: str, spec: RunSpec) -> bool:
+        """Whether a container of the job may use its checkpoints. On another node that shares them, of this attempt."""
+        note = self.ledger.get(user)
+        if note is None:
+            return self.files.shared is not None and user.rpartition("-")[0] == spec.name.rpartition("-")[0]
+        return note.exit is None
 
     def _start(self, spec: RunSpec) -> None:
         self._says(spec, "starting")
@@ -231,6 +272,11 @@ class Hands:
 
     def _collect(self, spec: RunSpec) -> None:
         note = self.ledger.get(spec.name)
+        if note is not None and note.started and spec.role == "host":
+            # First: where the job goes on, it waits for them.
+            checkpoints = self.checkpoints(spec.job)
+            in_use = any(self._lives(user, spec) for user in checkpoints.users() if user != spec.name)
+            checkpoints.send(spec.name, ended=not in_use)
         if note is not None and note.started:
             self.shipper.follow(
                 spec.name, self.files.scribe(spec.name), spec.slots, known_to_portal=True
@@ -248,14 +294,17 @@ class Hands:
         if note is not None and not self.files.attempt(note.attempt).exists():
             with self._senders_lock:
                 self._senders.pop(note.attempt, None)
+                self._checkpoints.pop(note.job, None)
 
     def _says(self, spec: RunSpec, words: str) -> None:
         self.details[spec.name] = words
 
-    def complaint(self, attempt: int) -> str:
+    def complaint(self, spec: RunSpec) -> str:
+        """What was not kept, for the job's page."""
         with self._senders_lock:
-            sender = self._senders.get(attempt)
-        return sender.complaint() if sender else ""
+            sender, checkpoints = self._senders.get(spec.attempt), self._checkpoints.get(spec.job)
+        said = (sender.complaint() if sender else "", checkpoints.complaint if checkpoints else "")
+        return " ".join(part for part in said if part)
 
 
 def renew_lease(files: NodeFiles, name: str) -> None:

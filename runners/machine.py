@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runners import gpus, host_checks
+from runners import gpus, host_checks, shared
 from runners.agent_settings import Found, machine_facts
 from runners.gpu_watch import Watch
 from runners.gpus import Gpu
 from runners.host_facts import installed, nvidia_facts, where
+from runners.nodefiles import NodeFiles
 from runners.runtime import ContainerRuntime, Problem, RunError
 
 CLOCK_STEP_SECONDS = 0.5
@@ -20,8 +21,16 @@ CLOCK_STEP_SECONDS = 0.5
 class Machine:
     """This machine as its agent reports it. ``home`` is where the agent keeps its files."""
 
-    def __init__(self, home: Path, runtime: ContainerRuntime, url: str = "", ring_address: str = "") -> None:
+    def __init__(
+        self,
+        home: Path,
+        runtime: ContainerRuntime,
+        url: str = "",
+        ring_address: str = "",
+        files: NodeFiles | None = None,
+    ) -> None:
         self.home = home
+        self.files = files or NodeFiles(home)
         self.runtime = runtime
         self.url = url
         self.ring_address = ring_address
@@ -58,6 +67,7 @@ class Machine:
         """The engine is asked last: it may not answer for a while."""
         self.count_gpus()
         facts = {**machine_facts(self.home), **installed(), **where(self.url, self.ring_address), **nvidia_facts()}
+        facts |= shared.facts(self.files)
         with self._lock:
             self._facts = {**self._facts, **facts}
         problems = (*self.runtime.check(), *self._unfit(facts))

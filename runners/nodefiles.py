@@ -39,6 +39,8 @@ class NodeFiles:
     home: Path
     datasets: Path | None = None
     """Shown read-only to every container as /data."""
+    shared: Path | None = None
+    """A folder that other nodes have too: checkpoints are kept there instead of beneath ``home``."""
 
     @property
     def identity(self) -> Path:
@@ -58,7 +60,7 @@ class NodeFiles:
 
     @property
     def jobs(self) -> Path:
-        return self.home / "jobs"
+        return (self.shared or self.home) / "jobs"
 
     def container(self, name: str) -> Path:
         return self.containers / safe_name(name)
@@ -82,8 +84,11 @@ class NodeFiles:
     def outputs(self, attempt: int) -> Path:
         return self.attempt(attempt) / "outputs"
 
+    def job(self, job: int) -> Path:
+        return self.jobs / str(int(job))
+
     def checkpoints(self, job: int) -> Path:
-        return self.jobs / str(int(job)) / "checkpoints"
+        return self.job(job) / "checkpoints"
 
     def folders(self, spec: RunSpec) -> Folders:
         return Folders(

@@ -31,6 +31,7 @@ UPLOAD_SECONDS = 60.0
 """Between two pieces of an output file, not for all of it."""
 PIECE = 256 * 1024
 
+UPLOAD = httpx.Timeout(UPLOAD_SECONDS, connect=CONNECT_SECONDS)
 
 class PortalError(Exception):
     """See the module's tree. The message is a sentence."""
@@ -206,7 +207,7 @@ class PortalClient:
             url,
             content=_pieces(file, size),
             headers={"Content-Length": str(size), "Content-Type": "application/octet-stream"},
-            timeout=httpx.Timeout(UPLOAD_SECONDS, connect=CONNECT_SECONDS),
+            timeout=UPLOAD,
         )
         if response.status_code not in (200, 201, 204):
             raise refusal(response)
@@ -216,6 +217,27 @@ class PortalClient:
 
     def _json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         response = self._send(method, path, **options)
+    def checkpoints(self, container: str) -> dict[str, Any]:
+        """The set from which it goes on (runners/checkpoints.py). PortalAwayError while another node has yet to send."""
+        return self._json("GET", _checkpoints(container), timeout=UPLOAD)
+
+    def change_checkpoints(self, container: str, changed: dict[str, Any], deleted: dict[str, int]) -> dict[str, Any]:
+        body = {"changed": changed, "deleted": deleted}
+        return self._json("POST", _checkpoints(container), json=body, timeout=UPLOAD)
+
+    def put_checkpoint(self, container: str, sha256: str, content: bytes) -> None:
+        headers = {"Content-Type": "application/octet-stream"}
+        response = self._send("PUT", _checkpoints(container, sha256), content=content, headers=headers, timeout=UPLOAD)
+        if not response.is_success:
+            raise refusal(response)
+
+    def fetch_checkpoint(self, container: str, sha256: str) -> bytes:
+        headers = {"Accept-Encoding": "identity"}
+        response = self._send("GET", _checkpoints(container, sha256), headers=headers, timeout=UPLOAD)
+        if not response.is_success:
+            raise refusal(response)
+        return response.content
+
         if not response.is_success:
             raise refusal(response)
         try:
@@ -235,6 +257,11 @@ class PortalClient:
 
 def trust(ca_file: Path | None, pin: str) -> ssl.SSLContext:
     """Whom to believe to be the portal: the machine's authorities, one authority, or one certificate alone.
+def _checkpoints(container: str, sha256: str = "") -> str:
+    path = f"/agent/v1/containers/{quote(container, safe='')}/checkpoints"
+    return f"{path}/{quote(sha256, safe='')}" if sha256 else path
+
+
 
     A pinned certificate may carry any name: it is the very one whose fingerprint an admin pasted. Raises ValueError.
     """

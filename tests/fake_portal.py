@@ -5,6 +5,7 @@ connection unanswered, ``slow_seconds`` delays, ``fail_next`` answers some reque
 work and loses the answer (the client must repeat), ``faults`` decides for each request.
 """
 
+import hashlib
 import json
 import re
 import ssl
@@ -39,6 +40,12 @@ class FakePortal:
         self.code: dict[str, bytes] = {}
         self.logs: dict[tuple[str, str], Stream] = {}
         self.outputs: dict[tuple[str, str], bytes] = {}
+        self.checkpoints: dict[str, Any] = {}
+        """The set: path -> [size, modified, pieces]; of all jobs, since a test has one."""
+        self.checkpoint_version = 0
+        self.pieces: dict[str, bytes] = {}
+        self.waiting_for = ""
+        """A node that has yet to send its checkpoints."""
         self.reports: list[dict[str, Any]] = []
         self.requests: Counter[str] = Counter()
         self.posts: list[tuple[float, str, str, int]] = []
@@ -171,6 +178,30 @@ class FakePortal:
             self.outputs[container, path] = body
         return 201, {}
 
+    def newest(self) -> tuple[int, dict[str, Any]]:
+        if self.waiting_for:
+            words = f"waiting for its checkpoints from {self.waiting_for}"
+            return 425, {"error": {"code": "coming", "message": words}}
+        return 200, {"version": self.checkpoint_version, "files": self.checkpoints, "through_portal": True}
+
+    def change(self, changed: dict[str, Any], deleted: dict[str, int]) -> tuple[int, dict[str, Any]]:
+        with self.lock:
+            before = self.checkpoint_version
+            missing = sorted({sha for entry in changed.values() for sha in entry[2]} - set(self.pieces))
+            files = {path: entry for path, entry in self.checkpoints.items() if path not in deleted} | changed
+            if not missing and files != self.checkpoints:
+                self.checkpoints, self.checkpoint_version = files, before + 1
+            answer = {"before": before, "version": self.checkpoint_version, "missing": missing}
+            return 200, {**answer, "outdated": False, "through_portal": True}
+
+    def piece(self, sha256: str, body: bytes) -> tuple[int, Any]:
+        """Takes one when there is a body, gives it otherwise."""
+        if body:
+            assert hashlib.sha256(body).hexdigest() == sha256
+            self.pieces[sha256] = body
+            return 201, {}
+        return 200, self.pieces[sha256]
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -256,6 +287,11 @@ class _Handler(BaseHTTPRequestHandler):
             return portal.append(found[1], found[2], query, self.headers.get("Marks", ""), body)
         if found := re.fullmatch(r"/agent/v1/containers/([^/]+)/outputs/(.+)", path, re.DOTALL):
             return portal.put(found[1], found[2], body)
+        if re.fullmatch(r"/agent/v1/containers/[^/]+/checkpoints", path):
+            told = json.loads(body) if body else None
+            return portal.change(told["changed"], told["deleted"]) if told else portal.newest()
+        if found := re.fullmatch(r"/agent/v1/containers/[^/]+/checkpoints/(\w+)", path):
+            return portal.piece(found[1], body)
         return 404, {"error": {"code": "not_found", "message": "There is nothing here."}}
 
     def reply(self, status: int, answer: dict[str, Any]) -> None:
