@@ -25,13 +25,16 @@ CONNECT_SECONDS = 5.0
 SYNC_CONNECT_SECONDS = 2.5
 """A report renews leases: rather a new try than a long wait for one that began while the network was cut."""
 ANSWER_SECONDS = 10.0
+KEEP_SECONDS = 8.0
+"""An idle connection outlives the pause between two reports, but not the wait for an answer: a network that was cut has
+spoilt them all, and the try after one that got no answer makes a new one."""
 WAIT_SECONDS = 40.0
 """The portal answers a long poll after 25 s; what is slower than this is cut off."""
 UPLOAD_SECONDS = 60.0
 """Between two pieces of an output file, not for all of it."""
+UPLOAD = httpx.Timeout(UPLOAD_SECONDS, connect=CONNECT_SECONDS)
 PIECE = 256 * 1024
 
-UPLOAD = httpx.Timeout(UPLOAD_SECONDS, connect=CONNECT_SECONDS)
 
 class PortalError(Exception):
     """See the module's tree. The message is a sentence."""
@@ -215,8 +218,6 @@ class PortalClient:
     def tell_rings(self, container: str, rings: list[Any]) -> None:
         self._json("POST", f"/agent/v1/containers/{quote(container, safe='')}/rings", json={"rings": rings})
 
-    def _json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        response = self._send(method, path, **options)
     def checkpoints(self, container: str) -> dict[str, Any]:
         """The set from which it goes on (runners/checkpoints.py). PortalAwayError while another node has yet to send."""
         return self._json("GET", _checkpoints(container), timeout=UPLOAD)
@@ -238,6 +239,8 @@ class PortalClient:
             raise refusal(response)
         return response.content
 
+    def _json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        response = self._send(method, path, **options)
         if not response.is_success:
             raise refusal(response)
         try:
@@ -255,13 +258,13 @@ class PortalClient:
             raise away(error) from error
 
 
-def trust(ca_file: Path | None, pin: str) -> ssl.SSLContext:
-    """Whom to believe to be the portal: the machine's authorities, one authority, or one certificate alone.
 def _checkpoints(container: str, sha256: str = "") -> str:
     path = f"/agent/v1/containers/{quote(container, safe='')}/checkpoints"
     return f"{path}/{quote(sha256, safe='')}" if sha256 else path
 
 
+def trust(ca_file: Path | None, pin: str) -> ssl.SSLContext:
+    """Whom to believe to be the portal: the machine's authorities, one authority, or one certificate alone.
 
     A pinned certificate may carry any name: it is the very one whose fingerprint an admin pasted. Raises ValueError.
     """
