@@ -151,6 +151,13 @@ PATTERNS = (
         "The job tried to reach the Internet",
         "Jobs have no way out. Upload the data with the code, or ask an admin to put it under /data.",
     ),
+    _pattern(
+        "rank_hangs",
+        r"^.*is stalled for longer than (\d+) seconds.*$",
+        "A rank let the others wait for more than {1} s",
+        "All ranks must take the same steps. If one really takes longer alone, give the job the variable "
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS with more seconds (0: the others wait for ever).",
+    ),
     # Last: whoever was left behind reports a broken ring.
     _pattern(
         "ring",

@@ -19,7 +19,7 @@ from runners.launch.fence import Fence
 from runners.launch.files import Control, Places, write_json
 from runners.launch.hosts import Hosts, Run
 from runners.launch.network import bind_address
-from runners.launch.news import News
+from runners.launch.news import News, patience
 from runners.launch.processes import Wakeup
 from runners.launch.rendezvous import Routes, serve
 from runners.launch.ringlog import RingLog
@@ -53,6 +53,7 @@ class Driver:
         self.hosts = Hosts(first=first)
         self.news = News(first)
         self._phase, self._ranks = "", 0
+        self._formed_at = 0.0
         self.ring_log = RingLog(self._write_status)
         self.routes = Routes(
             poll=self.hosts.poll, exited=self.hosts.exited, news=self.news.read, went_on=self.ring_log.went_on
@@ -67,7 +68,7 @@ class Driver:
         self._removed: set[str] = set()
         self._blacklisted: Callable[[str], bool] = lambda _host: False
         self._break_off: Callable[[], None] = lambda: None
-        self._hurry: Callable[[], None] = lambda: None
+        self._hurry: Callable[[], list[Run]] = list
         self._losses = 0
         self._told: set[int] = set()
         self._early: set[int] = set()
@@ -164,7 +165,8 @@ class Driver:
         discovery = Discovery(lambda: self.control.hosts, self.hosts.present)
         if found := self.hosts.found():
             self.scribe.say(f"Taking over a ring on {', '.join(sorted(found))}")
-        ring = ElasticRing(self.hosts, self.routes.store, self.news, discovery, self.ring, self._tell_ring)
+        wait = patience(dict(self.spec.env))
+        ring = ElasticRing(self.hosts, self.routes.store, self.news, discovery, self.ring, self._tell_ring, wait)
         self.routes.place = ring.place
         self._ring_there.set()
         self._blacklisted = ring.is_blacklisted
@@ -173,10 +175,14 @@ class Driver:
         return Verdict(code, self._reason(code), sentence)
 
     def _reason(self, code: int) -> str:
-        """A ring that broke because a host was stopped or fenced did not fail: its driver hears it a little later."""
+        """A ring that broke because a host was stopped, fenced or lost did not fail: its driver hears it a little later.
+
+        What a ring before the present one lost, the present one did without.
+        """
         if code != 0:
             for run in self.hosts.runs():
-                if run.ending and run.code != 0 and run.host not in self._removed:
+                present = run.ended_at >= self._formed_at and run.host not in self._removed
+                if run.ending and run.code != 0 and present:
                     return run.ending
         return "exited"
 
@@ -186,7 +192,7 @@ class Driver:
         """``hosts``: that of each rank."""
         ranks = len(hosts)
         self.scribe.say(f"The ring has {ranks} rank{'s' if ranks != 1 else ''}")
-        self._phase, self._ranks = "running", ranks
+        self._phase, self._ranks, self._formed_at = "running", ranks, time.monotonic()
         self.ring_log.formed(hosts)
 
     def _watch(self) -> None:
@@ -194,7 +200,8 @@ class Driver:
         if self.hosts.losses != self._losses:
             self._losses = self.hosts.losses
             self._break_off()
-        self._hurry()
+        for run in self._hurry():
+            self.scribe.say(f"The rank in slot {run.slot} of {run.host} hangs, the others wait for it: it is ended")
         wanted = {host.name for host in self.control.hosts}
         self._known |= wanted
         for name in self._known.intersection(present) - self._left:

@@ -16,8 +16,8 @@ from horovod.runner.elastic.discovery import HostManager
 from horovod.runner.elastic.worker import HostUpdateResult
 
 from runners.launch.discovery import Discovery, in_order
-from runners.launch.hosts import Hosts
-from runners.launch.news import News, late_ranks
+from runners.launch.hosts import Hosts, Run
+from runners.launch.news import STALL_SECONDS, News, late_ranks, stuck_ranks
 from runners.launch.rendezvous import Store
 from runners.launch.slots import slot_env
 from runners.spec import Ring
@@ -71,7 +71,9 @@ class ElasticRing(horovod_driver.ElasticDriver):
         discovery: Discovery,
         ring: Ring,
         formed: Callable[[list[str]], None],
+        patience_seconds: float = STALL_SECONDS,
     ) -> None:
+        self._patience = patience_seconds
         self.problem = ""
         """Why the ring could not go on, for the user."""
         self.min_ranks = ring.min_ranks
@@ -144,14 +146,23 @@ class ElasticRing(horovod_driver.ElasticDriver):
             answer.ready.set()
         return answer.text
 
-    def hurry(self) -> None:
+    def hurry(self) -> list[Run]:
         """Called again and again. A rank that waits here has left the ring, which is over for all: who still is in it
-        may wait for that rank's answer, or for a lost node's, until Gloo's time is up."""
+        may wait for that rank's answer, or for a lost node's, until Gloo's time is up. One that does not come then
+        either hangs: it is ended, and returned."""
         waiting, now = dict(self._waiting), time.monotonic()
         placed = {(host, slot.local_rank) for host, slots in dict(self.host_assignments).items() for slot in slots}
         if late := late_ranks(waiting, placed, now, self._hurried_at):
             self._hurried_at = now
             self._news.break_off([NOBODY], late)
+        with self._answers_lock:
+            started = frozenset(self._answers)
+        stuck = stuck_ranks(waiting, placed, started, now, self._patience)
+        living = [run for run in self._hosts.runs() if not (run.ended.is_set() or run.stopped_by_us)]
+        hanging = [run for run in living if (run.host, run.slot) in stuck]
+        for run in hanging:
+            self._hosts.stop(run)
+        return hanging
 
     def resume(self) -> None:
         try:
@@ -163,7 +174,11 @@ class ElasticRing(horovod_driver.ElasticDriver):
     def create_worker(self, slot_info: Any, events: list[threading.Event]) -> tuple[int, float]:
         """Runs in a thread for each rank, from its start to its end."""
         place = (slot_info.hostname, slot_info.local_rank)
-        run = self._hosts.take_over(*place) or self._hosts.start(*place, slot_info.rank, slot_env(slot_info))
+        run = self._hosts.take_over(*place)
+        if run is None:
+            with self._answers_lock:
+                self._answers.pop(place, None)  # an earlier rank's
+            run = self._hosts.start(*place, slot_info.rank, slot_env(slot_info))
         while not run.ended.wait(0.5):
             if any(event.is_set() for event in events):
                 self._hosts.stop(run)

@@ -210,8 +210,10 @@ class Hosts:
                     self._end(run, code)
 
     def _lose(self, name: str) -> None:
+        """Its ranks count as fenced: by now they are, or will be."""
         for run in self._runs.values():
-            if run.host == name:
+            if run.host == name and not run.ended.is_set():
+                run.ending = "fenced"
                 self._end(run, LOST_CODE)
 
     def _end(self, run: Run | None, code: int) -> None:

@@ -1,5 +1,6 @@
 """News about hosts, kept for the ranks that will ask. A rank that asks late still gets it."""
 
+import math
 import threading
 import time
 from collections.abc import Collection, Mapping, Set
@@ -8,6 +9,10 @@ from typing import Any
 NEWS_SECONDS = 20.0
 HURRY_SECONDS = 5.0
 """Ranks of a ring come to form it anew within the time of a step, or they wait for somebody who has left."""
+STALL_SECONDS = 75.0
+"""So long may ranks wait for one of them, in a step or to form the ring anew: within two minutes a rank that hangs is
+known. A job whose ranks really take longer says so by Horovod's own variable."""
+STALL_VARIABLE = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
 
 Place = tuple[str, int]
 """Host and slot of a rank."""
@@ -18,6 +23,24 @@ def late_ranks(waiting: Mapping[Place, float], placed: Set[Place], now: float, h
     if not waiting or now - max(min(waiting.values()), hurried_at) < HURRY_SECONDS:
         return set()
     return placed - waiting.keys()
+
+
+def patience(env: Mapping[str, str]) -> float:
+    """Of a job with these variables; infinite when it says 0."""
+    try:
+        wanted = float(env.get(STALL_VARIABLE, STALL_SECONDS))
+    except ValueError:
+        return STALL_SECONDS
+    return wanted if wanted > 0 else math.inf
+
+
+def stuck_ranks(
+    waiting: Mapping[Place, float], placed: Set[Place], started: Set[Place], now: float, patience_seconds: float
+) -> Set[Place]:
+    """Late ranks for which the others have no more patience. One that has never come yet is still starting."""
+    if not waiting or now - min(waiting.values()) < patience_seconds:
+        return set()
+    return (placed & started) - waiting.keys()
 
 
 class Mailbox:

@@ -77,6 +77,13 @@ TRACE = 'Traceback (most recent call last):\n  File "/workspace/train.py", line 
             "lost each other",
         ),
         (
+            'One or more rank (marked by "!") is stalled for longer than 75 seconds. Will shutdown.\n'
+            + TRACE
+            + "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down.",
+            "rank_hangs",
+            "more than 75 s",
+        ),
+        (
             "RuntimeError: [/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.3]:4711",
             "ring",
             "lost each other",

@@ -1,5 +1,6 @@
 """The driver's side of the ring: hosts, places, discovery, news."""
 
+import math
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from runners.launch import news as news_module
 from runners.launch.discovery import Discovery, in_order
 from runners.launch.files import Host
 from runners.launch.hosts import LOST_CODE, SILENT_SECONDS, Hosts
-from runners.launch.news import HURRY_SECONDS, News, late_ranks
+from runners.launch.news import HURRY_SECONDS, News, late_ranks, patience, stuck_ranks
 from runners.launch.ranks import SHIM
 from runners.launch.rendezvous import RefusedError
 from runners.launch.slots import assign
@@ -251,6 +252,20 @@ def test_ranks_are_late_when_others_wait_for_them() -> None:
     assert late_ranks(waiting, ring, 100.0 + HURRY_SECONDS, 0.0) == {("h3", 0), ("h3", 1)}
     assert late_ranks(waiting, ring, 101.0 + HURRY_SECONDS, 100.0 + HURRY_SECONDS) == set()
     assert late_ranks({}, ring, 200.0, 0.0) == set()
+
+
+def test_a_rank_that_was_there_and_does_not_come_back_hangs() -> None:
+    ring, started = {("h2", 0), ("h3", 0), ("h3", 1)}, {("h2", 0), ("h3", 0)}
+    waiting = {("h2", 0): 100.0}
+    assert stuck_ranks(waiting, ring, started, 189.0, 90) == set()
+    assert stuck_ranks(waiting, ring, started, 190.0, 90) == {("h3", 0)}
+    assert stuck_ranks({}, ring, started, 500.0, 90) == set()
+
+
+@pytest.mark.parametrize(("said", "seconds"), [(None, 75), ("600", 600), ("0", math.inf), ("soon", 75)])
+def test_a_job_says_how_long_its_ranks_wait_for_each_other(said: str | None, seconds: float) -> None:
+    env = {} if said is None else {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": said}
+    assert patience(env) == seconds
 
 
 def test_only_late_ranks_are_told_to_give_up() -> None:
