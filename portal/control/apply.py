@@ -97,6 +97,12 @@ def apply(snapshot: Snapshot, plan: Plan, policy: str, now: datetime | None = No
     return done
 
 
+def grow(job: Job, before: Placement, add: Mapping[int, int], now: datetime) -> None:
+    """Gives one running job more GPUs, as a plan would, inside the caller's transaction. Raises Gone or Stale."""
+    line = Line(job.pk, "resize", before, add, {})
+    _World([line], "", now).carry_out(line)
+
+
 class _World:
     """The rows that a plan is about, locked, and what is free of them while its lines are carried out."""
 

@@ -94,7 +94,8 @@ def _ring(attempt: Attempt, index: int, driver: int, node: Node, ranks: int) -> 
         port=FIRST_PORT + attempt.pk % PORTS,
         secret=attempt.secret,
         min_ranks=job.min_gpus if job.elastic else ranks,
-        max_ranks=job.max_gpus if job.elastic else ranks,
+        # The scheduler keeps to the job's most; while a ring moves to other nodes (``moves``), it has both.
+        max_ranks=job.max_gpus + job.min_gpus if job.elastic else ranks,
     )
     if number is None:
         return plain

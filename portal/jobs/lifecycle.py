@@ -7,7 +7,7 @@ Everything may be repeated. Locks are taken in one order: job, attempt, node, co
 
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -328,14 +328,17 @@ def note_collected(container: Container, complaint: str = "") -> None:
 # --- time --------------------------------------------------------------------------------------------------------
 
 
-def sweep(now: datetime | None = None) -> None:
+def sweep(now: datetime | None = None, moving: Collection[int] = ()) -> None:
     """Does what time alone demands: lost nodes, time limits, what people asked for, deadlines. Two queries when idle.
+
+    Attempts that are ``moving`` leave nodes that are being drained by themselves, a little later.
 
     Without ``now`` it is the present, and nothing is declared lost for a while after the clock has jumped.
     """
     in_doubt = now is None and wall_clock.in_doubt(silence_allowed().total_seconds())
     now = now or timezone.now()
     for attempt, parts in _seen():
+        parts = [part._replace(draining=False) for part in parts] if attempt.id in moving else parts
         for due in overdue(attempt, parts, now):
             if in_doubt and due.what in ("silent", "unstoppable"):
                 continue

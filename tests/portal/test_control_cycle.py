@@ -78,7 +78,7 @@ def test_an_elastic_ring_has_a_base_and_single_hosts() -> None:
     turn()
     hosts = [RunSpec.from_json(part.spec) for part in Container.objects.filter(role="host").order_by("index")]
     assert [host.slots for host in hosts] == [2, 1, 1]
-    assert hosts[0].ring is not None and (hosts[0].ring.min_ranks, hosts[0].ring.max_ranks) == (2, 4)
+    assert hosts[0].ring is not None and (hosts[0].ring.min_ranks, hosts[0].ring.max_ranks) == (2, 4 + 2)
     assert all(host.elastic for host in hosts)
 
 

@@ -1,0 +1,148 @@
+"""A drain of all nodes of an elastic ring: it takes on GPUs elsewhere first, and leaves when these are in the ring."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.cluster.models import Node, Reservation
+from portal.control import drivers, moves
+from portal.gauges.models import Ring
+from portal.jobs import lifecycle
+from portal.jobs.models import Allocation, Container, ContainerState, Job
+from tests.portal.control_world import agents_do_as_told, gpus_of, queue, ready_node, turn
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def job() -> Job:
+    """Runs on both GPUs of node a; b and c have one free each. It cannot have more than two."""
+    ready_node("a", 2, runtime="docker", facts={"ring_address": "10.1.0.1"})
+    job = queue(2, 2, elastic=True)
+    turn()
+    agents_do_as_told()
+    tell(job, "h1", "h1")
+    for number, name in enumerate("bc", start=2):
+        ready_node(name, 1, runtime="docker", facts={"ring_address": f"10.1.0.{number}"})
+    assert gpus_of(job) == 2
+    return job
+
+
+def tell(job: Job, *hosts: str) -> None:
+    """Its driver says that these ranks' hosts form the ring now."""
+    driver = Container.objects.filter(attempt__job=job, role="driver").order_by("index").last()
+    assert driver is not None
+    Ring.objects.create(driver=driver, number=driver.rings.count() + 1, at=timezone.now(), hosts=list(hosts))
+
+
+def drain(*names: str) -> None:
+    Node.objects.filter(name__in=names).update(draining=True)
+
+
+def wanted(job: Job) -> dict[str, str]:
+    rows = Container.objects.filter(attempt__job=job, wanted="run").exclude(state=ContainerState.EXITED)
+    return {part.spec["hostname"]: part.node.name for part in rows.order_by("index")}
+
+
+def test_it_moves_without_a_restart(job: Job) -> None:
+    drain("a")
+    turn()
+    assert wanted(job) == {"driver": "a", "h1": "a", "h2": "b", "h3": "c"}
+    agents_do_as_told()
+    turn()
+    assert wanted(job) == {"driver": "a", "h1": "a", "h2": "b", "h3": "c"}, "the new ranks are still importing"
+    tell(job, "h1", "h1", "h2", "h3")
+    turn()
+    assert wanted(job) == {"driver": "a", "h2": "b", "h3": "c"}
+    agents_do_as_told()
+    turn()
+    assert wanted(job) == {"h2": "b", "h3": "c"}
+    agents_do_as_told()
+    lifecycle.sweep()
+    drivers.replace(timezone.now() + timedelta(seconds=5))
+    assert set(wanted(job)) == {"h2", "h3", "driver"}
+    assert job.attempts.count() == 1 and gpus_of(job) == 2
+    assert not Allocation.objects.filter(gpu__node__name="a", released_at=None).exists()
+    assert job.events.filter(kind="moving").count() == 1
+
+
+def test_without_room_it_goes_by_its_checkpoint(job: Job) -> None:
+    drain("a", "c")
+    turn()
+    assert wanted(job) == {}
+    assert job.attempts.get().stop_reason == "drained"
+
+
+def test_nodes_that_others_have_reserved_are_no_room(job: Job) -> None:
+    now = timezone.now()
+    Reservation.objects.create(
+        name="Course", node=Node.objects.get(name="b"), gpus=1, start=now, end=now + timedelta(hours=2)
+    )
+    drain("a")
+    turn()
+    assert job.attempts.get().stop_reason == "drained"
+
+
+def test_new_hosts_that_do_not_come_are_not_waited_for_for_ever(job: Job) -> None:
+    drain("a")
+    turn()
+    later = timezone.now() + moves.PATIENCE + timedelta(seconds=1)
+    Node.objects.update(last_seen_at=later)
+    turn(now=later)
+    assert job.attempts.get(number=1).stop_reason == "drained"
+
+
+def test_when_what_it_moves_to_is_lost_it_goes_by_its_checkpoint(job: Job) -> None:
+    drain("a")
+    turn()
+    agents_do_as_told()
+    drain("b")
+    turn()
+    assert job.attempts.get().stop_reason == "drained"
+
+
+def test_a_node_that_is_not_drained_after_all_keeps_it(job: Job) -> None:
+    drain("a")
+    turn()
+    Node.objects.update(draining=False)
+    turn()
+    assert not Allocation.objects.filter(
+        released_at=None, requested_back_at__isnull=False, container__wanted="run"
+    ).exists()
+    assert job.attempts.get().stop_reason == ""
+    agents_do_as_told()
+    turn()
+    assert gpus_of(job) == 2 and wanted(job) == {"driver": "a", "h1": "a"}
+
+
+def test_hosts_that_have_just_come_are_in_the_ring_before_the_old_ones_leave(job: Job) -> None:
+    """It has enough elsewhere already, but they do not train yet."""
+    drain("a")
+    turn()
+    agents_do_as_told()
+    Allocation.objects.update(requested_back_at=None)  # as if the policy had given them
+    turn()
+    assert wanted(job) == {"driver": "a", "h1": "a", "h2": "b", "h3": "c"}
+    tell(job, "h1", "h1", "h2", "h3")
+    turn()
+    assert wanted(job) == {"driver": "a", "h2": "b", "h3": "c"}
+
+
+def test_a_cancel_is_a_cancel(job: Job) -> None:
+    drain("a")
+    turn()
+    Job.objects.filter(pk=job.pk).update(intent="cancel")
+    turn()
+    assert job.attempts.get().stop_reason == "cancelled" and wanted(job) == {}
+
+
+def test_a_job_that_is_not_elastic_does_not_move() -> None:
+    ready_node("a", 1, runtime="docker", facts={"ring_address": "10.1.0.1"})
+    job = queue(1)
+    turn()
+    agents_do_as_told()
+    ready_node("b", 1, runtime="docker", facts={"ring_address": "10.1.0.2"})
+    drain("a")
+    turn()
+    assert job.attempts.get().stop_reason == "drained"
