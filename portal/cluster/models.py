@@ -62,6 +62,8 @@ class Node(models.Model):
     """What the agent says about its machine: {"cpus", "memory_mib", ...}."""
     problems = models.JSONField(default=list)
     """[{"text": what is unfit, "mend": what to do, "blocking": true if it must take no work until then}]"""
+    said = models.CharField(max_length=64, blank=True, default="")
+    """Digest of the last report that was compared with all rows: one that says the same is not."""
 
     class Meta:
         ordering = ["name"]

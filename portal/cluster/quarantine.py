@@ -13,7 +13,7 @@ from portal.wake import wake_scheduler
 @transaction.atomic
 def quarantine(gpu: Gpu, reason: str, actor: User | None = None) -> bool:
     """Nothing more is placed on it; what runs there goes on. False when it was out of use already."""
-    row = Gpu.objects.select_for_update().select_related("node").get(pk=gpu.pk)
+    row = Gpu.objects.select_for_update(of=("self",)).select_related("node").get(pk=gpu.pk)
     if row.quarantined_at is not None:
         return False
     row.quarantined_at, row.quarantine_reason = timezone.now(), reason[:300]
@@ -26,7 +26,7 @@ def quarantine(gpu: Gpu, reason: str, actor: User | None = None) -> bool:
 @transaction.atomic
 def release(actor: User, gpu: Gpu) -> Gpu:
     """Back in use. What it was quarantined for does not take it out again; what is new does."""
-    row = Gpu.objects.select_for_update().select_related("node").get(pk=gpu.pk)
+    row = Gpu.objects.select_for_update(of=("self",)).select_related("node").get(pk=gpu.pk)
     if row.quarantined_at is None:
         raise Refused(f"{_named(row)} is not in quarantine.", "conflict")
     before = row.quarantine_reason

@@ -4,6 +4,7 @@
 are cut, unknown keys are passed over, so that no report can break a row.
 """
 
+import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ MAX_ENVIRONMENTS = 200
 MAX_PROBLEMS = 50
 MAX_FACTS_BYTES = 64 * 1024
 MAX_MARKS = 200
+READINGS = ("utilisation_percent", "memory_used_mib", "temperature_celsius")
+"""These differ in every report."""
 SMALL = 32_767
 LARGE = 2_147_483_647
 MOST_NUMBER = 2**63
@@ -93,13 +96,36 @@ class JoinRequest:
 
 def parse(body: bytes) -> dict[str, Any]:
     """A JSON object whose texts can be stored."""
+    return storable(load(body))
+
+
+def load(body: bytes) -> dict[str, Any]:
+    """A JSON object as it came."""
     try:
         data = json.loads(body, parse_constant=_refuse_constant)
-        if not isinstance(data, dict):
-            raise BadReport("The body must be a JSON object.")
-        return _storable(data)
     except (ValueError, RecursionError) as error:
         raise BadReport("The body is not JSON.") from error
+    if not isinstance(data, dict):
+        raise BadReport("The body must be a JSON object.")
+    return data
+
+
+def storable(data: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {_storable(name): _storable(value) for name, value in data.items()}
+    except RecursionError as error:
+        raise BadReport("The body is not JSON.") from error
+
+
+def digest_of(data: dict[str, Any], salt: str) -> str:
+    """Of what a report says, but for what is looked at each time: the readings of GPUs, and containers."""
+    gpus = [{name: gpu[name] for name in gpu if name not in READINGS} for gpu in _items(data, "gpus", MAX_GPUS)]
+    rest = {name: data[name] for name in data if name not in ("gpus", "containers")}
+    try:
+        said = json.dumps([salt, gpus, rest], sort_keys=True)
+    except RecursionError as error:
+        raise BadReport("The body is not JSON.") from error
+    return hashlib.sha256(said.encode()).hexdigest()
 
 
 def _refuse_constant(name: str) -> None:
@@ -132,7 +158,6 @@ def read_join(data: dict[str, Any]) -> JoinRequest:
 def read_report(data: dict[str, Any]) -> Report:
     gpus = [_gpu(item) for item in _items(data, "gpus", MAX_GPUS)]
     environments = [_environment(item) for item in _items(data, "environments", MAX_ENVIRONMENTS)]
-    containers = [_container(item) for item in _items(data, "containers", MAX_CONTAINERS)]
     return Report(
         boot=_text(data, "boot", 36),
         full_pass=data.get("full_pass") is True,
@@ -141,7 +166,25 @@ def read_report(data: dict[str, Any]) -> Report:
         problems=_problems(data),
         gpus=tuple({gpu.uuid: gpu for gpu in gpus if gpu.uuid}.values()),
         environments=tuple({item.key: item for item in environments}.values()),
-        containers=tuple({item.name: item for item in containers if item is not None}.values()),
+        containers=read_containers(data),
+    )
+
+
+def read_containers(data: dict[str, Any]) -> tuple[ContainerReport, ...]:
+    containers = [_container(item) for item in _items(data, "containers", MAX_CONTAINERS)]
+    return tuple({item.name: item for item in containers if item is not None}.values())
+
+
+def read_readings(data: dict[str, Any]) -> dict[str, tuple[int | None, int | None, int | None]]:
+    """What each GPU reads now, in the order of ``READINGS``, by its UUID."""
+    return {_text(item, "uuid", 80): _readings(item) for item in _items(data, "gpus", MAX_GPUS)}
+
+
+def _readings(item: dict[str, Any]) -> tuple[int | None, int | None, int | None]:
+    return (
+        _number(item, "utilisation_percent", 0, 100),
+        _number(item, "memory_used_mib", 0, LARGE),
+        _number(item, "temperature_celsius", -SMALL, SMALL),
     )
 
 
@@ -157,6 +200,7 @@ def _problems(data: dict[str, Any]) -> tuple[dict[str, Any], ...]:
 
 
 def _gpu(item: dict[str, Any]) -> GpuReport:
+    utilisation, memory, temperature = _readings(item)
     return GpuReport(
         uuid=_text(item, "uuid", 80),
         index=_number(item, "index", 0, SMALL) or 0,
@@ -165,9 +209,9 @@ def _gpu(item: dict[str, Any]) -> GpuReport:
         memory_mib=_number(item, "memory_mib", 0, LARGE) or 0,
         healthy=item.get("healthy") is not False,
         problem=_text(item, "problem", 200),
-        utilisation_percent=_number(item, "utilisation_percent", 0, 100),
-        memory_used_mib=_number(item, "memory_used_mib", 0, LARGE),
-        temperature_celsius=_number(item, "temperature_celsius", -SMALL, SMALL),
+        utilisation_percent=utilisation,
+        memory_used_mib=memory,
+        temperature_celsius=temperature,
         links=_text(item, "links", 200),
         outside=_text(item, "outside", 200),
         fault=_text(item, "fault", 200),

@@ -2,24 +2,42 @@
 
 The order matters: first the node is seen, then what it reports is written, then what is desired is read. A container
 that was declared lost meanwhile is therefore never in the answer, and its lease is not renewed.
+
+Nearly all reports say what the one before said. These are known by a digest (``Node.said``), and come to three
+statements: who asks, that it was seen, and what its containers shall do.
 """
 
 import hashlib
 import json
+import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Min, Q
+from django.db.models import Min, QuerySet
 from django.utils import timezone
 
 from portal.cluster import quarantine
+from portal.cluster import services as cluster
 from portal.cluster.models import Environment, Gpu, Node, NodeEnvironment
-from portal.control import batches, suspects
-from portal.control.agent_reports import ContainerReport, EnvironmentReport, GpuReport, Report
+from portal.control import agent_rows, suspects
+from portal.control.agent_reports import (
+    READINGS,
+    ContainerReport,
+    EnvironmentReport,
+    GpuReport,
+    Report,
+    digest_of,
+    read_containers,
+    read_readings,
+    read_report,
+    storable,
+)
+from portal.control.agent_rows import Caller, Part
 from portal.gauges import sampling
 from portal.gauges.sampling import Reading
 from portal.jobs import lifecycle
@@ -30,20 +48,50 @@ from portal.wake import wake_scheduler
 
 COLLECT_DAYS = 7
 """A node that could not hand over a container's log in this time no longer has it."""
+COMPARE_SECONDS = 300
+"""So often a report is compared with all rows although it says nothing new: whatever became of them is mended then."""
+ENVIRONMENTS_SECONDS = 5.0
+"""So long what is to be prepared is remembered: the same for all nodes, and each takes minutes."""
 # The agent's columns are what it reports, each under its own name.
-READINGS = ["utilisation_percent", "memory_used_mib", "temperature_celsius"]
-"""These differ in every report; they are written once per slot of ``sampling``, the rest when it changes."""
 GPU_FIELDS = [each.name for each in fields(GpuReport) if each.name not in ("uuid", *READINGS)]
+"""Written when they change; readings once per slot of ``sampling``."""
 ENVIRONMENT_FIELDS = [each.name for each in fields(EnvironmentReport) if each.name != "key"]
 
 
-def take_in(node: Node, report: Report) -> None:
-    """Writes what a report says, column by column where it differs."""
-    heard_before, now = node.last_seen_at, timezone.now()
+def caller(token_digest: str) -> Caller | None:
+    """Who holds this token, unless it is one that was not used yet."""
+    return agent_rows.caller(token_digest, timezone.now())
+
+
+def turn(node: Caller, data: dict[str, Any]) -> dict[str, Any]:
+    """Takes a report in, as it came, and answers what is desired."""
+    now, containers = timezone.now(), read_containers(storable({"containers": data.get("containers", [])}))
+    # Nodes are compared at different times; one that is compared anew has another salt for it.
+    said = digest_of(data, f"{(int(now.timestamp()) + node.pk) // COMPARE_SECONDS} {_environments()}")
+    if said == node.said:
+        agent_rows.see(node.pk, now)
+        if node.sample_due:
+            _take_readings(node.pk, data, now)
+    else:
+        report = read_report(storable(data))
+        cluster.check_runtime(report.runtime)
+        _take_in(Node.objects.get(pk=node.pk), report, said, now)
+    parts = _parts(node, now)
+    if _is_news(parts, containers):
+        _take_containers(node.pk, containers)
+        parts = _parts(node, now)
+    return _answer(node, parts, now)
+
+
+def _take_in(node: Node, report: Report, said: str, now: datetime) -> None:
+    """Writes what a report says of its node, column by column where it differs."""
+    heard_before = node.last_seen_at
     _see(node, report, now)
-    _take_gpus(node, report.gpus, now if sampling.is_due(heard_before, now) else None)
-    _take_environments(node, report.environments)
-    _take_containers(node, report.containers)
+    with transaction.atomic():
+        # Holds the node's row: of two reports at once, that one's digest stays whose word stays in the rows.
+        Node.objects.filter(pk=node.pk).update(said=said)
+        _take_gpus(node, report.gpus, now if sampling.is_due(heard_before, now) else None)
+        _take_environments(node, report.environments)
 
 
 def _see(node: Node, report: Report, now: datetime) -> None:
@@ -65,10 +113,9 @@ def _see(node: Node, report: Report, now: datetime) -> None:
         setattr(node, name, value)
 
 
-@transaction.atomic
 def _take_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime | None) -> None:
     """Readings are kept when ``sampled_at`` says so."""
-    known = {gpu.uuid: gpu for gpu in Gpu.objects.filter(node=node)}
+    known = {gpu.uuid: gpu for gpu in _locked(node.pk)}
     changed, read, news = [], [], False
     faults: list[tuple[Gpu, str]] = []
     readings: list[Reading] = []
@@ -99,9 +146,8 @@ def _take_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime 
         if gpu.present:
             gpu.present, news = False, True
             changed.append(gpu)
-    # In one order, so that two reports of a node cannot wait for each other.
     columns = [*GPU_FIELDS, *READINGS, "present"] if changed else READINGS
-    Gpu.objects.bulk_update(sorted(changed + read, key=lambda gpu: gpu.pk), columns)
+    Gpu.objects.bulk_update(changed + read, columns)
     if sampled_at is not None:
         sampling.keep(node, sampled_at, readings)
     for gpu, fault in faults:
@@ -111,11 +157,24 @@ def _take_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime 
         wake_scheduler()
 
 
-def _differs(row: object, report: object, names: list[str]) -> bool:
+@transaction.atomic
+def _take_readings(node_id: int, data: dict[str, Any], now: datetime) -> None:
+    said = read_readings(data)
+    gpus = _locked(node_id).values_list("pk", "uuid")
+    readings = [Reading(pk, *said[uuid]) for pk, uuid in gpus if uuid in said]
+    agent_rows.write_readings(readings)
+    sampling.keep(Node(pk=node_id), now, readings)
+
+
+def _locked(node_id: int) -> QuerySet[Gpu]:
+    """The node's GPUs, in one order, so that nobody who locks some of them can wait for us and we for them."""
+    return Gpu.objects.select_for_update(no_key=True).filter(node=node_id).order_by("pk")
+
+
+def _differs(row: object, report: object, names: Sequence[str]) -> bool:
     return any(getattr(row, name) != getattr(report, name) for name in names)
 
 
-@transaction.atomic
 def _take_environments(node: Node, reports: tuple[EnvironmentReport, ...]) -> None:
     known = {
         row.environment.key: row for row in NodeEnvironment.objects.filter(node=node).select_related("environment")
@@ -137,11 +196,19 @@ def _take_environments(node: Node, reports: tuple[EnvironmentReport, ...]) -> No
         wake_scheduler()
 
 
-def _take_containers(node: Node, reports: tuple[ContainerReport, ...]) -> None:
+def _is_news(parts: Sequence[Part], reports: Sequence[ContainerReport]) -> bool:
+    """Whether a report may have something to write; also when it is about a container that is not listed."""
+    listed = {part.name: part for part in parts}
+    for report in reports:
+        part = listed.get(report.name)
+        if part is None or report.state != part.state or report.detail != part.detail or report.collected:
+            return True
+    return False
+
+
+def _take_containers(node_id: int, reports: Sequence[ContainerReport]) -> None:
     by_name = {report.name: report for report in reports}
-    if not by_name:
-        return
-    rows = Container.objects.filter(node=node, name__in=by_name).select_related("attempt", "node").defer("spec")
+    rows = Container.objects.filter(node=node_id, name__in=by_name).select_related("attempt", "node").defer("spec")
     ended: list[int] = []
     for row in rows.order_by("attempt__job_id", "id"):
         report = by_name[row.name]
@@ -167,54 +234,55 @@ def _take_containers(node: Node, reports: tuple[ContainerReport, ...]) -> None:
 # --- what is desired ---------------------------------------------------------------------------------------------
 
 
-def desired(node: Node, now: datetime | None = None) -> dict[str, Any]:
-    """What the node shall do, and ``seen``: a digest of it."""
-    now = now or timezone.now()
-    approved = node.approved_at is not None and node.removed_at is None
-    answer: dict[str, Any] = {
-        "approved": approved,
-        "containers": _containers(node, now) if approved else [],
-        "environments": _environments() if approved else [],
-    }
-    seen = hashlib.sha256(json.dumps(answer, sort_keys=True).encode()).hexdigest()[:32]
-    # What follows is no part of the digest: the time is never the same, and a new token is asked for by itself.
-    rest = {
+def desired(node: Caller | Node) -> dict[str, Any]:
+    """What the node shall do, and ``seen``: a digest of what its containers shall do."""
+    node, now = Caller.of(node) if isinstance(node, Node) else node, timezone.now()
+    return _answer(node, _parts(node, now), now)
+
+
+def _parts(node: Caller, now: datetime) -> list[Part]:
+    if not node.approved:
+        return []
+    # One that will not stop is no longer listed: its lease runs out, and the sweep ends it after that.
+    return agent_rows.parts(node.pk, now - timedelta(seconds=STOP_SECONDS), now - timedelta(days=COLLECT_DAYS))
+
+
+def _answer(node: Caller, parts: Sequence[Part], now: datetime) -> dict[str, Any]:
+    wanted = {"approved": node.approved, "containers": _containers(node, parts)}
+    return {
+        **wanted,
+        "seen": hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:32],
+        # What follows nobody is woken for: each answer to a report has it anew.
+        "environments": _environments() if node.approved else [],
         "lease_seconds": settings.FENCE_SECONDS,
         "now": now.timestamp(),
-        "rotate": node.rotation_asked_at is not None,
+        "rotate": node.rotate,
     }
-    return {**answer, **rest, "seen": seen}
 
 
-def _containers(node: Node, now: datetime) -> list[dict[str, Any]]:
-    live = ~Q(state=ContainerState.EXITED)
-    # One that will not stop is no longer listed: its lease runs out, and the sweep ends it after that.
-    stoppable = Q(stop_requested_at__isnull=True) | Q(stop_requested_at__gt=now - timedelta(seconds=STOP_SECONDS))
-    to_collect = Q(collected_at__isnull=True, exited_at__gt=now - timedelta(days=COLLECT_DAYS))
-    rows = list(Container.objects.filter(node=node).filter((live & stoppable) | to_collect).order_by("id"))
-    hosts = _hosts([row.attempt_id for row in rows if _needs_hosts(row)])
-    chosen = batches.of({row.attempt_id for row in rows})
-    elsewhere = _elsewhere(node, {row.attempt_id for row in rows if (row.spec.get("ring") or {}).get("number")})
+def _containers(node: Caller, parts: Sequence[Part]) -> list[dict[str, Any]]:
+    hosts = _hosts([part.attempt for part in parts if _needs_hosts(part)])
+    elsewhere = _elsewhere(node.pk, {part.attempt for part in parts if (part.spec.get("ring") or {}).get("number")})
     nowhere = Elsewhere()
     return [
         {
-            "spec": row.spec,
-            "wanted": "collect" if row.state == ContainerState.EXITED else row.wanted,
-            "stop": {"reason": row.stop_reason, "grace_seconds": row.spec.get("grace_seconds", 10)}
-            if row.wanted == Container.Wanted.STOP
+            "spec": part.spec,
+            "wanted": "collect" if part.state == ContainerState.EXITED else part.wanted,
+            "stop": {"reason": part.stop_reason, "grace_seconds": part.spec.get("grace_seconds", 10)}
+            if part.wanted == Container.Wanted.STOP
             else None,
-            "hosts": hosts[row.attempt_id] if _needs_hosts(row) else [],
-            "batch": chosen.get(row.attempt_id, 0),
-            "driver": elsewhere.get(row.attempt_id, nowhere).driver,
-            "peers": sorted(elsewhere.get(row.attempt_id, nowhere).peers),
+            "hosts": hosts[part.attempt] if _needs_hosts(part) else [],
+            "batch": part.batch,
+            "driver": elsewhere.get(part.attempt, nowhere).driver,
+            "peers": sorted(elsewhere.get(part.attempt, nowhere).peers),
         }
-        for row in rows
+        for part in parts
     ]
 
 
-def _needs_hosts(row: Container) -> bool:
+def _needs_hosts(part: Part) -> bool:
     """A driver gathers them; torchrun's hosts must know how many they are."""
-    return row.role == Container.Role.DRIVER or row.spec.get("launcher") == "torchrun"
+    return part.role == Container.Role.DRIVER or part.spec.get("launcher") == "torchrun"
 
 
 def _hosts(attempt_ids: list[int]) -> dict[int, list[dict[str, Any]]]:
@@ -237,7 +305,7 @@ class Elsewhere:
     """Addresses of the other nodes on which it has live containers."""
 
 
-def _elsewhere(node: Node, attempts: set[int]) -> dict[int, Elsewhere]:
+def _elsewhere(node_id: int, attempts: set[int]) -> dict[int, Elsewhere]:
     found: dict[int, Elsewhere] = defaultdict(Elsewhere)
     if attempts:
         live = Container.objects.filter(attempt__in=attempts).exclude(state=ContainerState.EXITED).order_by("index")
@@ -246,13 +314,25 @@ def _elsewhere(node: Node, attempts: set[int]) -> dict[int, Elsewhere]:
         ):
             if role == Container.Role.DRIVER:
                 found[attempt].driver = own or ""
-            if place != node.pk and address:
+            if place != node_id and address:
                 found[attempt].peers.add(address)
     return found
 
 
 def _environments() -> list[str]:
     """Those to prepare: what jobs wait for first, in the order they came, then the rest."""
+    now, (read_at, keys) = time.monotonic(), _prepared
+    if now >= read_at + ENVIRONMENTS_SECONDS:
+        keys = _read_environments()
+        _prepared[:] = [now, keys]
+    return keys
+
+
+_prepared: list[Any] = [float("-inf"), []]
+"""When ``_environments`` were read, and what they were."""
+
+
+def _read_environments() -> list[str]:
     active = Job.objects.filter(state__in=(JobState.QUEUED, JobState.RUNNING)).order_by()
     first = dict(active.values_list("environment").annotate(first=Min("id")))
     offered = Environment.objects.filter(retired=False).order_by("position", "key")

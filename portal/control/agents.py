@@ -7,23 +7,23 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import RequestDataTooBig
-from django.db import connection
 from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHttpResponse
 from django.http.request import UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
 
+from portal.accounts.models import digest
 from portal.cluster import services as cluster
 from portal.cluster.models import Node
 from portal.control import agent_sync
-from portal.control.agent_reports import NAME, BadReport, parse, read_join, read_marks, read_report
+from portal.control.agent_reports import NAME, BadReport, load, parse, read_join, read_marks
+from portal.control.agent_rows import Caller
 from portal.jobs import logs, outputs
 from portal.jobs.models import Container, ContainerState
 from portal.projects import store
@@ -41,6 +41,7 @@ WAIT_SECONDS = 25.0
 PIECE = 256 * 1024
 
 View = Callable[..., HttpResponseBase]
+Run = Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]]
 
 
 class AgentError(Exception):
@@ -85,11 +86,21 @@ def agent_view(method: str) -> Callable[[View], View]:
 
 
 def authenticated(request: HttpRequest) -> Node:
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    node = cluster.node_for(token.strip()) if scheme.lower() == "bearer" else None
+    node = cluster.node_for(_token(request))
     if node is None:
         raise AgentError(401, "token", "This node's token is unknown or was revoked. Join again with a new join token.")
     return node
+
+
+def recognised(request: HttpRequest) -> Caller:
+    """As ``authenticated``, for what is asked most."""
+    return agent_sync.caller(digest(_token(request))) or Caller.of(authenticated(request))
+
+
+def _token(request: HttpRequest) -> str:
+    """Empty without one; no node has that."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def body_of(request: HttpRequest, most: int) -> bytes:
@@ -130,11 +141,8 @@ def join(request: HttpRequest) -> HttpResponseBase:
 
 @agent_view("POST")
 def sync(request: HttpRequest) -> HttpResponseBase:
-    node = authenticated(request)
-    report = read_report(parse(body_of(request, MAX_SYNC_BYTES)))
-    cluster.check_runtime(report.runtime)
-    agent_sync.take_in(node, report)
-    return JsonResponse(agent_sync.desired(node))
+    node = recognised(request)
+    return JsonResponse(agent_sync.turn(node, load(body_of(request, MAX_SYNC_BYTES))))
 
 
 @agent_view("POST")
@@ -147,34 +155,31 @@ def new_token(request: HttpRequest) -> HttpResponseBase:
 
 @csrf_exempt
 @login_not_required
-async def wait(request: HttpRequest) -> HttpResponseBase:
-    """Answers when what is desired differs from ``seen``, or after 25 s."""
+async def wait(request: HttpRequest, run: Run = sync_to_async) -> HttpResponseBase:
+    """Answers when what is desired differs from ``seen``, or after 25 s. ``run`` calls what asks the database."""
     if request.method != "GET":
         return AgentError(405, "method", "Use GET.").response()
-    try:
-        node = await sync_to_async(authenticated)(request)
-    except AgentError as error:
-        return error.response()
     seen = request.GET.get("seen", "")
     until = time.monotonic() + WAIT_SECONDS
-    with Switchboard.here().listening(node_bell(node.pk)) as bell:
-        while True:
-            bell.clear()
-            now_seen = await sync_to_async(_seen)(node.pk)
-            left = until - time.monotonic()
-            if now_seen != seen or left <= 0:
-                return JsonResponse({"seen": now_seen})
-            with suppress(TimeoutError):
-                await asyncio.wait_for(bell.wait(), left)
-
-
-def _seen(node_id: int) -> str:
-    """Lets go of its connection afterwards: a hundred waiting agents must not hold a hundred."""
     try:
-        return str(agent_sync.desired(Node.objects.get(pk=node_id))["seen"])
-    finally:
-        if not connection.in_atomic_block:
-            connection.close()
+        node = await run(recognised)(request)
+        with Switchboard.here().listening(node_bell(node.pk)) as bell:
+            while True:
+                bell.clear()
+                now_seen = await run(_seen)(node)
+                if now_seen != seen:
+                    return JsonResponse({"seen": now_seen})
+                try:
+                    await asyncio.wait_for(bell.wait(), until - time.monotonic())
+                except TimeoutError:
+                    return JsonResponse({"seen": seen})
+                node = await run(recognised)(request)  # it may have been approved or removed
+    except AgentError as error:
+        return error.response()
+
+
+def _seen(node: Caller) -> str:
+    return str(agent_sync.desired(node)["seen"])
 
 
 # --- code, logs, outputs -----------------------------------------------------------------------------------------

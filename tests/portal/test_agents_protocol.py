@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from portal.cluster import services as cluster
 from portal.cluster.models import Environment, Gpu, Node
+from portal.control import agent_sync
 from portal.jobs import lifecycle, logs
 from portal.jobs.models import Container
 from portal.jobs.rules import STOP_SECONDS
@@ -24,6 +25,11 @@ from tests.portal.agents_world import Agent, about, job_on
 from tests.portal.jobs_world import add_host, make_environment, make_job, make_project, make_user, place
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_sync, "ENVIRONMENTS_SECONDS", 0.0)
 
 
 def test_a_container_is_listed_run_reported_and_collected() -> None:
