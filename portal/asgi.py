@@ -1,5 +1,6 @@
 """The door for HTTP and WebSockets."""
 
+import asyncio
 import os
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +14,24 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 http = get_asgi_application()
 
-from portal.jobs.routing import websocket_urlpatterns  # noqa: E402  # models can be imported only now
+# models can be imported only now
+from portal.control.agent_door import AgentDoor  # noqa: E402
+from portal.jobs.routing import websocket_urlpatterns  # noqa: E402
+
+
+class AtMost:
+    """Lets so many requests in at once; others wait their turn.
+
+    Each has a thread and a connection to the database of its own, and of those a database has a limited number.
+    """
+
+    def __init__(self, inner: Any, count: int) -> None:
+        self.inner = inner
+        self.places = asyncio.Semaphore(count)
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        async with self.places:
+            await self.inner(scope, receive, send)
 
 
 class SameOrigin:
@@ -43,7 +61,7 @@ def _normal(origin: str) -> tuple[str, str]:
 
 application = ProtocolTypeRouter(
     {
-        "http": http,
+        "http": AgentDoor(AtMost(http, settings.REQUESTS_AT_ONCE)),
         "websocket": AllowedHostsOriginValidator(SameOrigin(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))),
     }
 )

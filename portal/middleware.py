@@ -34,16 +34,19 @@ class RefuseNul:
             markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> Answer:
-        if "\0" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
-            refusal = self._refusal(request)
+        if refusal := nul_refusal(request):
             return _later(refusal) if self.is_async else refusal
         return self.get_response(request)
 
-    def _refusal(self, request: HttpRequest) -> HttpResponseBase:
-        text = "An address cannot contain a NUL character."
-        if is_program(request):
-            return error_response(400, text)
-        return HttpResponse(text, status=400, content_type="text/plain")
+
+def nul_refusal(request: HttpRequest) -> HttpResponse | None:
+    """None for an address without one."""
+    if "\0" not in request.path and "%00" not in request.META.get("QUERY_STRING", ""):
+        return None
+    text = "An address cannot contain a NUL character."
+    if is_program(request):
+        return error_response(400, text)
+    return HttpResponse(text, status=400, content_type="text/plain")
 
 
 class StaticFiles(WhiteNoiseMiddleware):

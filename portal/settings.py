@@ -256,6 +256,10 @@ else:
     CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
     CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 
+REQUESTS_AT_ONCE = env_int("REQUESTS_AT_ONCE", 32, 4, 1000)
+"""So many requests the web process answers at once, each on a connection to the database of its own; others wait. Agents
+have twelve connections besides, live logs one."""
+
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 LANGUAGE_CODE = "en"
@@ -368,14 +372,14 @@ DATA_UPLOAD_MAX_NUMBER_FILES = 10_000
 DATA_UPLOAD_MAX_NUMBER_FIELDS = DATA_UPLOAD_MAX_NUMBER_FILES + 100  # over the API each file's path is a field
 MAX_OUTPUTS_MIB = env_int("MAX_OUTPUTS_MIB", 2048, 1, 1_048_576)
 """Most a job's outputs may take in the portal."""
-MAX_LOG_MIB = env_int("MAX_LOG_MIB", 1024, 1, 1_048_576)
-"""Most one container's log may take; the rest is cut with a visible marker."""
-
-# The loop and the nodes
 MAX_CHECKPOINTS_MIB = env_int("MAX_CHECKPOINTS_MIB", 20_480, 1, 16_777_216)
 """Most a job's checkpoints may take in the portal; while they change, it keeps the old and the new."""
 CHECKPOINTS_LEAVE_FREE_MIB = env_int("CHECKPOINTS_LEAVE_FREE_MIB", 4096, 0, 16_777_216)
 """With less free on the portal's disk, no more checkpoints are kept: logs and the database need it."""
+MAX_LOG_MIB = env_int("MAX_LOG_MIB", 1024, 1, 1_048_576)
+"""Most one container's log may take; the rest is cut with a visible marker."""
+
+# The loop and the nodes
 SCHEDULER_PERIOD_SECONDS = 3
 PATIENCE_HOURS = env_int("PATIENCE_HOURS", 24, 1, 8760)
 """Whoever has waited longer is next, whatever the policy."""

@@ -1,0 +1,208 @@
+"""The way in for agents beside Django's own: the same answers, in threads that keep their connections."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from asgiref.testing import ApplicationCommunicator
+from django.db import OperationalError, connections
+from django.test import AsyncClient
+
+from portal.asgi import AtMost, application
+from portal.cluster import services as cluster
+from portal.cluster.models import Node
+from portal.control import agent_door, agent_rows
+from portal.jobs.models import Container
+from portal.wake import node_bell, ring
+from tests.portal.agents_world import Agent, job_on
+from tests.portal.jobs_world import make_user
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@pytest.fixture(autouse=True)
+async def threads() -> AsyncIterator[None]:
+    """Leaves no connection behind in the threads that answer."""
+    yield
+    await asyncio.to_thread(agent_door.reports.close)
+    await asyncio.to_thread(agent_door.pieces.close)
+    await sync_to_async(connections.close_all)()
+
+
+def scope_of(method: str, address: str, headers: dict[str, str]) -> dict[str, Any]:
+    path, _, query = address.partition("?")
+    said = [(name.lower().encode(), value.encode()) for name, value in {"Host": "localhost", **headers}.items()]
+    return {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": query.encode(),
+        "headers": said,
+        "server": ("localhost", 80),
+        "client": ("127.0.0.1", 9),
+        "scheme": "http",
+    }
+
+
+async def ask(method: str, address: str, token: str = "", body: bytes = b"", **headers: str) -> Answer:
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    line = ApplicationCommunicator(application, scope_of(method, address, headers))
+    await line.send_input({"type": "http.request", "body": body})
+    return await answer_of(line)
+
+
+async def answer_of(line: ApplicationCommunicator) -> Answer:
+    start = await line.receive_output(20)
+    content = b""
+    while True:
+        piece = await line.receive_output(20)
+        content += piece.get("body", b"")
+        if not piece.get("more_body"):
+            break
+    return start["status"], {name.decode(): value.decode() for name, value in start["headers"]}, content
+
+
+@sync_to_async
+def an_agent() -> Agent:
+    agent = Agent()
+    agent.sync()
+    job_on(agent, launcher="command")
+    return agent
+
+
+async def test_both_ways_answer_the_same() -> None:
+    agent = await an_agent()
+    part = await Container.objects.aget(role="host")
+    logs = f"/agent/v1/containers/{part.name}/logs/0"
+    report = json.dumps(agent.report).encode()
+    asked: list[tuple[str, str, str, bytes]] = [
+        ("POST", "/agent/v1/sync", agent.token, report),
+        ("POST", "/agent/v1/sync", "sln_wrong", report),
+        ("POST", "/agent/v1/sync", "", b""),
+        ("GET", "/agent/v1/sync", agent.token, b""),
+        ("POST", "/agent/v1/sync", agent.token, b"["),
+        ("POST", "/agent/v1/sync", agent.token, b"x" * (3 << 20)),
+        ("POST", "/agent/v1/token", agent.token, b""),
+        ("POST", f"{logs}?offset=0", agent.token, b"hello\n"),
+        ("POST", f"{logs}?offset=9", agent.token, b"hello\n"),
+        ("POST", f"{logs}?offset=x", agent.token, b""),
+        ("POST", "/agent/v1/containers/nobody-s/logs/0?offset=0", agent.token, b""),
+        ("GET", "/agent/v1/wait?seen=x", agent.token, b""),
+        ("GET", "/agent/v1/wait?seen=x", "sln_wrong", b""),
+        ("GET", "/agent/v1/wait?seen=%00", agent.token, b""),
+        ("POST", "/agent/v1/wait", agent.token, b""),
+        ("GET", "/agent/v1/nothing", agent.token, b""),
+    ]
+    for method, address, token, body in asked:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        theirs = await AsyncClient().generic(method, address, body, "application/json", headers=headers)
+        status, _, content = await ask(method, address, token, body)
+        assert (status, without_time(content)) == (theirs.status_code, without_time(theirs.content)), address
+
+
+def without_time(content: bytes) -> Any:
+    said = json.loads(content)
+    said.pop("now", None)
+    return said
+
+
+async def test_its_answers_are_armoured_and_say_how_long_they_are() -> None:
+    agent = await an_agent()
+    for token in (agent.token, "sln_wrong"):
+        _, headers, content = await ask("POST", "/agent/v1/sync", token, json.dumps(agent.report).encode())
+        assert headers["Content-Length"] == str(len(content)) and headers["Content-Type"] == "application/json"
+        assert headers["X-Content-Type-Options"] == "nosniff" and headers["X-Frame-Options"] == "DENY"
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+
+
+async def test_it_refuses_hosts_that_are_not_ours_and_bodies_without_end() -> None:
+    agent = await an_agent()
+    assert (await ask("POST", "/agent/v1/sync", agent.token, b"{}", Host="evil.example.org"))[0] == 400
+    headers = {"Authorization": f"Bearer {agent.token}"}
+    line = ApplicationCommunicator(application, scope_of("POST", "/agent/v1/sync", headers))
+    for _ in range(40):
+        await line.send_input({"type": "http.request", "body": b"x" * (1 << 16), "more_body": True})
+    assert (await answer_of(line))[0] == 413
+
+
+async def test_a_revoked_token_opens_nothing_any_more() -> None:
+    agent = await an_agent()
+    report = json.dumps(agent.report).encode()
+    assert (await ask("POST", "/agent/v1/sync", agent.token, report))[0] == 200
+    admin = await sync_to_async(make_user)("admin", is_staff=True)
+    await sync_to_async(cluster.revoke_token)(admin, await Node.objects.aget())
+    assert (await ask("POST", "/agent/v1/sync", agent.token, report))[0] == 401
+    assert (await ask("GET", "/agent/v1/wait?seen=x", agent.token))[0] == 401
+
+
+async def test_who_waits_hears_what_is_new_and_of_being_shut_out() -> None:
+    agent = await an_agent()
+    admin = await sync_to_async(make_user)("admin", is_staff=True)
+    seen = (await sync_to_async(agent.sync)())["seen"]
+    waiting = asyncio.ensure_future(ask("GET", f"/agent/v1/wait?seen={seen}", agent.token))
+    await asyncio.sleep(0.5)
+    await asyncio.to_thread(ring, node_bell(agent.node.pk))  # nothing is new: it goes on waiting
+    await asyncio.sleep(0.5)
+    assert not waiting.done()
+    await sync_to_async(cluster.revoke_token)(admin, agent.node)
+    assert (await asyncio.wait_for(waiting, 10))[0] == 401
+
+
+async def test_nobody_is_waited_for_who_has_left() -> None:
+    agent = await an_agent()
+    seen = (await sync_to_async(agent.sync)())["seen"]
+    headers = {"Authorization": f"Bearer {agent.token}"}
+    line = ApplicationCommunicator(application, scope_of("GET", f"/agent/v1/wait?seen={seen}", headers))
+    await line.send_input({"type": "http.request", "body": b""})
+    assert await line.receive_nothing(0.5)
+    await line.send_input({"type": "http.disconnect"})
+    await line.wait(10)
+    assert await line.receive_nothing()
+
+
+async def test_a_database_that_is_away_is_said_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = await an_agent()
+    report = json.dumps(agent.report).encode()
+
+    def away(*_: object) -> None:
+        raise OperationalError("the server closed the connection unexpectedly")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(agent_rows, "caller", away)
+        status, headers, _ = await ask("POST", "/agent/v1/sync", agent.token, report)
+        assert (status, headers["Retry-After"]) == (503, "5")
+    assert (await ask("POST", "/agent/v1/sync", agent.token, report))[0] == 200
+
+
+async def test_so_many_requests_at_once_and_no_more() -> None:
+    within = most = done = 0
+
+    async def inner(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        nonlocal within, most, done
+        within += 1
+        most = max(most, within)
+        await asyncio.sleep(0.01)
+        within -= 1
+        done += 1
+
+    crowded = AtMost(inner, 7)
+    await asyncio.gather(*(crowded({}, None, None) for _ in range(100)))
+    assert (most, done) == (7, 100)
+
+
+@pytest.mark.postgres
+async def test_five_hundred_at_once_are_all_answered_on_few_connections() -> None:
+    """A hundred connections are all that PostgreSQL has by default, for everybody."""
+    agent = await an_agent()
+    report = json.dumps(agent.report).encode()
+    pages = [ask("GET", "/accounts/sign-in/", Cookie=f"sessionid={number:032}") for number in range(250)]
+    codes = [ask("GET", f"/agent/v1/code/{number:064}", agent.token) for number in range(125)]
+    reports = [ask("POST", "/agent/v1/sync", agent.token, report) for _ in range(125)]
+    statuses = [status for status, _, _ in await asyncio.gather(*pages, *codes, *reports)]
+    assert set(statuses[:250]) == {200} and set(statuses[250:375]) == {404} and set(statuses[375:]) == {200}
