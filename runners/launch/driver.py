@@ -1,4 +1,4 @@
-"""The first process of a ring's driver container: gathers the supervisors and runs Horovod's part of the ring.
+"""The first process of a ring's driver container: gathers the supervisors and leads the ring.
 
 ``python -m runners.launch.driver``
 
@@ -27,6 +27,7 @@ from runners.launch.ringwork import FORM_SECONDS
 from runners.launch.scribe import Scribe
 from runners.launch.static import run_static
 from runners.launch.supervisor import TURN_SECONDS, carry_out, sentence_of
+from runners.launch.torchring import TorchRing
 from runners.launch.work import Verdict
 from runners.spec import Ring, RunSpec
 
@@ -160,9 +161,13 @@ class Driver:
             self._tell_ring([host.name for host in plan for _ in range(host.slots)])
             code, sentence = run_static(self.hosts, plan, self.scribe.say)
             return Verdict(code, self._reason(code), sentence)
+        discovery = Discovery(lambda: self.control.hosts, self.hosts.present)
+        if self.spec.launcher == "torchrun":
+            available = discovery.find_available_hosts_and_slots
+            code, sentence = TorchRing(self.hosts, available, self.ring, self.scribe.say, self._tell_ring).run()
+            return Verdict(code, self._reason(code), sentence)
         from runners.launch.elastic import ElasticRing, run_elastic  # needs Horovod, which takes a moment
 
-        discovery = Discovery(lambda: self.control.hosts, self.hosts.present)
         if found := self.hosts.found():
             self.scribe.say(f"Taking over a ring on {', '.join(sorted(found))}")
         wait = patience(dict(self.spec.env))
@@ -220,7 +225,7 @@ class Driver:
         """Once for each exit; and once more when a rank ended normally and left others behind."""
         if run.number not in self._told:
             self._told.add(run.number)
-            if self.spec.elastic:
+            if self.spec.elastic and not (run.stopped_by_us and self.spec.launcher == "torchrun"):
                 expected = run.host in self._removed or run.stopped_by_us
                 how = "has left the ring" if expected else f"ended with exit code {run.code}"
                 self.scribe.say(f"The rank in slot {run.slot} of {run.host} {how}")

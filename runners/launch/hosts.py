@@ -6,9 +6,9 @@ Supervisors dial in and ask; each answer holds all commands they have not seen y
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from runners.launch.files import HOSTNAME, MAX_SLOTS
 from runners.launch.rendezvous import RefusedError
@@ -35,6 +35,10 @@ class Run:
     stopped_by_us: bool = False
     ending: str = ""
     """Why its host ended it, if it did: the host was told to stop ("stopped") or lost its lease ("fenced")."""
+    size: int = 0
+    """How many ranks were started together with it, where a changed ring begins anew; else 0, like the next."""
+    generation: int = 0
+    """The same number for those."""
 
 
 @dataclass
@@ -47,6 +51,8 @@ class _Host:
     """Commands up to this number have been given in an answer at least once."""
     asking: int = 0
     """Requests of this host that are waiting for a command right now."""
+    asked_at: float = 0.0
+    """When its last request arrived."""
     leaving: bool = False
     address: str = ""
     found: dict[int, Run] = field(default_factory=dict)
@@ -89,6 +95,7 @@ class Hosts:
                 host = self._hosts[name] = _Host(slots, boot, self._clock(), address=address)
                 self._find(name, host, found)
             host.asking += 1
+            host.asked_at = self._clock()
             self._changed.notify_all()
             try:
                 while not (new := host.commands[seen:]) and self._clock() < until:
@@ -124,13 +131,14 @@ class Hosts:
                 self.losses += 1
             return {name: host.slots for name, host in self._hosts.items()}
 
-    def start(self, host: str, slot: int, rank: int, env: dict[str, str]) -> Run:
+    def start(self, host: str, slot: int, rank: int, env: dict[str, str], size: int = 0, generation: int = 0) -> Run:
         with self._changed:
             self._last += 1
-            run = Run(self._last, host, slot, rank)
+            run = Run(self._last, host, slot, rank, size=size, generation=generation)
             self._runs[run.number] = run
             command = {"do": "start", "run": run.number, "slot": slot, "label": f"rank {rank}", "env": env}
-            if not self._tell(host, command):
+            together = {"rank": rank, "size": size, "generation": generation}
+            if not self._tell(host, {**command, "together": together} if generation else command):
                 self._end(run, LOST_CODE)
             return run
 
@@ -138,6 +146,26 @@ class Hosts:
         """Of the hosts that are there, in a ring over several nodes."""
         with self._changed:
             return sorted(host.address for host in self._hosts.values() if host.address)
+
+    def address(self, name: str) -> str:
+        """Of one host, if it has said it."""
+        with self._changed:
+            return self._hosts[name].address if name in self._hosts else ""
+
+    def next_number(self) -> int:
+        """Of the run that is started next: above that of every run before."""
+        with self._changed:
+            return self._last + 1
+
+    def ask(self, names: Iterable[str]) -> None:
+        """Hosts whose supervisors are alive come with another request at once."""
+        with self._changed:
+            for name in names:
+                self._tell(name, {"do": "ask"})
+
+    def asked_since(self, name: str, moment: float) -> bool:
+        with self._changed:
+            return name in self._hosts and self._hosts[name].asked_at > moment
 
     def found(self) -> dict[str, int]:
         """Hosts with a rank of an earlier driver in each of their slots, and how many."""
@@ -202,12 +230,13 @@ class Hosts:
         self._changed.notify_all()
         return True
 
-    def _find(self, name: str, host: _Host, found: list[tuple[int, int, int | None]]) -> None:
-        for number, slot, code in found:
-            if number <= self._first and slot < host.slots:
-                run = self._runs[number] = host.found[slot] = Run(number, name, slot, rank=-1)
-                if code is not None:
-                    self._end(run, code)
+    def _find(self, name: str, host: _Host, found: list["_Found"]) -> None:
+        for entry in found:
+            if entry.run <= self._first and entry.slot < host.slots:
+                run = Run(entry.run, name, entry.slot, entry.rank, size=entry.size, generation=entry.generation)
+                self._runs[run.number] = host.found[entry.slot] = run
+                if entry.code is not None:
+                    self._end(run, entry.code)
 
     def _lose(self, name: str) -> None:
         """Its ranks count as fenced: by now they are, or will be."""
@@ -223,18 +252,29 @@ class Hosts:
             self._changed.notify_all()
 
 
-def _found(entries: Any) -> list[tuple[int, int, int | None]]:
-    """(run, slot, exit code) of the ranks that a supervisor says it has. Refuses what is not that."""
+class _Found(NamedTuple):
+    """A rank that a supervisor says it has."""
+
+    run: int
+    slot: int
+    code: int | None
+    rank: int = -1
+    size: int = 0
+    generation: int = 0
+
+
+def _found(entries: Any) -> list[_Found]:
+    """Refuses what is not that."""
     if not (isinstance(entries, list) and len(entries) <= MAX_SLOTS):
         raise RefusedError(400, "runs must be a list")
     found = []
     for entry in entries:
-        number, slot, code = (
-            (entry.get(key) for key in ("run", "slot", "code")) if isinstance(entry, dict) else [""] * 3
-        )
+        told = entry if isinstance(entry, dict) else {}
+        number, slot, code = (told.get(key, "") for key in ("run", "slot", "code"))
+        together = [told.get(key, default) for key, default in (("rank", -1), ("size", 0), ("generation", 0))]
         if not (isinstance(number, int) and isinstance(slot, int) and 0 <= slot < MAX_SLOTS):
             raise RefusedError(400, "run and slot are needed")
-        if not (code is None or isinstance(code, int)):
-            raise RefusedError(400, "a code is a number")
-        found.append((number, slot, code))
+        if not ((code is None or isinstance(code, int)) and all(isinstance(each, int) for each in together)):
+            raise RefusedError(400, "a code is a number, and so are rank, size and generation")
+        found.append(_Found(number, slot, code, *together))
     return found

@@ -61,6 +61,19 @@ def horovod_env(env: Mapping[str, str], interface: str, forwarder_port: int, ela
     }
 
 
+def torch_env(env: Mapping[str, str], interface: str, spec: RunSpec) -> dict[str, str]:
+    """What torchrun tells all ranks of an elastic ring; who each of them is, and where rank 0 listens, the driver says."""
+    return {
+        "GLOO_SOCKET_IFNAME": interface,
+        "NCCL_SOCKET_IFNAME": interface,
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        **env,
+        "TORCHELASTIC_RUN_ID": f"sl-{spec.job}-{spec.attempt}",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
+
+
 def torchrun_argv(spec: RunSpec, hosts: int, endpoint: str, own_address: str, streams: Path) -> tuple[str, ...]:
     """torchrun over fixed hosts. Each rank opens the pipe of its own stream and becomes the user's program."""
     open_stream = f'echo "$RANK" >"{streams}/rank.$LOCAL_RANK"; exec "$@" >"{streams}/$LOCAL_RANK" 2>&1'

@@ -34,7 +34,7 @@ class RingClient:
         self._driver = driver or (lambda: ring.driver_host)
         self._message = {"host": host, "slots": slots, "boot": uuid.uuid4().hex, "address": ring.address}
         self._woken = woken
-        self._exits: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._exits: queue.Queue[dict[str, Any]] = queue.Queue()
         self._ended = threading.Event()
 
     def begin(self) -> None:
@@ -44,6 +44,12 @@ class RingClient:
     def exited(self, run: int, code: int, ending: str = "") -> None:
         """``ending``: why this host ended the rank itself, if it did."""
         self._exits.put({"run": run, "code": code, "ending": ending})
+
+    def wait_until_told(self, seconds: float) -> None:
+        """For the exits to reach the driver: who leaves without a word is given up only after its silence."""
+        until = time.monotonic() + seconds
+        while self._exits.unfinished_tasks and time.monotonic() < until:
+            time.sleep(0.02)
 
     def end(self) -> None:
         self._ended.set()
@@ -70,6 +76,7 @@ class RingClient:
             message = self._exits.get()
             while self._call("/ring/exit", message) is None and not self._ended.wait(RETRY_SECONDS):
                 pass
+            self._exits.task_done()
 
     def _call(self, path: str, message: dict[str, Any]) -> dict[str, Any] | None:
         ring = self._ring

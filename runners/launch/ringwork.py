@@ -1,4 +1,4 @@
-"""A host of a Horovod ring: its supervisor starts and ends ranks as the driver says."""
+"""A host of a ring with a driver: its supervisor starts and ends ranks as the driver says."""
 
 import queue
 import signal
@@ -8,7 +8,7 @@ from typing import Any
 from runners.launch import network
 from runners.launch.forwarder import MOVING_SECONDS, forward
 from runners.launch.processes import Exit, Wakeup
-from runners.launch.ranks import horovod_env
+from runners.launch.ranks import horovod_env, torch_env
 from runners.launch.rendezvous import Server
 from runners.launch.ringclient import RingClient
 from runners.launch.work import Desk, Verdict
@@ -19,6 +19,8 @@ FORM_SECONDS = 600.0
 DRIVER_SILENT_SECONDS = 60.0
 KILL_SECONDS = 5.0
 """From SIGTERM to SIGKILL when the driver ends one rank."""
+TELL_SECONDS = 3.0
+"""For the driver to hear how the last ranks here ended."""
 
 
 class RingWork:
@@ -31,7 +33,10 @@ class RingWork:
         self._patience = MOVING_SECONDS if ring.moves and desk.spec.elastic else DRIVER_SILENT_SECONDS
         self._forwarder: Server | None = None
         self._interface = ""
+        self._torch = desk.spec.launcher == "torchrun"
         self._runs: dict[str, int] = {}
+        self._next: dict[str, dict[str, Any]] = {}
+        """What to start in a slot as soon as the rank that still runs there has ended."""
         self._kill_at: dict[str, float] = {}
         self._leaving = False
         self._over: Verdict | None = None
@@ -39,8 +44,9 @@ class RingWork:
         self._began_at = time.monotonic()
 
     def begin(self) -> None:
-        moving = self.ring.moves and self.desk.spec.elastic
-        self._forwarder = forward(self._driver, self.ring.port, self.ring.secret, moving)
+        if not self._torch:
+            moving = self.ring.moves and self.desk.spec.elastic
+            self._forwarder = forward(self._driver, self.ring.port, self.ring.secret, moving)
         self.desk.scribe.say("Waiting for the other hosts")
         self.client.begin()
 
@@ -68,13 +74,18 @@ class RingWork:
             self.desk.scribe.say(f"The rank in slot {exit.key} has left the ring")
         else:
             self.desk.scribe.say(f"The rank in slot {exit.key} ended with exit code {exit.code}")
-        self._note(int(exit.key), run, exit.code)
+        self._note({**self._noted(int(exit.key)), "code": exit.code})
         self.client.exited(run, exit.code, self.desk.ending)
+        if command := self._next.pop(exit.key, None):
+            self._start(command)
 
-    def _note(self, slot: int, run: int, code: int | None) -> None:
+    def _note(self, entry: dict[str, Any]) -> None:
         """For a driver that takes over from this one."""
-        others = [entry for entry in self.client.runs if entry["slot"] != slot]
-        self.client.runs = (*others, {"run": run, "slot": slot, "code": code})
+        others = [other for other in self.client.runs if other["slot"] != entry["slot"]]
+        self.client.runs = (*others, entry)
+
+    def _noted(self, slot: int) -> dict[str, Any]:
+        return next(entry for entry in self.client.runs if entry["slot"] == slot)
 
     def verdict(self) -> Verdict | None:
         if self._failed:
@@ -90,6 +101,8 @@ class RingWork:
         return self.desk.spec.elastic and self._over is None and bool(self._runs)
 
     def close(self) -> None:
+        if not (self._over or self._failed):
+            self.client.wait_until_told(TELL_SECONDS)
         self.client.end()
         if self._forwarder:
             self._forwarder.shutdown()
@@ -114,9 +127,8 @@ class RingWork:
                 self._start(command)
             case "stop":
                 for key, run in self._runs.items():
-                    if run == command.get("run") and key not in self._kill_at:
-                        self.desk.processes.signal(signal.SIGTERM, key)
-                        self._kill_at[key] = time.monotonic() + KILL_SECONDS
+                    if run == command.get("run"):
+                        self._end_rank(key)
             case "label":
                 self.desk.scribe.label(str(command.get("slot")), str(command.get("label")))
             case "leave":
@@ -129,29 +141,56 @@ class RingWork:
                     self.desk.processes.signal(signal.SIGTERM, key)
                     self._kill_at.setdefault(key, time.monotonic() + patience)
 
+    def _end_rank(self, key: str) -> None:
+        """torchrun's ranks keep their snapshot then; Horovod's are ended so only when they no longer count."""
+        if key in self._kill_at:
+            return
+        patience = KILL_SECONDS
+        if self._torch:
+            patience = max(KILL_SECONDS, self.desk.spec.grace_seconds)
+            if not self.desk.ending:
+                self.desk.give_notice("resized", patience)
+        self.desk.processes.signal(signal.SIGTERM, key)
+        self._kill_at[key] = time.monotonic() + patience
+
     def _start(self, command: dict[str, Any]) -> None:
         spec, run, slot = self.desk.spec, int(command["run"]), int(command["slot"])
         key = str(slot)
-        if not 0 <= slot < spec.slots or key in self._runs:
-            self.client.exited(run, 1)
+        if self._torch and key in self._runs and not self._ending():
+            self._next[key] = command  # of a ring that this host was taken to be lost from
+            self._end_rank(key)
+            return
+        if not 0 <= slot < spec.slots or key in self._runs or self._ending():
+            self.client.exited(run, 1, self.desk.ending)
             return
         if not self._find_interface():
             self.client.exited(run, 1)
             return
         self.desk.scribe.label(key, str(command["label"]))
-        self.desk.scribe.say(f"Starting {command['label']} of {' '.join(spec.command)} with Horovod")
-        assert self._forwarder is not None  # noqa: S101 - begin() comes first
-        env = horovod_env(self.desk.env(), self._interface, self._forwarder.server_port, spec.elastic)
+        with_what = "torchrun" if self._torch else "Horovod"
+        self.desk.scribe.say(f"Starting {command['label']} of {' '.join(spec.command)} with {with_what}")
+        if self._torch:
+            self.desk.take_notice_back()
+        env = self._env()
         env.update({str(name): str(value) for name, value in command["env"].items()})
         if failed := self.desk.start(key, key, spec.command, env):
             self.client.exited(run, failed)
             return
         self._runs[key] = run
-        self._note(slot, run, None)
+        self._note({"run": run, "slot": slot, "code": None, **command.get("together", {})})
         self.phase = "running"
 
+    def _ending(self) -> bool:
+        return bool(self._over or self._leaving or self.desk.ending)
+
+    def _env(self) -> dict[str, str]:
+        if self._torch:
+            return torch_env(self.desk.env(), self._interface, self.desk.spec)
+        assert self._forwarder is not None  # noqa: S101 - begin() comes first
+        return horovod_env(self.desk.env(), self._interface, self._forwarder.server_port, self.desk.spec.elastic)
+
     def _find_interface(self) -> bool:
-        if not network.own_name_resolves():
+        if not self._torch and not network.own_name_resolves():
             self._fail("This host's own name has no address, which Gloo needs: add it to /etc/hosts on the node")
             return False
         try:

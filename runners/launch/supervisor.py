@@ -20,7 +20,6 @@ from typing import Protocol
 from runners.launch.fence import Fence
 from runners.launch.files import Control, Places, Stop, write_json
 from runners.launch.processes import Processes, Wakeup, adopt_orphans
-from runners.launch.ranks import NOTICE_FILE
 from runners.launch.ringwork import RingWork
 from runners.launch.scribe import Scribe
 from runners.launch.work import CommandWork, Desk, TorchrunWork, Verdict, Work
@@ -80,10 +79,10 @@ class Supervisor:
     def _work(self) -> Work:
         if self.spec.launcher == "command":
             return CommandWork(self.desk)
-        if self.spec.launcher == "torchrun":
+        if self.spec.launcher == "torchrun" and not self.spec.elastic:
             return TorchrunWork(self.desk)
         if self.spec.ring is None:
-            raise ValueError("a Horovod host needs a ring")
+            raise ValueError("a host with a driver needs a ring")
         return RingWork(self.desk, self.spec.ring, self.wakeup)
 
     def run(self) -> Verdict:
@@ -121,11 +120,7 @@ class Supervisor:
 
     def _begin_stop(self, exit_reason: str, stop: Stop, now: float) -> None:
         self.scribe.say(f"{sentence_of(stop.reason)}: the ranks have {stop.grace_seconds:g} seconds to end")
-        notice = {"reason": stop.reason, "grace_seconds": stop.grace_seconds, "until": time.time() + stop.grace_seconds}
-        try:
-            write_json(self.places.scribe / NOTICE_FILE, notice)
-        except OSError:
-            pass  # a courtesy; SIGTERM says the same
+        self.desk.give_notice(stop.reason, stop.grace_seconds)
         # Ranks that may leave by themselves still get a few seconds between SIGTERM and SIGKILL.
         patience = max(stop.grace_seconds / 2, stop.grace_seconds - 3) if self._can_wait(stop) else 0.0
         kill_at = now + stop.grace_seconds

@@ -1,8 +1,9 @@
-"""What a host's supervisor supervises when there is no ring: a plain command, or torchrun."""
+"""What a host's supervisor supervises when no driver leads it: a plain command, or torchrun over fixed hosts."""
 
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +11,9 @@ from threading import Thread
 from typing import Protocol
 
 from runners.launch import network
-from runners.launch.files import Control, Places
+from runners.launch.files import Control, Places, write_json
 from runners.launch.processes import Exit, Processes
-from runners.launch.ranks import rank_env, torchrun_argv, with_python
+from runners.launch.ranks import NOTICE_FILE, rank_env, torchrun_argv, with_python
 from runners.launch.scribe import Scribe
 from runners.spec import RunSpec
 
@@ -46,6 +47,18 @@ class Desk:
 
     def env(self) -> dict[str, str]:
         return rank_env(self.spec, self.places, self.inherited)
+
+    def give_notice(self, reason: str, seconds: float) -> None:
+        """Tells the ranks that they are about to be stopped."""
+        notice = {"reason": reason, "grace_seconds": seconds, "until": time.time() + seconds}
+        try:
+            write_json(self.places.scribe / NOTICE_FILE, notice)
+        except OSError:
+            pass  # a courtesy; SIGTERM says the same
+
+    def take_notice_back(self) -> None:
+        """For ranks that begin anew."""
+        (self.places.scribe / NOTICE_FILE).unlink(missing_ok=True)
 
     def start(self, key: str, stream: str, argv: tuple[str, ...], env: Mapping[str, str]) -> int:
         """0, or the code that stands for a program that could not be started. Says so to the user."""

@@ -1,0 +1,268 @@
+"""Who leads an elastic ring of torchrun's kind: what it starts and ends when hosts come, go and fail. No processes."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from runners.launch import hosts as hosts_module
+from runners.launch import torchring as module
+from runners.launch.files import Host
+from runners.launch.hosts import Hosts
+from runners.launch.torchring import TorchRing, choose
+from runners.spec import Ring
+from tests.runners.launching import until
+
+
+class Stage:
+    """The ring in a thread, and hosts that do what the test says."""
+
+    def __init__(self, least: int = 1, most: int = 4, first: int = 0) -> None:
+        self.hosts = Hosts(first=first)
+        self.slots: dict[str, int] = {}
+        self.available: dict[str, int] = {}
+        self.said: list[str] = []
+        self.formed: list[list[str]] = []
+        self.ring = TorchRing(
+            self.hosts,
+            self._available,
+            Ring("10.0.0.1", 1, "secret", least, most),
+            self.said.append,
+            self.formed.append,
+        )
+        self.outcome: tuple[int, str] | None = None
+        self.dark: set[str] = set()
+        self._seen: dict[str, int] = {}
+        self._started: list[dict[str, Any]] = []
+        self._stopped: set[int] = set()
+
+    def comes(self, name: str, slots: int = 1, runs: list[dict[str, Any]] | None = None) -> None:
+        self.slots[name] = slots
+        self.asks(name, runs or [])
+        self.available[name] = slots
+
+    def _available(self) -> dict[str, int]:
+        present = self.hosts.present()
+        return {name: slots for name, slots in self.available.items() if name in present}
+
+    def begins(self) -> None:
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        self.outcome = self.ring.run()
+
+    def asks(self, name: str, runs: list[dict[str, Any]] | None = None) -> None:
+        """As its supervisor does all the time."""
+        if name in self.dark:
+            return
+        seen = self._seen.get(name, 0)
+        message = {"host": name, "slots": self.slots[name], "boot": name, "seen": seen, "address": f"10.0.0.{name[1:]}"}
+        for command in self.hosts.poll({**message, "runs": runs or []})["commands"]:
+            self._seen[name] = command["number"]
+            if command["do"] == "start":
+                self._started.append({"host": name, "run": command["run"], **command["env"]})
+            elif command["do"] == "stop":
+                self._stopped.add(command["run"])
+
+    def starts(self, *hosts: str) -> list[dict[str, Any]]:
+        """Waits until these were told to start a rank each, no others were, and returns what the ranks were told."""
+
+        def told() -> bool:
+            for name in list(self.available):
+                self.asks(name)
+            return len(self._started) >= len(hosts)
+
+        until(told, 10, lambda: f"{self.said} {self._started}")
+        started, self._started = self._started, []
+        assert [rank["host"] for rank in sorted(started, key=lambda rank: int(rank["RANK"]))] == list(hosts)
+        return sorted(started, key=lambda rank: int(rank["RANK"]))
+
+    def ends(self, rank: dict[str, Any], code: int = 0, ending: str = "") -> None:
+        self.hosts.exited({"run": rank["run"], "code": code, "ending": ending})
+
+    def is_stopped(self, rank: dict[str, Any]) -> None:
+        def told() -> bool:
+            self.asks(rank["host"])
+            return rank["run"] in self._stopped
+
+        until(told, 10, lambda: str(self.said))
+
+    def comes_out(self) -> tuple[int, str]:
+        def over() -> bool:
+            for name in list(self.available):
+                self.asks(name)
+            return self.outcome is not None
+
+        until(over, 10, lambda: str(self.said))
+        assert self.outcome is not None
+        return self.outcome
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts_module, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(module, "SETTLE_SECONDS", 0.2)
+    monkeypatch.setattr(module, "GATHER_SECONDS", 1.0)
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    yield Stage()
+
+
+def test_ranks_are_told_what_torchrun_tells_them(stage: Stage) -> None:
+    stage.comes("h1", 2)
+    stage.comes("h2", 1)
+    stage.begins()
+    first, second, third = stage.starts("h1", "h1", "h2")
+    assert (first["MASTER_ADDR"], first["WORLD_SIZE"], first["TORCHELASTIC_RESTART_COUNT"]) == ("10.0.0.1", "3", "0")
+    assert (second["RANK"], second["LOCAL_RANK"], second["LOCAL_WORLD_SIZE"], second["GROUP_RANK"]) == tuple("1120")
+    assert (third["RANK"], third["LOCAL_RANK"], third["LOCAL_WORLD_SIZE"], third["GROUP_RANK"]) == ("2", "0", "1", "1")
+    assert len({rank["MASTER_PORT"] for rank in (first, second, third)}) == 1
+    assert stage.formed == [["h1", "h1", "h2"]]
+    for rank in (first, second, third):
+        stage.ends(rank)
+    assert stage.comes_out() == (0, "")
+
+
+def test_a_new_host_joins_after_all_ranks_have_been_stopped(stage: Stage) -> None:
+    stage.comes("h1")
+    stage.begins()
+    (alone,) = stage.starts("h1")
+    stage.comes("h2")
+    stage.is_stopped(alone)
+    assert stage.formed == [["h1"]]  # the others wait for its snapshot
+    stage.ends(alone, 143)
+    both = stage.starts("h1", "h2")
+    assert [rank["WORLD_SIZE"] for rank in both] == ["2", "2"]
+    assert both[0]["MASTER_PORT"] != alone["MASTER_PORT"]  # who is left of an older ring cannot get into this one
+    assert stage.said == ["h2 joined the ring: the ranks begin anew from their last snapshot"]
+
+
+def test_hosts_that_stay_keep_their_order_and_the_next_one_leads_when_the_first_leaves(stage: Stage) -> None:
+    for name in ("h1", "h2", "h3"):
+        stage.comes(name)
+    stage.begins()
+    ranks = stage.starts("h1", "h2", "h3")
+    del stage.available["h1"]
+    for rank in ranks:
+        stage.is_stopped(rank)
+        stage.ends(rank, 0)
+    left = stage.starts("h2", "h3")
+    assert left[0]["MASTER_ADDR"] == "10.0.0.2"
+
+
+def test_a_rank_that_fails_ends_the_ring(stage: Stage) -> None:
+    stage.comes("h1")
+    stage.comes("h2")
+    stage.begins()
+    first, second = stage.starts("h1", "h2")
+    stage.ends(second, 3)
+    stage.is_stopped(first)
+    stage.ends(first, 143)
+    assert stage.comes_out() == (3, "Rank 1 on h2 ended with exit code 3")
+    assert len(stage.formed) == 1
+
+
+def test_a_rank_that_fails_because_its_peer_was_lost_does_not(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hears of the loss before the driver does."""
+    monkeypatch.setattr(hosts_module, "SILENT_SECONDS", 2.0)
+    stage.comes("h1")
+    stage.comes("h2")
+    stage.begins()
+    first, _ = stage.starts("h1", "h2")
+    stage.dark.add("h2")
+    stage.ends(first, 1)
+    assert "h2" in stage.hosts.present()  # its silence is not yet noticed
+    (again,) = stage.starts("h1")
+    assert again["WORLD_SIZE"] == "1"
+    stage.ends(again)
+    assert stage.comes_out() == (0, "")
+    assert stage.said[0].startswith("h2 left the ring")
+
+
+def test_ranks_that_a_leaving_host_ended_have_not_finished(stage: Stage) -> None:
+    stage.comes("h1")
+    stage.comes("h2")
+    stage.begins()
+    first, second = stage.starts("h1", "h2")
+    stage.ends(first, 0, "stopped")
+    stage.ends(second, 0)  # both agreed to stop
+    (again,) = stage.starts("h2")  # although nobody has said yet that h1 is no longer offered
+    stage.ends(again)
+    assert stage.comes_out() == (0, "")
+
+
+def test_what_has_begun_to_end_does_not_grow(stage: Stage) -> None:
+    stage.comes("h1")
+    stage.comes("h2")
+    stage.begins()
+    first, second = stage.starts("h1", "h2")
+    stage.ends(first)
+    stage.comes("h3")
+    assert not threading.Event().wait(1)  # far beyond SETTLE_SECONDS
+    stage.ends(second)
+    assert stage.comes_out() == (0, "")
+    assert len(stage.formed) == 1
+
+
+def test_too_few_ranks_for_too_long_is_the_end() -> None:
+    stage = Stage(least=2)
+    stage.comes("h1")
+    stage.begins()
+    code, sentence = stage.comes_out()
+    assert code == 1 and "fewer than the 2 ranks" in sentence
+
+
+# Another driver
+
+TOGETHER = {"size": 2, "generation": 7}
+FOUND = {
+    "h1": [{"run": 7, "slot": 0, "code": None, "rank": 0, **TOGETHER}],
+    "h2": [{"run": 8, "slot": 0, "code": None, "rank": 1, **TOGETHER}],
+}
+
+
+def test_a_whole_ring_is_taken_over_undisturbed() -> None:
+    stage = Stage(first=1_000_000)
+    for name, runs in FOUND.items():
+        stage.comes(name, runs=runs)
+    stage.begins()
+    until(lambda: stage.formed, 10)
+    assert stage.formed == [["h1", "h2"]]
+    for run in (7, 8):
+        stage.ends({"run": run})
+    assert stage.comes_out() == (0, "")
+    assert stage.said == ["Taking over a ring on h1, h2"] and not stage._started
+
+
+@pytest.mark.parametrize("case", ["one is gone", "of two rings", "one has failed"])
+def test_what_is_left_of_a_ring_begins_anew(case: str) -> None:
+    stage = Stage(first=1_000_000)
+    runs = {name: [dict(FOUND[name][0])] for name in FOUND}
+    if case == "one is gone":
+        del runs["h1"]
+    elif case == "of two rings":
+        runs["h1"][0].update(generation=5, code=0)
+    else:
+        runs["h1"][0].update(code=1)
+    for name, told in runs.items():
+        stage.comes(name, runs=told)
+    stage.begins()
+    stage.is_stopped({"run": 8, "host": "h2"})
+    stage.ends({"run": 8}, 143)
+    again = stage.starts(*runs)
+    assert [rank["TORCHELASTIC_RESTART_COUNT"] for rank in again] == ["1"] * len(runs)
+    assert all(rank["run"] > 1_000_000 for rank in again)
+
+
+# Pure
+
+
+def test_hosts_are_chosen_oldest_first_up_to_the_most_ranks() -> None:
+    here = {"h10": 1, "h2": 1, "h3": 2}
+    assert choose(here, ["h3"], 4) == [Host("h3", 2), Host("h2", 1), Host("h10", 1)]
+    assert choose(here, ["h3"], 3) == [Host("h3", 2), Host("h2", 1)]
+    assert choose({"h1": 2, "h2": 1}, [], 1) == [Host("h2", 1)]
+    assert choose({}, ["h1"], 4) == []
