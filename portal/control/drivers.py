@@ -29,7 +29,6 @@ def replace(now: datetime | None = None) -> None:
         wanted=Attempt.Wanted.RUN,
         ring__isnull=False,
         job__elastic=True,
-        job__launcher=Job.Launcher.HOROVOD,
     )
     for pk in without.order_by("job_id").values_list("pk", flat=True):
         _replace(pk, now or timezone.now())

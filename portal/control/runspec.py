@@ -1,6 +1,6 @@
 """Rows to ``RunSpec``: what each container of an attempt shall be.
 
-An attempt of a ring that can change has a driver (index 0) and hosts from 1; any other has hosts from 0. The first
+An attempt whose ring somebody leads has a driver (index 0) and hosts from 1; any other has hosts from 0. The first
 host of an elastic one is its *base*; each further one has a single GPU, so that any size is reached by adding and
 removing containers.
 """
@@ -43,7 +43,8 @@ def parts_of(job: Job, elastic: bool, chosen: Sequence[Part]) -> list[Part]:
 
 
 def has_driver(job: Job) -> bool:
-    return job.launcher == Job.Launcher.HOROVOD
+    """Somebody leads its ring. Hosts of a torchrun job that keeps its size meet by themselves."""
+    return job.launcher == Job.Launcher.HOROVOD or job.elastic
 
 
 def name_of(attempt: Attempt, index: int) -> str:

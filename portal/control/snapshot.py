@@ -346,7 +346,7 @@ def _job(
 ) -> types.Job:
     stopping = holding is not None and holding.stopping
     now_on = _sorted(holding.kept) if holding and not stopping else {}
-    elastic = row.elastic and row.launcher == Job.Launcher.HOROVOD
+    elastic = row.elastic and row.launcher != Job.Launcher.COMMAND
     speed = expert.speed(row)
     restart_seconds = expert.restart_seconds(row)
     return types.Job(
@@ -375,8 +375,8 @@ def _job(
         run_seconds=round(past.run_seconds, 1),
         lost_gpu_seconds_if_stopped=round(past.present_gpu_seconds, 1) if now_on else 0.0,
         restart_seconds=restart_seconds,
-        # Nobody measures how long the ranks stand still; it is never longer than beginning anew.
-        resize_seconds=min(RESIZE_SECONDS, restart_seconds),
+        # Nobody measures how long the ranks stand still; it is never longer than beginning anew, as torchrun's do.
+        resize_seconds=min(RESIZE_SECONDS, restart_seconds) if row.launcher == Job.Launcher.HOROVOD else restart_seconds,
         script=expert.name(row),
         batch=holding.batch if holding and now_on else 0,
         speed=speed,

@@ -65,7 +65,9 @@ class JobForm(forms.Form):
     elastic = forms.BooleanField(
         label="Elastic: GPUs may come and go while it runs",
         required=False,
-        help_text="For scripts that use hvd.elastic: the job grows into idle GPUs and gives them back when others wait.",
+        help_text="The job grows into idle GPUs and gives them back when others wait. With Horovod, for scripts that use "
+        "hvd.elastic. With torchrun, for scripts that keep a snapshot and load it at their start: whenever GPUs come or "
+        "go, all ranks get SIGTERM and are started anew.",
     )
     environment = forms.ChoiceField(help_text="The packages your code finds installed.")
     time_amount = forms.IntegerField(
@@ -231,7 +233,7 @@ class JobForm(forms.Form):
             env_vars=given["env_vars"],
             min_gpus=given["min_gpus"],
             max_gpus=given["max_gpus"],
-            elastic=given["elastic"] and given["launcher"] == Job.Launcher.HOROVOD,
+            elastic=given["elastic"] and given["launcher"] != Job.Launcher.COMMAND,
             time_limit_seconds=given["time_amount"] * given["time_unit"],
             retries=given["retries"],
             priority=given["priority"],

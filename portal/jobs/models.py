@@ -94,7 +94,7 @@ class Job(models.Model):
     description = models.TextField(blank=True)
     launcher = models.CharField(max_length=10, choices=Launcher.choices)
     elastic = models.BooleanField(default=False)
-    """Its GPUs may change while it runs (Horovod with ``hvd.elastic``)."""
+    """Its GPUs may change while it runs: Horovod with ``hvd.elastic``, torchrun with snapshots."""
     entry = models.CharField(max_length=255)
     """The Python file each rank runs; for a plain command, the whole command line."""
     arguments = models.JSONField(default=list)

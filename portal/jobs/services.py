@@ -261,8 +261,9 @@ def _check_gpus(asked: Submission) -> None:
         raise Refused("A job needs at least 1 GPU.", field="min_gpus")
     if asked.max_gpus < asked.min_gpus:
         raise Refused("The most GPUs cannot be fewer than the least.", field="max_gpus")
-    if asked.elastic and asked.launcher != Job.Launcher.HOROVOD:
-        raise Refused("Only Horovod jobs can be elastic. Choose Horovod, or switch elastic off.", field="elastic")
+    if asked.elastic and asked.launcher == Job.Launcher.COMMAND:
+        sentence = "A plain command cannot be elastic. Choose Horovod or torchrun, or switch elastic off."
+        raise Refused(sentence, field="elastic")
     most = lab_gpus()
     if most and asked.max_gpus > most:
         raise Refused(f"The lab has {most} GPU{'s' * (most > 1)}. Ask for at most {most}.", field="max_gpus")

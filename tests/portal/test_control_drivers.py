@@ -18,11 +18,11 @@ pytestmark = pytest.mark.django_db
 LATER = timedelta(seconds=5)
 
 
-@pytest.fixture
-def job() -> Job:
+@pytest.fixture(params=["horovod", "torchrun"])
+def job(request: pytest.FixtureRequest) -> Job:
     """Runs on node a with its driver and base, and with two further GPUs on b."""
     a = ready_node("a", 1, runtime="docker", facts={"ring_address": "10.1.0.1"})
-    job = queue(1, 3)
+    job = queue(1, 3, launcher=request.param)
     turn()
     agents_do_as_told()
     b = ready_node("b", 2, runtime="docker", facts={"ring_address": "10.1.0.2"})

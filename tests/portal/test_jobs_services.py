@@ -64,6 +64,10 @@ def test_it_queues_a_job_and_says_who_asked(alice: User, project: Project) -> No
     assert (event.kind, event.actor) == ("submitted", alice)
 
 
+def test_a_torchrun_job_may_be_elastic(alice: User, project: Project) -> None:
+    assert submit(alice, project, asked(project, launcher="torchrun", elastic=True, max_gpus=2)).elastic
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
@@ -78,7 +82,7 @@ def test_it_queues_a_job_and_says_who_asked(alice: User, project: Project) -> No
         ({"min_gpus": 0}, "min_gpus"),
         ({"min_gpus": 2, "max_gpus": 1}, "max_gpus"),
         ({"max_gpus": 3}, "max_gpus"),
-        ({"launcher": "torchrun", "elastic": True}, "elastic"),
+        ({"launcher": "command", "entry": "sleep 1", "elastic": True}, "elastic"),
         ({"time_limit_seconds": 1}, "time_limit_seconds"),
         ({"time_limit_seconds": 10**9}, "time_limit_seconds"),
         ({"retries": -1}, "retries"),

@@ -329,6 +329,13 @@ class TestSubmit:
         job = Job.objects.get()
         assert (job.launcher, job.entry, job.elastic) == ("command", "python train.py | tee log", False)
 
+    def test_torchrun_may_be_elastic_too(self, lab: Lab) -> None:
+        client = browser(lab.alice)
+        data = form_of(client.get(f"/jobs/new?code={lab.code.pk}")) | {"launcher": "torchrun", "elastic": "on"}
+        client.post(f"/jobs/new?code={lab.code.pk}", data)
+        job = Job.objects.get()
+        assert (job.launcher, job.elastic) == ("torchrun", True)
+
     @pytest.mark.parametrize(
         ("change", "said"),
         [
