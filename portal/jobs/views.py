@@ -19,9 +19,10 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
+from portal.cluster.alarms import alarms
 from portal.cluster.models import Environment
 from portal.cluster.services import holder, is_online, nodes_with_gpus
-from portal.jobs import services
+from portal.jobs import checkpoints, services
 from portal.jobs.forms import JobForm, specification, warnings_for
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobState
 from portal.projects.models import CodeVersion, Membership, Project
@@ -57,6 +58,7 @@ def home(request: HttpRequest) -> HttpResponse:
     nodes = [node for node in nodes_with_gpus() if node.approved_at]  # the others are the admins' business
     gpus = [gpu for node in nodes for gpu in node.gpus.all()]
     about = {
+        "alarms": alarms() if user.is_admin else [],
         "active": active,
         "recent": recent,
         "nodes": nodes,
@@ -241,6 +243,7 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
     live = last if last and last.ended_at is None else None
     outputs = job.outputs.select_related("attempt").order_by("path")
     totals = job.outputs.aggregate(count=Count("pk"), size=Sum("size"))
+    checkpoint_set = checkpoints.newest(job.pk)
     finished = job.state in FINISHED_STATES
     settled = finished and all(part.collected_at for attempt in attempts for part in attempt.containers.all())
     return {
@@ -261,6 +264,8 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
         "outputs": list(outputs[:MOST_OUTPUTS]),
         "outputs_count": totals["count"],
         "outputs_size": totals["size"] or 0,
+        "checkpoint_set": checkpoint_set,
+        "checkpoints": checkpoints.files_of(checkpoint_set)[:MOST_OUTPUTS] if checkpoint_set else [],
         "finished": finished,
         "cancelling": job.intent == Job.Intent.CANCEL and not finished,
         "holding": job.intent == Job.Intent.HOLD and job.state == JobState.RUNNING,
