@@ -19,7 +19,8 @@ In the template ``{% chart chart %}`` (no ``{% load %}``), and in ``{% block hea
 and the same numbers as a table that unfolds, for screen readers and everybody else.
 
 * ``lines(title, xs, series, unit)``: ``xs`` are datetimes, dates or numbers, ascending; ``step=True`` holds a value
-  until the next; ``marks=[(x, "switch")]`` draws dashed upright lines; a value of None leaves a gap.
+  until the next; ``marks=[(x, "switch")]`` draws dashed upright lines; a value of None leaves a gap;
+  ``least_and_most=(0, 100)`` keeps the axis as it is, whatever the values are.
 * ``bars(title, labels, series, unit)``: side by side, or ``stacked=True``; ``across=True`` lays bars from left to right
   with their labels above them, which words that are too long for the foot of a narrow chart get anyway.
 * ``sparkline(values, text)`` and ``range_bar(low, high, least, most, text, value=...)``: small pictures for a table's
@@ -104,6 +105,7 @@ def lines(
     step: bool = False,
     marks: Sequence[tuple[X, str]] = (),
     x_name: str = "",
+    least_and_most: tuple[float, float] | None = None,
 ) -> Chart:
     """Values over time, or over any number."""
     _check(xs, series)
@@ -114,7 +116,7 @@ def lines(
     texts = [_x_text(x) for x in xs]
 
     def draw(size: Size) -> Iterator[str]:
-        frame = _Frame(size, _ends(value for one in series for value in one.values), unit)
+        frame = _Frame(size, least_and_most or _ends(value for one in series for value in one.values), unit)
         right = size.width - RIGHT
 
         def across(x: float) -> float:

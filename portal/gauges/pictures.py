@@ -39,7 +39,9 @@ def _chart(trace: Trace, gpus: Sequence[Gpu], metric: str, title: str, unit: str
             Series("lowest", [_extreme(min, step) for step in steps], "blue"),
             Series("highest", [_extreme(max, step) for step in steps], "amber"),
         ]
-    return charts.lines(title, trace.times, lines, unit, desc=_desc(rows.values(), title, unit))
+    ends = (0.0, 100.0) if unit == "%" else None
+    desc = _desc(rows.values(), title, unit)
+    return charts.lines(title, trace.times, lines, unit, desc=desc, least_and_most=ends)
 
 
 def name_of(gpu: Gpu, with_node: bool) -> str:

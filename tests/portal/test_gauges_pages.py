@@ -138,6 +138,7 @@ class TestOverTime:
         sampled(node, 40)
         page = seen(people["alice"], f"/gpus/nodes/{node.pk}/")
         assert "Utilisation: 80 % on average, 80 % at most." in page
+        assert page.count('class="">100</text>') == 3  # the axis ends there, in each size
         assert "Memory in use: 20 GiB on average" in page and "61 °C at most" in page
 
     def test_without_readings_it_says_so(self, people: dict[str, User], node: Node) -> None:
