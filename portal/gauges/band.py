@@ -5,7 +5,7 @@ An attempt's rings say it (``Ring``); of one that has no driver, its containers 
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -143,13 +143,19 @@ def _runs(part: Part, at: datetime) -> bool:
     return part.running_at is not None and part.running_at <= at and (part.exited_at is None or part.exited_at > at)
 
 
-def _merged(rings: Sequence[Formed]) -> Iterator[Formed]:
-    """Without rings that nobody has noticed: the same hosts, and no time lost."""
-    before: Formed | None = None
+def _merged(rings: Sequence[Formed]) -> list[Formed]:
+    """Without rings that nobody has noticed: the same hosts, and no time lost.
+
+    A ring that a new driver found, and formed anew at once, is one change.
+    """
+    found: list[Formed] = []
     for ring in rings:
-        if before is None or ring.cost_seconds or Counter(ring.hosts) != Counter(before.hosts):
-            yield ring
-            before = ring
+        same = bool(found) and Counter(ring.hosts) == Counter(found[-1].hosts)
+        if same and ring.cost_seconds and len(found) > 1 and found[-1].cost_seconds is None:
+            found[-1] = replace(found[-1], cost_seconds=ring.cost_seconds)
+        elif not same or ring.cost_seconds:
+            found.append(ring)
+    return found
 
 
 # --- what became of it -------------------------------------------------------------------------------------------

@@ -80,6 +80,14 @@ def test_a_ring_that_formed_anew_on_the_same_hosts_is_a_change_when_it_cost_time
     assert change.cause == "A rank ended and was started again."
 
 
+def test_what_a_new_driver_found_and_formed_anew_is_one_change() -> None:
+    found = Formed(at(5), ("h2",), None)  # the first host went with its node, and with it the driver
+    rings = (Formed(at(0), ("h1", "h2")), found, Formed(at(5.1), ("h2",), 41.0))
+    parts = [part("h1", "a", exit="lost"), part("h2", "b")]
+    [change] = band.band([tried(parts, *band._merged(rings))]).changes
+    assert (change.at, change.cause, change.cost_seconds) == (at(5), "Node a was lost.", 41.0)
+
+
 @pytest.mark.parametrize(
     ("outcome", "exit", "said"),
     [
