@@ -17,11 +17,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import Error as DatabaseTrouble
 from django.db import connection, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from portal.control import batches, drivers, moves, recording
@@ -203,8 +203,14 @@ def _tell(seen: Snapshot, reasons: Mapping[int, str]) -> bool:
             if told != truth:
                 yield job, told[0], *truth
 
-    look = Job.objects.filter(Q(state=JobState.QUEUED) | QUEUE_LEFT).order_by()
-    outdated = [job for job, *_ in news(look)]
+    # Three questions, each with an index: all who ever failed are more and more.
+    left = Job.objects.filter(queue_position__isnull=False)
+    looks = (
+        Job.objects.filter(state=JobState.QUEUED),
+        left.filter(state__in=(JobState.HELD, JobState.RUNNING)),
+        left.filter(state__in=(JobState.CANCELLED, JobState.FAILED), finished_at__gt=timezone.now() - LEFT_QUEUE),
+    )
+    outdated = [job for look in looks for job, *_ in news(look.order_by())]
     if not outdated:
         return False
     # Somebody else's lock is not waited for: it is only a sentence, and the next turn comes soon.
@@ -229,10 +235,8 @@ def _write(told: Sequence[tuple[str, int | None, int]]) -> None:
             cursor.executemany(f"UPDATE {table} SET waiting_reason = %s, queue_position = %s WHERE id = %s", told)  # noqa: S608
 
 
-QUEUE_LEFT = Q(
-    state__in=(JobState.HELD, JobState.CANCELLED, JobState.RUNNING, JobState.FAILED), queue_position__isnull=False
-)
-"""Jobs that have left the queue and still carry their place in it."""
+LEFT_QUEUE = timedelta(days=7)
+"""A job that ended in the queue carries its place there until the next turn; no scheduler is away for longer."""
 
 
 def _queue(seen: Snapshot, reasons: Mapping[int, str]) -> list[types.Job]:

@@ -62,7 +62,8 @@ def past_jobs(count: int) -> None:
             Job(
                 project=projects[who], code=codes[who], environment=environment, submitted_by=projects[who].created_by,
                 submitted_at=begin - timedelta(minutes=5), name="past", launcher="horovod", time_limit_seconds=86400,
-                entry=f"train{number % SCRIPTS}.py", arguments=["--seed", str(number % 3)], state="SUCCEEDED",
+                entry=f"train{number % SCRIPTS}.py", arguments=["--seed", str(number % 3)],
+                state="SUCCEEDED" if number % 4 else "FAILED",
                 started_at=begin, finished_at=min(begin + length, now),
             )
         )  # fmt: skip
@@ -70,7 +71,7 @@ def past_jobs(count: int) -> None:
     attempts = Attempt.objects.bulk_create(
         [
             Attempt(job=job, number=1, created_at=job.started_at, started_at=job.started_at, ended_at=job.finished_at,
-                    outcome="succeeded", secret="s")
+                    outcome=job.state.lower(), secret="s")
             for job in jobs
         ],
         batch_size=500,
