@@ -40,7 +40,8 @@ class Places:
     """Open nodes on which it is ready."""
     ids: frozenset[str]
     """The same, as a policy names them."""
-    reach_each_other: bool
+    linked: frozenset[str]
+    """Those of them that say where containers of other nodes reach theirs."""
 
 
 def is_open(node: Node, now: datetime) -> bool:
@@ -92,7 +93,7 @@ def places_of(nodes: Nodes, environment: int) -> Places:
     ready = frozenset(
         node for node, row in prepared.items() if node in nodes.open and row.state == NodeEnvironment.State.READY
     )
-    return Places(ready, frozenset(map(str, ready)), nodes.out_of_reach.isdisjoint(ready))
+    return Places(ready, frozenset(map(str, ready)), frozenset(map(str, ready - nodes.out_of_reach)))
 
 
 def why_nowhere(min_gpus: int, environment: int, title: str, nodes: Nodes, ready: frozenset[int]) -> str:

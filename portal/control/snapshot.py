@@ -3,7 +3,7 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple, Self, cast
@@ -21,7 +21,7 @@ from portal.cluster import reservations
 from portal.cluster.models import Environment, usable_gpu
 from portal.control.history import USAGE_DAYS, History, Like, Script, speed_on
 from portal.control.history import Holding as Held
-from portal.control.places import Nodes, Places, places_of, read_nodes, why_nowhere
+from portal.control.places import Places, places_of, read_nodes, why_nowhere
 from portal.jobs import rules
 from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, JobState
 from scheduling import types
@@ -85,11 +85,13 @@ def take(
         (size, key): why_nowhere(size, key, titles.get(key, "?"), nodes, places[key].ready)
         for size, key in {(row.min_gpus, row.environment_id) for row in rows}
     }
+    free = {str(pk): nodes.gpus.get(pk, 0) - held[pk] for pk in nodes.open}
     jobs = []
     for row in rows:
         here, why = places[row.environment_id], blocked[row.min_gpus, row.environment_id]
         had = past.get(row.id) or Past()
-        jobs.append(_job(row, holdings.get(row.id), nodes, here, had, why, names, expert))
+        reach = _reach(row, holdings.get(row.id), here, free)
+        jobs.append(_job(row, holdings.get(row.id), reach, had, why, names, expert))
     return types.Snapshot(
         now=now.timestamp(),
         nodes=tuple(
@@ -121,12 +123,10 @@ def of_the_past(rows: list["Row"], since: datetime, history: History) -> types.S
     """
     history.refresh(since)
     names, limits, expert = _Names.read(rows), limits_in_force(), _Expert(history)
-    nowhere = Nodes([], {}, {}, {}, frozenset(), {}, {}, frozenset())
-    anywhere = Places(frozenset(), frozenset(), True)
     return types.Snapshot(
         now=since.timestamp(),
         nodes=(),
-        jobs=tuple(replace(_job(row, None, nowhere, anywhere, Past(), "", names, expert), nodes=None) for row in rows),
+        jobs=tuple(_job(row, None, Reach(None, _is_ring(row)), Past(), "", names, expert) for row in rows),
         limits=tuple(_limits(rows, {}, limits)),
         accounts=tuple(_accounts(rows, {}, limits, names, history, since.timestamp())),
         reservations=tuple(_reservations(since)),
@@ -337,8 +337,7 @@ def script_of(row: Row) -> Script:
 def _job(
     row: Row,
     holding: Holding | None,
-    nodes: Nodes,
-    places: Places,
+    reach: "Reach",
     past: Past,
     blocked: str,
     names: _Names,
@@ -360,9 +359,9 @@ def _job(
         now_on=now_on,
         base=_sorted(holding.base) if holding and elastic else now_on,
         stopping=stopping,
-        nodes=places.ids,
+        nodes=reach.nodes,
         blocked=blocked,
-        spread=_may_spread(row, nodes, places, now_on, holding is None or holding.joined),
+        spread=reach.spread,
         preemptible=row.resumable or row.opportunistic,
         started_at=holding.placed_at.timestamp() if holding and holding.placed_at else None,
         served_gpu_seconds=round(past.gpu_seconds, 1),
@@ -375,8 +374,7 @@ def _job(
         run_seconds=round(past.run_seconds, 1),
         lost_gpu_seconds_if_stopped=round(past.present_gpu_seconds, 1) if now_on else 0.0,
         restart_seconds=restart_seconds,
-        # Nobody measures how long the ranks stand still; it is never longer than beginning anew, as torchrun's do.
-        resize_seconds=min(RESIZE_SECONDS, restart_seconds) if row.launcher == Job.Launcher.HOROVOD else restart_seconds,
+        resize_seconds=_resize_seconds(row, restart_seconds),
         script=expert.name(row),
         batch=holding.batch if holding and now_on else 0,
         speed=speed,
@@ -386,20 +384,44 @@ def _job(
     )
 
 
+def _resize_seconds(row: Row, restart_seconds: float) -> float:
+    """Never longer than beginning anew, which is what the ranks of torchrun do."""
+    return min(RESIZE_SECONDS, restart_seconds) if row.launcher == Job.Launcher.HOROVOD else restart_seconds
+
+
 def _sorted(placement: Mapping[str, int]) -> dict[str, int]:
     """As recordings keep it: what is decided again sees the same, to the order of nodes."""
     return dict(sorted(placement.items()))
 
 
-def _may_spread(row: Row, nodes: Nodes, places: Places, now_on: Mapping[str, int], joined: bool) -> bool:
-    """Only rings, and only between nodes that say where containers of other nodes reach theirs.
+class Reach(NamedTuple):
+    """Where a job may get GPUs: of these nodes (None: of all), and whether of several at once."""
 
-    What runs needs to have begun in a network over several nodes; what is on several nodes already may stay there.
+    nodes: frozenset[str] | None
+    spread: bool
+
+
+def _is_ring(row: Row) -> bool:
+    return row.launcher != Job.Launcher.COMMAND
+
+
+def _reach(row: Row, holding: Holding | None, places: Places, free: Mapping[str, int]) -> Reach:
+    """Only rings spread, and only over nodes that say where containers of other nodes reach theirs.
+
+    What runs needs to have begun in a network over several nodes. What waits gives up the nodes that nobody reaches,
+    unless one of them has room for it and the others together do not.
     """
-    if len(now_on) > 1:
-        return True
-    reachable = places.reach_each_other and nodes.out_of_reach.isdisjoint(map(int, now_on))
-    return row.launcher != Job.Launcher.COMMAND and reachable and (joined or not now_on)
+    alone, linked = Reach(places.ids, spread=False), Reach(places.linked, spread=True)
+    now_on = holding.kept if holding is not None and not holding.stopping else {}
+    if holding is not None and now_on:
+        return linked if holding.joined else alone
+    if not _is_ring(row) or len(places.linked) < min(2, len(places.ids)):
+        return alone
+    if places.linked == places.ids:
+        return linked
+    room = sum(free.get(node, 0) for node in places.linked)
+    elsewhere = max(free.get(node, 0) for node in places.ids - places.linked)
+    return alone if elsewhere >= row.min_gpus > room else linked
 
 
 def _limits(

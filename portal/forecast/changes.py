@@ -149,7 +149,7 @@ def _environments(row: Job, job: types.Job, snapshot: Snapshot) -> Iterator[Chan
 
 
 def _may_spread(row: Job, nodes: set[str]) -> bool:
-    if row.launcher != Job.Launcher.HOROVOD:
+    if row.launcher == Job.Launcher.COMMAND:
         return False
     facts = Node.objects.filter(pk__in=[int(node) for node in nodes]).values_list("facts", flat=True)
     return all(each.get("ring_address") for each in facts)

@@ -11,12 +11,14 @@ from django.utils import timezone
 
 from portal.accounts.models import Limit
 from portal.cluster.models import Node, NodeEnvironment
+from portal.control import apply as applying
 from portal.control import snapshot
 from portal.control.history import History
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, Job
 from scheduling.types import Job as JobView
 from scheduling.types import Node as NodeView
+from scheduling.types import Plan
 from tests.portal.control_world import agents_do_as_told, project_of, queue, ready_node, turn
 from tests.portal.jobs_world import exit, make_code, make_environment, make_node
 from tests.portal.past import ran
@@ -154,6 +156,22 @@ def test_only_rings_spread_and_only_between_nodes_that_reach_each_other() -> Non
         node.save(update_fields=["facts"])
     assert view(ring).spread and view(torchrun).spread
     assert not view(command).spread
+
+
+def test_a_ring_spreads_over_the_nodes_that_reach_each_other_and_goes_to_another_only_for_room() -> None:
+    a, b = (ready_node(name, 2, runtime="docker", facts={"ring_address": f"10.0.0.{name}"}) for name in "ab")
+    lone = ready_node("c", 2, runtime="docker")
+    ring, command = queue(2), queue(launcher="command", entry="python train.py")
+    linked, everywhere = {str(a.pk), str(b.pk)}, {str(node.pk) for node in (a, b, lone)}
+    assert (view(ring).nodes, view(ring).spread) == (linked, True)
+    assert (view(command).nodes, view(command).spread) == (everywhere, False)
+    filler = queue(3)
+    plan = Plan({str(filler.pk): {str(a.pk): 2, str(b.pk): 1}})
+    assert applying.apply(snapshot.take(), plan, "t").started == [filler.pk]
+    assert (view(ring).nodes, view(ring).spread) == (everywhere, False)
+    assert (view(filler).nodes, view(filler).spread) == (linked, True)
+    wide = queue(3)
+    assert view(wide).nodes == linked  # it has room nowhere now, and would never have on the other
 
 
 # Why a job cannot start anywhere
