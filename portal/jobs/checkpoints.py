@@ -272,6 +272,23 @@ def _drop(job_id: int, pieces: Iterable[str]) -> None:
         (folder_of(job_id) / sha256).unlink(missing_ok=True)
 
 
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of a set, for people."""
+
+    path: str
+    size: int
+    modified_at: datetime
+
+
+def files_of(row: CheckpointSet) -> list[File]:
+    """In the order of their paths."""
+    return [
+        File(path, size, datetime.fromtimestamp(modified_ns / 1e9, UTC))
+        for path, (size, modified_ns, _) in sorted(row.files.items())
+    ]
+
+
 def content(job_id: int, entry: Entry) -> Iterator[bytes]:
     """A file's bytes, piece by piece; raises FileNotFoundError when a newer set has taken its place meanwhile."""
     for sha256 in entry[2]:

@@ -5,13 +5,13 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.shortcuts import get_object_or_404, render
 from django.views.decorators.http import require_safe
 
 from portal.accounts.permissions import signed_in
 from portal.downloads import download
-from portal.jobs import logs, outputs
+from portal.jobs import checkpoints, logs, outputs
 from portal.jobs.models import Job, LogStream, Output
 from portal.streaming import gathered
 
@@ -116,6 +116,20 @@ def view_output(request: HttpRequest, pk: int, path: str) -> HttpResponse:
     text = None if kind else as_text(head)
     about = {"job": row.job, "output": row, "is_image": bool(kind), "text": text, "is_cut": row.size > VIEW_BYTES}
     return render(request, "jobs/output.html", about)
+
+
+def checkpoint_file(request: HttpRequest, job: Job, path: str) -> StreamingHttpResponse:
+    """One file of the job's checkpoints. One that is replaced while it is sent breaks off."""
+    row = checkpoints.newest(job.pk)
+    entry = row.files.get(path) if row else None
+    if entry is None or not all(checkpoints.has_piece(job.pk, sha256) for sha256 in entry[2]):
+        raise Http404("There is no such checkpoint any more.")
+    return download(request, path, checkpoints.content(job.pk, entry), entry[0])
+
+
+@require_safe
+def checkpoint(request: HttpRequest, pk: int, path: str) -> HttpResponseBase:
+    return checkpoint_file(request, visible_job(request, pk), path)
 
 
 def image_kind(head: bytes) -> str | None:

@@ -15,11 +15,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.downloads import download
-from portal.jobs import logs, outputs
+from portal.jobs import checkpoints, logs, outputs
 from portal.jobs.api import OfJob
 from portal.jobs.consumers import LATE
-from portal.jobs.models import Attempt, LogStream, Output
-from portal.jobs.serializers import NewsSerializer, OutputSerializer, StreamSerializer
+from portal.jobs.downloads import checkpoint_file
+from portal.jobs.models import Attempt, CheckpointSet, LogStream, Output
+from portal.jobs.serializers import CheckpointsSerializer, NewsSerializer, OutputSerializer, StreamSerializer
 from portal.rest import body, refusals
 from portal.streaming import gathered
 
@@ -161,6 +162,28 @@ class Outputs(mixins.ListModelMixin, OfJob):
         except FileNotFoundError as error:
             raise Http404 from error
         return download(request._request, path, outputs.pieces(file), row.size)
+
+
+class Checkpoints(OfJob):
+    """What a job has in /checkpoints, as it was last whole."""
+
+    queryset = CheckpointSet.objects.none()
+    serializer_class = CheckpointsSerializer
+
+    @extend_schema(operation_id="job_checkpoints", responses={200: CheckpointsSerializer, **refusals(404)})
+    def whole(self, request: Request, job_pk: int) -> Response:
+        """404 while there is none."""
+        row = get_object_or_404(CheckpointSet.objects.select_related("attempt"), job=self.job)
+        about = {name: getattr(row, name) for name in ("taken_at", "stored_at", "size")}
+        about |= {"attempt": row.attempt.number, "files": checkpoints.files_of(row)}
+        return Response(CheckpointsSerializer(about).data)
+
+    @extend_schema(
+        operation_id="job_checkpoint_read",
+        responses={(200, "application/octet-stream"): OpenApiTypes.BINARY, **refusals(404)},
+    )
+    def file(self, request: Request, job_pk: int, path: str) -> StreamingHttpResponse:
+        return checkpoint_file(request._request, self.job, path)
 
 
 def _number(request: Request, name: str) -> int | None:

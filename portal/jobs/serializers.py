@@ -206,6 +206,22 @@ class OutputSerializer(serializers.ModelSerializer[Output]):
         read_only_fields = fields
 
 
+class CheckpointSerializer(serializers.Serializer[Any]):
+    path = serializers.CharField()
+    size = serializers.IntegerField()
+    modified_at = serializers.DateTimeField(help_text="By the clock of the node that wrote it.")
+
+
+class CheckpointsSerializer(serializers.Serializer[Any]):
+    """What /checkpoints last held as a whole, and the next attempt goes on from."""
+
+    taken_at = serializers.DateTimeField(help_text="When its newest file was written.")
+    stored_at = serializers.DateTimeField(help_text="When it was complete in the portal.")
+    attempt = serializers.IntegerField(help_text="Number of the attempt that wrote it.")
+    size = serializers.IntegerField()
+    files = CheckpointSerializer(many=True)
+
+
 class NewsSerializer(serializers.Serializer[Any]):
     """One answer to following a log."""
 

@@ -16,6 +16,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("jobs/<int:pk>/streams/<int:stream_pk>.log", downloads.raw_stream, name="stream"),
     path("jobs/<int:pk>/outputs.zip", downloads.all_outputs, name="outputs"),
     path("jobs/<int:pk>/outputs/<path:path>", downloads.output, name="output"),
+    path("jobs/<int:pk>/checkpoints/<path:path>", downloads.checkpoint, name="checkpoint"),
     path("jobs/<int:pk>/view/<path:path>", downloads.view_output, name="view-output"),
     path("jobs/<int:pk>/image/<path:path>", downloads.image, name="image"),
 ]

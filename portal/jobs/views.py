@@ -22,7 +22,7 @@ from portal.accounts.permissions import signed_in
 from portal.cluster.alarms import alarms
 from portal.cluster.models import Environment
 from portal.cluster.services import holder, is_online, nodes_with_gpus
-from portal.jobs import services
+from portal.jobs import checkpoints, services
 from portal.jobs.forms import JobForm, specification, warnings_for
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobState
 from portal.projects.models import CodeVersion, Membership, Project
@@ -243,6 +243,7 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
     live = last if last and last.ended_at is None else None
     outputs = job.outputs.select_related("attempt").order_by("path")
     totals = job.outputs.aggregate(count=Count("pk"), size=Sum("size"))
+    checkpoint_set = checkpoints.newest(job.pk)
     finished = job.state in FINISHED_STATES
     settled = finished and all(part.collected_at for attempt in attempts for part in attempt.containers.all())
     return {
@@ -263,6 +264,8 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
         "outputs": list(outputs[:MOST_OUTPUTS]),
         "outputs_count": totals["count"],
         "outputs_size": totals["size"] or 0,
+        "checkpoint_set": checkpoint_set,
+        "checkpoints": checkpoints.files_of(checkpoint_set)[:MOST_OUTPUTS] if checkpoint_set else [],
         "finished": finished,
         "cancelling": job.intent == Job.Intent.CANCEL and not finished,
         "holding": job.intent == Job.Intent.HOLD and job.state == JobState.RUNNING,

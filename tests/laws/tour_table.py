@@ -240,6 +240,7 @@ TABLE: dict[str, list[Visit]] = {
     "jobs/<int:pk>/streams/<int:stream_pk>.log": [get("/jobs/{running}/streams/{stream}.log", IN_PROJECT)],
     "jobs/<int:pk>/outputs.zip": [get("/jobs/{running}/outputs.zip", IN_PROJECT)],
     "jobs/<int:pk>/outputs/<path:path>": [get("/jobs/{running}/outputs/results/metrics.txt", IN_PROJECT)],
+    "jobs/<int:pk>/checkpoints/<path:path>": [get("/jobs/{running}/checkpoints/last/step.pt", IN_PROJECT)],
     "jobs/<int:pk>/view/<path:path>": [get("/jobs/{running}/view/results/metrics.txt", IN_PROJECT)],
     "jobs/<int:pk>/image/<path:path>": [get("/jobs/{running}/image/results/metrics.txt", "302 404 404 404 404 404")],
     # machines
@@ -376,6 +377,10 @@ TABLE: dict[str, list[Visit]] = {
         get("/api/v1/jobs/{running}/log/?stream={stream}", API_IN_PROJECT),
     ],
     "api/v1/jobs/<int:job_pk>/log/follow/": [get("/api/v1/jobs/{running}/log/follow/", API_IN_PROJECT)],
+    "api/v1/jobs/<int:job_pk>/checkpoints/": [get("/api/v1/jobs/{running}/checkpoints/", API_IN_PROJECT)],
+    "api/v1/jobs/<int:job_pk>/checkpoints/<path:path>": [
+        get("/api/v1/jobs/{running}/checkpoints/last/step.pt", API_IN_PROJECT)
+    ],
     "api/v1/jobs/<int:job_pk>/outputs/": [get("/api/v1/jobs/{running}/outputs/", API_IN_PROJECT)],
     "api/v1/jobs/<int:job_pk>/outputs/<path:path>": [
         get("/api/v1/jobs/{running}/outputs/results/metrics.txt", API_IN_PROJECT)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.conf import LazySettings
+from django.test import Client
 from django.utils import timezone
 
 from portal.cluster.models import Gpu, Node
@@ -292,3 +293,22 @@ def test_they_are_deleted_a_month_after_the_end(lab: Lab) -> None:
     CheckpointSet.objects.all().delete()  # a finished job's row cannot be made older
     tasks.tidy()
     assert not folder.exists()
+
+
+def test_members_see_and_download_them(lab: Lab, client: Client) -> None:
+    large = os.urandom(PIECE + 5)
+    client.force_login(lab.job.submitted_by)
+    page = f"/jobs/{lab.job.pk}/"
+    assert "Checkpoints" not in client.get(page).content.decode()
+    keep(lab.one, lab.part, {"deep/model <1>.pt": large})
+    shown = client.get(page).content.decode()
+    assert "deep/model &lt;1&gt;.pt" in shown and "After a stop the job goes on from here" in shown
+    answer = client.get(f"{page}checkpoints/deep/model <1>.pt")
+    assert b"".join(answer.streaming_content) == large  # type: ignore[attr-defined]
+    assert "attachment" in answer["Content-Disposition"]
+    about = client.get(f"/api/v1/jobs/{lab.job.pk}/checkpoints/").json()
+    assert about["files"] == [{"path": "deep/model <1>.pt", "size": PIECE + 5, "modified_at": "1970-01-01T00:00:01Z"}]
+    (checkpoints.folder_of(lab.job.pk) / hashlib.sha256(large[:PIECE]).hexdigest()).unlink()
+    assert client.get(f"{page}checkpoints/deep/model <1>.pt").status_code == 404
+    client.force_login(make_user("charlie"))
+    assert client.get(f"{page}checkpoints/deep/model <1>.pt").status_code == 404

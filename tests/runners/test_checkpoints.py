@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from runners import checkpoints
+from runners import checkpoints, docker_runtime
 from runners.checkpoints import JobCheckpoints
+from runners.hostconfig import Owner
 from runners.portal_client import PortalAwayError, PortalClient, PortalRefusedError
 from tests.fake_portal import FakePortal
+from tests.runners.conftest import make_folders
 
 NAME = "sl-1-a1-0"
 
@@ -281,6 +283,23 @@ def test_too_many_files_stay_here_with_a_sentence(one: Node, monkeypatch: pytest
     for number in range(3):
         one.write(f"f{number}", b"x")
     assert "more than 2 files" in one.send(ended=True).complaint
+
+
+def test_what_was_fetched_belongs_to_the_job_in_its_container(
+    one: Node, two: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one.write("deep/a", b"1")
+    one.send()
+    two.fetch()
+    folders = make_folders(two.home)
+    given: dict[str, int] = {}
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "chown", lambda name, uid, gid, **_: given.update({str(name): uid}))
+    docker_runtime.give_folders(folders, Owner(7, 7))
+    assert given["deep"] == given["a"] == 7
+    given.clear()
+    docker_runtime.give_folders(folders, Owner(os.stat(two.folder).st_uid, 7))
+    assert "a" not in given, "once it is the job's own, its files are left alone"
 
 
 def test_an_older_portal_keeps_none(one: Node, monkeypatch: pytest.MonkeyPatch) -> None:
