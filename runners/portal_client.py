@@ -100,7 +100,7 @@ class PortalClient:
             verify=trust(ca_file, pin),
             trust_env=use_proxy,
             timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=16, max_keepalive_connections=16),
+            limits=httpx.Limits(max_connections=16, max_keepalive_connections=16, keepalive_expiry=KEEP_SECONDS),
             follow_redirects=False,
         )
 
