@@ -2,12 +2,15 @@
 
 import io
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from runners import portal_client
 from runners.portal_client import Backoff, LogAnswer, PortalAwayError, PortalClient, PortalRefusedError, checked_url
 from tests.fake_portal import FakePortal
 
@@ -35,6 +38,43 @@ def test_it_speaks_the_protocol(portal: FakePortal, client: PortalClient) -> Non
     assert portal.outputs == {("c", "a b/ä?#%2F.txt"): b"123456"}
     client.put_output("c", "empty", io.BytesIO(b""), 0)
     assert portal.outputs["c", "empty"] == b""
+
+
+class Counting(BaseHTTPRequestHandler):
+    """Answers everything, and counts connections."""
+
+    protocol_version = "HTTP/1.1"
+    connections = 0
+
+    def setup(self) -> None:
+        type(self).connections += 1
+        super().setup()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+
+def test_reports_share_a_connection_that_does_not_get_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 5 < portal_client.KEEP_SECONDS < portal_client.ANSWER_SECONDS  # what is sent in each period; a cut network
+    monkeypatch.setattr(portal_client, "KEEP_SECONDS", 0.5)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Counting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = PortalClient(f"http://127.0.0.1:{server.server_port}", "sln_x")
+        for _ in range(5):
+            client.sync({})
+        assert Counting.connections == 1
+        time.sleep(0.7)
+        client.sync({})
+        assert Counting.connections == 2
+        client.close()
+        server.shutdown()
 
 
 def test_a_no_is_told_from_a_later(portal: FakePortal, client: PortalClient) -> None:
