@@ -56,7 +56,7 @@ def _stay_after_all() -> None:
         with transaction.atomic():
             attempt = Attempt.objects.get(pk=pk)
             lifecycle.locked(attempt.job_id)
-            asked.filter(attempt=pk).update(requested_back_at=None)
+            lifecycle.let_keep(attempt)
             for part in attempt.containers.filter(role=Container.Role.HOST, assigned_at__gte=since):
                 lifecycle.stop_container(part, StopReason.PREEMPTED)
 
@@ -103,7 +103,7 @@ def _begin(job: Job, attempt: Attempt, live: Sequence[Container], lacking: int, 
                 applying.grow(job, {str(node): gpus for node, gpus in before.items()}, _room(job, lacking, now), now)
     except (applying.Gone, lifecycle.Stale, IntegrityError):
         return False
-    held.filter(container__node__draining=True).update(requested_back_at=now)
+    lifecycle.ask_back(attempt, now)
     names = ", ".join(sorted({part.node.name for part in live if part.node.draining}))
     lifecycle.record(job, "moving", f"It leaves {names} for other nodes while it runs, because of a drain.")
     return True

@@ -228,6 +228,18 @@ def stop_container(container: Container, reason: str) -> None:
     wake_job_viewers(container.attempt.job_id)
 
 
+def ask_back(attempt: Attempt, now: datetime) -> None:
+    """Of an attempt that is about to leave nodes that are being drained: its GPUs there, while its parts there go on."""
+    held = Allocation.objects.filter(attempt=attempt, released_at__isnull=True, requested_back_at__isnull=True)
+    held.filter(container__node__draining=True).update(requested_back_at=now)
+
+
+def let_keep(attempt: Attempt) -> None:
+    """Takes ``ask_back`` back, for parts that were not told to stop meanwhile."""
+    asked = Allocation.objects.filter(attempt=attempt, released_at__isnull=True, requested_back_at__isnull=False)
+    asked.filter(container__wanted=Container.Wanted.RUN).update(requested_back_at=None)
+
+
 def _nodes_to_tell(container: Container) -> set[int]:
     """Its own node, and the driver's, whose list of hosts has changed."""
     drivers = Container.objects.filter(attempt=container.attempt_id, role=Container.Role.DRIVER)
