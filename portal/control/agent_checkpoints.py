@@ -65,6 +65,8 @@ def _newest(request: HttpRequest, name: str) -> HttpResponseBase:
     if through_portal and (elsewhere := checkpoints.still_coming(container.attempt, node)):
         raise AgentError(425, "coming", f"waiting for its checkpoints from {elsewhere}")
     row = checkpoints.newest(container.attempt.job_id)
+    if row and through_portal:
+        checkpoints.tell_of_start(container.attempt, row)
     found = {"version": row.version, "files": row.files} if row else {"version": 0, "files": {}}
     return JsonResponse({**found, "through_portal": through_portal})
 

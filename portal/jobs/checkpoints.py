@@ -97,6 +97,17 @@ def still_coming(attempt: Attempt, here: Node) -> str:
     return next((node.name for node in nodes if node.removed_at is None and is_online(node)), "")
 
 
+@transaction.atomic
+def tell_of_start(attempt: Attempt, row: CheckpointSet) -> None:
+    """Once in each attempt that goes on from something: how old that is."""
+    job = lifecycle.locked(attempt.job_id)
+    if attempt.number == 1 or job.events.filter(kind="checkpoint", data__attempt=attempt.number).exists():
+        return
+    taken = f"{row.taken_at.astimezone(UTC):%d %b %H:%M:%S} UTC, {row.size / 2**20:,.1f} MiB"
+    text = f"Attempt {attempt.number} goes on from the checkpoint of {taken}."
+    lifecycle.record(job, "checkpoint", text, attempt=attempt.number)
+
+
 # --- pieces ------------------------------------------------------------------------------------------------------
 
 

@@ -110,6 +110,9 @@ def test_a_set_is_kept_whole_and_read_on_another_node(lab: Lab) -> None:
     assert found == {"version": 1, "files": told, "through_portal": True}
     pieces = [b"".join(ask(lab.two, part, sha256).streaming_content) for sha256 in found["files"]["model.pt"][2]]
     assert b"".join(pieces) == large
+    ask(lab.two, part)
+    news = lab.job.events.get(kind="checkpoint").text
+    assert news == "Attempt 2 goes on from the checkpoint of 01 Jan 00:00:01 UTC, 16.0 MiB."
     row = CheckpointSet.objects.get()
     assert row.size == len(large) + 2 and b"".join(checkpoints.content(lab.job.pk, row.files["model.pt"])) == large
 
