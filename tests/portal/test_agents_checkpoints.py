@@ -1,6 +1,7 @@
 """Checkpoints in the portal: what a node sends of its job's, and what another one gets."""
 
 import hashlib
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from portal.cluster.models import Gpu, Node
 from portal.control import tasks
 from portal.jobs import checkpoints, lifecycle
 from portal.jobs.models import Attempt, CheckpointSet, Container, Job, StopReason
+from runners.checkpoints import JobCheckpoints
+from runners.portal_client import PortalRefusedError
 from tests.portal.agents_world import Agent
 from tests.portal.jobs_world import exit, make_job, make_project, make_user, place, run
 
@@ -315,3 +318,61 @@ def test_members_see_and_download_them(lab: Lab, client: Client) -> None:
     assert client.get(f"{page}checkpoints/deep/model <1>.pt").status_code == 404
     client.force_login(make_user("charlie"))
     assert client.get(f"{page}checkpoints/deep/model <1>.pt").status_code == 404
+
+
+class Wire:
+    """The agent's client, with Django's in the place of a network."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+
+    def _ask(self, method: str, container: str, sha256: str = "", body: bytes = b"", kind: str = "") -> Any:
+        path = f"/agent/v1/containers/{container}/checkpoints" + (f"/{sha256}" if sha256 else "")
+        answer = self.agent.http.generic(method, path, body, kind or "application/json", headers=self.agent.headers)
+        if answer.status_code >= 400:
+            raise PortalRefusedError(answer.status_code, answer.json()["error"]["message"])
+        return answer
+
+    def checkpoints(self, container: str) -> dict[str, Any]:
+        return dict(self._ask("GET", container).json())
+
+    def change_checkpoints(self, container: str, changed: dict[str, Any], deleted: dict[str, int]) -> dict[str, Any]:
+        body = json.dumps({"changed": changed, "deleted": deleted}).encode()
+        return dict(self._ask("POST", container, body=body).json())
+
+    def put_checkpoint(self, container: str, sha256: str, content: bytes) -> None:
+        self._ask("PUT", container, sha256, content, "application/octet-stream")
+
+    def fetch_checkpoint(self, container: str, sha256: str) -> bytes:
+        return b"".join(self._ask("GET", container, sha256).streaming_content)
+
+
+def test_agent_and_portal_understand_each_other(
+    lab: Lab, tmp_path: Path, django_capture_on_commit_callbacks: Any
+) -> None:
+    """Two nodes in turn, with the agents' own code."""
+    folders = {agent: tmp_path / agent.node.name / "checkpoints" for agent in (lab.one, lab.two)}
+    jobs = {agent: JobCheckpoints(folder.parent, Wire(agent)) for agent, folder in folders.items()}
+    expected: dict[str, bytes] = {}
+    agent, part = lab.one, lab.part
+    for number in range(4):
+        folder = folders[agent]
+        folder.mkdir(parents=True, exist_ok=True)
+        jobs[agent].fetch(part.name, lambda user: False, lambda words: None)
+        found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        assert found == expected
+        (folder / "deep").mkdir(exist_ok=True)
+        expected = {"deep/last.pt": os.urandom(PIECE + 7), f"step-{number}.pt": os.urandom(9), "first": b"1"}
+        for path in (path for path in found if path not in expected):
+            (folder / path).unlink()
+        for path, content in expected.items():
+            (folder / path).write_bytes(content)
+        with django_capture_on_commit_callbacks(execute=True):
+            jobs[agent].send(part.name, ended=True)
+        assert jobs[agent].complaint == ""
+        run(part)
+        lab.stopped()
+        agent = lab.two if agent is lab.one else lab.one
+        part = lab.placed_on(agent)
+    assert CheckpointSet.objects.get().version == 4
+    assert len(list(checkpoints.folder_of(lab.job.pk).iterdir())) == 4, "of the last set alone"
