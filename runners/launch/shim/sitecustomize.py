@@ -93,7 +93,8 @@ def count_cost(module: Any) -> None:
     import time
 
     check, reset = module.State.check_host_updates, module.State.on_reset
-    last, usual, changed = 0.0, [], False  # of this rank: it has one state at a time
+    last, changed = 0.0, False  # of this rank: it has one state at a time
+    usual: list[float] = []
 
     def check_host_updates(self: Any) -> None:
         nonlocal last, changed
