@@ -287,8 +287,7 @@ class Agent:
             self._ring("reconcile", "observe", "networks")
 
     def _holds_leases(self) -> bool:
-        with self._lock:
-            desired = dict(self._desired or {})
+        desired = self._desired or {}
         return bool(renewed(desired, self.ledger.notes(desired)))
 
     def may_start(self, name: str) -> bool:
@@ -426,6 +425,8 @@ class Agent:
     def _carry_out(self, action: Action, wish: Desired | None, seen: Observed | None, deed: Deed) -> None:
         rest = 0.0
         try:
+            if isinstance(action, Finish) and wish is not None and wish.spec.gpu_kind == "cuda":
+                self.machine.count_gpus()  # its failure is told with the end of what failed by it
             self.hands.do(action, wish, seen)
             deed.backoff.worked()
             if not isinstance(action, Finish):

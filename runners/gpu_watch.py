@@ -29,6 +29,7 @@ MEANINGS = {
     119: "its firmware does not answer",
     120: "its firmware has failed",
 }
+LOST = "the driver has lost it"
 MOST_EVENTS = 1000
 """In one look: a device that only reports errors must not hold up the report."""
 NAMED = 3
@@ -85,6 +86,7 @@ class Watch:
             words(nvml.nvmlDeviceGetUUID(handle))
         except nvml.NVMLError:
             uuid = self._uuids.get(gpu.index, gpu.uuid)
+            self._faults.setdefault(uuid, LOST)
             return replace(gpu, uuid=uuid, links=self._links.get(uuid, ""), fault=self._faults.get(uuid, ""))
         self._uuids[gpu.index] = gpu.uuid
         if gpu.uuid not in self._links:

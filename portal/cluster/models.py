@@ -1,6 +1,7 @@
 """Machines and their GPUs. Facts are written by the node's agent, decisions about a node by admins."""
 
 import secrets
+from datetime import datetime
 
 from django.conf import settings
 from django.contrib.auth.models import Group
@@ -109,6 +110,11 @@ class Gpu(models.Model):
     def usable(self) -> bool:
         """As ``usable_gpu()``: whether work may be placed on it while nobody holds it."""
         return self.healthy and self.present and self.quarantined_at is None and not self.outside
+
+    def failed_since(self, moment: datetime) -> bool:
+        """Its driver told of a grave error after that, for which it is out of use."""
+        taken_out = self.quarantined_at is not None and self.quarantined_at >= moment
+        return taken_out and bool(self.fault) and self.quarantine_reason == f"{self.fault}."
 
 
 def usable_gpu(path: str = "") -> Q:

@@ -1,7 +1,8 @@
 """One turn of the scheduler's loop.
 
 1. In a transaction, take the lock (busy means: somebody else turns) and check that we still lead.
-2. Do what time alone demands (``moves.turn``, ``lifecycle.sweep``, ``drivers.replace``), whatever the policy does afterwards.
+2. Do what time alone demands (``moves.turn``, ``lifecycle.sweep``, ``drivers.replace``) and what GPUs
+   that failed do (``suspects.leave``), whatever the policy does afterwards.
 3. In a second transaction, lock and check again, and take the snapshot.
 4. Ask the policy, within a time limit. An exception or a timeout keeps everything as it is.
 5. Check the plan. One violation, and none of it is applied.
@@ -24,7 +25,7 @@ from django.db import connection, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from portal.control import batches, drivers, moves, recording
+from portal.control import batches, drivers, moves, recording, suspects
 from portal.control import snapshot as snapshots
 from portal.control.apply import Applied, apply
 from portal.control.history import History
@@ -86,6 +87,7 @@ def run(epoch: int, now: datetime | None = None, history: History | None = None)
             return Turn(busy=True)
         lead(epoch)
         lifecycle.sweep(now, moves.turn(now))
+        suspects.leave()
         drivers.replace(now)
     try:
         with transaction.atomic():

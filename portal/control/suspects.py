@@ -1,4 +1,6 @@
-"""Which GPU eats jobs: one on which several different jobs in a row failed as soon as they had started.
+"""Which GPU eats jobs, and what becomes of jobs whose GPU has failed.
+
+A GPU eats jobs on which several different ones in a row failed as soon as they had started.
 
 A job whose code failed as quickly on another GPU says nothing about this one, and is passed over. The last usable GPU
 of the lab is left in use: without another to compare it with, the jobs are the likelier cause.
@@ -13,7 +15,10 @@ from django.db.models import Q
 
 from portal.cluster import quarantine
 from portal.cluster.models import Gpu, usable_gpu
-from portal.jobs.models import Allocation
+from portal.jobs import lifecycle
+from portal.jobs.models import Allocation, Container, StopReason
+from portal.jobs.rules import essential
+from portal.jobs.survivors import bond_of, counting
 
 AT_ONCE = timedelta(seconds=30)
 """From the start of the ranks to their failure. A script that reads its data first takes longer to fail by itself."""
@@ -62,6 +67,24 @@ def look_after_exits(container_ids: Collection[int]) -> list[Gpu]:
             if quarantine.quarantine(gpu, reason):
                 taken.append(gpu)
     return taken
+
+
+def leave() -> None:
+    """Takes jobs off GPUs whose driver told of a grave error: they go on without them, or again elsewhere.
+
+    May be repeated. One query when there is nothing to do.
+    """
+    held = Allocation.objects.filter(
+        gpu__quarantined_at__isnull=False, released_at__isnull=True, container__wanted=Container.Wanted.RUN
+    ).exclude(gpu__fault="")
+    for row in held.select_related("gpu", "container", "attempt__job").order_by("attempt__job_id", "gpu"):
+        if row.gpu.failed_since(row.allocated_at):
+            attempt, parts = row.attempt, list(row.attempt.containers.all())
+            needed = essential(attempt.job.elastic, counting(bond_of(attempt.job, attempt), parts))
+            if row.container in needed:
+                lifecycle.stop_attempt(attempt, StopReason.GPU_FAULT)
+            else:
+                lifecycle.stop_container(row.container, StopReason.GPU_FAULT)
 
 
 def _stays(gpu: Gpu) -> list[Stay]:

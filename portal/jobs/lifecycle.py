@@ -114,6 +114,8 @@ def advance(
         _note_start(job, row, when)
     if state == EXITED:
         row.exited_at, row.exit_code, row.exit_reason = now, exit_code, exit_reason or "exited"
+        if row.exit_reason == "exited" and exit_code and (fault := _fault_of(row)):
+            row.exit_reason, row.detail = "lost", f"A GPU of it has failed: {fault}."
         changed += ["exited_at", "exit_code", "exit_reason"]
         _release(row, now)
         _note_exit(job, row)
@@ -129,6 +131,12 @@ def _note_start(job: Job, part: Container, when: datetime) -> None:
     if Attempt.objects.filter(pk=part.attempt_id, started_at__isnull=True).update(started_at=when):
         Job.objects.filter(pk=job.pk, started_at__isnull=True).update(started_at=when)
         record(job, "started", f"Attempt {part.attempt.number} started.")
+
+
+def _fault_of(part: Container) -> str:
+    """What the driver of one of its GPUs told of while it had it: its code is not to blame for how it ended."""
+    held = Allocation.objects.filter(container=part, released_at__isnull=True).select_related("gpu")
+    return next((row.gpu.fault for row in held if row.gpu.failed_since(row.allocated_at)), "")
 
 
 def _release(part: Container, now: datetime) -> None:

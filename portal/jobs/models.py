@@ -55,6 +55,7 @@ class StopReason(models.TextChoices):
     DONE = "done", "its work is done"
     HELD = "held", "put on hold"
     STUCK = "stuck", "it did not get on in time"
+    GPU_FAULT = "gpu_fault", "a GPU of it has failed"
 
 
 class JobQuerySet(models.QuerySet["Job"]):

@@ -83,6 +83,7 @@ ASKED_OUTCOMES: dict[str, Outcome] = {
     StopReason.PREEMPTED: Outcome.PREEMPTED,
     StopReason.DRAINED: Outcome.PREEMPTED,
     StopReason.HELD: Outcome.HELD,
+    StopReason.GPU_FAULT: Outcome.LOST,
 }
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from portal.jobs.models import Attempt, Container, ContainerState, Job, StopReason
 
 LOST_REASONS = frozenset({"lost", "fenced"})
-PUT_ASIDE = frozenset({StopReason.PREEMPTED, StopReason.DRAINED, StopReason.STUCK})
+PUT_ASIDE = frozenset({StopReason.PREEMPTED, StopReason.DRAINED, StopReason.STUCK, StopReason.GPU_FAULT})
 """Reasons to stop one part of an attempt."""
 
 

@@ -40,6 +40,7 @@ SENTENCES = {
     "done": "The job's work is done",
     "held": "The job was put on hold",
     "stuck": "The job did not get on in time",
+    "gpu_fault": "A GPU of the job has failed",
     "disk": "The job has filled more of the disk than it may",
     "stopped": "Told to stop",
     "fenced": "The node has lost contact with the portal",

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from portal.cluster import quarantine
 from portal.cluster.models import Gpu
 from portal.cluster.quarantine import release
+from portal.control import suspects
 from portal.control.suspects import Stay, failures_in_a_row, look_after_exits
 from portal.jobs.models import Container
-from tests.portal.jobs_world import exit, make_code, make_job, make_node, make_project, make_user, place, run
+from tests.portal.jobs_world import add_host, exit, make_code, make_job, make_node, make_project, make_user, place, run
 
 BAD = Stay(1, 1, failed_at_once=True)
 GOOD = Stay(9, 9, failed_at_once=False)
@@ -102,3 +104,69 @@ def test_it_can_be_turned_off(gpus: list[Gpu], settings: Any) -> None:
     for _ in range(4):
         lab.fail(gpus[0])
     assert not Gpu.objects.exclude(quarantined_at=None).exists()
+
+
+class TestGpusThatFailed:
+    """Their driver told of a grave error."""
+
+    def fails(self, gpu: Gpu, fault: str = "XID 79 (it has fallen off the bus) at noon") -> None:
+        Gpu.objects.filter(pk=gpu.pk).update(fault=fault)
+        quarantine.quarantine(gpu, f"{fault}.")
+
+    def test_a_job_that_ends_badly_on_it_was_lost_and_waits_again(self, gpus: list[Gpu]) -> None:
+        job = make_job(Lab().project)
+        attempt = place(job, gpus[:1])
+        part = attempt.containers.get()
+        run(part)
+        self.fails(gpus[0])
+        exit(part, 1)
+        attempt.refresh_from_db()
+        job.refresh_from_db()
+        assert (attempt.outcome, job.state) == ("lost", "QUEUED")
+        assert "XID 79" in Container.objects.get().detail
+
+    def test_a_job_that_ends_well_on_it_has_succeeded(self, gpus: list[Gpu]) -> None:
+        job = make_job(Lab().project)
+        part = place(job, gpus[:1]).containers.get()
+        run(part)
+        self.fails(gpus[0])
+        exit(part, 0)
+        job.refresh_from_db()
+        assert job.state == "SUCCEEDED"
+
+    def test_a_job_that_runs_on_there_is_stopped_once_and_waits_again(self, gpus: list[Gpu]) -> None:
+        job = make_job(Lab().project)
+        attempt = place(job, gpus[:1])
+        part = attempt.containers.get()
+        run(part)
+        self.fails(gpus[0])
+        suspects.leave()
+        suspects.leave()
+        attempt.refresh_from_db()
+        assert (attempt.wanted, attempt.stop_reason) == ("stop", "gpu_fault")
+        exit(Container.objects.get(pk=part.pk), None, "stopped")
+        job.refresh_from_db()
+        assert job.state == "QUEUED" and job.events.filter(kind="stopping").count() == 1
+
+    def test_an_elastic_ring_goes_on_without_the_part_that_had_it(self, gpus: list[Gpu]) -> None:
+        job = make_job(Lab().project, elastic=True, max_gpus=2)
+        attempt = place(job, gpus[:1], driver=True)
+        more = add_host(attempt, 5, gpus[1].node, gpus[1:])
+        self.fails(gpus[1])
+        suspects.leave()
+        attempt.refresh_from_db()
+        more.refresh_from_db()
+        assert (attempt.wanted, more.wanted, more.stop_reason) == ("run", "stop", "gpu_fault")
+
+    @pytest.mark.parametrize("how", ["before", "by an admin"])
+    def test_what_is_no_news_of_the_driver_stops_nothing(self, gpus: list[Gpu], how: str) -> None:
+        admin = make_user("root", is_superuser=True)
+        if how == "before":
+            self.fails(gpus[0])
+            release(admin, gpus[0])
+        attempt = place(make_job(Lab().project), gpus[:1])
+        if how != "before":
+            quarantine.take_out(admin, gpus[0])
+        suspects.leave()
+        attempt.refresh_from_db()
+        assert attempt.wanted == "run"
