@@ -57,7 +57,7 @@ SYNC_SECONDS = 5.0
 SYNC_GAP_SECONDS = 0.05
 """At least, between two reports, however often the bell rings."""
 RETRY_SECONDS = 1.0
-"""Between two tries to reach the portal while leases run out: what the fence allows beside a cut of 25 s is 4 s."""
+"""Between two tries to reach the portal while leases run out: beside a cut of 25 s the fence allows 4 s."""
 OBSERVE_SECONDS = 0.5
 NETWORKS_SECONDS = 2.0
 FACTS_SECONDS = 5.0
@@ -287,8 +287,7 @@ class Agent:
             self._ring("reconcile", "observe", "networks")
 
     def _holds_leases(self) -> bool:
-        desired = self._desired or {}
-        return bool(renewed(desired, self.ledger.notes(desired)))
+        return bool(renewed(desired := self._desired or {}, self.ledger.notes(desired)))
 
     def may_start(self, name: str) -> bool:
         """A start needs the portal's word of the last seconds; asks for it when it is older."""
