@@ -29,7 +29,6 @@ MEANINGS = {
     119: "its firmware does not answer",
     120: "its firmware has failed",
 }
-LOST = "the driver has lost it"
 MOST_EVENTS = 1000
 """In one look: a device that only reports errors must not hold up the report."""
 NAMED = 3
@@ -50,6 +49,7 @@ class Watch:
         """By UUID."""
         self._errors: dict[str, int] = {}
         """Uncorrected memory errors when they were last counted, by UUID."""
+        self._lost: set[str] = set()
         self._links: dict[str, str] = {}
         self._uuids: dict[int, str] = {}
         """By index: a device that has fallen off the bus no longer tells its own."""
@@ -86,9 +86,12 @@ class Watch:
             words(nvml.nvmlDeviceGetUUID(handle))
         except nvml.NVMLError:
             uuid = self._uuids.get(gpu.index, gpu.uuid)
-            self._faults.setdefault(uuid, LOST)
+            if uuid not in self._lost:
+                self._lost.add(uuid)
+                self._faults[uuid] = f"The driver has lost it at {self._time()}"
             return replace(gpu, uuid=uuid, links=self._links.get(uuid, ""), fault=self._faults.get(uuid, ""))
         self._uuids[gpu.index] = gpu.uuid
+        self._lost.discard(gpu.uuid)
         if gpu.uuid not in self._links:
             self._links[gpu.uuid] = self._links_of(gpu.index, handle)
         self._count_errors(gpu.uuid, handle)
@@ -129,7 +132,10 @@ class Watch:
 
     def _note(self, uuid: str, code: int) -> None:
         meaning = f" ({MEANINGS[code]})" if code in MEANINGS else ""
-        self._faults[uuid] = f"XID {code}{meaning} at {self._now():%Y-%m-%d %H:%M:%S} UTC"
+        self._faults[uuid] = f"XID {code}{meaning} at {self._time()}"
+
+    def _time(self) -> str:
+        return f"{self._now():%Y-%m-%d %H:%M:%S} UTC"
 
     def _count_errors(self, uuid: str, handle: Any) -> None:
         nvml = self._nvml

@@ -98,6 +98,10 @@ def test_a_device_that_is_lost_is_still_known_by_its_name(monkeypatch: pytest.Mo
     device["lost"] = True
     (gpu,) = look(watch)
     assert gpu.uuid == "GPU-1" and not gpu.healthy
+    assert gpu.fault.startswith("The driver has lost it at ")
+    device["lost"] = False
+    (gpu,) = look(watch)
+    assert gpu.healthy and gpu.fault.startswith("The driver has lost it at ")  # until an admin says so
 
 
 def test_somebody_else_s_process_is_named_and_ours_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
