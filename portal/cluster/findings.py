@@ -54,8 +54,8 @@ def _address(facts: dict[str, Any]) -> str:
     return f"{str(facts['address'])[:60]}{where[:40]}"
 
 
-def _gpus(facts: dict[str, Any]) -> str:
-    return ", ".join(str(each)[:80] for each in facts["gpus"])
+def _listed(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda facts: ", ".join(str(each)[:80] for each in facts[name])
 
 
 SAID: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
@@ -69,13 +69,15 @@ SAID: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("Packages", _packages),
     ("Jobs survive a restart of the engine", _yes("live_restore", "yes (live-restore)", "no")),
     ("Default runtime", _text("default_runtime")),
-    ("GPUs", _gpus),
+    ("GPUs", _listed("gpus")),
     ("NVIDIA driver", _text("driver")),
     ("CUDA of the driver", _text("cuda")),
     ("Engine gives GPUs", lambda facts: ("yes" if facts["nvidia_runtime"] else "no") if facts.get("driver") else ""),
     ("GPUs by a container's own variable", _yes("gpus_by_variable", "accepted", "refused")),
     ("Clock", _clock),
     ("Address for other nodes", _address),
+    ("Datasets under /data", _listed("datasets")),
+    ("Shared folder for checkpoints", lambda facts: str(facts.get("shared", ""))[:8]),
     ("Python", _text("python")),
     ("Agent", _text("agent")),
 )

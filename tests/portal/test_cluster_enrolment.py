@@ -118,6 +118,8 @@ class TestThePageOfALine:
         assert [each.title for each in findings.of(node)] == ["System"]
         good = make_node(facts={"clock_offset_seconds": -3.25, "address": "10.0.0.7", "interface": "eth0"})
         assert {each.text for each in findings.of(good)} == {"3.2 s behind the portal's", "10.0.0.7 (eth0)"}
+        files = Node(facts={"datasets": ["cifar", "imagenet"], "shared": "0123456789abcdef"})
+        assert [each.text for each in findings.of(files)] == ["cifar, imagenet", "01234567"]
 
 
 class TestApproval:
