@@ -1,7 +1,8 @@
 # make run    start everything on this machine        make test       all tests (installs and starts what they need)
 # make lint   ruff, mypy, import contracts            make test-fast  the pure ones, in seconds
 # make bench  ratios to their floors                  make clean      forget the virtual environment and caches
-# make test-faults        break a lab of several machines in every way, for an hour (docs/reliability.md)
+# make test-faults        break a lab of several machines in every way, for three hours (docs/reliability.md)
+# make soak               leave the portal away for an hour while jobs write (docs/reliability.md)
 # make bench-policies DATA=FOLDER   all policies on measured workloads, side by side (docs/policies.md)
 # make bench-live   half an hour of jobs in real containers, beside the simulator (docs/policies.md)
 
@@ -9,7 +10,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-fast test-faults lint bench bench-policies bench-live clean
+.PHONY: run test test-fast test-faults soak lint bench bench-policies bench-live clean
 
 run: $(VENV)/installed
 	@exec $(BIN)/python manage.py up
@@ -22,6 +23,9 @@ test-fast: $(VENV)/installed-dev
 
 test-faults: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.cluster $(FAULTS)
+
+soak: $(VENV)/installed-dev
+	@$(BIN)/python -m tests.cluster away --away 60 $(FAULTS)
 
 lint: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.run lint

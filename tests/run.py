@@ -77,7 +77,12 @@ PACKAGES = {
         "g++": "g++",
         "cmake": "cmake",
     },
-    "namespaces": {"setpriv": "util-linux", "nsenter": "util-linux", "ip": "iproute2"},
+    "namespaces": {
+        "setpriv": "util-linux",
+        "nsenter": "util-linux",
+        "ip": "iproute2",
+        "faketime": "faketime",
+    },
     "chromium": {
         "chromium": "chromium",
         "/usr/share/fonts/truetype/dejavu": "fonts-dejavu-core",

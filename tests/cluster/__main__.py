@@ -1,7 +1,9 @@
-"""The fault matrix: ``python -m tests.cluster [FAULT ...] [--seed N] [--times N] [--minutes N] [--write]`` (make test-faults).
+"""The fault matrix: ``python -m tests.cluster [FAULT ...]`` (make test-faults FAULTS="...").
 
-Carries faults out on a lab of three machines until all are done or the time is up, prints a row for each and every
-complaint of the judge, and ends with 1 when there was one. ``--write`` puts the table into docs/reliability.md.
+Carries faults out on a lab of three machines until all are done or the time is up, prints a row for each as soon as it
+is done, with every complaint of the judge and every bound that was missed, and ends with 1 when there was one. Rows are
+kept in a file: ``--resume`` goes on with the same seed where an interrupted run stopped. ``--write`` puts the table into
+docs/reliability.md.
 """
 
 import argparse
@@ -10,14 +12,21 @@ import sys
 import time
 from pathlib import Path
 
-from tests.cluster.faults import FAULTS
+from runners.preparing import cache_home
+from tests.cluster import kept
+from tests.cluster.faults import FAULTS, away
 from tests.cluster.matrix import Row, carry_out, stage
 from tests.cluster.scene import Fault
+from tests.run import install, missing_packages
 
 MACHINES = 3
-MINUTES = 60
+MINUTES = 180
+"""What all of it needs on two cores, with some to spare."""
+JOBS = 500
+"""At least, for the whole matrix."""
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+NEEDS = frozenset({"servers", "engine", "namespaces"})
 
 
 def main() -> int:
@@ -25,53 +34,85 @@ def main() -> int:
     parser.add_argument("faults", nargs="*", help="their numbers, like F2; all when none is named")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--times", type=int, default=0, help="injections of each, instead of its own number")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="no fault is begun after so long")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="no fault is begun that would end after so long")
+    parser.add_argument("--away", type=float, default=10, help="minutes for which the portal is away")
+    parser.add_argument("--file", type=Path, help="where rows are kept, instead of the cache folder")
+    parser.add_argument("--resume", action="store_true", help="go on with what the file has")
     parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
     given = parser.parse_args()
-    wanted = [fault for fault in FAULTS if not given.faults or fault.key in given.faults]
-    if unknown := set(given.faults) - {fault.key for fault in FAULTS}:
+    faults = [away(given.away) if fault.key == "away" else fault for fault in FAULTS]
+    wanted = [fault for fault in faults if not given.faults or fault.key in given.faults]
+    if unknown := set(given.faults) - {fault.key for fault in faults}:
         parser.error(f"there is no fault {', '.join(sorted(unknown))}")
-    print(f"seed {given.seed}: repeat with --seed {given.seed}", flush=True)
-    rows, left = play(wanted, given.seed, given.times, given.minutes)
-    report(rows, left)
+    file = given.file or cache_home() / f"{'-'.join(['test-faults', *sorted(given.faults)])}.json"
+    if given.resume and not file.exists():
+        parser.error(f"nothing was kept in {file}")
+    if (missing := missing_packages(NEEDS)) and (problem := install(missing)):
+        parser.error(problem)
+    seed, rows = kept.load(file, wanted) if given.resume else (given.seed, [])
+    print(f"seed {seed}: repeat with --seed {seed}, go on with --resume (rows are kept in {file})", flush=True)
+    left = play(wanted, rows, seed, given.times, given.minutes, file)
+    report(rows, left, whole=not given.faults)
     if given.write:
-        write(rows, given.seed)
-    return 1 if left or any(row.complaints for row in rows) else 0
+        write(rows, seed)
+    return 1 if left or any(row.complaints or row.slow for row in rows) else 0
 
 
-def play(wanted: list[Fault], seed: int, times: int, minutes: float) -> tuple[list[Row], list[Fault]]:
-    """Rows of those that were carried out, and those for which there was no time."""
-    rows: list[Row] = []
+def play(wanted: list[Fault], rows: list[Row], seed: int, times: int, minutes: float, file: Path) -> list[Fault]:
+    """Adds a row for each fault that has none yet; those for which there was no time."""
+    done = {row.fault.key for row in rows}
+    left = [fault for fault in wanted if fault.key not in done]
+    if not left:
+        return []
     until = time.monotonic() + minutes * 60
-    with stage(MACHINES) as on:
-        for number, fault in enumerate(wanted):
-            if time.monotonic() > until:
-                return rows, wanted[number:]
-            rows.append(carry_out(on, fault, seed * 1000 + number * 10, times or fault.times))
-            print(rows[-1].text(), flush=True)
-            for said in [*rows[-1].complaints, *rows[-1].slow]:
+    with stage(MACHINES, sorted({"python", *(fault.environment for fault in left)})) as on:
+        for fault in list(left):
+            count = times or fault.times
+            print(f"about {time_for(left, times, rows) / 60:.0f} minutes left", flush=True)
+            if time.monotonic() + time_for([fault], times, rows) > until:
+                continue
+            # By its place among all faults, so that one alone is carried out as it was with the others.
+            row = carry_out(on, fault, seed * 1000 + [each.key for each in FAULTS].index(fault.key) * 10, count)
+            print(row.text(), flush=True)
+            for said in [*row.complaints, *row.slow]:
                 print(f"      {said}", flush=True)
-    return rows, []
+            rows.append(row)
+            left.remove(fault)
+            kept.save(file, seed, rows)
+    return left
 
 
-def report(rows: list[Row], left: list[Fault]) -> None:
+def time_for(faults: list[Fault], times: int, rows: list[Row]) -> float:
+    """Seconds, about. What one machine takes for an injection more than was supposed, it takes for others too."""
+    supposed = sum(kept.seconds_of(row.fault, row.injections) for row in rows if row.injections)
+    pace = sum(row.seconds for row in rows if row.injections) / supposed if supposed else 1.0
+    return pace * sum(kept.seconds_of(fault, times or fault.times) for fault in faults)
+
+
+def report(rows: list[Row], left: list[Fault], whole: bool) -> None:
     jobs, injections = sum(row.jobs for row in rows), sum(row.injections for row in rows)
     complaints, late = sum(len(row.complaints) for row in rows), sum(len(row.slow) for row in rows)
     print(f"\n{len(rows)} faults, {injections} injections, {jobs} jobs: {complaints} complaints, {late} late")
     if left:
         print(f"not carried out for want of time: {', '.join(fault.key for fault in left)}")
+    elif whole and jobs < JOBS:
+        print(f"fewer than {JOBS} jobs: this says too little")
 
 
 def write(rows: list[Row], seed: int) -> None:
+    jobs, injections = sum(row.jobs for row in rows), sum(row.injections for row in rows)
+    starved = max((row.starved for row in rows), default=0.0)
+    hours = sum(row.seconds for row in rows) / 3600
     table = [
-        f"Seed {seed}.",
+        f"Seed {seed}: {len(rows)} faults, {injections} injections, {jobs} jobs in {hours:.1f} hours; starved for at most",
+        f"{starved:.1f} s (see below).",
         "",
         "| # | fault | injections | jobs | run again | outcome |",
         "|---|---|---|---|---|---|",
     ]
     for row in rows:
         outcome = "as it must be" if not row.complaints else "; ".join(row.complaints[:3])
-        late = f" ({len(row.slow)} later than the bound)" if row.slow else ""
+        late = f" ({'; '.join(row.slow[:3])})" if row.slow else ""
         cells = (row.fault.key, row.fault.title, row.injections, row.jobs, row.restarted, outcome + late)
         table.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     before, _, rest = PAGE.read_text().partition(BEGIN)

@@ -10,6 +10,7 @@ is what is judged.
     judged(...)   every way in which they contradict what must always hold; pure
 """
 
+import itertools
 import json
 import selectors
 import socket
@@ -69,6 +70,16 @@ class Asked:
         return (natural, "CANCELLED") if self.cancelled_at is not None else (natural,)
 
 
+@dataclass
+class RingAsked:
+    """A job whose ranks are processes of their own, with what must become of it."""
+
+    job: int
+    may_become: tuple[str, ...] = ("SUCCEEDED",)
+    again: bool = False
+    """It may be run a second time."""
+
+
 @dataclass(frozen=True)
 class Rules:
     """What a fault may do to jobs."""
@@ -79,6 +90,8 @@ class Rules:
     """After an acknowledged cancel, until the process is gone."""
     cut_logs: bool = False
     """A log may say that a part of it was dropped."""
+    whole_logs: bool = False
+    """Supervisors outlive what they watch: also what a killed process wrote last is there."""
 
 
 def judged(
@@ -112,7 +125,7 @@ def judged(
             if rules.cut_logs and MARKER in log:
                 complaints += of_cut_log(run, log)
             else:
-                complaints += of_log(run, log, run.machine in lost_machines)
+                complaints += of_log(run, log, run.machine in lost_machines, 0 if rules.whole_logs else PIPE_BYTES)
     return complaints
 
 
@@ -137,8 +150,29 @@ def of_job(what: Asked, runs: list[Run], final: str, rules: Rules) -> list[str]:
     return found
 
 
-def of_log(run: Run, log: bytes, lost: bool) -> list[str]:
-    """``lost``: its machine lost power, and with it what was not yet read from the pipe."""
+def judged_rings(asked: Iterable[RingAsked], ranks: Iterable[Run], finals: Mapping[int, str]) -> list[str]:
+    """``ranks``: all processes of all rings. Those of one attempt live side by side, those of two must not."""
+    by_job, found = defaultdict[int, list[Run]](list), []
+    for rank in ranks:
+        by_job[rank.job].append(rank)
+    for each in asked:
+        job, mine = each.job, by_job[each.job]
+        if finals.get(job) not in each.may_become:
+            found.append(f"ring {job} is {finals.get(job)} in the end, it should be {' or '.join(each.may_become)}")
+        found += [f"ring {job} was given {rank.taken} of {rank.machine}, in use" for rank in mine if rank.taken]
+        found += [f"ring {job} still has a rank on {rank.machine}" for rank in mine if rank.ended is None]
+        numbers = {rank.number for rank in mine}
+        if len(numbers) > 1 and not each.again:
+            found.append(f"ring {job} was run {len(numbers)} times")
+        pairs = itertools.combinations(mine, 2)
+        if any(one.number != other.number and one.overlaps(other) for one, other in pairs):
+            found.append(f"ring {job} ran twice at once")
+    return found
+
+
+def of_log(run: Run, log: bytes, lost: bool, unread: int = PIPE_BYTES) -> list[str]:
+    """``lost``: its machine lost power, and with it what was not yet read from the pipe. ``unread``: bytes that may be
+    missing at the end of what a killed process wrote."""
     said = lines(run.job, run.number, 0, run.wrote)
     ahead = lines(run.job, run.number, run.wrote, run.wrote + 1 + max(0, len(log) - len(said)) // 20)
     where = f"log of job {run.job}, attempt {run.number}"
@@ -146,7 +180,7 @@ def of_log(run: Run, log: bytes, lost: bool) -> list[str]:
         return [f"the {where} has {len(log)} bytes, {first_difference(log, said)}; written were {len(said)}"]
     if not (said + ahead).startswith(log):
         return [f"the {where} is not what was written: {first_difference(log, said + ahead)}"]
-    if not lost and len(log) < len(said) - PIPE_BYTES:
+    if not lost and len(log) < len(said) - unread:
         return [f"the {where} lacks {len(said) - len(log)} bytes"]
     return []
 
@@ -172,6 +206,8 @@ class Judge:
 
     def __init__(self, machines: Iterable[Machine], slots: int) -> None:
         self.runs: list[Run] = []
+        self.ranks: list[Run] = []
+        """Processes of jobs that are rings."""
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._links: dict[socket.socket, tuple[Run, bytearray]] = {}
@@ -219,7 +255,7 @@ class Judge:
             if "job" in word:
                 run.job, run.number, run.gpus = word["job"], word["number"], tuple(word["gpus"])
                 run.taken = word.get("taken", "")
-                self.runs.append(run)
+                (self.ranks if word.get("ring") else self.runs).append(run)
             run.wrote = word.get("wrote", run.wrote)
             run.code = word.get("end", run.code)
         if not said:
@@ -231,6 +267,10 @@ class Judge:
     def seen(self) -> list[Run]:
         with self._lock:
             return list(self.runs)
+
+    def seen_ranks(self) -> list[Run]:
+        with self._lock:
+            return list(self.ranks)
 
     def living(self) -> list[Run]:
         return [run for run in self.seen() if run.ended is None]

@@ -4,6 +4,7 @@ import random
 import threading
 import time
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,10 @@ class Client:
         rows = {job: self.get(f"jobs/{job}/") for job in known}
         return [job for job, row in rows.items() if row is None or row["state"] not in FINAL]
 
-    def finals(self, seconds: float) -> dict[int, str]:
-        """State of each job once all are final, or when the time is up."""
-        open_jobs = {each.job for each in self.asked if each.job is not None}
+    def finals(self, seconds: float, jobs: Iterable[int] | None = None) -> dict[int, str]:
+        """State of each of ``jobs``, by default of all that were submitted, once all are final or the time is up."""
+        known = {each.job for each in self.asked if each.job is not None}
+        open_jobs = known if jobs is None else set(jobs)
         states: dict[int, str] = {}
         until = time.monotonic() + seconds
         while open_jobs and time.monotonic() < until:
@@ -126,20 +128,26 @@ class Load(threading.Thread):
         self.pace_seconds = pace_seconds
         self.longest_seconds = longest_seconds
         self.over = threading.Event()
+        self.turn = threading.Lock()
+        """Held while it submits: who takes it has peace."""
         self.trouble = ""
 
     def run(self) -> None:
         rng = self.client.rng
         try:
             while not self.over.is_set():
-                code = rng.choice((0, 0, 0, 0, 0, 0, 0, 1, 3))
-                asked = self.client.submit(rng.uniform(1, self.longest_seconds), code, rng.choice((20, 100, 400)))
-                if asked.job is not None and rng.random() < 0.06:
-                    self.over.wait(rng.uniform(0, 3))
-                    self.client.cancel(asked)
+                with self.turn:
+                    self._submit(rng)
                 self.over.wait(rng.uniform(0.5, 1.5) * self.pace_seconds)
         except Exception as error:  # noqa: BLE001  a client that died must not pass for one that saw nothing
             self.trouble = f"the client died: {error!r}"
+
+    def _submit(self, rng: random.Random) -> None:
+        code = rng.choice((0, 0, 0, 0, 0, 0, 0, 1, 3))
+        asked = self.client.submit(rng.uniform(1, self.longest_seconds), code, rng.choice((20, 100, 400)))
+        if asked.job is not None and rng.random() < 0.06:
+            self.over.wait(rng.uniform(0, 3))
+            self.client.cancel(asked)
 
     def end(self) -> None:
         self.over.set()

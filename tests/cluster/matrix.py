@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from tests.cluster.judge import Judge, Rules, judged
+from tests.cluster.judge import Judge, Rules, judged, judged_rings
 from tests.cluster.lab import SLOTS, Lab, lab_on
 from tests.cluster.load import Client, Load, wait_until_tidy
 from tests.cluster.machines import cluster
@@ -52,12 +52,12 @@ class Stage:
 
 
 @contextmanager
-def stage(machines: int) -> Iterator[Stage]:
+def stage(machines: int, environments: Sequence[str] = ("python",)) -> Iterator[Stage]:
     with ExitStack() as stack:
-        lan = stack.enter_context(cluster(machines))
+        lan = stack.enter_context(cluster(machines, environments))
         judge = Judge(lan.machines, SLOTS)  # before the agents: jobs see its folders
         stack.callback(judge.close)
-        yield Stage(stack.enter_context(lab_on(lan)), judge)
+        yield Stage(stack.enter_context(lab_on(lan, environments)), judge)
 
 
 def in_turn(faults: Sequence[Fault]) -> Fault:
@@ -103,8 +103,8 @@ def _carry_out(on: Stage, fault: Fault, seed: int, times: int) -> Row:
     row, began = Row(fault, seed), time.monotonic()
     client = Client(on.lab, seed)
     before = len(on.judge.seen())
-    scene = Scene(on.lab, on.judge, client, random.Random(seed))
     load = Load(Client(on.lab, seed + 1, client), fault.pace_seconds, fault.longest_seconds)
+    scene = Scene(on.lab, on.judge, client, random.Random(seed), load)
     back = fault.prepare(scene) if fault.prepare else None
     load.start()
     try:
@@ -121,6 +121,7 @@ def _carry_out(on: Stage, fault: Fault, seed: int, times: int) -> Row:
     except Exception as error:  # noqa: BLE001
         row.complaints.append(f"not mended: {error!r}")
     finals = client.finals(DRAIN_SECONDS)
+    rings = client.finals(DRAIN_SECONDS, {ring.job for ring in scene.rings})
     try:
         wait_for("the last process ends", lambda: not on.judge.living(), 60)
         wait_for("all logs are closed", lambda: not client.unclosed(), 60, every=0.5)
@@ -129,8 +130,9 @@ def _carry_out(on: Stage, fault: Fault, seed: int, times: int) -> Row:
     runs = on.judge.seen()[before:]
     lost = [machine.name for machine in on.lab.lan.machines] if fault.power else []
     row.complaints += judged(client.asked, runs, finals, client.logs(), fault.rules, lost)
+    row.complaints += judged_rings(scene.rings, on.judge.seen_ranks(), rings)
     row.complaints += [load.trouble] if load.trouble else []
-    row.jobs, row.runs = len(client.asked), len(runs)
+    row.jobs, row.runs = len(client.asked) + len(scene.rings), len(runs)
     row.restarted = len(runs) - len({run.job for run in runs})
     row.complaints += census(on, seed)
     if left := wait_until_tidy(on.lab):

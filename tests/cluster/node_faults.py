@@ -13,8 +13,8 @@ from tests.cluster.machines import Machine, children, descendants, kill_dead
 from tests.cluster.scene import Scene
 from tests.system.product import wait_for
 
-SHORT_SECONDS = 22.0
-"""A machine that is out of reach no longer than this keeps its jobs: the fence is 30 s and the lease up to 5 s old."""
+SHORT_SECONDS = 25.0
+"""A machine that is out of reach no longer than this keeps its jobs (see ``runners/launch/fence.py``)."""
 
 
 def agent_dies(scene: Scene) -> None:
@@ -85,9 +85,11 @@ def power_is_away(scene: Scene) -> None:
     """Longer than fence and margin: its jobs run elsewhere before it is back."""
     machine, victims = busy_machine(scene)
     scene.lab.agents.pop(machine.name)
+    gone = time.monotonic()
     machine.power_off()
     try:
-        wait_until_elsewhere(scene, victims, machine, time.monotonic())
+        scene.is_missed(machine, gone)
+        wait_until_elsewhere(scene, victims, machine, gone)
     finally:
         machine.power_on()
         scene.lab.start(f"agent:{machine.name}")
@@ -111,14 +113,14 @@ def wait_until_elsewhere(scene: Scene, victims: set[int], machine: Machine, sinc
         cancelled = {asked.job for asked in scene.client.asked if asked.cancelled_at is not None}
         return victims <= again | over | cancelled
 
-    scene.within(60, f"{len(victims)} jobs of {machine.name} run elsewhere", elsewhere)
+    scene.within(60, f"{len(victims)} jobs of {machine.name} run elsewhere", elsewhere, since)
 
 
 def cable_for_a_moment(scene: Scene) -> None:
     """Cut, or one direction lost, or flapping, for less than the fence."""
     machine = scene.machine()
     way: Literal["cable", "in", "out", "flap"] = scene.rng.choice(("cable", "in", "out", "flap"))
-    length = scene.rng.uniform(1, SHORT_SECONDS)
+    length = scene.rng.choice((scene.rng.uniform(1, SHORT_SECONDS), SHORT_SECONDS))
     if way == "cable":
         machine.unplug()
         time.sleep(length)
@@ -141,9 +143,11 @@ def cable_for_a_moment(scene: Scene) -> None:
 def cable_for_long(scene: Scene) -> None:
     """Beyond fence and margin: what ran there ends itself before it runs elsewhere."""
     machine, victims = busy_machine(scene)
+    gone = time.monotonic()
     machine.unplug()
     try:
-        wait_until_elsewhere(scene, victims, machine, time.monotonic())
+        scene.is_missed(machine, gone)
+        wait_until_elsewhere(scene, victims, machine, gone)
     finally:
         machine.plug()
     scene.rest(5, 8)

@@ -3,11 +3,15 @@ seed, and mends it."""
 
 import glob
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import redis
 
+from runners.launch.fence import T_FENCE_SECONDS
+from tests.cluster.judge import Run
+from tests.cluster.lab import SLOTS
 from tests.cluster.machines import children, kill_dead
 from tests.cluster.scene import Scene
 from tests.system.product import wait_for
@@ -21,17 +25,21 @@ def web_dies(scene: Scene) -> None:
 
 
 def scheduler_dies(scene: Scene) -> None:
+    epoch = scene.lab.postgres.epoch()
     scene.lab.kill("scheduler")
     scene.rest(0, 2)
     scene.lab.start("scheduler")
+    scene.leads_again(epoch)
     scene.rest(1, 3)
 
 
 def leader_dies(scene: Scene) -> None:
     """Another scheduler stands by and takes over; the dead one comes back as the one that stands by."""
+    epoch = scene.lab.postgres.epoch()
     leader = next(name for name in scene.lab.processes if name.startswith("scheduler"))
     scene.lab.kill(leader)
-    scene.rest(2, 4)
+    scene.leads_again(epoch)
+    scene.rest(1, 3)
     scene.lab.start(leader)
 
 
@@ -45,9 +53,11 @@ def leader_is_a_zombie(scene: Scene) -> None:
     names = [name for name in scene.lab.processes if name.startswith("scheduler")]
     zombie = scene.rng.choice(names)
     process = scene.lab.processes[zombie]
+    epoch = scene.lab.postgres.epoch()
     process.send_signal(signal.SIGSTOP)
     scene.lab.postgres.depose()
-    scene.rest(2, 5)
+    scene.leads_again(epoch)
+    scene.rest(1, 3)
     process.send_signal(signal.SIGCONT)
     scene.rest(1, 2)
 
@@ -94,6 +104,56 @@ def everything_is_deployed(scene: Scene) -> None:
     scene.within(30, "the portal answers after the deploy", scene.lab.answers)
 
 
+PORTAL = ("scheduler", "worker", "web")
+FENCED_SECONDS = T_FENCE_SECONDS + 5 + 10
+"""Until the last process has ended: the fence after a lease that was just renewed, and the grace."""
+
+
+def away(seconds: float) -> Callable[[Scene], None]:
+    """The portal is gone for so long, with a job that writes on every GPU, jobs that end meanwhile, and more that wait.
+
+    Those that would run on are fenced, begin again when the portal is back, and are cancelled then.
+    """
+
+    def portal_is_away(scene: Scene) -> None:
+        gpus = SLOTS * len(scene.lab.lan.machines)
+        with scene.load.turn:
+            wait_for("the GPUs are free", lambda: not scene.client.open_jobs(), 180, every=0.5)
+            limits = [int(seconds / 2) + 60, 86_400]  # the time of absence is not the job's
+            talkers = [
+                scene.client.submit(86_400, rate=scene.rng.choice((50, 500, 2000)), time_limit_seconds=limits[i % 2])
+                for i in range(gpus - 2)
+            ]
+            shorts = [scene.client.submit(scene.rng.uniform(12, 25), rate=500) for _ in range(2)]
+            for _ in range(2 * gpus):
+                scene.client.submit(scene.rng.uniform(1, 8))
+            jobs = {each.job for each in (*talkers, *shorts)}
+            wait_for("they run", lambda: jobs <= {run.job for run in scene.judge.living()}, 60)
+            gone = time.monotonic()
+            for name in PORTAL:
+                scene.lab.kill(name)
+            time.sleep(seconds)
+            unfenced = [
+                run.job for run in scene.judge.seen() if run.job in jobs and outlives(run, gone + FENCED_SECONDS)
+            ]
+            assert seconds < FENCED_SECONDS or not unfenced, f"jobs {unfenced} ran on beyond the fence"
+            back = time.monotonic()
+            for name in reversed(PORTAL):
+                scene.lab.start(name)
+            scene.within(10, "the portal answers again", scene.lab.answers, back)
+        again = {each.job for each in talkers}
+        scene.within(60, "what was fenced runs again", lambda: again <= {run.job for run in scene.judge.living()}, back)
+        scene.rest(1, 3)
+        for each in talkers:
+            scene.client.cancel(each)
+
+    return portal_is_away
+
+
+def outlives(run: Run, when: float) -> bool:
+    return run.ended is None or run.ended > when
+
+
 def redis_fails(scene: Scene) -> None:
     way = scene.rng.choice(("kill", "flush", "freeze"))
     if way == "kill":
@@ -111,13 +171,16 @@ def redis_fails(scene: Scene) -> None:
 
 
 def postgres_fails(scene: Scene) -> None:
+    epoch = scene.lab.postgres.epoch()
     if scene.rng.random() < 0.5:
         scene.lab.postgres.stop(signal.SIGQUIT)  # "immediate": as if it had crashed
     else:
         scene.lab.postgres.kill()
     scene.rest(0, 8)
     scene.lab.postgres.start()
-    scene.within(10, "the portal answers after PostgreSQL is back", scene.lab.answers)
+    back = time.monotonic()
+    scene.within(10, "the portal answers after PostgreSQL is back", scene.lab.answers, back)
+    scene.leads_again(epoch, back)
     scene.rest(1, 2)
 
 

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.cluster.judge import Judge, Rules
+from tests.cluster.judge import Judge, RingAsked, Rules
 from tests.cluster.lab import Lab
-from tests.cluster.load import Client
+from tests.cluster.load import Client, Load
 from tests.cluster.machines import Machine
 from tests.system.product import wait_for
 
@@ -18,6 +18,8 @@ class Scene:
     judge: Judge
     client: Client
     rng: random.Random
+    load: Load
+    rings: list[RingAsked] = field(default_factory=list)
     slow: list[str] = field(default_factory=list)
     """Bounds that were broken, as sentences."""
 
@@ -27,12 +29,26 @@ class Scene:
     def rest(self, least: float, most: float) -> None:
         time.sleep(self.rng.uniform(least, most))
 
-    def within(self, seconds: float, what: str, look: Callable[[], object]) -> None:
-        """A bound of the fault matrix: one that is broken is noted, and waited for three times as long."""
-        began = time.monotonic()
+    def within(self, seconds: float, what: str, look: Callable[[], object], since: float | None = None) -> None:
+        """A bound of the fault matrix, from ``since`` (monotonic) or now on: one that is broken is noted, and waited for
+        three times as long."""
+        began = time.monotonic() if since is None else since
         wait_for(what, look, 3 * seconds + 10)
         if (took := time.monotonic() - began) > seconds:
             self.slow.append(f"{what} after {took:.1f} s, the bound is {seconds:g} s")
+
+    def leads_again(self, epoch: int, since: float | None = None) -> None:
+        """A scheduler has taken the lead after the one of ``epoch``: its first turn follows at once."""
+        self.within(10, "a scheduler leads again", lambda: self.lab.postgres.epoch() > epoch, since)
+
+    def is_missed(self, machine: Machine, since: float) -> None:
+        """The portal shows that it has lost a node."""
+
+        def offline() -> bool:
+            rows = self.client.get("nodes/") or []
+            return any(row["name"] == machine.name and not row["online"] for row in rows)
+
+        self.within(20, f"the loss of {machine.name} is seen", offline, since)
 
 
 @dataclass(frozen=True)
@@ -49,5 +65,9 @@ class Fault:
     """Before the first and, by what it returns, after the last."""
     power: bool = False
     """It takes what a machine had in memory."""
+    environment: str = "python"
+    """What else its jobs need."""
+    seconds: float = 12.0
+    """About what an injection takes, until a run has measured it."""
     short: bool = False
     """Part of every test run, with few injections."""

@@ -103,6 +103,16 @@ class Postgres(Store):
         with closing(psycopg2.connect(self.url)) as link, link, link.cursor() as cursor:
             cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted")
 
+    def epoch(self) -> int:
+        """Of the scheduler that leads or led last; -1 while nobody can say."""
+        try:
+            with closing(psycopg2.connect(self.url, connect_timeout=5)) as link, link.cursor() as cursor:
+                cursor.execute("SELECT max(epoch) FROM control_leader")
+                (epoch,) = cursor.fetchone()
+        except psycopg2.Error:
+            return -1
+        return epoch or 0
+
 
 class Redis(Store):
     def __init__(self, folder: Path) -> None:

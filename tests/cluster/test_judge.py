@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.judge import Asked, Rules, Run, judged
+from tests.cluster.judge import Asked, RingAsked, Rules, Run, judged, judged_rings
 from tests.cluster.witness_job import lines
 
 
@@ -83,6 +83,8 @@ def test_a_log_of_a_killed_run_may_lack_its_end_and_nothing_else() -> None:
     assert complaints(what, killed, logs={(1, 1): log(4000)}, **allowed) == ""
     assert complaints(what, killed, logs={(1, 1): log(5001)[:-3]}, **allowed) == ""
     assert "lacks" in complaints(what, killed, logs={(1, 1): log(100)}, **allowed)
+    assert "lacks" in complaints(what, killed, logs={(1, 1): log(4999)}, whole_logs=True, **allowed)
+    assert complaints(what, killed, logs={(1, 1): log(5000)}, whole_logs=True, **allowed) == ""
     assert "is not what was written" in complaints(what, killed, logs={(1, 1): log(4000)[7:]}, **allowed)
 
 
@@ -102,6 +104,24 @@ def test_a_log_that_says_that_it_was_cut_has_its_beginning_and_its_end(kept: byt
     said = complaints(asked(), run(), logs={(1, 1): kept}, cut_logs=True)
     assert found in said and bool(found) == bool(said)
     assert complaints(asked(), run(), logs={(1, 1): kept}), "only where the fault allows it"
+
+
+@pytest.mark.parametrize(
+    ("expected", "what", "ranks", "final"),
+    [
+        ("", {}, [run(), run(machine="n2", gpus=("cpu-1",))], "SUCCEEDED"),
+        ("", {"again": True}, [run(), run(number=2, began=21, ended=30)], "SUCCEEDED"),
+        ("it should be SUCCEEDED", {}, [run()], "FAILED"),
+        ("it should be FAILED", {"may_become": ("FAILED",)}, [run()], "SUCCEEDED"),
+        ("in use", {}, [run(taken="cpu-0")], "SUCCEEDED"),
+        ("still has a rank on n1", {}, [run(ended=None)], "SUCCEEDED"),
+        ("was run 2 times", {}, [run(), run(number=2, began=21, ended=30)], "SUCCEEDED"),
+        ("twice at once", {"again": True}, [run(), run(number=2, began=19, ended=30)], "SUCCEEDED"),
+    ],
+)
+def test_what_a_ring_must_never_do_is_found(expected: str, what: dict[str, Any], ranks: list[Run], final: str) -> None:
+    said = "; ".join(judged_rings([RingAsked(1, **what)], ranks, {1: final}))
+    assert expected in said and bool(expected) == bool(said)
 
 
 def test_two_submits_that_became_one_job_are_found() -> None:
