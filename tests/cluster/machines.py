@@ -166,13 +166,19 @@ class Engine:
         self.socket = machine.folder / "docker.sock"
         self.url = f"unix://{self.socket}"
         self.program: Program | None = None
+        self.hooks: Path | None = None
+        """A folder with what gives containers GPUs, for the next start."""
 
     def start(self) -> None:
         folder = self.machine.folder
         self.socket.unlink(missing_ok=True)
         argv = ["dockerd", "--live-restore", "--bridge=none", f"--host={self.url}", f"--data-root={folder}/engine"]
         argv += ["--exec-root=/run/docker", "--pidfile=/run/docker.pid", f"--cgroup-parent={self.machine.cgroup}"]
-        self.program = self.machine.spawn(argv, folder / "dockerd.log")
+        path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+        if self.hooks is not None:
+            argv.append(f"--add-runtime=nvidia={shutil.which('runc', path=path)}")
+            path = f"{self.hooks}:{path}"
+        self.program = self.machine.spawn(argv, folder / "dockerd.log", {**os.environ, "PATH": path})
         until(f"the engine of {self.machine.name} answers: see {folder}/dockerd.log", self.answers)
 
     def answers(self) -> bool:

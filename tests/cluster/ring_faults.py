@@ -1,0 +1,153 @@
+"""Faults of rings over several machines: the way between two of them is cut, or one of their ranks fails."""
+
+import itertools
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from tests.cluster.judge import RingAsked
+from tests.cluster.machines import Machine
+from tests.cluster.people_faults import first_policy_again
+from tests.cluster.scene import Scene
+from tests.system.product import wait_for
+
+ENVIRONMENT = "pytorch-horovod"
+RANKS = 3
+"""With two slots on each machine they are on two machines at least."""
+GROWS = {"policy": "elastic_fifo", "params": {"grow_after_seconds": 0}}
+START_SECONDS = 180
+"""For ranks on a busy machine, which import torch, one node after the other."""
+SHORT_SECONDS = 25.0
+STALL_SECONDS = 120
+"""Until a rank that hangs is known, with what Schedulearn sets by default."""
+QUICK_STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "3", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "6"}
+
+Failure = Literal["exception", "kill", "hang", "exit"]
+FAILURES: tuple[tuple[bool, Failure], ...] = tuple(
+    itertools.product((True, False), ("exception", "kill", "hang", "exit"))
+)
+"""Elastic or not, and how a rank fails."""
+
+
+class Ring:
+    """One job on three ranks, elastic or not, that counts steps until it is told that it is enough."""
+
+    def __init__(self, scene: Scene, elastic: bool, failure: Failure | None = None, **spec: Any) -> None:
+        self.scene, self.elastic = scene, elastic
+        text = (Path(__file__).parent / "ring_witness.py").read_text()
+        code = scene.lab.upload(f"ring {scene.rng.getrandbits(40)}", train=text)
+        entry = "train.py" + (" --elastic" if elastic else "")
+        entry += f" --fail {failure} --ranks {RANKS}" if failure else ""
+        least = 1 if elastic else RANKS
+        self.job = scene.lab.submit(
+            code,
+            entry,
+            launcher="horovod",
+            elastic=elastic,
+            environment=ENVIRONMENT,
+            min_gpus=least,
+            max_gpus=RANKS,
+            **spec,
+        )
+        self.asked = RingAsked(self.job)
+        scene.rings.append(self.asked)
+
+    def log(self) -> str:
+        """Of all ranks of the last attempt, one after the other; nothing while the portal does not answer."""
+        streams = self.scene.client.get(f"jobs/{self.job}/streams/") or []
+        last = max((each["attempt"] for each in streams), default=0)
+        ranks = [each for each in streams if each["attempt"] == last and each["label"].startswith("rank")]
+        answers = [
+            self.scene.client.ask("GET", f"jobs/{self.job}/log/", params={"stream": each["id"]}) for each in ranks
+        ]
+        return "\n".join(answer.text for answer in answers if answer is not None)
+
+    def steps(self, words: str = "of") -> list[int]:
+        return [int(step) for step in re.findall(rf"^step (\d+) {words}", self.log(), re.MULTILINE)]
+
+    def last(self) -> int:
+        return max(self.steps(), default=0)
+
+    def comes_to(self, words: str, beyond: int = 0, seconds: float = START_SECONDS) -> None:
+        wait_for(f"a step {words} beyond {beyond}", lambda: max(self.steps(words), default=0) > beyond, seconds, 0.5)
+
+    def machines(self) -> tuple[Machine, list[Machine]]:
+        """The driver's, and the others that have ranks."""
+        found: dict[str, list[str]] = {}
+        for machine in self.scene.lab.lan.machines:
+            asked = ("ps", "--filter", f"label=sl.job={self.job}", "--format", '{{.Label "sl.name"}}')
+            found[machine.name] = machine.docker(*asked).stdout.decode().split()
+        leads = next(name for name, parts in found.items() if any(part.endswith("-0") for part in parts))
+        others = [name for name, parts in found.items() if parts and name != leads]
+        return self.scene.lab.machine(leads), [self.scene.lab.machine(name) for name in others]
+
+    def finish(self) -> None:
+        for machine in self.scene.lab.lan.machines:
+            (machine.folder / "data" / f"enough-{self.job}").touch()
+
+
+def grows_at_once(scene: Scene) -> Callable[[], None]:
+    back = first_policy_again(scene)
+    wait_for("the policy changes", lambda: scene.lab.api("PUT", "policy/", json=GROWS).status_code == 200, 20)
+    return back
+
+
+def nodes_are_parted(scene: Scene) -> None:
+    """Two machines of a ring do not hear each other, while both reach the portal; for a moment, or for longer.
+
+    A moment changes nothing. Longer than that, an elastic ring goes on with fewer ranks, any other is run again.
+    """
+    elastic, short = scene.rng.random() < 0.5, scene.rng.random() < 0.5
+    ring = Ring(scene, elastic)
+    ring.comes_to(f"of {RANKS} ranks", 3)
+    leads, others = ring.machines()
+    apart = scene.rng.choice(others)
+    before = ring.last()
+    part(leads, apart, "-I")
+    try:
+        if short:
+            scene.rest(5, SHORT_SECONDS)
+        elif elastic:
+            scene.within(120, "the ring goes on with fewer ranks", lambda: ring.steps(r"of [12] ranks"))
+        else:
+            scene.rest(45, 60)
+    finally:
+        part(leads, apart, "-D")
+    if short:
+        ring.comes_to(f"of {RANKS} ranks", before + 20, 90)
+    else:
+        ring.asked.again = not elastic
+        ring.comes_to("of", 3 if not elastic else before)
+    ring.finish()
+
+
+def part(one: Machine, other: Machine, how: Literal["-I", "-D"]) -> None:
+    one.run("iptables", how, "INPUT", "-s", other.address, "-j", "DROP")
+    one.run("iptables", how, "OUTPUT", "-d", other.address, "-j", "DROP")
+
+
+def rank_fails(scene: Scene) -> None:
+    """The last rank raises, is killed, hangs, or ends as if all were done. Elastic rings go on without it, but not when
+    it has ended well: the others' work is not done then, and the job must not pass for one that has succeeded."""
+    elastic, failure = FAILURES[len(scene.rings) % len(FAILURES)]
+    quick = {"env_vars": QUICK_STALL} if elastic and failure == "hang" else {}
+    ring = Ring(scene, elastic, failure, **quick)
+    wait_for("the rank fails", lambda: f"fails now: {failure}" in ring.log(), START_SECONDS, 0.5)
+    failed = time.monotonic()
+    if elastic and failure != "exit":
+        what = f"the ring goes on after {failure}"
+        scene.within(STALL_SECONDS, what, lambda: goes_on(ring.log()), failed)
+        ring.finish()
+        return
+    ring.asked.may_become = ("FAILED",)
+    what = f"a {'elastic' if elastic else 'static'} ring ends after {failure}"
+    scene.within(STALL_SECONDS, what, lambda: scene.lab.job_state(ring.job) == "FAILED", failed)
+
+
+def goes_on(log: str) -> bool:
+    """Fewer ranks have made steps after there were all of them, or all are there again and far beyond."""
+    seen = re.findall(r"^step (\d+) of (\d+) ranks", log, re.MULTILINE)
+    full = [int(step) for step, ranks in seen if int(ranks) == RANKS]
+    return any(int(step) > min(full) + 10 for step, _ in seen) if full else False
