@@ -42,10 +42,13 @@ def steps_in(log: str) -> list[int]:
 class Run:
     """One elastic job. It begins on the first machine with one rank: all else is taken, or takes no work yet."""
 
+    launcher = "horovod"
+    script = STEPS
+
     def __init__(self, it: Lab, most: int) -> None:
         self.it = it
         self.first, self.other = it.lan.machines
-        self.code = it.upload(f"rings {next(NUMBERS)}", train=STEPS)
+        self.code = it.upload(f"rings {next(NUMBERS)}", train=self.script)
         self.node(self.first, "resume")
         self.node(self.other, "cordon")
         self.filler = self.fill()
@@ -53,7 +56,7 @@ class Run:
         self.job = it.submit(
             self.code,
             "train.py",
-            launcher="horovod",
+            launcher=self.launcher,
             elastic=True,
             environment=ENVIRONMENT,
             max_gpus=most,
