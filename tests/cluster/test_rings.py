@@ -123,6 +123,24 @@ def test_a_ring_grows_over_two_machines_and_leaves_the_first_without_losing_a_st
     wait_for("another driver", lambda: run.events("driver"), 60)
     run.finish()
     assert run.did_every_step_once()
+    band = it.get(f"jobs/{run.job}/band/")
+    assert [(change["before"], change["after"]) for change in band["changes"]] == [(1, 2), (2, 3), (3, 2)]
+    assert band["changes"][2]["cause"].endswith(f"ode {run.first.name} is drained.")
+    assert all(0 < change["cost_seconds"] < START_SECONDS for change in band["changes"])
+
+
+def test_a_ring_that_is_wholly_on_a_drained_machine_moves_to_the_other_without_losing_a_step(it: Lab) -> None:
+    """It has all the GPUs it may have: for a moment it has twice as many."""
+    run = Run(it, 1)
+    run.sees("of 1 ranks", 3)
+    run.cancel(run.filler)
+    run.node(run.other, "resume")
+    run.node(run.first, "drain")
+    wait_for("another driver", lambda: run.events("driver"), START_SECONDS)
+    run.sees("of 1 ranks", run.last())
+    run.finish()
+    assert run.did_every_step_once()
+    assert run.events("moving") == 1 and run.events("stopping") == 0
 
 
 def test_a_ring_survives_that_its_first_machine_loses_its_power(it: Lab) -> None:
