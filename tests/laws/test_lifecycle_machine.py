@@ -31,9 +31,10 @@ from portal.jobs import lifecycle, services
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobEvent, JobState
 from portal.jobs.rules import STOP_SECONDS
 from portal.refused import Refused
+from runners.launch.fence import T_FENCE_SECONDS
 from tests.portal.jobs_world import add_driver, add_host, make_job, make_node, make_project, make_user
 
-FENCE = timedelta(seconds=30)
+FENCE = timedelta(seconds=T_FENCE_SECONDS)
 ENDINGS = [
     ("exited", 0),
     ("exited", 0),
