@@ -29,7 +29,7 @@ RESERVED_AHEAD = timedelta(hours=1)
 
 
 def turn(now: datetime | None = None) -> frozenset[int]:
-    """The attempts that a drain has to leave alone until the next turn. One query when no node is being drained."""
+    """The attempts that a drain has to leave alone until the next turn. Two queries when no node is being drained."""
     now = now or timezone.now()
     _stay_after_all()
     draining = Container.objects.filter(node__draining=True).exclude(state=ContainerState.EXITED)
