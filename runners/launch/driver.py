@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from runners.launch.discovery import Discovery
 from runners.launch.fence import Fence
@@ -70,6 +71,7 @@ class Driver:
         self._blacklisted: Callable[[str], bool] = lambda _host: False
         self._break_off: Callable[[], None] = lambda: None
         self._hurry: Callable[[], list[Run]] = list
+        self._turn_away: Callable[[str], None] = lambda _host: None
         self._losses = 0
         self._told: set[int] = set()
         self._early: set[int] = set()
@@ -123,6 +125,8 @@ class Driver:
 
     def _form_and_run(self) -> None:
         try:
+            if self.spec.elastic and self.spec.launcher == "horovod":
+                import_module("runners.launch.elastic")  # takes a moment, in which the hosts come
             outcome = self._wait_for_hosts() or self._run()
         except Exception as error:  # whatever it was, the attempt must end and say so
             outcome = Verdict(1, "launch_error", f"The ring could not be run: {type(error).__name__}: {error}")
@@ -174,7 +178,8 @@ class Driver:
         ring = ElasticRing(self.hosts, self.routes.store, self.news, discovery, self.ring, self._tell_ring, wait)
         self.routes.place = ring.place
         self._ring_there.set()
-        self._blacklisted = ring.is_blacklisted
+        self.routes.first_place = ring.newcomers.first_place
+        self._blacklisted, self._turn_away = ring.is_blacklisted, ring.newcomers.turn_away
         self._break_off, self._hurry = ring.break_off, ring.hurry
         code, sentence = run_elastic(ring)
         return Verdict(code, self._reason(code), sentence)
@@ -216,6 +221,7 @@ class Driver:
                     self._removed.add(name)
                 self.scribe.say(f"{name} leaves the ring")
                 self.hosts.leave(name)
+                self._turn_away(name)
         runs = self.hosts.runs()
         for run in runs:
             if run.ended.is_set():

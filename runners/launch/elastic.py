@@ -1,7 +1,8 @@
 """Horovod's ElasticDriver on our rendezvous: the one module that needs Horovod.
 
-Three things differ from ``horovodrun``: ranks ask for news instead of being called (see ``shim``); news is repeated
-until the ring has changed, because Horovod forgets what arrives while it forms a ring; and hosts keep their order.
+Four things differ from ``horovodrun``: ranks ask for news instead of being called (see ``shim``); news is repeated
+until the ring has changed, because Horovod forgets what arrives while it forms a ring; hosts keep their order; and a
+ring that grows trains on until its new ranks are ready (``newcomers``).
 """
 
 import logging
@@ -17,6 +18,7 @@ from horovod.runner.elastic.worker import HostUpdateResult
 
 from runners.launch.discovery import Discovery, in_order
 from runners.launch.hosts import Hosts, Run
+from runners.launch.newcomers import Newcomers
 from runners.launch.news import STALL_SECONDS, News, late_ranks, stuck_ranks
 from runners.launch.rendezvous import Store
 from runners.launch.slots import slot_env
@@ -36,15 +38,19 @@ HostManager.order_available_hosts = staticmethod(in_order)
 class Rendezvous:
     """What ElasticDriver asks of its rendezvous server: a fresh store for each new ring."""
 
-    def __init__(self, store: Store, news: News, hosts: Hosts, formed: Callable[[list[str]], None]) -> None:
+    def __init__(
+        self, store: Store, news: News, hosts: Hosts, newcomers: Newcomers, formed: Callable[[list[str]], None]
+    ) -> None:
         self._store = store
         self._news = news
+        self._newcomers = newcomers
         self._hosts = hosts
         self._formed = formed
 
     def init(self, plan: list[Any]) -> None:
         self._store.clear()
         self._news.forget()
+        self._newcomers.formed(plan)
         for slot in plan:
             self._hosts.label(slot.hostname, slot.local_rank, slot.rank)
         self._formed([slot.hostname for slot in plan])
@@ -80,14 +86,20 @@ class ElasticRing(horovod_driver.ElasticDriver):
         self._hosts = hosts
         self._news = news
         self._discovery = discovery
+        self.newcomers = Newcomers(hosts)
         self._started = threading.Event()
         self._answers: dict[tuple[str, int], _Answer] = {}
         self._answers_lock = threading.Lock()
         self._waiting: dict[tuple[str, int], float] = {}
         """Since when ranks wait for their place."""
         self._hurried_at = 0.0
-        rendezvous = Rendezvous(store, news, hosts, formed)
-        super().__init__(rendezvous, discovery, ring.min_ranks, ring.max_ranks, timeout=ELASTIC_SECONDS)
+        rendezvous = Rendezvous(store, news, hosts, self.newcomers, formed)
+        super().__init__(rendezvous, self, ring.min_ranks, ring.max_ranks, timeout=ELASTIC_SECONDS)
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """Horovod asks once a second, from before it has any host (its ``HostDiscovery``)."""
+        available = self._discovery.find_available_hosts_and_slots()
+        return self.newcomers.ready(available, self.host_assignments, self.min_ranks)
 
     def get_worker_client(self, slot_info: Any) -> Any:
         return self._news.box(slot_info.hostname, slot_info.local_rank)
@@ -174,7 +186,7 @@ class ElasticRing(horovod_driver.ElasticDriver):
     def create_worker(self, slot_info: Any, events: list[threading.Event]) -> tuple[int, float]:
         """Runs in a thread for each rank, from its start to its end."""
         place = (slot_info.hostname, slot_info.local_rank)
-        run = self._hosts.take_over(*place)
+        run = self.newcomers.take(*place) or self._hosts.take_over(*place)
         if run is None:
             with self._answers_lock:
                 self._answers.pop(place, None)  # an earlier rank's
@@ -196,7 +208,7 @@ class ElasticRing(horovod_driver.ElasticDriver):
                     logging.exception("news could not be repeated")
 
     def is_blacklisted(self, host: str) -> bool:
-        return bool(self._host_manager.is_blacklisted(host))
+        return bool(self._host_manager.is_blacklisted(host)) or self.newcomers.failed(host)
 
 
 def run_elastic(ring: ElasticRing) -> tuple[int, str]:

@@ -6,6 +6,7 @@ or JSON. Nothing here can unpickle.
 
     GET PUT DELETE  /global/<rank>  /local_<host>/<rank>  /cross_<n>/<rank>   Gloo's store
     GET             /rank_and_size/<host>:<slot>[:<request>]  elastic: a rank's new place; waits for the others
+    GET             /first_place/<host>:<slot>                elastic: who a new rank is, JSON; waits for its ring
     GET             /hosts_updated/<host>:<slot>:<seen>       elastic: waits for news about hosts, JSON
     GET             /went_on/<host>:<slot>:<milliseconds>     elastic: a rank tells what a change cost it
     POST            /ring/poll, /ring/exit                    supervisors, JSON
@@ -35,13 +36,14 @@ STORE_KEY = re.compile(r"(rank_)?\d{1,6}\Z")
 SLOT_KEY = re.compile(rf"({_NAME}):(\d{{1,6}})(:[0-9a-f]{{1,32}})?\Z")
 NEWS_KEY = re.compile(rf"({_NAME}):(\d{{1,6}}):(\d{{1,12}})\Z")
 RANK_AND_SIZE = "rank_and_size"
+FIRST_PLACE = "first_place"
 HOSTS_UPDATED = "hosts_updated"
 WENT_ON = "went_on"
 
 
 def allowed_to_ranks(method: str, scope: str, key: str) -> bool:
     """What a rank may ask; the forwarder passes nothing else on."""
-    if method == "GET" and scope == RANK_AND_SIZE:
+    if method == "GET" and scope in (RANK_AND_SIZE, FIRST_PLACE):
         return SLOT_KEY.match(key) is not None
     if method == "GET" and scope in (HOSTS_UPDATED, WENT_ON):
         return NEWS_KEY.match(key) is not None
@@ -103,6 +105,10 @@ def _no_places(_host: str, _slot: int, _request: str) -> str:
     raise RefusedError(404, "this ring does not change")
 
 
+def _no_newcomers(_host: str, _slot: int) -> dict[str, str]:
+    raise RefusedError(404, "nobody is new here")
+
+
 def _no_news(_host: str, _slot: int, _seen: int) -> dict[str, Any]:
     raise RefusedError(404, "this ring does not change")
 
@@ -122,6 +128,8 @@ class Routes:
     store: Store = field(default_factory=Store)
     place: Callable[[str, int, str], str] = _no_places
     """(host, slot, number of the request) -> "rank,size,local rank,local size,cross rank,cross size" """
+    first_place: Callable[[str, int], dict[str, str]] = _no_newcomers
+    """(host, slot) -> its variables"""
     news: Callable[[str, int, int], dict[str, Any]] = _no_news
     went_on: Callable[[int], None] = _not_counted
     poll: Callable[[dict[str, Any]], dict[str, Any]] = _no_channel
@@ -140,6 +148,9 @@ class Routes:
         if scope == RANK_AND_SIZE:
             host, slot, request = [*key.split(":"), ""][:3]
             return self.place(host, int(slot), request).encode()
+        if scope == FIRST_PLACE:
+            host, slot, *_ = key.split(":")
+            return json.dumps(self.first_place(host, int(slot))).encode()
         if scope == HOSTS_UPDATED:
             host, slot, seen = key.rsplit(":", 2)
             return json.dumps(self.news(host, int(slot), int(seen))).encode()

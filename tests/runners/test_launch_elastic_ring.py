@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,9 @@ class Rings:
         self.ring = local_ring(min_ranks, max_ranks)
         self.driver = made.container(COMMAND, "horovod", "driver", "driver", 0, self.ring, elastic=True)
 
-    def host(self, number: int) -> Container:
+    def host(self, number: int, code: Path = STEPS) -> Container:
         return self.made.container(
-            COMMAND, "horovod", "host", f"h{number}", 1, self.ring, elastic=True, code=STEPS
+            COMMAND, "horovod", "host", f"h{number}", 1, self.ring, elastic=True, code=code
         ).start()
 
     def offer(self, *names: str) -> None:
@@ -72,6 +73,71 @@ def test_a_ring_grows_and_shrinks_while_it_counts_on(rings: Rings) -> None:
     assert "has left the ring" in h2.log("setup")
     assert "h2 leaves the ring" in rings.driver.log("setup")
     assert len(re.findall(r"^size", h2.log(), re.MULTILINE)) == 1
+
+
+SLOW_TO_COME = """
+import os, time
+import horovod.torch as hvd
+import torch
+
+if os.environ["HOROVOD_HOSTNAME"] == "h2":
+    print("loading", flush=True)
+    time.sleep(6)
+hvd.init()
+
+
+@hvd.elastic.run
+def count(state):
+    while True:
+        time.sleep(0.1)
+        ranks = int(hvd.allreduce(torch.ones(1), name="ranks", op=hvd.Sum).item())
+        state.step += 1
+        print(f"step {state.step} of {ranks} ranks at {time.monotonic():.3f}", flush=True)
+        if ranks == 2 and state.step % 10 == 0:
+            return
+        state.commit()
+
+
+count(hvd.elastic.TorchState(step=0))
+"""
+
+
+def test_a_ring_trains_on_while_a_new_rank_gets_ready(rings: Rings, tmp_path: Path) -> None:
+    """A rank that is to come and loads for six seconds, besides importing torch, costs the others less than half of that."""
+    code = tmp_path / "slow.py"
+    code.write_text(SLOW_TO_COME)
+    rings.offer("h1")
+    rings.driver.start()
+    h1 = rings.host(1, code)
+    rings.sees(h1, "step 5 of 1 ranks")
+    h2 = rings.host(2, code)
+    rings.offer("h1", "h2")
+    rings.sees(h2, "loading")
+    assert rings.driver.wait(START_SECONDS)["code"] == 0
+    said = re.findall(r"^step (\d+) of (\d) ranks at (\S+)", h1.log(), re.MULTILINE)
+    assert [int(step) for step, _, _ in said] == list(range(1, len(said) + 1))
+    assert said[-1][1] == "2"
+    ats = [float(at) for _, _, at in said]
+    assert max(later - earlier for earlier, later in pairwise(ats)) < 3
+    assert h2.labels()["0"] == "rank 1"
+
+
+def test_a_new_rank_that_fails_before_it_comes_disturbs_nobody(rings: Rings, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise SystemExit(9)")
+    rings.offer("h1")
+    rings.driver.start()
+    h1 = rings.host(1)
+    rings.sees(h1, "step 5 of 1 ranks")
+    h2 = rings.host(2, broken)
+    rings.offer("h1", "h2")
+    assert h2.wait(START_SECONDS)["reason"] == "stopped"
+    assert "h2 leaves the ring" in rings.driver.log("setup")
+    after = len(h1.log())
+    rings.sees(h1, "of 1 ranks", after)
+    rings.enough()
+    assert rings.driver.wait()["code"] == 0
+    assert len(re.findall(r"^size", h1.log(), re.MULTILINE)) == 1
 
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["rank 0", "rank 1"])

@@ -2,7 +2,8 @@
 
 Horovod has each elastic worker open a port and send its address as a pickle, and pickles come back on that port. Here
 the worker asks the forwarder on its own loopback, which answers when hosts were added or removed, in JSON. And it tells
-how long a change of the ring has kept it from training. A ``sitecustomize`` that this one hides is run afterwards.
+how long a change of the ring has kept it from training. A rank that is new to a ring asks for its place before it
+begins. A ``sitecustomize`` that this one hides is run afterwards.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ if TYPE_CHECKING:  # typing would take longer to import than all the rest
 
 WORKER = "horovod.runner.elastic.worker"
 STATE = "horovod.common.elastic"
+BASICS = "horovod.common.basics"
+NEWCOMER = "SCHEDULEARN_NEWCOMER"
 USUAL = 5  # steps, of whose times the middle one is the usual
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - in every Python's start: no pathlib
 
@@ -51,6 +54,42 @@ def ask_for_news(manager: Any, host: str, slot: str, port: int) -> None:
                 time.sleep(0.05)
             seen = news["seen"]
             manager.handle_hosts_updated(news["timestamp"], news["result"])
+
+
+def ask_for_place() -> dict[str, str]:
+    """Waits until the ring has taken this rank in; its variables."""
+    import http.client
+    import json
+    import time
+
+    port = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+    place = f"{os.environ['HOROVOD_HOSTNAME']}:{os.environ['HOROVOD_LOCAL_RANK']}"
+    while True:
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", port)
+            connection.request("GET", f"/first_place/{place}")
+            response = connection.getresponse()
+            answer = response.read()
+            connection.close()
+            if response.status == 200:
+                return json.loads(answer)
+        except (OSError, http.client.HTTPException, ValueError):
+            pass
+        time.sleep(1)  # another driver may come
+
+
+def wait_for_place(module: Any) -> None:
+    """Horovod reads who it is from its variables when it first begins."""
+    if not os.environ.pop(NEWCOMER, ""):
+        return
+    init = module.HorovodBasics.init
+
+    def first_init(self: Any, *args: object, **kwargs: object) -> None:
+        module.HorovodBasics.init = init
+        os.environ.update(ask_for_place())
+        init(self, *args, **kwargs)
+
+    module.HorovodBasics.init = first_init
 
 
 def give_up_others(alive: list[str]) -> None:
@@ -136,7 +175,7 @@ class Finder(importlib.abc.MetaPathFinder):
     """Finds Horovod's modules as they would be found without us, and teaches each once it is loaded."""
 
     def __init__(self) -> None:
-        self.lessons = {WORKER: teach, STATE: count_cost}
+        self.lessons = {WORKER: teach, STATE: count_cost, BASICS: wait_for_place}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         lesson = self.lessons.pop(name, None)
