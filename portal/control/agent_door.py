@@ -24,6 +24,7 @@ from portal.middleware import nul_refusal
 from portal.threads import KeptThreads
 
 PREFIX = "/agent/v1/"
+SHORT = {f"{PREFIX}sync": agents.sync, f"{PREFIX}wait": agents.wait}
 VIEWS = (agents.sync, agents.wait, agents.new_token, agents.append_log)
 reports = KeptThreads("agents' reports", 4)
 """A report answered late renews no lease: nothing slow may be before it."""
@@ -55,10 +56,10 @@ class AgentDoor:
         if not path.startswith(PREFIX) or settings.SECURE_SSL_REDIRECT:
             await self.inner(scope, receive, send)
             return
-        try:
-            view, _, named = _routes.resolve(path)
-        except Resolver404:
-            view = None
+        view, named = SHORT.get(path), {}
+        if view is None:
+            with suppress(Resolver404):
+                view, _, named = _routes.resolve(path)
         if view not in VIEWS:
             await self.inner(scope, receive, send)
             return

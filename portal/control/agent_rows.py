@@ -5,16 +5,17 @@ database to carry it out. What happens more seldom goes by the models, as everyw
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db import connection
+from django.db import connection, transaction
 
 from portal.cluster.models import Node
-from portal.gauges.sampling import Reading, slot_of
+from portal.gauges import sampling
+from portal.gauges.sampling import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ WHERE part.node_id = %s AND (
 )
 ORDER BY part.id
 """
+GPUS = "SELECT id, uuid FROM cluster_gpu WHERE node_id = %s ORDER BY id"
 READ = """
 UPDATE cluster_gpu SET
     utilisation_percent = CAST(said.column2 AS smallint),
@@ -75,12 +77,13 @@ UPDATE cluster_gpu SET
     temperature_celsius = CAST(said.column4 AS smallint)
 FROM (VALUES {}) AS said WHERE cluster_gpu.id = said.column1
 """
+SAMPLE = "INSERT INTO gauges_sample (node_id, at, readings) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
 
 
 def caller(token_digest: str, now: datetime) -> Caller | None:
     heard_since = now - timedelta(seconds=settings.NODE_LOST_AFTER_SECONDS)
     with connection.cursor() as cursor:
-        cursor.execute(CALLER, [_moment(heard_since), _moment(slot_of(now)), token_digest])
+        cursor.execute(CALLER, [_moment(heard_since), _moment(sampling.slot_of(now)), token_digest])
         row = cursor.fetchone()
     return None if row is None else Caller(row[0], bool(row[1]), bool(row[2]), row[3], bool(row[4]))
 
@@ -99,12 +102,20 @@ def parts(node_id: int, stoppable_since: datetime, collectable_since: datetime) 
     return [Part(*(*row[:-1], json.loads(row[-1]))) for row in rows]
 
 
-def write_readings(readings: Sequence[Reading]) -> None:
-    """Onto GPUs whose rows the caller has locked: in the order of their ids, as the scheduler does."""
-    if readings:
+@transaction.atomic
+def write_readings(node_id: int, said: Mapping[str, tuple[int | None, int | None, int | None]], now: datetime) -> None:
+    """What GPUs read now, by UUID: onto their rows, and as the sample of this slot."""
+    # Their rows are locked in the order of their ids, as the scheduler does. SQLite has one writer and no such lock.
+    lock = " FOR NO KEY UPDATE" if connection.vendor == "postgresql" else ""
+    with connection.cursor() as cursor:
+        cursor.execute(GPUS + lock, [node_id])
+        readings = [Reading(pk, *said[uuid]) for pk, uuid in cursor.fetchall() if uuid in said]
+        if not readings:
+            return
         values = ", ".join(["(%s, %s, %s, %s)"] * len(readings))
-        with connection.cursor() as cursor:
-            cursor.execute(READ.format(values), [value for reading in readings for value in reading])
+        cursor.execute(READ.format(values), [value for reading in readings for value in reading])
+        if sample := sampling.sample_of(readings):
+            cursor.execute(SAMPLE, [node_id, _moment(sampling.slot_of(now)), json.dumps(sample)])
 
 
 def _moment(value: datetime) -> Any:

@@ -71,7 +71,7 @@ def turn(node: Caller, data: dict[str, Any]) -> dict[str, Any]:
     if said == node.said:
         agent_rows.see(node.pk, now)
         if node.sample_due:
-            _take_readings(node.pk, data, now)
+            agent_rows.write_readings(node.pk, read_readings(data), now)
     else:
         report = read_report(storable(data))
         cluster.check_runtime(report.runtime)
@@ -155,15 +155,6 @@ def _take_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime 
     if news:
         capacity.record(nodes=[node.pk])
         wake_scheduler()
-
-
-@transaction.atomic
-def _take_readings(node_id: int, data: dict[str, Any], now: datetime) -> None:
-    said = read_readings(data)
-    gpus = _locked(node_id).values_list("pk", "uuid")
-    readings = [Reading(pk, *said[uuid]) for pk, uuid in gpus if uuid in said]
-    agent_rows.write_readings(readings)
-    sampling.keep(Node(pk=node_id), now, readings)
 
 
 def _locked(node_id: int) -> QuerySet[Gpu]:

@@ -36,6 +36,10 @@ def is_due(heard_before: datetime | None, now: datetime) -> bool:
 
 def keep(node: Node, now: datetime, readings: Iterable[Reading]) -> None:
     """One insert. Of two reports at once, one is kept."""
-    said = [list(reading) for reading in readings if not reading.says_nothing]
-    if said:
+    if said := sample_of(readings):
         Sample.objects.bulk_create([Sample(node=node, at=slot_of(now), readings=said)], ignore_conflicts=True)
+
+
+def sample_of(readings: Iterable[Reading]) -> list[list[int | None]]:
+    """``Sample.readings``: empty when there is nothing to keep."""
+    return [list(reading) for reading in readings if not reading.says_nothing]
