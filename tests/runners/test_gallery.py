@@ -44,13 +44,10 @@ def run(made: Attempt, key: str) -> tuple[dict[str, Any], Container]:
         host = made.container((*shlex.split(job["entry"]), *job["arguments"]), code=code).start()
         return host.wait(150), host
     command = ("python", job["entry"], *job["arguments"])
-    if job["launcher"] == "torchrun":
-        host = made.container(command, "torchrun", slots=ranks, code=code).start()
-        return host.wait(150), host
-    ring = local_ring(job["min_gpus"], ranks)
-    driver = made.container(command, "horovod", "driver", "driver", 0, ring, job["elastic"])
+    ring, launcher = local_ring(job["min_gpus"], ranks), job["launcher"]
+    driver = made.container(command, launcher, "driver", "driver", 0, ring, job["elastic"])
     hosts = [
-        made.container(command, "horovod", "host", f"h{number + 1}", 1, ring, job["elastic"], code)
+        made.container(command, launcher, "host", f"h{number + 1}", 1, ring, job["elastic"], code)
         for number in range(ranks)
     ]
     driver.tell(hosts=[(host.spec.hostname, 1) for host in hosts])
@@ -91,7 +88,7 @@ def test_it_learns_to_read_digits(tmp_path: Path, job_python: str, key: str) -> 
 
 @pytest.mark.horovod
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("key", ["pytorch-digits", "horovod-elastic"])
+@pytest.mark.parametrize("key", ["pytorch-digits", "horovod-elastic", "torchrun-ddp"])
 def test_a_retry_goes_on_from_the_checkpoint(tmp_path: Path, job_python: str, key: str) -> None:
     with attempt(tmp_path, job_python) as made:
         run(made, key)

@@ -1,11 +1,13 @@
-"""Learn to read handwritten digits with DistributedDataParallel.
+"""Learn to read handwritten digits with DistributedDataParallel, on a number of ranks that may change at any time.
 
+When it changes, all ranks get SIGTERM and are started anew: what counts is in the snapshot.
 Outside Schedulearn: `torchrun --nproc-per-node 2 train.py`.
 """
 
 import argparse
 import csv
 import os
+import signal
 from pathlib import Path
 
 import torch
@@ -27,11 +29,19 @@ on_gpu = torch.cuda.is_available()
 dist.init_process_group("nccl" if on_gpu else "gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+if on_gpu:
+    torch.cuda.set_device(device)
 torch.manual_seed(0)
 print(f"I am rank {rank} of {size}, on {device}")
 
 outputs = Path(os.environ.get("SCHEDULEARN_OUTPUTS", "outputs"))
+checkpoints = Path(os.environ.get("SCHEDULEARN_CHECKPOINTS", "checkpoints"))
 outputs.mkdir(exist_ok=True)
+checkpoints.mkdir(exist_ok=True)
+snapshot = checkpoints / "latest.pt"
+
+told_to_stop = []
+signal.signal(signal.SIGTERM, lambda *_: told_to_stop.append(True))
 
 pictures, digits = load_digits(return_X_y=True)
 pictures = torch.tensor(pictures / 16, dtype=torch.float32)
@@ -44,8 +54,20 @@ sampler = DistributedSampler(dataset)
 loader = DataLoader(dataset, batch_size=options.batch_size, sampler=sampler)
 
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
+optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+
+# Each machine may have its own /checkpoints, and a new one has none yet: the newest snapshot counts for all.
+mine = torch.load(snapshot, map_location="cpu") if snapshot.exists() else None
+epochs = [0] * size
+dist.all_gather_object(epochs, mine["epoch"] if mine else 0)
+newest = [mine]
+dist.broadcast_object_list(newest, src=epochs.index(max(epochs)))
+if newest[0]:
+    model.load_state_dict(newest[0]["model"])
+    optimizer.load_state_dict(newest[0]["optimizer"])
+first_epoch = max(epochs)
+
 together = DistributedDataParallel(model, device_ids=[device.index] if on_gpu else None)
-optimizer = torch.optim.Adam(together.parameters(), lr=2e-3)
 
 
 def accuracy():
@@ -55,7 +77,22 @@ def accuracy():
     return (guesses == y_test).float().mean().item()
 
 
-for epoch in range(options.epochs):
+def keep(epoch):
+    """Once on each machine. Written beside and renamed: a snapshot is never half written."""
+    if os.environ["LOCAL_RANK"] == "0":
+        beside = checkpoints / f"latest.{rank}.new"
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, beside)
+        beside.replace(snapshot)
+
+
+def all_stop():
+    """All ranks stop after the same epoch, as soon as one of them has been told to."""
+    told = torch.tensor(float(bool(told_to_stop)), device=device)
+    dist.all_reduce(told)
+    return told.item() > 0
+
+
+for epoch in range(first_epoch, options.epochs):
     together.train()
     sampler.set_epoch(epoch)  # another order in each epoch
     for x, y in loader:
@@ -64,13 +101,16 @@ for epoch in range(options.epochs):
         loss.backward()  # averages the gradients over all ranks
         optimizer.step()
     if rank == 0:
-        print(f"epoch {epoch + 1}/{options.epochs}  loss {loss.item():.4f}  accuracy {accuracy():.4f}")
+        print(f"epoch {epoch + 1}/{options.epochs}  ranks {size}  loss {loss.item():.4f}  accuracy {accuracy():.4f}")
         with open(outputs / "metrics.csv", "a", newline="") as file:
-            csv.writer(file).writerow([epoch + 1, loss.item(), accuracy()])
-
-if rank == 0:
-    torch.save(model.state_dict(), outputs / "model.pt")
-    print(f"accuracy: {accuracy():.4f}")
+            csv.writer(file).writerow([epoch + 1, size, loss.item(), accuracy()])
+    keep(epoch + 1)
+    if all_stop():
+        break
+else:
+    if rank == 0:
+        torch.save(model.state_dict(), outputs / "model.pt")
+        print(f"accuracy: {accuracy():.4f}")
 dist.barrier()  # nobody leaves while another rank still needs it
-del together, loss  # they hold the group, whose threads must end before Python does
+together = loss = None  # they hold the group, whose threads must end before Python does
 dist.destroy_process_group()
