@@ -14,6 +14,8 @@ from tests.system.product import wait_for
 PRETENDED = Path(__file__).parent / "pretended"
 HOOK = "nvidia-container-runtime-hook"
 """Where it is in its path, an engine takes orders for GPUs, and has it put them into containers."""
+IN_CONTACT = "In contact with the portal"
+"""In an agent's log, once after its start."""
 MACHINES = 2
 """So many of the lab's have GPUs; the others keep their CPU slots."""
 
@@ -42,7 +44,7 @@ def pretended_gpus(scene: Scene) -> Callable[[], None]:
         hook = folder / HOOK
         hook.write_text("#!/bin/sh\ncat > /dev/null\n")
         hook.chmod(0o755)
-        tell(machine)
+        (folder / "gpus.json").write_text("[]")
         for slot in range(SLOTS):
             (machine.folder / "data" / "locks" / f"GPU-{machine.name}-{slot}").touch(0o644)
         machine.engine.kill()
@@ -51,6 +53,7 @@ def pretended_gpus(scene: Scene) -> Callable[[], None]:
         told = {"PYTHONPATH": str(PRETENDED), "PRETENDED_GPUS": str(folder), "SCHEDULEARN_CPU_SLOTS": ""}
         scene.lab.agent_env[machine.name] = told
         restart(scene, machine)
+        tell(machine)  # once it runs: one that finds GPUs at its start wants environments for them
     wait_for("the GPUs are there", lambda: len(rows_of(scene, "cuda")) == MACHINES * SLOTS, 60, every=0.5)
 
     def back() -> None:
@@ -64,8 +67,11 @@ def pretended_gpus(scene: Scene) -> Callable[[], None]:
 
 
 def restart(scene: Scene, machine: Machine) -> None:
+    log = machine.folder / "agent.log"
+    before = log.read_text(errors="replace").count(IN_CONTACT)
     scene.lab.kill(f"agent:{machine.name}")
     scene.lab.start(f"agent:{machine.name}")
+    wait_for("the agent runs", lambda: log.read_text(errors="replace").count(IN_CONTACT) > before, 60)
 
 
 def rows_of(scene: Scene, kind: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from tests.cluster.judge import Judge, Rules, judged, judged_rings
+from tests.cluster.judge import Judge, RingAsked, Rules, Run, judged, judged_rings
 from tests.cluster.lab import SLOTS, Lab, lab_on
 from tests.cluster.load import Client, Load, wait_until_tidy
 from tests.cluster.machines import cluster
@@ -133,12 +133,18 @@ def _carry_out(on: Stage, fault: Fault, seed: int, times: int) -> Row:
     row.complaints += judged_rings(scene.rings, on.judge.seen_ranks(), rings)
     row.complaints += [load.trouble] if load.trouble else []
     row.jobs, row.runs = len(client.asked) + len(scene.rings), len(runs)
-    row.restarted = len(runs) - len({run.job for run in runs})
+    row.restarted = len(runs) - len({run.job for run in runs}) + again(scene.rings, on.judge.seen_ranks())
     row.complaints += census(on, seed)
     if left := wait_until_tidy(on.lab):
         row.complaints.append(left)
     row.slow, row.seconds = scene.slow, time.monotonic() - began
     return row
+
+
+def again(rings: Sequence[RingAsked], ranks: Sequence[Run]) -> int:
+    """How often rings were run after the first time."""
+    attempts = {(rank.job, rank.number) for rank in ranks if rank.job in {ring.job for ring in rings}}
+    return len(attempts) - len({job for job, _ in attempts})
 
 
 def census(on: Stage, seed: int) -> list[str]:
