@@ -17,6 +17,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 TRAIN = Path(resuming_job.__file__).read_text()
 NUMBERS = itertools.count(1)
+NODES_THAT_SHARE = """
+from portal.cluster.models import Node
+tokens = [node.facts["shared"] for node in Node.objects.all() if "shared" in node.facts]
+print(tokens.count(tokens[0]) if tokens else 0)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +109,31 @@ def test_a_preempted_job_goes_on_at_its_step_where_there_is_room(it: Lab) -> Non
     assert ": preempted" in run.log()
     assert it.get(f"jobs/{other}/")["state"] == "RUNNING"
     it.post(f"jobs/{other}/cancel/")
+
+
+def agents_with(it: Lab, **env: str) -> None:
+    for machine in it.lan.machines:
+        it.kill(f"agent:{machine.name}")
+        it.agent_env[machine.name] = env
+        it.start(f"agent:{machine.name}")
+    wanted = "2" if env else "0"
+    wait_for("both tell of it", lambda: it.shell(NODES_THAT_SHARE).split()[-1] == wanted, 60, every=1)
+
+
+def test_with_a_folder_that_the_machines_share_nothing_goes_through_the_portal(it: Lab) -> None:
+    shared = it.lan.folder / "shared"
+    shared.mkdir()
+    agents_with(it, SCHEDULEARN_SHARED=str(shared))
+    run = Training(it)
+    node(it, run.other, "resume")
+    node(it, run.first, "drain")
+    wait_for("a second attempt", lambda: len(run.attempts()) == 2, 60)
+    run.sees_step(run.steps()[-1][0] + 10)
+    run.finish()
+    run.went_on_as_if_nothing_had_happened()
+    assert (shared / f"jobs/{run.job}/checkpoints/large.bin").stat().st_size == 20 << 20
+    assert it.api("GET", f"jobs/{run.job}/checkpoints/").status_code == 404
+    agents_with(it)
 
 
 def test_a_job_whose_machine_loses_its_power_goes_on_from_what_was_sent(it: Lab) -> None:
