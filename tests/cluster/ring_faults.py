@@ -38,12 +38,13 @@ class Ring:
         self.scene, self.elastic = scene, elastic
         text = (Path(__file__).parent / "ring_witness.py").read_text()
         code = scene.lab.upload(f"ring {scene.rng.getrandbits(40)}", train=text)
-        entry = "train.py" + (" --elastic" if elastic else "")
-        entry += f" --fail {failure} --ranks {RANKS}" if failure else ""
+        arguments = ["--elastic"] if elastic else []
+        arguments += ["--fail", failure, "--ranks", str(RANKS)] if failure else []
         least = 1 if elastic else RANKS
         self.job = scene.lab.submit(
             code,
-            entry,
+            "train.py",
+            arguments=arguments,
             launcher="horovod",
             elastic=elastic,
             environment=ENVIRONMENT,
