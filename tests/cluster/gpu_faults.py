@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import NAMESPACE_DNS, uuid5
 
 from tests.cluster.judge import Run
 from tests.cluster.lab import SLOTS
@@ -24,10 +25,14 @@ def gpus_of(machine: Machine) -> Path:
     return machine.folder / "gpus"
 
 
+def uuid_of(machine: Machine, slot: int) -> str:
+    return f"GPU-{uuid5(NAMESPACE_DNS, f'{machine.name} {slot}')}"
+
+
 def tell(machine: Machine, **of_first: Any) -> None:
     """The state of its GPUs; ``of_first`` is what is special about the one with ``index``."""
     index = of_first.pop("index", -1)
-    rows = [{"uuid": f"GPU-{machine.name}-{slot}", "lost": False, "ecc": 0} for slot in range(SLOTS)]
+    rows = [{"uuid": uuid_of(machine, slot), "lost": False, "ecc": 0} for slot in range(SLOTS)]
     if index >= 0:
         rows[index].update(of_first)
     new = gpus_of(machine) / "new"
@@ -46,7 +51,7 @@ def pretended_gpus(scene: Scene) -> Callable[[], None]:
         hook.chmod(0o755)
         (folder / "gpus.json").write_text("[]")
         for slot in range(SLOTS):
-            (machine.folder / "data" / "locks" / f"GPU-{machine.name}-{slot}").touch(0o644)
+            (machine.folder / "data" / "locks" / uuid_of(machine, slot)).touch(0o644)
         machine.engine.kill()
         machine.engine.hooks = folder
         machine.engine.start()
@@ -87,7 +92,7 @@ def gpu_fails(scene: Scene) -> None:
         scene.client.submit(scene.rng.uniform(15, 25))
     run: Run = wait_for("a job has a GPU", lambda: next((run for run in living(scene)), None), 60)
     machine, uuid = scene.lab.machine(run.machine), run.gpus[0]
-    index = int(uuid.rpartition("-")[2])
+    index = [uuid_of(machine, slot) for slot in range(SLOTS)].index(uuid)
     scene.rest(0.5, 3)
     way = scene.rng.choice(("xid", "ecc", "lost"))
     if way == "xid":
