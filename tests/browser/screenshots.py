@@ -1,6 +1,8 @@
 """Takes the pictures of docs/screenshots from a portal with made-up people and jobs:
 
 python -m tests.browser.screenshots
+
+Those of a job that really changed its GPUs, and of a real node, are taken by ``python -m tests.cluster.pictures``.
 """
 
 import tempfile
