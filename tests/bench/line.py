@@ -1,10 +1,12 @@
-"""From a line being written to a browser's socket having it, beside a tail of the same file by a bare reader."""
+"""``python -m tests.bench.line``: a line written -> a browser's socket, beside a bare tail of the same file."""
 
 import asyncio
 import json
 import re
 import statistics
 import struct
+import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +14,10 @@ from pathlib import Path
 import httpx
 import websockets
 
-from tests.system.product import PASSWORD, Product
+from tests.bench.rig import ENVIRONMENT, rig
+from tests.system.product import PASSWORD, Product, wait_for
+
+LINES = 200
 
 STAMPED = re.compile(rb"at (\d+\.\d+)\n")
 SCRIPT = (
@@ -85,3 +90,35 @@ def tail(path: Path, lines: int, seconds: float) -> list[float]:
             delays += [now - float(stamp) for stamp in STAMPED.findall(rest)]
             rest = rest[rest.rfind(b"\n") + 1 :]
     return delays[:lines]
+
+
+def line_to_browser(product: Product, code: dict[str, int]) -> tuple[Delays, Delays]:
+    """As a browser's socket has the lines, and as a reader of the file has them."""
+    job = product.submit(code, "python stamps.py", environment=ENVIRONMENT)
+    product.wait_for_job(job, "RUNNING", seconds=60)
+    files = wait_for(
+        "the rank's file",
+        lambda: list((product.home / "agent" / "containers").glob(f"sl-{job}-*/scribe/log/0.log")),
+        30,
+    )
+    tailed: list[float] = []
+    reader = threading.Thread(target=lambda: tailed.extend(tail(Path(files[0]), LINES, 60)))
+    reader.start()
+    watched = asyncio.run(watch(product, job, LINES, 60))
+    reader.join()
+    return Delays.of(watched), Delays.of(tailed)
+
+
+def main() -> int:
+    with rig() as it:
+        stamps = it.product.upload("stamps", stamps=SCRIPT.format(lines=LINES * 3, gap=0.05))
+        watched, tailed = line_to_browser(it.product, stamps)
+    print(
+        f"line -> browser: median {watched.median:.0f} ms, p99 {watched.p99:.0f} ms; bare tail: median {tailed.median:.1f} ms, "
+        f"p99 {tailed.p99:.1f} ms; ratio of medians {watched.median / tailed.median:.1f} ({watched.lines} lines)"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,251 @@
+"""``python -m tests.bench.resize``: changing a running job's GPUs, beside stopping it and starting it again.
+
+The training is that of ``live``: steps that are a sleep shared among the ranks, as if GPUs worked, and a checkpoint
+after each. Once elastic: it grows when room comes, and shrinks when another job does. Once not: it is put on hold and
+released when there is room for another size. The *time lost* to a change is that without a step, from the
+decision until it trains on its new size, beyond what steps usually take.
+
+All GPUs that are asked back on the way, and those of jobs that do not heed SIGTERM, show how soon they are free: in the
+portal's rows, and never before the engine has told that the container ended.
+"""
+
+import argparse
+import statistics
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.bench import live
+from tests.bench.measure import Stamp, stamps_of, step_lengths
+from tests.bench.rig import ENVIRONMENT, SLOTS, START_SECONDS, Rig, Target, p95, rig, seconds, verdict
+from tests.system.product import wait_for
+
+ROUNDS = 4
+STUBBORN_ROUNDS = 3
+MOST_OF_RESTART = 0.5
+MOST_PAUSE_SECONDS = 2.0
+MOST_GIVE_BACK_SECONDS = 15.0
+LEAST_SAMPLES = 20
+STEP_SECONDS = 0.4
+"""On one rank."""
+SETTLED = 5
+"""Steps on the new size before anything else is changed."""
+STUBBORN = (
+    "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(600)\n"
+)
+CLOCK_SECONDS = 0.05
+"""The engine's word and the portal's rows are stamped by the same clock, but not in the same instant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One GPU that a job held."""
+
+    job: int
+    container: str
+    since: float
+    asked_back: float | None
+    free: float | None
+
+    @property
+    def give_back(self) -> float | None:
+        """Seconds from asking to having; None when it was not asked back."""
+        return None if self.asked_back is None or self.free is None else self.free - self.asked_back
+
+
+def pauses(said: Sequence[Stamp], after: float) -> list[float]:
+    """Seconds without a step behind a moment, beyond what a step usually takes: one for each time that the ring began
+    anew, or that a step took twice as long.
+
+    ``said`` holds other steps of each size, to tell what is usual.
+    """
+    lengths: dict[int, list[float]] = defaultdict(list)
+    for ranks, length in step_lengths(said):
+        lengths[ranks].append(length)
+    beyond: list[float] = []
+    before, anew = None, False
+    for stamp in said:
+        if stamp.begin:
+            anew = True
+            continue
+        usual = statistics.median(lengths[stamp.ranks])
+        if before is not None and stamp.at > after and (anew or stamp.at - before > 2 * usual):
+            beyond.append(max(0.0, stamp.at - before - usual))
+        before, anew = stamp.at, False
+    return beyond
+
+
+@dataclass
+class Lost:
+    """By the number of ranks that were come to: the pauses of each change."""
+
+    changes: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
+
+    def totals(self, ranks: int) -> list[float]:
+        return [sum(change) for change in self.changes[ranks]]
+
+    def longest(self, ranks: int) -> float:
+        return max((pause for change in self.changes[ranks] for pause in change), default=0.0)
+
+
+class Training:
+    """A job of ``live.RING``."""
+
+    def __init__(self, it: Rig, code: Mapping[str, int], elastic: bool) -> None:
+        self.it = it
+        self.elastic = elastic
+        self.job = it.product.submit(
+            dict(code), "ring.py", launcher="horovod", environment=ENVIRONMENT, arguments=["100000", str(STEP_SECONDS)],
+            max_gpus=SLOTS, elastic=elastic, resumable=True, time_limit_seconds=3600,
+        )  # fmt: skip
+
+    def said(self) -> list[Stamp]:
+        return stamps_of(live.said_by(self.it.product, self.job))
+
+    def settles(self, ranks: int, after: float = 0.0) -> None:
+        """Waits until it trains on so many ranks."""
+
+        def look() -> bool:
+            steps = [stamp for stamp in self.said() if not stamp.begin and stamp.at > after]
+            return len(steps) > SETTLED and all(stamp.ranks == ranks for stamp in steps[-SETTLED:])
+
+        wait_for(f"steps on {ranks} ranks", look, START_SECONDS, every=0.5)
+
+    def note(self, found: "Lost", ranks: int, after: float) -> None:
+        """What the change decided on at that moment has cost, once it has settled."""
+        self.settles(ranks, after)
+        found.changes[ranks].append(pauses(self.said(), after))
+        words = ", ".join(f"{pause:.2f}" for pause in found.changes[ranks][-1]) or "none"
+        print(f"{'elastic' if self.elastic else 'restart'} to {ranks} ranks: pauses of {words} s", flush=True)
+
+    def restart(self) -> float:
+        """Returns the moment of the decision."""
+        at = time.time()
+        self.it.product.post(f"jobs/{self.job}/hold/")
+        wait_for("it is held", lambda: self.it.product.job_state(self.job) == "HELD", 60, every=0.02)
+        self.it.product.post(f"jobs/{self.job}/release/")
+        return at
+
+    def cancel(self) -> None:
+        self.it.product.post(f"jobs/{self.job}/cancel/")
+        self.it.product.wait_for_job(self.job, "CANCELLED", seconds=60)
+
+
+class Filler:
+    """Takes one GPU as long as it is there, or waits for one."""
+
+    def __init__(self, it: Rig, code: Mapping[str, int]) -> None:
+        self.it = it
+        self.job = it.product.submit(dict(code), "sleep 3600", environment=ENVIRONMENT)
+
+    def leave(self) -> None:
+        self.it.product.post(f"jobs/{self.job}/cancel/")
+        self.it.product.wait_for_job(self.job, "CANCELLED", seconds=60)
+
+
+def elastic(it: Rig, code: Mapping[str, int], rounds: int) -> Lost:
+    training, found = Training(it, code, elastic=True), Lost()
+    training.settles(SLOTS)
+    for _ in range(rounds):
+        at = time.time()
+        filler = Filler(it, code)
+        training.note(found, 1, at)
+        at = time.time()
+        filler.leave()
+        training.note(found, SLOTS, at)
+    training.cancel()
+    return found
+
+
+def restarting(it: Rig, code: Mapping[str, int], rounds: int) -> Lost:
+    """The same of a job that is not elastic."""
+    training, found = Training(it, code, elastic=False), Lost()
+    training.settles(SLOTS)
+    for _ in range(rounds):
+        filler = Filler(it, code)
+        training.note(found, 1, training.restart())
+        filler.leave()
+        training.note(found, SLOTS, training.restart())
+    training.cancel()
+    return found
+
+
+def stubborn(it: Rig, code: Mapping[str, int], rounds: int) -> None:
+    """Jobs that use up their grace are put on hold."""
+    for _ in range(rounds):
+        jobs = [it.product.submit(dict(code), "python deaf.py", environment=ENVIRONMENT) for _ in range(SLOTS)]
+        for job in jobs:
+            wait_for("it is deaf", lambda: b"deaf" in it.product.log(job), START_SECONDS)  # noqa: B023
+        for job in jobs:
+            it.product.post(f"jobs/{job}/hold/")
+        for job in jobs:
+            it.product.wait_for_job(job, "HELD", seconds=60)
+            it.product.post(f"jobs/{job}/cancel/")
+
+
+@contextmanager
+def ends(it: Rig) -> Iterator[dict[str, float]]:
+    """When the engine saw each container end, by name, Unix seconds; filled as they do."""
+    seen: dict[str, float] = {}
+    events: Any = it.client.events(decode=True, filters={"type": "container", "event": "die"})
+
+    def follow() -> None:
+        for event in events:
+            name = event["Actor"]["Attributes"].get("sl.name")
+            if name:
+                seen[name] = event["timeNano"] / 1e9
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        events.close()
+        thread.join(5)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.resize", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"there and back ({ROUNDS})")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = arguments()
+    with rig("elastic_fifo", {"grow_after_seconds": 0}) as it, ends(it) as ended:
+        code = it.product.upload("resize", ring=live.RING, deaf=STUBBORN)
+        resized = elastic(it, code, options.rounds)
+        restarted = restarting(it, code, options.rounds)
+        stubborn(it, code, STUBBORN_ROUNDS)
+        held = [Held(*row) for row in it.rows("print_allocations")]
+    targets = []
+    for ranks, name in ((1, "2 -> 1"), (SLOTS, "1 -> 2")):
+        here, there = resized.totals(ranks), restarted.totals(ranks)
+        print(f"{name} ranks, time lost: {seconds(here)}; stopped and started again: {seconds(there)}")
+        ratio = sum(here) / sum(there)
+        targets.append(Target(f"{name}: time lost, of that of a restart", ratio, MOST_OF_RESTART))
+    targets.append(Target("survivors pause when shrinking", resized.longest(1), MOST_PAUSE_SECONDS, "s"))
+    targets += of_give_back(held, ended)
+    return verdict(targets)
+
+
+def of_give_back(held: Sequence[Held], ended: Mapping[str, float]) -> list[Target]:
+    back = [gpu.give_back for gpu in held if gpu.give_back is not None]
+    early = [gpu.container for gpu in held if gpu.free and gpu.free < ended.get(gpu.container, 0.0) - CLOCK_SECONDS]
+    unseen = [gpu.container for gpu in held if gpu.free and gpu.container not in ended]
+    print(f"asked back -> free: {seconds(back)}")
+    return [
+        Target("GPUs asked back -> free, p95", p95(back), MOST_GIVE_BACK_SECONDS, "s"),
+        Target("GPUs that were asked back", len(back), LEAST_SAMPLES, least=True),
+        Target("GPUs called free before their container had ended", len(early), 0),
+        Target("GPUs whose container's end the engine has not told", len(unseen), 0),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

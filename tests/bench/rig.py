@@ -1,0 +1,114 @@
+"""What the benches that measure jobs share: a product on a real engine, targets, and what is read from a job."""
+
+import json
+import statistics
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+
+from tests import engine
+from tests.run import install, missing_packages
+from tests.system.product import Product, running
+
+ENVIRONMENT = "pytorch-horovod"
+SLOTS = 2
+START_SECONDS = 120
+"""For ranks that import torch on a busy machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A measured figure, and the most (or least) it may be."""
+
+    name: str
+    value: float
+    limit: float
+    unit: str = ""
+    least: bool = False
+
+    @property
+    def held(self) -> bool:
+        return self.value >= self.limit if self.least else self.value <= self.limit
+
+    def __str__(self) -> str:
+        words = "at least" if self.least else "at most"
+        unit = f" {self.unit}" if self.unit else ""
+        return (
+            f"{'held  ' if self.held else 'MISSED'} {self.name}: {self.value:.3g}{unit}, {words} {self.limit:g}{unit}"
+        )
+
+
+def verdict(targets: Sequence[Target]) -> int:
+    """Prints them. 0 when all are held, else 1: an exit code."""
+    for target in targets:
+        print(target, flush=True)
+    return int(not all(target.held for target in targets))
+
+
+def seconds(values: Iterable[float]) -> str:
+    """Median and range."""
+    some = sorted(values)
+    return f"{statistics.median(some):.2f} s ({some[0]:.2f} to {some[-1]:.2f}, {len(some)} times)"
+
+
+def p95(values: Iterable[float]) -> float:
+    """The smallest of the values that at least 95 in a hundred of them do not exceed."""
+    some = sorted(values)
+    return some[-(-len(some) * 95 // 100) - 1]
+
+
+@dataclass
+class Rig:
+    product: Product
+    client: Any
+    """Of the engine."""
+    image: str
+
+    def limits(self, job: int) -> dict[str, Any]:
+        """What the engine grants the job's first host, in the words of ``docker run``."""
+        found = self.client.containers.list(filters={"label": f"sl.job={job}"}, ignore_removed=True)
+        host = next(each.attrs["HostConfig"] for each in found if each.attrs["Config"]["Hostname"] != "driver")
+        return {
+            "nano_cpus": host["NanoCpus"],
+            "mem_limit": host["Memory"],
+            "memswap_limit": host["MemorySwap"],
+            "shm_size": host["ShmSize"],
+            "pids_limit": host["PidsLimit"],
+            "tmpfs": host["Tmpfs"],
+        }
+
+    @contextmanager
+    def container(self, command: Sequence[str], **options: Any) -> Iterator[Any]:
+        """A bare ``docker run``."""
+        made = self.client.containers.run(self.image, list(command), detach=True, **options)
+        try:
+            yield made
+        finally:
+            made.remove(force=True)
+
+    def rows(self, function: str) -> Any:
+        """What a function of ``tests.bench.rows`` finds in the portal's database."""
+        printed = self.product.shell(f"from tests.bench import rows; rows.{function}()")
+        return json.loads(printed.splitlines()[-1])
+
+
+@contextmanager
+def rig(policy: str = "fifo", params: Mapping[str, Any] | None = None) -> Iterator[Rig]:
+    """A small portal with an agent, whose node offers ``SLOTS`` CPU slots, and whose environment is ready."""
+    if (missing := missing_packages(frozenset({"engine"}))) and (problem := install(missing)):
+        raise SystemExit(f"The bench needs a Docker Engine: {problem}")
+    with engine.docker_engine(), tempfile.TemporaryDirectory(prefix="sl-bench-") as folder:
+        image = engine.job_environment_image(ENVIRONMENT)
+        options = {"SCHEDULEARN_BASE_IMAGE": engine.base_image(), "SCHEDULEARN_CPU_SLOTS": str(SLOTS)}
+        product = Product.make(Path(folder), "docker", **options)
+        with running(product):
+            product.start_all()
+            product.wait_for_environment(ENVIRONMENT)
+            answer = product.api("PUT", "policy/", json={"policy": policy, "params": dict(params or {})})
+            assert answer.status_code == 200, answer.text
+            yield Rig(product, docker.from_env(), image)
