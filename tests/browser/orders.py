@@ -14,14 +14,32 @@ django.setup()
 from django.utils import timezone  # noqa: E402
 
 from portal.accounts.models import User  # noqa: E402
+from portal.cluster import quarantine  # noqa: E402
 from portal.cluster.models import Node  # noqa: E402
+from portal.gauges.models import Ring  # noqa: E402
 from portal.jobs import lifecycle, logs  # noqa: E402
-from portal.jobs.models import Allocation, Container, Job  # noqa: E402
+from portal.jobs.models import Allocation, Attempt, Container, Job  # noqa: E402
 from portal.projects.models import Membership  # noqa: E402
 from tests import month as made_up  # noqa: E402
 from tests import seed  # noqa: E402
 from tests.browser.portal import PASSWORD  # noqa: E402
 from tests.portal import jobs_world as world  # noqa: E402
+
+FACTS = {
+    "system": "Debian GNU/Linux 12 (bookworm)", "kernel": "6.1.0-28-amd64", "cpus": 64, "memory_mib": 515_000,
+    "disk_free_mib": 1_720_000, "engine": "Docker Engine 27.3.1", "storage": "overlay2", "runc": "1.1.15",
+    "containerd": "1.7.22", "packages": {"docker-ce": "5:27.3.1-1", "nvidia-container-toolkit": "1.17.4-1"},
+    "live_restore": False, "default_runtime": "runc", "driver": "565.57.01", "cuda": "12.7", "nvidia_runtime": True,
+    "gpus_by_variable": False, "clock_offset_seconds": 0.04, "address": "10.20.0.17", "interface": "eth0",
+    "python": "3.11.2", "agent": "1.0",
+}  # fmt: skip
+PROBLEMS = [
+    {
+        "text": "Jobs do not survive a restart of the engine.",
+        "mend": 'Add "live-restore": true to /etc/docker/daemon.json and reload the engine.',
+        "blocking": False,
+    }
+]
 
 
 def seeded() -> dict[str, Any]:
@@ -32,6 +50,33 @@ def seeded() -> dict[str, Any]:
         user.save(update_fields=["password"])
     Node.objects.filter(draining=False).update(last_seen_at=timezone.now() + timedelta(hours=1))
     return made
+
+
+def resized_job() -> dict[str, int]:
+    """An elastic job that ran on 2 GPUs, then on 6, and is on 3 now; and its node."""
+    alice = User.objects.get(username="alice")
+    soon = timezone.now() + timedelta(hours=1)
+    first, second = (world.make_node(name, gpus=4, last_seen_at=soon) for name in ("gpu-foxtrot", "gpu-golf"))
+    job = world.make_job(world.make_project(alice, "Resizes"), name="language model", elastic=True, max_gpus=6)
+    attempt = world.place(job, list(first.gpus.all()[:2]), driver=True)
+    more = [*first.gpus.all()[2:], *second.gpus.all()[:2]]
+    hosts = [world.add_host(attempt, index, gpu.node, [gpu]) for index, gpu in enumerate(more, 2)]
+    for part in attempt.containers.all():
+        lifecycle.advance(part, "RUNNING")
+    for part, reason in zip(hosts[1:], ("preempted", "drained", "drained"), strict=True):
+        lifecycle.stop_container(part, reason)
+        lifecycle.advance(part, "EXITED", exit_reason="stopped")
+    driver, began = attempt.containers.get(role="driver"), timezone.now() - timedelta(minutes=50)
+    sizes = (["h0"] * 2, None, 0), ([*["h0"] * 2, "h2", "h3", "h4", "h5"], 5.31, 14), (["h0", "h0", "h2"], 0.62, 38)
+    for number, (names, cost, minute) in enumerate(sizes, 1):
+        at = began + timedelta(minutes=minute)
+        Ring.objects.create(driver=driver, number=number, at=at, hosts=names, cost_seconds=cost)
+    for row in (Job.objects.filter(pk=job.pk), Attempt.objects.filter(pk=attempt.pk)):
+        row.update(started_at=began)
+    second.gpus.update(kind="cuda", model="NVIDIA A100-SXM4-40GB", memory_mib=40_960, links="NVLink to 0, 1, 2, 3")
+    Node.objects.filter(pk=second.pk).update(runtime="docker", facts=FACTS, problems=PROBLEMS)
+    quarantine.quarantine(second.gpus.all()[3], "XID 79: the GPU has fallen off the bus")
+    return {"resized": job.pk, "node": second.pk}
 
 
 def month() -> dict[str, Any]:
@@ -198,6 +243,7 @@ ORDERS = {
     for each in (
         lab_at_work,
         line_of_jobs,
+        resized_job,
         waiting,
         turn,
         holds,

@@ -26,12 +26,22 @@ PAGES = {
     "nodes": "/nodes/",
     "admin": "/admin/",
     "admin nodes": "/admin/nodes/",
+    "admin node": "/admin/nodes/{node}/",
+    "GPUs": "/gpus/",
+    "no GPUs": "/gpus/?q=nothing-of-this-name",
+    "GPUs of a node": "/gpus/nodes/{node}/?window=day",
+    "timeline": "/gpus/timeline/",
     "policy": "/admin/policy/",
     "usage": "/usage/",
     "usage by month": "/usage/?by=month",
     "ledger": "/usage/ledger/",
     "not found": "/nothing-here",
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def resized(portal: Portal) -> None:
+    portal.made |= portal.ask("resized_job")
 
 
 @pytest.fixture(scope="module", params=["light", "dark", "phone", "no scripts"])
@@ -62,6 +72,17 @@ def test_a_page_is_without_barriers(looker: tuple[str, Page, list[str]], portal:
     assert barriers(page) == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
     assert complaints == []
+
+
+def test_the_line_for_a_new_machine_is_without_barriers(looker: tuple[str, Page, list[str]], portal: Portal) -> None:
+    look, page, complaints = looker
+    page.goto(f"{portal.url}/admin/nodes/")
+    page.get_by_role("button", name="Make the line").click()
+    expect(page.get_by_role("heading", name="Waiting for the machine")).to_be_visible()
+    if look != "no scripts":
+        assert barriers(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
+        assert complaints == []
 
 
 def test_without_scripts_a_job_is_submitted_and_cancelled(browser: Browser, portal: Portal) -> None:
