@@ -230,9 +230,16 @@ TEMPLATES = [
 
 if LAB:
     DATABASES = {"default": dj_database_url.parse(DATABASE_URL)}
-    DATABASES["default"].setdefault("OPTIONS", {})["options"] = (
-        "-c lock_timeout=10s -c idle_in_transaction_session_timeout=60s -c statement_timeout=60s"
-    )
+    DATABASES["default"]["OPTIONS"] = {
+        # A server whose machine is gone is noticed in seconds, by connections that are kept, too.
+        "connect_timeout": 10,
+        "tcp_user_timeout": 10_000,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 2,
+        **DATABASES["default"].get("OPTIONS", {}),
+        "options": "-c lock_timeout=10s -c idle_in_transaction_session_timeout=60s -c statement_timeout=60s",
+    }
     CHANNEL_LAYERS = {"default": {"BACKEND": "channels_redis.core.RedisChannelLayer", "CONFIG": {"hosts": [REDIS_URL]}}}
     CACHES = {
         "default": {
