@@ -23,6 +23,8 @@ if not os.environ.get("HUNT"):
 
 # A third of a second for each password is right for people and wrong for a thousand tests that make six of them.
 settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+settings.WHITENOISE_AUTOREFRESH = True
+"""Else each test's client reads the folder of static files anew."""
 
 
 @pytest.fixture(scope="session")
