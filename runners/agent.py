@@ -31,7 +31,7 @@ from functools import partial
 from typing import Any
 
 from runners import shared
-from runners.agent_settings import Identity, Settings, SetupError, identify, lock_home, make_runtime
+from runners.agent_settings import Identity, Settings, identify, lock_home, make_runtime
 from runners.codestore import CodeStore
 from runners.diskwatch import over_limit, tidy
 from runners.enrol import take_new_token
@@ -47,7 +47,7 @@ from runners.nodefiles import NodeFiles, read_json_beneath
 from runners.portal_client import Backoff, PortalAwayError, PortalClient, PortalError, PortalRefusedError
 from runners.reconcile import Action, Desired, Finish, Note, reconcile, renewed, state_of
 from runners.ring_reports import RINGS_SECONDS, RingReports
-from runners.runtime import ContainerRuntime, EngineError, Observed, RunError
+from runners.runtime import ContainerRuntime, EngineError, Observed, RunError, SetupError
 from runners.signals import StopSignal
 from runners.spec import RunSpec
 

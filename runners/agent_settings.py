@@ -23,7 +23,7 @@ from runners.nodefiles import NodeFiles, read_own_json, write_json
 from runners.overlay import node_address
 from runners.portal_client import Backoff, PortalAwayError, PortalClient, PortalRefusedError, checked_url
 from runners.process_runtime import ProcessRuntime
-from runners.runtime import ContainerRuntime, Problem, RunError
+from runners.runtime import ContainerRuntime, Problem, RunError, SetupError
 from runners.signals import StopSignal
 
 logger = logging.getLogger(__name__)
@@ -31,10 +31,6 @@ logger = logging.getLogger(__name__)
 RUNTIMES = ("auto", "docker", "process", "fake")
 DISK_STEP_MIB = 256
 """Smaller changes would only make each report differ."""
-
-
-class SetupError(Exception):
-    """The agent cannot start. The message is a sentence that says what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ import signal
 import sys
 from dataclasses import replace
 
-from runners.agent_settings import Found, Identity, Settings, SetupError, choose_runtime, identify, lock_home
+from runners.agent_settings import Found, Identity, Settings, choose_runtime, identify, lock_home
 from runners.machine import look
 from runners.nodefiles import NodeFiles
 from runners.portal_client import PortalClient, PortalError
-from runners.runtime import Problem
+from runners.runtime import Problem, SetupError
 from runners.signals import StopSignal
 
 logger = logging.getLogger(__name__)

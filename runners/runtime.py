@@ -13,6 +13,10 @@ from runners.spec import RunSpec
 ContainerState = Literal["created", "running", "exited"]
 
 
+class SetupError(Exception):
+    """The agent cannot start. The message is a sentence that says what to do."""
+
+
 class RunError(Exception):
     """The runtime did not do what it was asked. The message is a sentence for a person.
 

@@ -8,9 +8,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from runners.agent_settings import SetupError
 from runners.hostconfig import owner_for
 from runners.nodefiles import NodeFiles
+from runners.runtime import SetupError
 
 TOKEN = ".schedulearn-shared"  # noqa: S105  no secret: it only tells folders apart
 MOST_NAMES = 100

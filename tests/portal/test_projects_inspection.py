@@ -72,6 +72,8 @@ def test_the_file_to_run_is_guessed(files: dict[str, str], entry: str) -> None:
         ("import horovod\nimport horovod.torch as hvd\nrun = hvd.elastic.run(f)", "horovod", True),
         ("from horovod.torch.elastic import run\n@run\ndef f(state): state.commit()", "horovod", True),
         (DDP, "torchrun", False),
+        (DDP + "\ntorch.save(1, 'x'), torch.load('x')", "torchrun", False),
+        (DDP + "\nimport signal\ntorch.save(1, 'x'), torch.load('x'), signal.SIGTERM", "torchrun", True),
         ("from torch.distributed import init_process_group\ninit_process_group()", "torchrun", False),
         ("import torch\ntorch.distributed.init_process_group()", "torchrun", False),
         ("# import horovod\nx = 'import horovod'", "command", False),

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from runners import shared
-from runners.agent_settings import Settings, SetupError
+from runners.agent_settings import Settings
 from runners.nodefiles import NodeFiles
+from runners.runtime import SetupError
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of
 

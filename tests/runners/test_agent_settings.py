@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runners.agent_settings import Identity, Settings, SetupError, identify, lock_home
+from runners.agent_settings import Identity, Settings, identify, lock_home
 from runners.nodefiles import NodeFiles
+from runners.runtime import SetupError
 from runners.signals import StopSignal
 from tests.fake_portal import FakePortal
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from runners.fake_runtime import BadRuntime, FakeRuntime, NeverRuntime, SlowRuntime
+from runners.fake_runtime import FENCE_SECONDS, BadRuntime, FakeRuntime, NeverRuntime, SlowRuntime
 from runners.runtime import CreateError, EngineError, Folders
 from tests.runners.conftest import make_spec
 
@@ -72,7 +72,7 @@ def test_it_fences_itself_when_the_lease_no_longer_changes(clock: Clock, folders
         clock.now = now
         (folders.control / "lease").write_text(json.dumps({"renewal": now}))
         assert [seen.state for seen in runtime.list()] == ["running"]
-    clock.now = 111
+    clock.now = 80 + FENCE_SECONDS + 1
     assert [seen.state for seen in runtime.list()] == ["exited"]
     assert exit_of(folders)["reason"] == "fenced"
 

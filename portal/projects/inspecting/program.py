@@ -100,7 +100,7 @@ def launcher_of(running: list[Source]) -> tuple[str, bool]:
         r"torch\.distributed(\..*)?|torch\.nn\.parallel\.(distributed\.)?DistributedDataParallel"
     )
     if any(torch_distributed.fullmatch(name) for name in modules | dotted):
-        return "torchrun", False
+        return "torchrun", dotted >= {"signal.SIGTERM", "torch.save", "torch.load"}  # it begins anew when it is stopped
     return "command", False
 
 
