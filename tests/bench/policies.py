@@ -30,6 +30,8 @@ CLUSTER = "16x4"
 ROUND = 60.0
 TIRESIAS = {"threshold": 57_600.0, "knob": 0.0, "rank": "arrival"}
 """As in the reference: two queues, 16 GPU-hours, no promotion."""
+DRAWN = 8
+"""Lines in one picture: more cannot be told apart."""
 KNOWS_LENGTHS = frozenset({"srjf", "afs", "pdors", "themis"})
 """They are told the work that is left. Of the others, only the anchors called oracle were."""
 
@@ -179,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--policies", nargs="*", default=list(registry.POLICIES), help="Only these.")
     parser.add_argument("--others", nargs="*", default=["realistic-6", "half-load-6"], help="Further workloads.")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--plot", type=Path, help="Write the turnarounds on tuned-6 as SVG.")
+    parser.add_argument("--plots", type=Path, help="Draw the turnarounds on tuned-6 into this folder, as SVG.")
     parser.add_argument("--no-month", action="store_true", help="Leave the month of 200 users out.")
     parser.add_argument("--no-bursts", action="store_true", help="Leave FfDL's bursts out.")
     given = parser.parse_args(arguments)
@@ -218,14 +220,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.others:
         print("\nMean turnaround, and its ratio to Tiresias on the same workload\n")
         print(compare.table(*others(done, ("tuned-6", *given.others))))
-    if given.plot:
-        took = {f"{one.case.name}, {one.case.mode}": list(one.turnaround.values()) for one in ours}
-        given.plot.write_text(plot.turnarounds("tuned-6 on 16 nodes with 4 GPUs", dict(list(took.items())[:20])))
+    if given.plots:
+        draw(ours, given.plots)
     if not given.no_month:
         print(f"\n{bench_month()}")
     if not given.no_bursts:
         print(f"\nBursts of jobs whose batch is free, on 8 nodes with 4 GPUs\n\n{bench_bursts()}")
     return 0 if len(done) == len(todo) else 1
+
+
+def draw(ours: Sequence[Done], folder: Path) -> None:
+    """A picture for each mode, of the policies with the shortest mean."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for mode in ("rigid", "fixed", "free"):
+        best = sorted((one for one in ours if one.case.mode == mode and not one.case.params), key=lambda one: one.mean)
+        took = {one.case.policy: list(one.turnaround.values()) for one in best[:DRAWN]}
+        (folder / f"tuned-6-{mode}.svg").write_text(plot.turnarounds(f"tuned-6 on 16 nodes with 4 GPUs, {mode}", took))
 
 
 def others(done: dict[Case, Done], workloads: Sequence[str]) -> tuple[list[list[str]], list[str]]:
