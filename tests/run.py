@@ -1,7 +1,8 @@
 """Runs the tests layer by layer, installing and starting what each needs, and prints the count by layer.
 
 ``python -m tests.run [all | lint | LAYER ...]``. Needs root (or passwordless sudo) to install Debian
-packages and to start a Docker Engine; without, it runs what it can and says plainly what it did not.
+packages and to start a Docker Engine; without, it runs what it can and says plainly what it did not. Layers that need an
+engine run one after the other, and beside them, one after the other too, those that need none.
 """
 
 import os
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,8 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - each layer makes a folder of its own i
 MEMORY_BYTES = 6 << 30
 """So much must be free for layers without engines to keep their small files there, which makes a tenth of their time."""
 PYTEST = [sys.executable, "-m", "pytest", "-q"]
+NOT_RUN = "NOT RUN"
+NICE = ("nice", "-n", "10")
 SLOW = "postgres or docker or horovod or system or browser or gpu"
 ENGINE = frozenset({"engine"})
 ALL = frozenset({"servers", "engine", "chromium"})
@@ -143,16 +147,23 @@ def install(packages: list[str]) -> str:
     return ""
 
 
-def run_layer(layer: Layer, env: dict[str, str]) -> Result:
-    print(f"\n=== {layer.name}: {layer.title} ===", flush=True)
+def run_layer(layer: Layer, env: dict[str, str], aside: bool = False) -> Result:
+    """``aside``: with what time others leave, and told of when it is over."""
+    title = f"\n=== {layer.name}: {layer.title} ==="
+    if not aside:
+        print(title, flush=True)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="sl-", dir=MEMORY if (fast := fits_in_memory(layer)) else None) as folder:
         if fast:
             Path(folder).chmod(0o755)  # as open as /tmp
             env = {**env, "TMPDIR": folder}
-        report = Path(folder) / "report.xml"
-        command = [*PYTEST, *layer.args, f"--junitxml={report}"]
-        code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+        report, said = Path(folder) / "report.xml", Path(folder) / "said"
+        command = [*(NICE if aside else ()), *PYTEST, *layer.args, f"--junitxml={report}"]
+        with said.open("wb") as output:
+            to = output if aside else None
+            code = subprocess.run(command, cwd=ROOT, env=env, stdout=to, stderr=to, check=False).returncode
+        if aside:
+            print(f"{title}\n{said.read_text(errors='replace')}", flush=True)
         result = count(report) if report.exists() else Result(failed=1, note=f"pytest ended with {code}")
     if code not in (0, 1) and not result.failed:
         result.failed, result.note = 1, f"pytest ended with {code}"
@@ -245,6 +256,11 @@ def prepare(layer: Layer, stack: ExitStack, ready: dict[str, dict[str, str]]) ->
     return {**os.environ, **dict(layer.env), **(ready["servers"] if layer.name == "postgres" else {})}, ""
 
 
+def not_run(layer: Layer, problem: str) -> Result:
+    print(f"\n=== {layer.name}: {NOT_RUN}: {problem} ===", flush=True)
+    return Result(note=f"{NOT_RUN}: {problem}")
+
+
 def main(names: list[str]) -> int:
     wanted = names or ["all"]
     known = ["all", "lint", *(layer.name for layer in LAYERS)]
@@ -254,25 +270,31 @@ def main(names: list[str]) -> int:
     results: dict[str, Result] = {}
     if "lint" in wanted or "all" in wanted:
         results["lint"] = lint()
+    layers = [layer for layer in LAYERS if layer.name in wanted or "all" in wanted]
     with ExitStack() as stack:
         ready: dict[str, dict[str, str]] = {}
-        for layer in LAYERS:
-            if layer.name not in wanted and "all" not in wanted:
-                continue
+        # Those of engines mostly wait: for containers, for processes that import torch, for clocks. The others compute.
+        light = [(layer, *prepare(layer, stack, ready)) for layer in layers if "engine" not in layer.needs]
+        heavy = [layer for layer in layers if "engine" in layer.needs]
+        lane = stack.enter_context(ThreadPoolExecutor(1))
+        running = {
+            layer.name: lane.submit(run_layer, layer, env, aside=bool(heavy))
+            for layer, env, problem in light
+            if not problem
+        }
+        results |= {layer.name: not_run(layer, problem) for layer, _, problem in light if problem}
+        for layer in heavy:
             env, problem = prepare(layer, stack, ready)
-            if problem:
-                results[layer.name] = Result(note=f"NOT RUN: {problem}")
-                print(f"\n=== {layer.name}: NOT RUN: {problem} ===", flush=True)
-                continue
-            results[layer.name] = run_watched(layer, env) if "engine" in layer.needs else run_layer(layer, env)
+            results[layer.name] = not_run(layer, problem) if problem else run_watched(layer, env)
+        results |= {name: run.result() for name, run in running.items()}
     print("\nlayer      passed failed skipped seconds", flush=True)
-    for name, result in results.items():
+    for name, result in sorted(results.items(), key=lambda item: known.index(item[0])):
         print(f"{name:10} {result.passed:6} {result.failed:6} {result.skipped:7} {result.seconds:7.0f}  {result.note}")
     passed, failed = sum(r.passed for r in results.values()), sum(r.failed for r in results.values())
     skipped = sum(r.skipped for r in results.values())
-    not_run = [name for name, result in results.items() if result.note.startswith("NOT RUN")]
-    if not_run and os.environ.get("CI"):
-        failed += len(not_run)  # CI has root: a layer that did not run there is a failure
+    left_out = [name for name, result in results.items() if result.note.startswith(NOT_RUN)]
+    if left_out and os.environ.get("CI"):
+        failed += len(left_out)  # CI has root: a layer that did not run there is a failure
     print(f"\n{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 
