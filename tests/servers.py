@@ -92,6 +92,7 @@ def postgres() -> Iterator[str]:
         process = subprocess.Popen([programs / "postgres", "-D", data, *options], stderr=subprocess.DEVNULL, **run)
         try:
             wait_for_port(port, process)
+            wait_until_ready(programs, folder, port)
             subprocess.run(
                 [programs / "createdb", "-h", folder, "-p", str(port), "-U", "schedulearn", "schedulearn"],
                 check=True,
@@ -100,6 +101,16 @@ def postgres() -> Iterator[str]:
             yield f"postgres://schedulearn@127.0.0.1:{port}/schedulearn"
         finally:
             stop(process)
+
+
+def wait_until_ready(programs: Path, folder: str, port: int) -> None:
+    """It listens before it lets anybody in."""
+    until = time.monotonic() + START_SECONDS
+    ask = [programs / "pg_isready", "-q", "-h", folder, "-p", str(port)]
+    while subprocess.run(ask, check=False).returncode:
+        if time.monotonic() > until:
+            raise RuntimeError(f"PostgreSQL on port {port} let nobody in within {START_SECONDS} s")
+        time.sleep(0.05)
 
 
 def analyse() -> None:
