@@ -54,7 +54,9 @@ async def ask(method: str, address: str, token: str = "", body: bytes = b"", **h
         headers["Authorization"] = f"Bearer {token}"
     line = ApplicationCommunicator(application, scope_of(method, address, headers))
     await line.send_input({"type": "http.request", "body": body})
-    return await answer_of(line)
+    answer = await answer_of(line)
+    await line.wait(20)  # what is broken off keeps its connection until its thread is collected
+    return answer
 
 
 async def answer_of(line: ApplicationCommunicator) -> Answer:
