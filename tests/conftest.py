@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import django
 import hypothesis
@@ -29,12 +30,16 @@ settings.WHITENOISE_AUTOREFRESH = True
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None) -> Iterator[None]:
-    """SQLite empties tables between tests by DELETE, which the triggers of append-only tables refuse."""
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """SQLite empties tables between tests by DELETE, which the triggers of append-only tables refuse. PostgreSQL removes
+    no database in which somebody is left, as threads of sockets are until they are collected."""
     from django.db import connection
 
     if connection.vendor != "sqlite":
         yield
+        with django_db_blocker.unblock(), connection.cursor() as cursor:
+            here = "datname = current_database() AND pid <> pg_backend_pid()"
+            cursor.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {here}")  # noqa: S608
         return
     operations = type(connection.ops)
     plain = operations.sql_flush
