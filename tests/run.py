@@ -275,7 +275,7 @@ def main(names: list[str]) -> int:
         ready: dict[str, dict[str, str]] = {}
         # Those of engines mostly wait: for containers, for processes that import torch, for clocks. The others compute.
         light = [(layer, *prepare(layer, stack, ready)) for layer in layers if "engine" not in layer.needs]
-        heavy = [layer for layer in layers if "engine" in layer.needs]
+        heavy = [(layer, *prepare(layer, stack, ready)) for layer in layers if "engine" in layer.needs]
         lane = stack.enter_context(ThreadPoolExecutor(1))
         running = {
             layer.name: lane.submit(run_layer, layer, env, aside=bool(heavy))
@@ -283,8 +283,7 @@ def main(names: list[str]) -> int:
             if not problem
         }
         results |= {layer.name: not_run(layer, problem) for layer, _, problem in light if problem}
-        for layer in heavy:
-            env, problem = prepare(layer, stack, ready)
+        for layer, env, problem in heavy:
             results[layer.name] = not_run(layer, problem) if problem else run_watched(layer, env)
         results |= {name: run.result() for name, run in running.items()}
     print("\nlayer      passed failed skipped seconds", flush=True)
