@@ -1,5 +1,6 @@
 """What a job can reach from inside: nothing (security.md C2, N1, N2)."""
 
+import ipaddress
 import json
 import os
 import socket
@@ -63,13 +64,18 @@ def service_of_the_host() -> Iterator[int]:
             thread.join()
 
 
-OUTSIDE = "198.51.100.2"
-"""An address reserved for documentation: nobody's."""
+OUTSIDE = ipaddress.ip_network("198.18.0.0/15")
+"""Reserved for measuring networks: nobody's."""
 
 
 @contextmanager
-def world_outside() -> Iterator[int]:
-    """Another machine, as far as this one's routing knows: a network namespace behind a cable, with a listener."""
+def world_outside() -> Iterator[tuple[str, int]]:
+    """Another machine, as far as this one's routing knows: a network namespace behind a cable, with a listener.
+
+    Its network is this process's own, so that what a killed run has left behind does not answer in its place.
+    """
+    first = 4 * (os.getpid() % (OUTSIDE.num_addresses // 4))
+    near, far = str(OUTSIDE[first + 1]), str(OUTSIDE[first + 2])
     name = f"sl-out-{os.getpid()}"
     here, there = f"slo{os.getpid() % 10**6}a", f"slo{os.getpid() % 10**6}b"
     listen = "import socket; s = socket.create_server(('', 7000)); print('up', flush=True)\nwhile True: s.accept()[0].close()"
@@ -80,16 +86,16 @@ def world_outside() -> Iterator[int]:
     ip("netns", "add", name)
     try:
         ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", name)
-        ip("address", "add", "198.51.100.1/30", "dev", here)
+        ip("address", "add", f"{near}/30", "dev", here)
         ip("link", "set", here, "up")
-        ip("-n", name, "address", "add", f"{OUTSIDE}/30", "dev", there)
+        ip("-n", name, "address", "add", f"{far}/30", "dev", there)
         ip("-n", name, "link", "set", there, "up")
-        ip("-n", name, "route", "add", "default", "via", "198.51.100.1")
+        ip("-n", name, "route", "add", "default", "via", near)
         argv = ["ip", "netns", "exec", name, sys.executable, "-c", listen]
         process = subprocess.Popen(argv, stdout=subprocess.PIPE)
         try:
             assert process.stdout is not None and process.stdout.readline() == b"up\n"
-            yield 7000
+            yield far, 7000
         finally:
             process.kill()
             process.wait()
@@ -157,11 +163,11 @@ def test_a_job_cannot_leave_its_container(runtime: DockerRuntime, tmp_path: Path
     runtime.create(spec, folders)
     gateways = {"its own gateway": gateway(runtime, "sl-42-a1")} if ring else {}
     gateways["another job's gateway"] = gateway(runtime, "sl-43-a1")
-    with service_of_the_host() as port, world_outside() as far_port:
+    with service_of_the_host() as port, world_outside() as far:
         targets: dict[str, tuple[str, int]] = {
             **{f"a service of the host at {name}": (at, port) for name, at in gateways.items()},
             **{f"a service of the host at {at}": (at, port) for at in ["172.17.0.1", *addresses_of_the_host()]},
-            "the world outside": (OUTSIDE, far_port),
+            "the world outside": far,
             "another job's container": (address(runtime, victim.name), 4000),
             "ssh of the host": (next(iter(gateways.values())), 22),
         }
@@ -196,8 +202,8 @@ def test_the_probes_find_what_an_ordinary_container_may(runtime: DockerRuntime, 
     """Probes that are refused whatever the container is allowed would prove nothing."""
     folders = make_folders(tmp_path)
     (folders.workspace / "main.py").write_bytes(PROBES.read_bytes())
-    with service_of_the_host() as port, world_outside() as far_port:
-        targets = {"a service of the host": ("172.17.0.1", port), "the world outside": (OUTSIDE, far_port)}
+    with service_of_the_host() as port, world_outside() as far:
+        targets = {"a service of the host": ("172.17.0.1", port), "the world outside": far}
         told = {"only": sorted(HARMLESS), "connect": targets}
         (folders.workspace / "told.json").write_text(json.dumps(told))
         runtime.client.containers.run(
