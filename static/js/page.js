@@ -105,5 +105,19 @@ document.addEventListener("htmx:beforeSwap", (event) => {
 });
 document.addEventListener("htmx:afterSwap", () => localise());
 
+// What is replaced takes the keyboard's focus with it: give it to the same thing in what came.
+const likeness = (element) =>
+  [element.tagName, element.id, element.getAttribute("href"), element.form?.getAttribute("action"), element.name, element.value].join(" ");
+let focused = null;
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const { activeElement } = document;
+  focused = event.detail.shouldSwap && event.detail.target.contains(activeElement) ? likeness(activeElement) : null;
+});
+document.addEventListener("htmx:afterSwap", () => {
+  if (focused === null || document.activeElement !== document.body) return;
+  const controls = document.querySelectorAll("main :is(a, button, input, select, summary, textarea)");
+  [...controls].find((control) => likeness(control) === focused)?.focus({ preventScroll: true });
+});
+
 localise();
 setInterval(() => localise(), 1_000);

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.browser.chromium import FLAGS, PROGRAM
 from tests.browser.portal import Portal
+
+expect.set_options(timeout=30_000)  # milliseconds: what is expected comes, also on a machine with much else to do
 
 
 @pytest.fixture(scope="module")

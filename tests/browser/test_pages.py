@@ -119,6 +119,19 @@ def test_by_keyboard_alone_a_job_is_cancelled_after_a_question(browser: Browser,
     page.context.close()
 
 
+def test_the_keyboard_keeps_its_place_when_a_part_of_the_page_is_renewed(browser: Browser, portal: Portal) -> None:
+    page = sign_in(browser, portal)
+    page.goto(f"{portal.url}/nodes/")
+    page.evaluate("document.querySelector('#nodes').dataset.old = 'yes'")
+    page.locator("#nodes a").first.focus()
+    focused = "[document.activeElement.tagName, document.activeElement.getAttribute('href')]"
+    before = page.evaluate(focused)
+    page.wait_for_selector("#nodes:not([data-old])")
+    assert page.evaluate(focused) == before
+    assert before[0] == "A"
+    page.context.close()
+
+
 def test_a_question_is_answered_although_the_job_changed_meanwhile(browser: Browser, portal: Portal) -> None:
     page = sign_in(browser, portal)
     page.goto(f"{portal.url}/jobs/new?code=1")
