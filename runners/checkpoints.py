@@ -186,14 +186,20 @@ class JobCheckpoints:
         deleted: dict[str, int],
         in_haste: bool,
     ) -> None:
-        if not self._change(container, {}, {})["through_portal"]:
+        offer = self._change(container, {}, {})
+        if not offer["through_portal"]:
             return
+        most = offer["most_bytes"]
+        if sum(size for size, _ in seen.values()) > most:  # files with holes cost a job nothing, and us hours to read
+            raise PortalRefusedError(
+                413, f"They take more than {most >> 20:,} MiB. Delete old ones, or ask an admin for more."
+            )
         with contextlib.ExitStack() as stack:
             files: dict[str, BinaryIO] = {}
             entries: dict[str, Entry] = {}
             for path in changed:
                 try:
-                    entries[path] = self._read(path, stack, files)
+                    entries[path] = self._read(path, most, stack, files)
                 except _ChangedError:
                     if not in_haste:
                         return
@@ -221,6 +227,7 @@ class JobCheckpoints:
             return {
                 "before": int(answer["before"]),
                 "version": int(answer["version"]),
+                "most_bytes": int(answer["most_bytes"]),
                 "missing": [str(sha256) for sha256 in answer["missing"]],
                 "through_portal": bool(answer["through_portal"]),
                 "outdated": bool(answer["outdated"]),
@@ -228,13 +235,15 @@ class JobCheckpoints:
         except (KeyError, TypeError, ValueError) as error:
             raise PortalAwayError("The portal's answer about checkpoints is not understood.") from error
 
-    def _read(self, path: str, stack: contextlib.ExitStack, files: dict[str, BinaryIO]) -> Entry:
+    def _read(self, path: str, most: int, stack: contextlib.ExitStack, files: dict[str, BinaryIO]) -> Entry:
         """Raises _ChangedError when somebody writes to it."""
         file = self._open(path)
         if len(files) < MOST_OPEN:
             files[path] = stack.enter_context(file)
         with contextlib.nullcontext() if path in files else file:
             before = os.fstat(file.fileno())
+            if before.st_size > most:
+                raise _ChangedError(path)
             pieces = [hashlib.sha256(_piece(file, number)).hexdigest() for number in range(-(-before.st_size // PIECE))]
             after = os.fstat(file.fileno())
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):

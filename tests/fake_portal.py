@@ -43,6 +43,7 @@ class FakePortal:
         self.checkpoints: dict[str, Any] = {}
         """The set: path -> [size, modified, pieces]; of all jobs, since a test has one."""
         self.checkpoint_version = 0
+        self.most_checkpoint_bytes = 1 << 30
         self.pieces: dict[str, bytes] = {}
         self.waiting_for = ""
         """A node that has yet to send its checkpoints."""
@@ -192,7 +193,7 @@ class FakePortal:
             if not missing and files != self.checkpoints:
                 self.checkpoints, self.checkpoint_version = files, before + 1
             answer = {"before": before, "version": self.checkpoint_version, "missing": missing}
-            return 200, {**answer, "outdated": False, "through_portal": True}
+            return 200, {**answer, "outdated": False, "through_portal": True, "most_bytes": self.most_checkpoint_bytes}
 
     def piece(self, sha256: str, body: bytes) -> tuple[int, Any]:
         """Takes one when there is a body, gives it otherwise."""

@@ -5,6 +5,7 @@ A node reads and changes those of jobs that have a container on it, as long as t
 
 from collections.abc import Callable
 
+from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
@@ -92,6 +93,7 @@ def _change(request: HttpRequest, name: str) -> HttpResponseBase:
             "missing": list(kept.missing),
             "outdated": kept.outdated,
             "through_portal": through_portal,
+            "most_bytes": settings.MAX_CHECKPOINTS_MIB << 20,
         }
     )
 

@@ -265,6 +265,7 @@ def test_a_wrong_list_of_deleted_files_is_refused(lab: Lab, deleted: object) -> 
 
 def test_more_than_the_portal_keeps_is_refused_with_a_sentence(lab: Lab, settings: LazySettings) -> None:
     settings.MAX_CHECKPOINTS_MIB = 1
+    assert tell(lab.one, lab.part, {}).json()["most_bytes"] == 1 << 20
     keep(lab.one, lab.part, {"a": b"1"})
     refused = tell(lab.one, lab.part, {"b": entry(b"x" * (1 << 20))})
     assert refused.status_code == 413 and "they stay on their node" in refused.json()["error"]["message"]

@@ -285,6 +285,17 @@ def test_too_many_files_stay_here_with_a_sentence(one: Node, monkeypatch: pytest
     assert "more than 2 files" in one.send(ended=True).complaint
 
 
+def test_more_than_the_portal_keeps_is_not_even_read(one: Node, portal: FakePortal) -> None:
+    """A file with a hole costs a job nothing, and whoever reads it hours."""
+    with (one.folder / "hole").open("wb") as file:
+        file.truncate(1 << 42)
+    assert "more than 1,024 MiB" in one.send(ended=True).complaint
+    (one.folder / "hole").unlink()
+    one.write("a", b"1")
+    assert one.send(ended=True).complaint == ""
+    assert set(portal.checkpoints) == {"a"}
+
+
 def test_what_was_fetched_belongs_to_the_job_in_its_container(
     one: Node, two: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
