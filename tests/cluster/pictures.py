@@ -8,8 +8,8 @@ from playwright.sync_api import sync_playwright
 from tests.browser.axe import barriers
 from tests.browser.chromium import FLAGS, PROGRAM
 from tests.browser.screenshots import FOLDER, LOOKS
-from tests.cluster.lab import Lab, lab
-from tests.cluster.test_rings import ENVIRONMENT, GROW_AT_ONCE, Run
+from tests.cluster.lab import Lab
+from tests.cluster.ring_run import Run, two_machines
 from tests.system.product import PASSWORD, wait_for
 
 SHOWN = ("job-resized", "node")
@@ -17,8 +17,7 @@ SHOWN = ("job-resized", "node")
 
 
 def main() -> None:
-    with lab(2, [ENVIRONMENT]) as it:
-        assert it.api("PUT", "policy/", json=GROW_AT_ONCE).status_code == 200
+    with two_machines() as it:
         run = resized(it)
         print(it.get(f"jobs/{run.job}/band/"))
         take(it, run.job)
@@ -27,7 +26,7 @@ def main() -> None:
 
 def resized(it: Lab) -> Run:
     """On 1 GPU, on 3 of both machines, on all 4; then its first machine is drained."""
-    run = Run(it, 4)
+    run = Run(it, "horovod", 4)
     run.sees("of 1 ranks", 20)
     run.node(run.other, "resume")
     run.sees("of 3 ranks", run.last() + 50)

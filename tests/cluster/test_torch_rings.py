@@ -1,17 +1,15 @@
 """Rings over several machines that are not elastic Horovod: torchrun, elastic and of a fixed size, and static Horovod."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.cluster.lab import Lab, lab
-from tests.cluster.test_rings import ENVIRONMENT, GROW_AT_ONCE, START_SECONDS, Run, steps_in
+from tests.cluster.lab import Lab
+from tests.cluster.ring_run import ENVIRONMENT, START_SECONDS, Run, two_machines
 from tests.system.product import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
-HERE = Path(__file__).resolve().parent
 SUMS = {
     "horovod": """
 import horovod.torch as hvd, os, torch
@@ -31,23 +29,10 @@ dist.destroy_process_group()
 }
 
 
-class TorchRun(Run):
-    launcher = "torchrun"
-    script = (HERE / "torch_job.py").read_text()
-
-
 @pytest.fixture(scope="module")
 def it() -> Iterator[Lab]:
-    with lab(2, [ENVIRONMENT]) as made:
-        assert made.api("PUT", "policy/", json=GROW_AT_ONCE).status_code == 200
+    with two_machines() as made:
         yield made
-
-
-@pytest.fixture(autouse=True)
-def fresh(it: Lab) -> Iterator[None]:
-    for machine in it.lan.machines:
-        (machine.folder / "data" / "enough").unlink(missing_ok=True)
-    yield
 
 
 @pytest.mark.parametrize("launcher", list(SUMS))
@@ -70,35 +55,9 @@ def wait_for_line(it: Lab, job: int, rank: int) -> None:
 
 
 def test_torchrun_grows_over_two_machines_and_leaves_the_first_without_losing_a_step(it: Lab) -> None:
-    run = TorchRun(it, 3)
-    run.sees("of 1 ranks", 3)
-    second = run.fill()
-    run.node(run.other, "resume")
-    run.sees("of 2 ranks", run.last())
-    run.cancel(second)
-    run.sees("of 3 ranks", run.last())
-    run.cancel(run.filler)
-    run.node(run.first, "drain")
-    run.sees("of 2 ranks", run.last())
-    wait_for("another driver", lambda: run.events("driver"), 60)
-    run.finish()
-    assert run.did_every_step_once()
+    Run(it, "torchrun", 3).grows_to_three_and_leaves_the_first_machine()
 
 
 def test_torchrun_survives_that_its_first_machine_loses_its_power(it: Lab) -> None:
     """The last test of this module: the machine stays dark."""
-    run = TorchRun(it, 3)
-    run.sees("of 1 ranks", 3)
-    run.node(run.other, "resume")
-    run.sees("of 3 ranks", run.last())
-    run.cancel(run.filler)
-    it.kill(f"agent:{run.first.name}")
-    run.first.power_off()
-    run.sees("of 2 ranks", run.last(), 3 * START_SECONDS)
-    run.finish()
-    # What rank 0 printed last is on the disk of the dark machine. The step that nobody had kept yet is done again.
-    logs = (run.first.folder / "agent" / "containers").glob(f"sl-{run.job}-*/scribe/log/0.log")
-    printed = {*run.steps(), *(step for log in logs for step in steps_in(log.read_text()))}
-    assert printed == set(range(1, run.last() + 1))
-    assert len(run.steps()) - len(set(run.steps())) <= 1
-    assert run.events("placed") == 1
+    Run(it, "torchrun", 3).survives_that_the_first_machine_loses_its_power()
