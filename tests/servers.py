@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 START_SECONDS = 30
 
@@ -29,13 +30,13 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], seconds: float = 
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if process.poll() is not None:
-            raise RuntimeError(f"{process.args} ended with {process.returncode} before it listened")
+            raise RuntimeError(f"{process.args!r} ended with {process.returncode} before it listened")
         try:
             socket.create_connection(("127.0.0.1", port), timeout=0.5).close()
             return
         except OSError:
             time.sleep(0.05)
-    raise RuntimeError(f"{process.args} did not listen on port {port} within {seconds} s")
+    raise RuntimeError(f"{process.args!r} did not listen on port {port} within {seconds} s")
 
 
 def stop(process: subprocess.Popen[bytes], signum: int = signal.SIGINT) -> None:
@@ -57,7 +58,7 @@ def postgres_bin() -> Path:
     return Path(initdb).parent
 
 
-def unprivileged() -> dict[str, object]:
+def unprivileged() -> dict[str, Any]:
     """PostgreSQL refuses to run as root; as root we run it as the user its package made."""
     if os.geteuid() != 0:
         return {}
@@ -71,9 +72,9 @@ def postgres() -> Iterator[str]:
     programs, who, port = postgres_bin(), unprivileged(), free_port()
     with tempfile.TemporaryDirectory(prefix="sl-pg-") as folder:
         if who:
-            os.chown(folder, who["user"], who["group"])  # type: ignore[arg-type]
+            os.chown(folder, who["user"], who["group"])
         data = Path(folder) / "data"
-        run = {"cwd": folder, "stdout": subprocess.DEVNULL, **who}
+        run: dict[str, Any] = {"cwd": folder, "stdout": subprocess.DEVNULL, **who}
         subprocess.run(
             [programs / "initdb", "-D", data, "-U", "schedulearn", "--auth=trust", "-E", "UTF8", "--no-sync"],
             check=True,
@@ -106,7 +107,7 @@ def postgres() -> Iterator[str]:
 def wait_until_ready(programs: Path, folder: str, port: int) -> None:
     """It listens before it lets anybody in."""
     until = time.monotonic() + START_SECONDS
-    ask = [programs / "pg_isready", "-q", "-h", folder, "-p", str(port)]
+    ask = [str(programs / "pg_isready"), "-q", "-h", folder, "-p", str(port)]
     while subprocess.run(ask, check=False).returncode:
         if time.monotonic() > until:
             raise RuntimeError(f"PostgreSQL on port {port} let nobody in within {START_SECONDS} s")

@@ -28,7 +28,7 @@ class Client:
         self.lab = lab
         self.rng = random.Random(seed)
         text = (Path(__file__).parent / "witness_job.py").read_text()
-        self.code = other.code if other else lab.upload(f"witness {seed}", job=text)
+        self.code: dict[str, Any] = other.code if other else lab.upload(f"witness {seed}", job=text)
         self.asked: list[Asked] = other.asked if other else []
         self._prefix = uuid.uuid4().hex[:8]
         self._counter = 0

@@ -133,7 +133,7 @@ class Program:
             found[:] = children(entering.pid)
             return bool(found) or entering.poll() is not None
 
-        until(f"{entering.args} starts", started)
+        until(f"{entering.args!r} starts", started)
         self.pid = found[0] if found else 0
 
     def running(self) -> bool:

@@ -69,7 +69,7 @@ class Postgres(Store):
         super().__init__(folder)
         self.url = f"postgres://schedulearn@127.0.0.1:{self.port}/schedulearn"
         if who := unprivileged():
-            os.chown(folder, who["user"], who["group"])  # type: ignore[arg-type]
+            os.chown(folder, who["user"], who["group"])
         made = ["initdb", "-D", f"{folder}/data", "-U", "schedulearn", "--auth=trust", "-E", "UTF8", "--no-sync"]
         self._once(*made)
         self.start()

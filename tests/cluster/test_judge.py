@@ -78,7 +78,7 @@ def test_a_log_of_a_finished_run_is_what_it_wrote_to_the_byte(kept: bytes, found
 
 def test_a_log_of_a_killed_run_may_lack_its_end_and_nothing_else() -> None:
     killed = run(code=None, wrote=5000)
-    allowed = {"calm": False, "final": "CANCELLED"}
+    allowed: dict[str, Any] = {"calm": False, "final": "CANCELLED"}
     what = asked(cancelled_at=19.0)
     assert complaints(what, killed, logs={(1, 1): log(4000)}, **allowed) == ""
     assert complaints(what, killed, logs={(1, 1): log(5001)[:-3]}, **allowed) == ""
