@@ -34,6 +34,7 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
     """SQLite empties tables between tests by DELETE, which the triggers of append-only tables refuse. PostgreSQL removes
     no database in which somebody is left, as threads of sockets are until they are collected."""
     from django.db import connection
+    from django.db.backends.base.operations import BaseDatabaseOperations
 
     if connection.vendor != "sqlite":
         yield
@@ -44,16 +45,16 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
     operations = type(connection.ops)
     plain = operations.sql_flush
 
-    def sql_flush(self: object, *args: object, **kwargs: object) -> list[str]:
+    def sql_flush(self: BaseDatabaseOperations, *args: Any, **kwargs: Any) -> list[str]:
         with connection.cursor() as cursor:
             cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
             triggers = cursor.fetchall()
         drop = [f"DROP TRIGGER {name}" for name, _ in triggers]
         return [*drop, *plain(self, *args, **kwargs), *(sql for _, sql in triggers)]
 
-    operations.sql_flush = sql_flush
-    yield
-    operations.sql_flush = plain
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operations, "sql_flush", sql_flush)
+        yield
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -13,6 +13,8 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 MIB = 1024 * 1024
 
@@ -239,15 +241,15 @@ def hostile_zips() -> Iterator[Case]:
 
     good = Part("ok.py")
     for name, text in BAD_NAMES.items():
-        yield case(name, lambda text=text: raw_zip(good, Part(text)))
+        yield case(name, partial(raw_zip, good, Part(text)))
     for name, (one, two) in BAD_PAIRS.items():
-        yield case(name, lambda one=one, two=two: raw_zip(Part(one), Part(two)))
+        yield case(name, partial(raw_zip, Part(one), Part(two)))
     kinds = {
         "symlink": stat.S_IFLNK, "fifo": stat.S_IFIFO, "socket": stat.S_IFSOCK, "character-device": stat.S_IFCHR,
         "block-device": stat.S_IFBLK, "unknown-kind": 0o150000,
     }  # fmt: skip
     for name, kind in kinds.items():
-        yield case(name, lambda kind=kind: raw_zip(good, Part("link", b"/etc/passwd", attributes=mode(kind, 0o777))))
+        yield case(name, partial(raw_zip, good, Part("link", b"/etc/passwd", attributes=mode(kind, 0o777))))
     link = Part("link", b"/etc", attributes=mode(stat.S_IFLNK, 0o777), system=0)
     yield case("symlink-said-to-be-from-dos", lambda: raw_zip(good, link))
     yield case(
@@ -266,7 +268,7 @@ def hostile_zips() -> Iterator[Case]:
     yield case("aes", lambda: raw_zip(good, Part("a.py", method=99)))
     yield case("patch-data", lambda: raw_zip(good, Part("a.py", flags=0x20)))
     for number, what in {12: "bzip2", 14: "lzma", 95: "xz", 1: "shrink", 9: "deflate64"}.items():
-        yield case(f"method-{what}", lambda number=number: raw_zip(good, Part("a.py", method=number)))
+        yield case(f"method-{what}", partial(raw_zip, good, Part("a.py", method=number)))
     yield case("two-names", lambda: raw_zip(good, Part("a.py", local_name=b"../a")))
     yield case("two-names-of-one-length", lambda: raw_zip(good, Part("a.py", local_name=b"b.py")))
     yield case("two-methods", lambda: raw_zip(good, Part("a.py", local_method=0)))
@@ -352,18 +354,18 @@ def hostile_tars() -> Iterator[Case]:
 
     ok = info("ok.py")
     for name, text in BAD_NAMES.items():
-        yield case(name, lambda text=text: tar_of(ok, info(text)))
-        yield case(name, lambda text=text: tar_of(ok, info(text), gz=True, form=tarfile.GNU_FORMAT), gz=True)
+        yield case(name, partial(tar_of, ok, info(text)))
+        yield case(name, partial(tar_of, ok, info(text), gz=True, form=tarfile.GNU_FORMAT), gz=True)
     for name, (one, two) in BAD_PAIRS.items():
-        yield case(name, lambda one=one, two=two: tar_of(info(one), info(two)))
+        yield case(name, partial(tar_of, info(one), info(two)))
     kinds = {
         "symlink": tarfile.SYMTYPE, "hard-link": tarfile.LNKTYPE, "character-device": tarfile.CHRTYPE,
         "block-device": tarfile.BLKTYPE, "fifo": tarfile.FIFOTYPE, "contiguous": tarfile.CONTTYPE,
         "gnu-sparse": tarfile.GNUTYPE_SPARSE, "unknown-type": b"Z", "multi-volume": b"M", "volume-label": b"V",
     }  # fmt: skip
     for name, kind in kinds.items():
-        yield case(name, lambda kind=kind: tar_of(ok, info("odd", kind=kind, link="/etc/passwd")))
-        yield case(name, lambda kind=kind: tar_of(ok, info("odd", kind=kind, link="ok.py"), gz=True), gz=True)
+        yield case(name, partial(tar_of, ok, info("odd", kind=kind, link="/etc/passwd")))
+        yield case(name, partial(tar_of, ok, info("odd", kind=kind, link="ok.py"), gz=True), gz=True)
     yield case("symlink-then-through-it", lambda: tar_of(info("d", kind=tarfile.SYMTYPE, link="/tmp"), info("d/evil")))
     yield case("hard-link-then-write", lambda: tar_of(info("d", kind=tarfile.LNKTYPE, link="/etc/passwd"), info("d")))
     yield case("setuid", lambda: tar_of(ok, info("su", bits=0o4755)))
@@ -465,7 +467,7 @@ def hostile_others() -> Iterator[Case]:
         "image": ("a.png", b"\x89PNG\r\n"),
     }
     for name, (upload, data) in others.items():
-        yield Case(name, upload, lambda data=data: data)
+        yield Case(name, upload, partial(bytes, data))
 
 
 def hostile() -> Iterator[Case]:
@@ -475,7 +477,7 @@ def hostile() -> Iterator[Case]:
 
 
 def notebook(*sources: str, language: str = "python") -> bytes:
-    cells = [
+    cells: list[dict[str, Any]] = [
         {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": s} for s in sources
     ]
     kernel = {"name": "k", "display_name": "k", "language": language}
@@ -515,12 +517,12 @@ HONEST_TREES: dict[str, dict[str, bytes]] = {
 
 def honest() -> Iterator[Case]:
     for name, files in HONEST_TREES.items():
-        yield Case(f"zip-{name}", "code.zip", lambda files=files: zip_tree(files), files)
-        yield Case(f"tar-{name}", "code.tar", lambda files=files: tar_of(*tree(files)), files)
+        yield Case(f"zip-{name}", "code.zip", partial(zip_tree, files), files)
+        yield Case(f"tar-{name}", "code.tar", partial(tar_of, *tree(files)), files)
         yield Case(
             f"targz-{name}",
             "code.tar.gz",
-            lambda files=files: tar_of(*tree(files), gz=True, form=tarfile.GNU_FORMAT),
+            partial(tar_of, *tree(files), gz=True, form=tarfile.GNU_FORMAT),
             files,
         )
     few = HONEST_TREES["a-few"]
@@ -659,7 +661,7 @@ def streamed_zip(files: dict[str, bytes]) -> bytes:
             return len(data)
 
     out = Pipe()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:  # type: ignore[arg-type]
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
             archive.writestr(name, data)
     return out.data

@@ -30,6 +30,8 @@ WRITING_CALLS = {"update", "create", "get_or_create", "update_or_create", "bulk_
 def writes(tree: ast.AST, in_models: bool = False) -> Iterator[tuple[int, str]]:
     """Lines that write an owned column of something other than the object's own."""
     for node in ast.walk(tree):
+        if not isinstance(node, ast.stmt | ast.expr):
+            continue
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
             targets = node.targets
@@ -42,8 +44,8 @@ def writes(tree: ast.AST, in_models: bool = False) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if name in WRITING_CALLS:
-                said = {keyword.arg for keyword in node.keywords} | set(_texts(node))
-                yield from ((node.lineno, column) for column in sorted(said & OWNED, key=str))
+                said = {keyword.arg for keyword in node.keywords if keyword.arg} | set(_texts(node))
+                yield from ((node.lineno, column) for column in sorted(said & OWNED))
 
 
 def _is_self(node: ast.expr) -> bool:

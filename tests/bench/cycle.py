@@ -73,6 +73,7 @@ def past_jobs(count: int) -> None:
             Attempt(job=job, number=1, created_at=job.started_at, started_at=job.started_at, ended_at=job.finished_at,
                     outcome=job.state.lower(), secret="s")
             for job in jobs
+            if job.started_at
         ],
         batch_size=500,
     )  # fmt: skip

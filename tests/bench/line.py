@@ -76,7 +76,8 @@ async def watch(product: Product, job: int, lines: int, seconds: float) -> list[
 
 def tail(path: Path, lines: int, seconds: float) -> list[float]:
     """The floor: a reader of the file itself that looks every 5 ms."""
-    delays, until = [], time.monotonic() + seconds
+    delays: list[float] = []
+    until = time.monotonic() + seconds
     with path.open("rb") as file:
         file.seek(0, 2)
         rest = b""

@@ -46,12 +46,13 @@ def resized(portal: Portal) -> None:
 
 @pytest.fixture(scope="module", params=["light", "dark", "phone", "no scripts"])
 def looker(request: pytest.FixtureRequest, browser: Browser, portal: Portal) -> Iterator[tuple[str, Page, list[str]]]:
-    looks: dict[str, Any] = {
+    every: dict[str, dict[str, Any]] = {
         "light": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},
         "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
         "phone": {"viewport": {"width": 400, "height": 800}, "color_scheme": "light"},
         "no scripts": {"java_script_enabled": False},
-    }[request.param]
+    }
+    looks = every[request.param]
     page = sign_in(browser, portal, **looks)
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -16,7 +16,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
     """A policy in a file of its own."""
     (tmp_path / "own_policy.py").write_text("from scheduling import reasons\n\n\nclass Own:\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    import own_policy  # type: ignore[import-not-found]
+    import own_policy
 
     yield own_policy
     sys.modules.pop("own_policy")

@@ -1,6 +1,6 @@
 """A lab in a virtual clock."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -102,7 +102,8 @@ def test_gpus_asked_back_are_leaving_and_nobody_has_them_meanwhile() -> None:
 class TakesAll:
     """Breaks the rule that GPUs in use are not given."""
 
-    title = explanation = ""
+    title: ClassVar[str] = ""
+    explanation: ClassVar[str] = ""
 
     def plan(self, snapshot: Snapshot) -> Plan:
         return Plan({job.id: {"a": 2} for job in snapshot.jobs})

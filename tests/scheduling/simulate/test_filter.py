@@ -1,6 +1,6 @@
 """A policy as a filter: what outside simulators ask, and what is answered."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -12,7 +12,8 @@ from scheduling.types import Job, Plan, Snapshot
 class Watch:
     """Gives nothing and remembers what it saw."""
 
-    title = explanation = ""
+    title: ClassVar[str] = ""
+    explanation: ClassVar[str] = ""
 
     def __init__(self) -> None:
         self.seen: list[Snapshot] = []

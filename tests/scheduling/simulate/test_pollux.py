@@ -102,7 +102,7 @@ def test_with_a_free_batch_each_size_has_the_best_one(profiles: Path) -> None:
 
 def test_the_modes_say_what_may_change(profiles: Path) -> None:
     apps = read_profiles(profiles)
-    rigid, fixed, free = (read_workload(WORKLOAD, apps, mode)[1].job for mode in ("rigid", "fixed", "free"))  # type: ignore[arg-type]
+    rigid, fixed, free = (read_workload(WORKLOAD, apps, mode)[1].job for mode in ("rigid", "fixed", "free"))
     assert (rigid.min_gpus, rigid.max_gpus, rigid.elastic) == (2, 2, False)
     assert (fixed.min_gpus, fixed.max_gpus, fixed.elastic) == (1, 4, True)
     assert (free.min_gpus, free.max_gpus, free.elastic) == (1, 8, True)

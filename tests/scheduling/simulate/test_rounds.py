@@ -1,7 +1,7 @@
 """Rounds: what is decided at multiples of a minute only, as in published simulators."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from scheduling import registry
 from scheduling.simulate import Options, Plain, Result, Submission, lasts, linear, settle, simulate
@@ -39,7 +39,8 @@ def test_a_stopped_job_makes_room_within_the_round_and_pays_when_it_comes_back()
 class Swaps:
     """Stops everybody in one turn and starts them again in the next."""
 
-    title = explanation = ""
+    title: ClassVar[str] = ""
+    explanation: ClassVar[str] = ""
 
     def plan(self, snapshot: Snapshot) -> Plan:
         if not snapshot.state.get("stopped"):
