@@ -153,7 +153,7 @@ PATTERNS = (
     ),
     _pattern(
         "rank_hangs",
-        r"^.*is stalled for longer than (\d+) seconds.*$",
+        r"^(?:Missing ranks:\n(?:\d+!?: .*\n)+)?.*is stalled for longer than (\d+) seconds.*$",
         "A rank let the others wait for more than {1} s",
         "All ranks must take the same steps. If one really takes longer alone, give the job the variable "
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS with more seconds (0: the others wait for ever).",
@@ -174,12 +174,20 @@ EXCEPTION = re.compile(
 NOT_TRIED_AGAIN = (
     "It has happened too often in a row to be tried again. Tell an admin, and submit it again when that is mended."
 )
+STOOD_STILL = re.compile(r"^Process \d+ was stopped by a signal (\d+) s ago and not woken: it is ended$", re.MULTILINE)
+"""What the supervisor says (``runners/launch``)."""
 EARLY = "A part ended without an error while others still worked: every rank must run the same number of steps."
 
 
 def classify(facts: Facts, tail: str) -> Cause:
     """The cause of an attempt that did not succeed."""
-    cause = _by_outcome(facts) or _by_reason(facts) or _by_log(facts, tail) or _by_exit(facts, tail)
+    cause = (
+        _by_outcome(facts)
+        or _by_reason(facts)
+        or _by_standstill(facts, tail)
+        or _by_log(facts, tail)
+        or _by_exit(facts, tail)
+    )
     if facts.some_ended_early:
         cause["detail"] = f"{cause['detail']}\n{EARLY}".strip()
     return cause
@@ -256,6 +264,20 @@ def _by_reason(facts: Facts) -> Cause | None:
 def _advice_on_error(facts: Facts) -> str:
     then = NOT_TRIED_AGAIN if facts.final else "It is tried again; tell an admin if that fails too."
     return f"This is not your code's fault. {then}"
+
+
+def _by_standstill(facts: Facts, tail: str) -> Cause | None:
+    """Before the log: the other ranks complain about the ring. Only where a process was killed in the end, too: an
+    elastic job may have gone on without the one that stood still."""
+    found = STOOD_STILL.search(tail)
+    if found is None or facts.exit_code not in (128 + signal.SIGKILL, -signal.SIGKILL):
+        return None
+    return Cause(
+        code="stood_still",
+        title=f"A process stood still for {found.group(1)} s and was ended",
+        detail=found.group(0),
+        advice="Something sent it SIGSTOP. Look in your code for what stops processes; a debugger must let go of them.",
+    )
 
 
 def _by_log(facts: Facts, tail: str) -> Cause | None:

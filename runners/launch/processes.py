@@ -136,6 +136,13 @@ class Processes:
                 if key is None or key == its_key:
                     _kill_group(pid, number)
 
+    def kill(self, pid: int) -> None:
+        """One process below us, if it is still there."""
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
     def left(self) -> bool:
         """Whether anything below us is still there, a zombie included."""
         return bool(descendants(os.getpid()))
@@ -144,10 +151,7 @@ class Processes:
         """Our processes, their descendants and those that slipped into sessions of their own."""
         self.signal(signal.SIGKILL)
         for pid in descendants(os.getpid()):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            self.kill(pid)
 
 
 def _die_before_us(pid: int) -> None:
@@ -165,9 +169,9 @@ def _kill_group(pid: int, number: signal.Signals) -> None:
         pass
 
 
-def descendants(root: int) -> list[int]:
-    """Everything below a process, parents first."""
-    children: dict[int, list[int]] = {}
+def descendants(root: int) -> dict[int, str]:
+    """Everything below a process, parents first, with its state: the letter that the kernel gives it."""
+    children: dict[int, dict[int, str]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
@@ -175,10 +179,11 @@ def descendants(root: int) -> list[int]:
             fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             continue
-        children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found, todo = [], [root]
+        children.setdefault(int(fields[1]), {})[int(entry.name)] = fields[0].decode()
+    found: dict[int, str] = {}
+    todo = [root]
     while todo:
-        below = children.get(todo.pop(), [])
-        found += below
+        below = children.get(todo.pop(), {})
+        found |= below
         todo += below
     return found

@@ -3,8 +3,8 @@
 ``python -m runners.launch.supervisor``
 
 1. read control/job.json; 2. start the work (a command, torchrun, or the ranks the driver asks for); 3. until it has
-ended: bury the dead, look at control.json and the lease, and when told to stop or fenced: notice and SIGTERM, then
-SIGKILL after the grace; 4. write exit.json, the very last thing.
+ended: bury the dead, end what stands still, look at control.json and the lease, and when told to stop or fenced: notice
+and SIGTERM, then SIGKILL after the grace; 4. write exit.json, the very last thing.
 """
 
 import json
@@ -22,6 +22,7 @@ from runners.launch.files import Control, Places, Stop, write_json
 from runners.launch.processes import Processes, Wakeup, adopt_orphans
 from runners.launch.ringwork import RingWork
 from runners.launch.scribe import Scribe
+from runners.launch.standstill import Standstill
 from runners.launch.work import CommandWork, Desk, TorchrunWork, Verdict, Work
 from runners.spec import RunSpec
 
@@ -71,6 +72,7 @@ class Supervisor:
         self.processes = Processes()
         self.wakeup = Wakeup()
         self.fence = Fence.from_env(places.control / "lease", os.environ)
+        self.standstill = Standstill.from_env(os.environ)
         self.desk = Desk(spec, places, control, scribe, self.processes, dict(os.environ))
         self.work = self._work()
         self.stopping: Stopping | None = None
@@ -98,10 +100,17 @@ class Supervisor:
                 self.last_code = exit.code or self.last_code
                 self.work.exited(exit)
             self.work.turn()
+            self._end_what_stands_still()
             self._look(arrived)
             if verdict := self._verdict():
                 self._clean_up()
                 return verdict
+
+    def _end_what_stands_still(self) -> None:
+        for pid in self.standstill.overdue():
+            seconds = self.standstill.seconds
+            self.scribe.say(f"Process {pid} was stopped by a signal {seconds:g} s ago and not woken: it is ended")
+            self.processes.kill(pid)
 
     def _look(self, arrived: set[int]) -> None:
         """At everything that may want us to stop."""

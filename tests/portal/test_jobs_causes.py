@@ -1,6 +1,7 @@
 """Causes named from what real failures leave in a log."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -77,11 +78,11 @@ TRACE = 'Traceback (most recent call last):\n  File "/workspace/train.py", line 
             "lost each other",
         ),
         (
-            'One or more rank (marked by "!") is stalled for longer than 75 seconds. Will shutdown.\n'
+            'One or more rank (marked by "!") is stalled for longer than 50 seconds. Will shutdown.\n'
             + TRACE
             + "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down.",
             "rank_hangs",
-            "more than 75 s",
+            "more than 50 s",
         ),
         (
             "RuntimeError: [/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.3]:4711",
@@ -97,6 +98,27 @@ def test_the_log_gives_the_cause_away(tail: str, code: str, words: str) -> None:
     cause = classify(FAILED, tail)
     assert cause["code"] == code and words in cause["title"]
     assert cause["advice"]
+
+
+def test_a_rank_that_hangs_is_named_with_what_it_did_not_do() -> None:
+    missing = "Missing ranks:\n1!: [done]\n2!: [done, ranks]\n"
+    said = 'One or more rank (marked by "!") is stalled for longer than 50 seconds. Will shutdown.'
+    tail = f"[2026-09-01 10:00:00.1: E horovod/common/stall_inspector.cc:115] One or more tensors were submitted. \n{missing}{said}\n{TRACE}"
+    assert classify(FAILED, tail)["detail"] == f"{missing}{said}"
+
+
+STOOD_STILL = "Process 17 was stopped by a signal 30 s ago and not woken: it is ended"
+
+
+def test_a_rank_that_stood_still_is_to_blame_and_not_the_others_complaints() -> None:
+    tail = f"{STOOD_STILL}\n{TRACE}RuntimeError: Connection closed by peer [10.0.0.3]:4711"
+    cause = classify(replace(FAILED, exit_code=137), tail)
+    assert (cause["code"], cause["detail"]) == ("stood_still", STOOD_STILL)
+    assert "SIGSTOP" in cause["advice"]
+
+
+def test_a_rank_that_stood_still_long_ago_is_not() -> None:
+    assert classify(FAILED, f"{STOOD_STILL}\n{TRACE}ValueError: bad row")["code"] == "exception"
 
 
 def test_a_rank_s_own_error_beats_the_complaints_of_the_others() -> None:
