@@ -1,6 +1,7 @@
 """Signs what ranks ask the driver. Horovod's C++ client cannot, so it talks to us on the container's loopback."""
 
 import http.client
+import json
 import socket
 import threading
 import time
@@ -8,7 +9,15 @@ import uuid
 from collections.abc import Callable
 
 from runners.launch import signing
-from runners.launch.rendezvous import RANK_AND_SIZE, BoundedHandler, RefusedError, Server, allowed_to_ranks, split_path
+from runners.launch.rendezvous import (
+    FIRST_PLACE,
+    RANK_AND_SIZE,
+    BoundedHandler,
+    RefusedError,
+    Server,
+    allowed_to_ranks,
+    split_path,
+)
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 3600.0
@@ -42,9 +51,20 @@ def _notice_silence(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)  # also when it owes us a receipt
 
 
-def forward(driver: Callable[[], str], port: int, secret: str, moving: bool = False) -> Server:
+def _only_the_driver_knows(_slot: str) -> dict[str, str] | None:
+    return None
+
+
+def forward(
+    driver: Callable[[], str],
+    port: int,
+    secret: str,
+    moving: bool = False,
+    first_place: Callable[[str], dict[str, str] | None] = _only_the_driver_knows,
+) -> Server:
     """Listens on a free port of the loopback; ``server_port`` says which. ``driver`` tells where the driver is now.
 
+    ``first_place`` answers a rank that asks who it is when it begins, by its slot; None: the driver is asked.
     When the driver may be ``moving``, a rank that asks for its place is held until one answers: Horovod itself would
     give up. Such a request carries a number, so that the driver does not count a repeated one twice.
     """
@@ -54,6 +74,8 @@ def forward(driver: Callable[[], str], port: int, secret: str, moving: bool = Fa
             scope, key = split_path(path)
             if not allowed_to_ranks(method, scope, key):
                 raise RefusedError(403, "no such scope or key")
+            if scope == FIRST_PLACE and (own := first_place(key.split(":")[1])) is not None:
+                return 200, json.dumps(own).encode()
             placing = scope == RANK_AND_SIZE
             until = time.monotonic() + (MOVING_SECONDS if placing and moving else 0)
             path = f"{path}:{uuid.uuid4().hex}" if placing and key.count(":") == 1 else path

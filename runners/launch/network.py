@@ -1,6 +1,7 @@
 """Which address and interface a container's ranks use."""
 
 import fcntl
+import ipaddress
 import socket
 import struct
 
@@ -12,6 +13,19 @@ def own_address_towards(host: str, port: int) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         return str(probe.getsockname()[0])
+
+
+def own_address_in(driver_host: str, port: int) -> str:
+    """Our address in the network of a ring, whether or not its driver is there already. Raises OSError without one.
+
+    A name of the driver's is known only while it runs; a container that knows no other has one network, where its own
+    name has an address.
+    """
+    try:
+        ipaddress.ip_address(driver_host)
+    except ValueError:
+        return socket.gethostbyname(socket.gethostname())
+    return own_address_towards(driver_host, port)
 
 
 def interface_of(address: str) -> str:

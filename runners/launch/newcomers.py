@@ -15,7 +15,7 @@ from runners.launch.rendezvous import RefusedError
 from runners.launch.slots import Slot, slot_env
 
 NEWCOMER = "SCHEDULEARN_NEWCOMER"
-"""Set for a rank that has to ask for its place before it begins."""
+"""Set for a rank that has to ask for its place when it begins (``hvd.init()``)."""
 
 
 class Newcomers:

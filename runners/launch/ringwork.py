@@ -6,11 +6,14 @@ import time
 from typing import Any
 
 from runners.launch import network
+from runners.launch.early import Early, likely
 from runners.launch.forwarder import MOVING_SECONDS, forward
+from runners.launch.newcomers import NEWCOMER
 from runners.launch.processes import Exit, Wakeup
 from runners.launch.ranks import horovod_env, torch_env
 from runners.launch.rendezvous import Server
 from runners.launch.ringclient import RingClient
+from runners.launch.slots import slot_env
 from runners.launch.work import Desk, Verdict
 from runners.spec import Ring
 
@@ -34,7 +37,9 @@ class RingWork:
         self._forwarder: Server | None = None
         self._interface = ""
         self._torch = desk.spec.launcher == "torchrun"
+        self._early = Early()
         self._runs: dict[str, int] = {}
+        """By slot, of the ranks that run and that the driver has asked for."""
         self._next: dict[str, dict[str, Any]] = {}
         """What to start in a slot as soon as the rank that still runs there has ended."""
         self._kill_at: dict[str, float] = {}
@@ -46,9 +51,23 @@ class RingWork:
     def begin(self) -> None:
         if not self._torch:
             moving = self.ring.moves and self.desk.spec.elastic
-            self._forwarder = forward(self._driver, self.ring.port, self.ring.secret, moving)
+            ring, first_place = self.ring, self._early.place
+            self._forwarder = forward(self._driver, ring.port, ring.secret, moving, first_place)
+            self._begin_early()
         self.desk.scribe.say("Waiting for the other hosts")
         self.client.begin()
+
+    def _begin_early(self) -> None:
+        spec = self.desk.spec
+        slots = likely(self.desk.control.hosts, spec.hostname, spec.slots)
+        if not slots or not self._find_interface():
+            return
+        for slot in slots:
+            key, label = str(slot.local_rank), f"rank {slot.rank}"
+            self.desk.scribe.label(key, label)
+            self.desk.scribe.say(f"Starting {label} of {' '.join(spec.command)} with Horovod")
+            env = {**self._env(), **slot_env(slot), NEWCOMER: "1"}
+            self._early.begun(key, self.desk.start(key, key, spec.command, env))
 
     def _driver(self) -> str:
         return self.desk.control.driver or self.ring.driver_host
@@ -68,12 +87,13 @@ class RingWork:
     def exited(self, exit: Exit) -> None:
         run = self._runs.pop(exit.key, None)
         self._kill_at.pop(exit.key, None)
-        if run is None:
-            return
+        self._early.ended(exit.key, exit.code)
         if self._leaving:
             self.desk.scribe.say(f"The rank in slot {exit.key} has left the ring")
         else:
             self.desk.scribe.say(f"The rank in slot {exit.key} ended with exit code {exit.code}")
+        if run is None:
+            return  # an early one: its driver hears of it when it asks for it
         self._note({**self._noted(int(exit.key)), "code": exit.code})
         self.client.exited(run, exit.code, self.desk.ending)
         if command := self._next.pop(exit.key, None):
@@ -133,11 +153,13 @@ class RingWork:
                 self.desk.scribe.label(str(command.get("slot")), str(command.get("label")))
             case "leave":
                 self._leaving = True
+                for key in self._early.waiting():
+                    self._end_rank(key)
             case "end":
                 self._over = Verdict(int(command.get("code", 1)), "exited", str(command.get("sentence", "")))
                 # When an attempt is stopped, this may come sooner than its own word to this host: it promises as much.
                 patience = max(KILL_SECONDS, self.desk.spec.grace_seconds)
-                for key in list(self._runs):
+                for key in self.desk.processes.running():
                     self.desk.processes.signal(signal.SIGTERM, key)
                     self._kill_at.setdefault(key, time.monotonic() + patience)
 
@@ -163,6 +185,9 @@ class RingWork:
         if not 0 <= slot < spec.slots or key in self._runs or self._ending():
             self.client.exited(run, 1, self.desk.ending)
             return
+        if key in self._early.waiting():
+            self._take_in(command)
+            return
         if not self._find_interface():
             self.client.exited(run, 1)
             return
@@ -171,14 +196,24 @@ class RingWork:
         self.desk.scribe.say(f"Starting {command['label']} of {' '.join(spec.command)} with {with_what}")
         if self._torch:
             self.desk.take_notice_back()
-        env = self._env()
-        env.update({str(name): str(value) for name, value in command["env"].items()})
-        if failed := self.desk.start(key, key, spec.command, env):
+        if failed := self.desk.start(key, key, spec.command, {**self._env(), **_env_of(command)}):
             self.client.exited(run, failed)
             return
         self._runs[key] = run
         self._note({"run": run, "slot": slot, "code": None, **command.get("together", {})})
         self.phase = "running"
+
+    def _take_in(self, command: dict[str, Any]) -> None:
+        """The driver wants a rank that has been started early."""
+        run, slot = int(command["run"]), int(command["slot"])
+        self.desk.scribe.label(str(slot), str(command["label"]))
+        code = self._early.ask_for(str(slot), _env_of(command))
+        self._note({"run": run, "slot": slot, "code": code})
+        self.phase = "running"
+        if code is None:
+            self._runs[str(slot)] = run
+        else:
+            self.client.exited(run, code)
 
     def _ending(self) -> bool:
         return bool(self._over or self._leaving or self.desk.ending)
@@ -194,8 +229,12 @@ class RingWork:
             self._fail("This host's own name has no address, which Gloo needs: add it to /etc/hosts on the node")
             return False
         try:
-            self._interface = network.interface_of(network.own_address_towards(self._driver(), self.ring.port))
+            self._interface = network.interface_of(network.own_address_in(self._driver(), self.ring.port))
         except OSError as error:
             self._fail(f"No network interface leads to the driver: {error}")
             return False
         return True
+
+
+def _env_of(command: dict[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in command["env"].items()}

@@ -2,8 +2,8 @@
 
 Horovod has each elastic worker open a port and send its address as a pickle, and pickles come back on that port. Here
 the worker asks the forwarder on its own loopback, which answers when hosts were added or removed, in JSON. And it tells
-how long a change of the ring has kept it from training. A rank that is new to a ring asks for its place before it
-begins. A ``sitecustomize`` that this one hides is run afterwards.
+how long a change of the ring has kept it from training. A rank that was started before its ring could have it asks for
+its place when it begins. A ``sitecustomize`` that this one hides is run afterwards.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def ask_for_news(manager: Any, host: str, slot: str, port: int) -> None:
 
 
 def ask_for_place() -> dict[str, str]:
-    """Waits until the ring has taken this rank in; its variables."""
+    """Waits until the ring has this rank; its variables."""
     import http.client
     import json
     import time
@@ -80,13 +80,14 @@ def ask_for_place() -> dict[str, str]:
 
 def wait_for_place(module: Any) -> None:
     """Horovod reads who it is from its variables when it first begins."""
-    if not os.environ.pop(NEWCOMER, ""):
+    if not os.environ.get(NEWCOMER):
         return
     init = module.HorovodBasics.init
 
     def first_init(self: Any, *args: object, **kwargs: object) -> None:
         module.HorovodBasics.init = init
-        os.environ.update(ask_for_place())
+        if os.environ.pop(NEWCOMER, ""):  # not before: a process that this one starts meanwhile may begin instead
+            os.environ.update(ask_for_place())
         init(self, *args, **kwargs)
 
     module.HorovodBasics.init = first_init
