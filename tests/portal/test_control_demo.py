@@ -5,7 +5,7 @@ import random
 import subprocess
 import sys
 from collections import defaultdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from portal.cluster.models import Environment, Gpu, Node
 from portal.control.demo import past, people, traffic
 from portal.control.management.commands import demo
 from portal.control.up.preflight import lock_home
-from portal.gauges.models import Hour
+from portal.gauges.models import Hour, Sample
 from portal.jobs.models import Allocation, Job, JobState
 from portal.usage.models import UsageDay
 from runners.demo import DemoRuntime
@@ -49,6 +49,7 @@ def test_it_has_everything_that_pages_show(lab: people.Made, home: Path) -> None
     assert {job.state for job in Job.objects.all()} == {JobState.SUCCEEDED, JobState.FAILED}
     assert Hour.objects.filter(utilisation_max__gt=50).exists() and UsageDay.objects.exists()
     assert Hour.objects.count() >= 8 * 24 * 6
+    assert Sample.objects.filter(at__gt=NOW - timedelta(minutes=61)).count() == Sample.objects.count() == 2 * 60
     assert (home / "demo.json").stat().st_mode & 0o077 == 0
     assert all((people.node_home(node.name) / "node.json").exists() for node in lab.nodes)
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from portal.cluster.models import Environment, Gpu, Node
-from portal.gauges.models import Hour
-from portal.gauges.rollups import HOUR, hour_of
+from portal.gauges import sampling
+from portal.gauges.models import Hour, Sample
+from portal.gauges.rollups import HOUR, hour_of, summary
+from portal.gauges.sampling import Reading
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent
 from portal.projects.models import CodeVersion
 from portal.usage.rollups import roll_up
@@ -139,33 +141,34 @@ def _rows(ran: Sequence[Ask]) -> None:
 
 
 def _hours(chance: random.Random, ran: Sequence[Ask], gpus: Sequence[Gpu], since: datetime, now: datetime) -> None:
-    """What the GPUs did in each whole hour, minute by minute."""
+    """What the GPUs did, minute by minute: whole hours, and samples of the last one."""
     by_gpu: dict[int, list[Ask]] = {gpu.pk: [] for gpu in gpus}
     for ask in ran:
         for gpu in ask.held:
             by_gpu[gpu.pk].append(ask)
-    rows = []
+    hours: list[Hour] = []
+    latest: dict[tuple[int, datetime], list[Reading]] = {}
     for gpu in gpus:
         hour = hour_of(since) + HOUR
         while hour + HOUR <= now:
-            rows.append(_hour(chance, gpu, hour, by_gpu[gpu.pk]))
+            hours.append(_hour(chance, gpu, hour, by_gpu[gpu.pk]))
             hour += HOUR
-    Hour.objects.bulk_create(rows, batch_size=500)
+        for minute in range(int(HOUR.total_seconds() / 60), 0, -1):
+            at = sampling.slot_of(now - timedelta(minutes=minute))
+            latest.setdefault((gpu.node_id, at), []).append(_reading(chance, gpu, at, by_gpu[gpu.pk]))
+    Hour.objects.bulk_create(hours, batch_size=500)
+    Sample.objects.bulk_create(
+        Sample(node_id=node, at=at, readings=sampling.sample_of(readings)) for (node, at), readings in latest.items()
+    )
 
 
 def _hour(chance: random.Random, gpu: Gpu, hour: datetime, asks: Sequence[Ask]) -> Hour:
     near = [ask for ask in asks if ask.begun < hour + HOUR and ask.end > hour]
-    utilisation, memory, temperature = [], [], []
-    for minute in range(60):
-        at = hour + timedelta(minutes=minute)
-        works = any(ask.begun <= at < ask.end for ask in near)
-        percent = min(100, max(0, round(chance.gauss(78, 9)))) if works else 0
-        utilisation.append(percent)
-        memory.append(22_000 if works else 450)
-        temperature.append(34 + round(0.44 * percent))
-    return Hour(
-        gpu=gpu, at=hour, utilisation_mean=sum(utilisation) / 60, utilisation_max=max(utilisation),
-        memory_mean_mib=sum(memory) / 60, memory_max_mib=max(memory), temperature_mean=sum(temperature) / 60,
-        temperature_max=max(temperature),
-        minutes={"utilisation": utilisation, "memory": memory, "temperature": temperature, "peak": utilisation},
-    )  # fmt: skip
+    minutes = [hour + timedelta(minutes=minute) for minute in range(60)]
+    return summary(gpu.pk, hour, [(at, _reading(chance, gpu, at, near)) for at in minutes])
+
+
+def _reading(chance: random.Random, gpu: Gpu, at: datetime, asks: Sequence[Ask]) -> Reading:
+    works = any(ask.begun <= at < ask.end for ask in asks)
+    percent = min(100, max(0, round(chance.gauss(78, 9)))) if works else 0
+    return Reading(gpu.pk, percent, 22_000 if works else 450, 34 + round(0.44 * percent))
