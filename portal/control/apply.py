@@ -145,7 +145,7 @@ class _World:
             self._grow(attempt, line)
         size = sum(line.before.values())
         size_after = size + sum(line.add.values()) - sum(line.drop.values())
-        lifecycle.record(job, "resized", f"{size} -> {size_after} GPUs", before=size, after=size_after)
+        lifecycle.record(job, "resized", f"{size} → {size_after} GPUs", before=size, after=size_after)
 
     # Starting
 

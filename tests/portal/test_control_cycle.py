@@ -138,8 +138,8 @@ def test_an_elastic_job_shrinks_for_a_newcomer_and_grows_again() -> None:
     assert turn(now=later).applied.resized == [old.pk]
     assert gpus_of(old) == 4
     assert list(JobEvent.objects.filter(kind="resized").values_list("text", flat=True)) == [
-        "4 -> 3 GPUs",
-        "3 -> 4 GPUs",
+        "4 → 3 GPUs",
+        "3 → 4 GPUs",
     ]
     assert Container.objects.filter(attempt__job=old).order_by("-index")[0].spec["hostname"] == "h5"
 
@@ -350,7 +350,9 @@ def test_waiting_jobs_know_their_place_and_why() -> None:
     turn()
     urgent.refresh_from_db()
     assert urgent.state == "RUNNING"
-    assert [(job.refresh_from_db(), job.queue_position, job.waiting_reason)[1:] for job in (running, second)] == [
+    for job in (running, second):
+        job.refresh_from_db()
+    assert [(job.queue_position, job.waiting_reason) for job in (running, second)] == [
         (1, "The only GPU is in use."),
         (2, "1 job is ahead of it and the only GPU is in use."),
     ]
