@@ -19,7 +19,7 @@ from horovod.runner.elastic.worker import HostUpdateResult
 from runners.launch.discovery import Discovery, in_order
 from runners.launch.hosts import Hosts, Run
 from runners.launch.newcomers import Newcomers
-from runners.launch.news import STALL_SECONDS, News, late_ranks, stuck_ranks
+from runners.launch.news import News, late_ranks, stuck_ranks
 from runners.launch.rendezvous import Store
 from runners.launch.slots import slot_env
 from runners.spec import Ring
@@ -77,7 +77,7 @@ class ElasticRing(horovod_driver.ElasticDriver):
         discovery: Discovery,
         ring: Ring,
         formed: Callable[[list[str]], None],
-        patience_seconds: float = STALL_SECONDS,
+        patience_seconds: float,
     ) -> None:
         self._patience = patience_seconds
         self.problem = ""

@@ -9,10 +9,13 @@ from typing import Any
 NEWS_SECONDS = 20.0
 HURRY_SECONDS = 5.0
 """Ranks of a ring come to form it anew within the time of a step, or they wait for somebody who has left."""
-STALL_SECONDS = 75.0
-"""So long may ranks wait for one of them, in a step or to form the ring anew: within two minutes a rank that hangs is
-known. A job whose ranks really take longer says so by Horovod's own variable."""
+STALL_SECONDS = 50.0
+"""So long may ranks wait for one of them in a step, and half as long to form the ring anew: two minutes after a rank began
+to hang the others are without it. A job whose ranks really take longer says so by Horovod's own variable."""
 STALL_VARIABLE = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
+CHECK_SECONDS = 10.0
+"""Between two looks of Horovod's inspector, and its warnings. A known step that stands still is seen after two of them, and
+ended up to one after its time."""
 
 Place = tuple[str, int]
 """Host and slot of a rank."""
@@ -26,12 +29,12 @@ def late_ranks(waiting: Mapping[Place, float], placed: Set[Place], now: float, h
 
 
 def patience(env: Mapping[str, str]) -> float:
-    """Of a job with these variables; infinite when it says 0."""
+    """How long the ranks of a job with these variables wait for one that does not come; infinite when it says 0."""
     try:
         wanted = float(env.get(STALL_VARIABLE, STALL_SECONDS))
     except ValueError:
-        return STALL_SECONDS
-    return wanted if wanted > 0 else math.inf
+        wanted = STALL_SECONDS
+    return wanted / 2 if wanted > 0 else math.inf
 
 
 def stuck_ranks(

@@ -15,9 +15,18 @@ from runners.launch import news as news_module
 from runners.launch.discovery import Discovery, in_order
 from runners.launch.files import Host
 from runners.launch.hosts import LOST_CODE, SILENT_SECONDS, Hosts
-from runners.launch.news import HURRY_SECONDS, News, late_ranks, patience, stuck_ranks
+from runners.launch.news import (
+    CHECK_SECONDS,
+    HURRY_SECONDS,
+    STALL_SECONDS,
+    News,
+    late_ranks,
+    patience,
+    stuck_ranks,
+)
 from runners.launch.ranks import SHIM
 from runners.launch.rendezvous import RefusedError
+from runners.launch.ringwork import KILL_SECONDS
 from runners.launch.slots import assign
 
 
@@ -262,10 +271,15 @@ def test_a_rank_that_was_there_and_does_not_come_back_hangs() -> None:
     assert stuck_ranks({}, ring, started, 500.0, 90) == set()
 
 
-@pytest.mark.parametrize(("said", "seconds"), [(None, 75), ("600", 600), ("0", math.inf), ("soon", 75)])
+@pytest.mark.parametrize(("said", "seconds"), [(None, 25), ("600", 300), ("0", math.inf), ("soon", 25)])
 def test_a_job_says_how_long_its_ranks_wait_for_each_other(said: str | None, seconds: float) -> None:
     env = {} if said is None else {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": said}
     assert patience(env) == seconds
+
+
+def test_two_minutes_after_a_rank_began_to_hang_the_others_are_without_it() -> None:
+    in_a_step = 2 * CHECK_SECONDS + STALL_SECONDS + CHECK_SECONDS
+    assert in_a_step + patience({}) + KILL_SECONDS < 120
 
 
 def test_only_late_ranks_are_told_to_give_up() -> None:
