@@ -45,6 +45,8 @@ DRAIN_SECONDS = 10.0
 """The end of a container is reported after its log; but a portal that is away does not hold the report up longer."""
 COLLECT_SECONDS = 60.0
 PRINTED_BYTES = 2000
+HOSTS_FIRST_SECONDS = 3.0
+"""So long a driver lets the hosts of its ring that are here start before it: their ranks load while it comes up."""
 
 
 class NotYet(Exception):  # noqa: N818
@@ -198,6 +200,8 @@ class Hands:
     def _prepare(self, wish: Desired) -> None:
         spec = wish.spec
         self.ledger.begin(spec.name, Note(spec.job, spec.attempt, spec.number))
+        if spec.role == "driver":
+            self._let_hosts_start(spec)
         self._says(spec, "waiting for its environment")
         self.environments.require(spec.environment)
         if not shared.is_there(self.files):
@@ -220,6 +224,15 @@ class Hands:
         self._says(spec, "creating the container")
         self.runtime.create(spec, folders)
         self.ledger.change(spec.name, created=True)
+
+    def _let_hosts_start(self, spec: RunSpec) -> None:
+        self._says(spec, "letting the hosts start first")
+        until = time.monotonic() + HOSTS_FIRST_SECONDS
+        while time.monotonic() < until:
+            notes = [note for name, note in self.ledger.notes().items() if name != spec.name]
+            if all(note.running_at or note.exit for note in notes if note.attempt == spec.attempt):
+                return
+            time.sleep(0.05)
 
     def _lives(self, user: str, spec: RunSpec) -> bool:
         """Whether a container of the job may use its checkpoints. On another node that shares them, of this attempt."""

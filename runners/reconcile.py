@@ -144,7 +144,7 @@ def reconcile(
     notes: Mapping[str, Note],
     overdue: Collection[str] = frozenset(),
 ) -> list[Action]:
-    """At most one action for each container, those that give something back first.
+    """At most one action for each container, those that give something back first, and drivers after their hosts.
 
     ``overdue`` names containers whose time to end by themselves is up.
     """
@@ -156,7 +156,8 @@ def reconcile(
         if name not in desired:
             actions.append(Halt(name, GRACE_SECONDS) if seen.state == "running" else Remove(name))
     actions.extend(Forget(name) for name in notes if name not in desired and name not in observed)
-    return sorted(actions, key=lambda action: (_ORDER.index(type(action)), action.name))
+    drivers = {name for name, wish in desired.items() if wish.spec.role == "driver"}
+    return sorted(actions, key=lambda action: (_ORDER.index(type(action)), action.name in drivers, action.name))
 
 
 _ORDER: list[type[Action]] = [Halt, Finish, Remove, Tell, Start, Prepare, Collect, Forget]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.fake_runtime import BadRuntime, FakeRuntime
+from runners.fake_runtime import BadRuntime, FakeRuntime, SlowRuntime
 from runners.runtime import Neighbours, Observed
 from runners.spec import Ring
 from tests.fake_portal import FakePortal
@@ -118,6 +118,36 @@ class TestOneContainer:
         portal.until(lambda: portal.container(NAME).get("collected"))
         assert "big.bin was not kept" in portal.container(NAME)["detail"]
         assert set(portal.outputs) == {(NAME, "small.bin")}
+
+
+class TestADriver:
+    """Its name comes first, its container last: the ranks load while it comes up."""
+
+    def ring(self, portal: FakePortal) -> None:
+        sha256 = give_code(portal)
+        driver = spec_of(sha256, env=FOREVER, role="driver", slots=0, launcher="horovod")
+        portal.want(entry(driver), entry(spec_of(sha256, "sl-1-a1-1", env=FOREVER, launcher="horovod")))
+
+    def test_it_lets_the_host_beside_it_start_first(self, portal: FakePortal, tmp_path: Path) -> None:
+        runtime = SlowRuntime(0.3)
+        bench = Bench(tmp_path / "agent", portal, runtime)
+        self.ring(portal)
+        bench.start()
+        portal.until(lambda: NAME in starts(runtime))
+        calls = [(verb, name[-1]) for verb, name in runtime.calls if verb in ("create", "start")]
+        assert calls == [("create", "1"), ("start", "1"), ("create", "0"), ("start", "0")]
+        bench.stop()
+
+    def test_it_does_not_wait_long_for_a_host_that_does_not_start(
+        self, portal: FakePortal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("runners.hands.HOSTS_FIRST_SECONDS", 0.3)
+        runtime = BadRuntime(("start",), times=10**6)
+        bench = Bench(tmp_path / "agent", portal, runtime)
+        self.ring(portal)
+        bench.start()
+        portal.until(lambda: ("create", NAME) in runtime.calls)
+        bench.stop()
 
 
 class TestWhatCannotStart:

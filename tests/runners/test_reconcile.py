@@ -205,6 +205,12 @@ def test_what_the_portal_gave_up_is_halted_at_once() -> None:
     assert reconcile({"sl-1-a1-0": wish(wanted="collect")}, running, note) == [Halt("sl-1-a1-0", 10)]
 
 
+def test_drivers_come_after_hosts() -> None:
+    driver, host = wish(NAMES[0]), wish(NAMES[1])
+    desired = {NAMES[0]: replace(driver, spec=replace(driver.spec, role="driver")), NAMES[1]: host}
+    assert reconcile(desired, {}, {}) == [Prepare(NAMES[1]), Prepare(NAMES[0])]
+
+
 def test_new_hosts_are_told_once() -> None:
     running = {"sl-1-a1-0": seen("sl-1-a1-0", "running")}
     hosts = Told(hosts=(("h0", 1), ("h1", 1)))
