@@ -20,7 +20,6 @@ from typing import Protocol
 from runners.launch.fence import Fence
 from runners.launch.files import Control, Places, Stop, write_json
 from runners.launch.processes import Processes, Wakeup, adopt_orphans
-from runners.launch.ringwork import RingWork
 from runners.launch.scribe import Scribe
 from runners.launch.standstill import Standstill
 from runners.launch.work import CommandWork, Desk, TorchrunWork, Verdict, Work
@@ -86,6 +85,8 @@ class Supervisor:
             return TorchrunWork(self.desk)
         if self.spec.ring is None:
             raise ValueError("a host with a driver needs a ring")
+        from runners.launch.ringwork import RingWork  # takes a moment, for which nobody else need wait
+
         return RingWork(self.desk, self.spec.ring, self.wakeup)
 
     def run(self) -> Verdict:
