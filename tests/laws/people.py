@@ -115,7 +115,11 @@ def make_world() -> World:
     Membership.objects.create(project=project, user=people["bob"], role=Membership.Role.MEMBER)
     Membership.objects.create(project=project, user=people["victor"], role=Membership.Role.VIEWER)
     world = World(
-        **people,
+        alice=people["alice"],
+        bob=people["bob"],
+        victor=people["victor"],
+        charlie=people["charlie"],
+        ada=people["ada"],
         group=group,
         project=project,
         code=code,
@@ -159,6 +163,7 @@ def make_project(owner: User, name: str, source: bytes) -> tuple[Project, CodeVe
 def make_job(world: World, project: Project, code: CodeVersion, owner: User, state: str) -> Job:
     """A job as the lifecycle would have left it in this state."""
     now = timezone.now()
+    began = now - timedelta(minutes=5)
     finished = state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
     started = state in (JobState.RUNNING, JobState.SUCCEEDED, JobState.FAILED)
     job = Job.objects.create(
@@ -174,7 +179,7 @@ def make_job(world: World, project: Project, code: CodeVersion, owner: User, sta
         time_limit_seconds=3600,
         intent={"HELD": Job.Intent.HOLD, "CANCELLED": Job.Intent.CANCEL}.get(state, Job.Intent.RUN),
         state=state,
-        started_at=now - timedelta(minutes=5) if started else None,
+        started_at=began if started else None,
         finished_at=now if finished else None,
         waiting_reason=f"{project.name} waits" if state == "QUEUED" else "",
     )
@@ -211,7 +216,7 @@ def make_job(world: World, project: Project, code: CodeVersion, owner: User, sta
             gpu=world.gpu,
             attempt=attempt,
             container=container,
-            allocated_at=job.started_at,
+            allocated_at=began,
             released_at=job.finished_at,
         )
         if CANARY in project.name:

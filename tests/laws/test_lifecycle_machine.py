@@ -92,7 +92,7 @@ class Lab(RuleBasedStateMachine):
         self.alice = make_user("alice")
         self.project = make_project(self.alice)
         self.nodes = [make_node(gpus=2), make_node(gpus=2)]
-        self.finished: dict[int, tuple[str, datetime]] = {}
+        self.finished: dict[int, tuple[str, datetime | None]] = {}
         self.cancelled: set[int] = set()
 
     def teardown(self) -> None:

@@ -91,7 +91,7 @@ def test_a_job_is_placed_once_whoever_tries() -> None:
 
     for _ in range(10):
         job = make_job(project)
-        results = at_once(*(lambda job=job, gpu=gpu: place_on(job, gpu) for gpu in gpus))  # type: ignore[misc]
+        results = at_once(*(lambda job=job, gpu=gpu: place_on(job, gpu) for gpu in gpus))
         assert not unexpected(results, lifecycle.Stale)
         assert Attempt.objects.filter(job=job).count() == 1
         attempt = Attempt.objects.get(job=job)
@@ -110,7 +110,7 @@ def test_the_parts_of_an_attempt_may_end_at_once() -> None:
             *(
                 lambda part=part: lifecycle.advance(Container.objects.get(pk=part.pk), "EXITED", exit_code=0)
                 for part in parts
-            )  # type: ignore[misc]
+            )
         )
         assert results == [True] * 4
         job.refresh_from_db()

@@ -15,7 +15,7 @@ class Script(APIClient):
         if user is not None:
             self.credentials(HTTP_AUTHORIZATION=f"Bearer {ApiToken.issue(user, 'test', scope=scope)[1]}")
 
-    def generic(self, method: str, path: str, *args: Any, **kwargs: Any) -> Any:
+    def generic(self, method: str, path: Any, *args: Any, **kwargs: Any) -> Any:
         return super().generic(method, path if path.startswith("/") else f"/api/v1/{path}", *args, **kwargs)
 
     def send(self, method: str, path: str, data: Any = None, **headers: str) -> Any:

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from asgiref.sync import sync_to_async
 from django.conf import LazySettings
 from django.db import connections
+from django.http import StreamingHttpResponse
 from django.test import AsyncClient
 
 from portal.control import agents
@@ -131,7 +132,8 @@ async def test_code_goes_only_to_a_node_that_runs_it() -> None:
     agent, other = await sync_to_async(prepare)()
     http = AsyncClient()
     answer = await http.get("/agent/v1/code/" + "c" * 64, headers=agent.headers)
-    assert b"".join([piece async for piece in answer.streaming_content]) == b"tar" * 200_000
+    pieces = cast(AsyncIterator[bytes], cast(StreamingHttpResponse, answer).streaming_content)
+    assert b"".join([piece async for piece in pieces]) == b"tar" * 200_000
     for who, sha256 in ((other, "c" * 64), (agent, "d" * 64), (agent, "x")):
         assert (await http.get(f"/agent/v1/code/{sha256}", headers=who.headers)).status_code == 404
     await sync_to_async(store.path_of("c" * 64).unlink)()

@@ -6,12 +6,12 @@ import io
 import re
 import ssl
 import tarfile
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from django.conf import settings
 from django.test import Client
-from django.utils import timezone
 
 from portal.accounts.models import AuditEntry, User
 from portal.cluster import agent_package, findings, quarantine, services
@@ -106,7 +106,7 @@ class TestThePageOfALine:
         assert "Approve" in browser.get(place[1]).content.decode()
 
     def test_a_line_that_has_expired_is_no_longer_waited_for(self, browser: Client) -> None:
-        token = services.issue_join_token(None, lifetime=timezone.timedelta(seconds=-1))
+        token = services.issue_join_token(None, lifetime=timedelta(seconds=-1))
         seen = browser.get(f"/admin/nodes/added/{services.token_id(token)}").content.decode()
         assert "expired" in seen and "hx-trigger" not in seen
         assert browser.get("/admin/nodes/added/999999").status_code == 404

@@ -96,7 +96,13 @@ def test_nobody_can_take_over_in_the_middle_of_a_turn(monkeypatch: pytest.Monkey
     epoch = lead()
     order: list[str] = []
     real = cycle.apply
-    successor = threading.Thread(target=lambda: (lead(), order.append("took over"), connection.close()))
+
+    def succeed() -> None:
+        lead()
+        order.append("took over")
+        connection.close()
+
+    successor = threading.Thread(target=succeed)
 
     def slow_apply(*args: object) -> object:
         successor.start()

@@ -74,7 +74,7 @@ def test_the_page_shows_the_parameters_in_force(client: Client, admin: User) -> 
 
 @pytest.mark.parametrize("value", ["-1", "1e9", "soon", ""])
 def test_a_wrong_parameter_changes_nothing_and_is_said_at_its_place(client: Client, value: str) -> None:
-    query = {"policy": "elastic_fifo", "set": 1, "p-grow_after_seconds": value}
+    query: dict[str, str | int] = {"policy": "elastic_fifo", "set": 1, "p-grow_after_seconds": value}
     response = client.get("/admin/policy/preview/", query)
     assert response.status_code == 400 and not SchedulerConfig.objects.exists()
     assert 'id="id_p-grow_after_seconds_error"' in response.content.decode()

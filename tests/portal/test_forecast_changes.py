@@ -364,7 +364,12 @@ class TestDoors:
         job = queue(4, launcher="command")
         asked = []
         real = helping.what_helps
-        monkeypatch.setattr(helping, "what_helps", lambda *args: asked.append(1) or real(*args))
+
+        def counted(*args: Any) -> Any:
+            asked.append(1)
+            return real(*args)
+
+        monkeypatch.setattr(helping, "what_helps", counted)
         for _ in range(3):
             assert "gpus-2" in keys(job)
         assert len(asked) == 1

@@ -73,13 +73,13 @@ class TestNow:
     def test_readings_and_holders_are_shown(self, people: dict[str, User], node: Node) -> None:
         Gpu.objects.update(utilisation_percent=73, memory_used_mib=20_480, memory_mib=40_960, temperature_celsius=61)
         sampled(node, 40)
-        job = running(people["alice"], [node.gpus.first()])
+        job = running(people["alice"], [node.gpus.get(index=0)])
         page = seen(people["alice"], "/gpus/")
         assert "73 %" in page and "20 of 40 GiB" in page and "61 °C" in page
         assert f'href="/jobs/{job.pk}/"' in page and "In the last hour 80 % on average." in page
 
     def test_a_strangers_job_has_no_name(self, people: dict[str, User], node: Node) -> None:
-        job = running(people["alice"], [node.gpus.first()])
+        job = running(people["alice"], [node.gpus.get(index=0)])
         page = seen(people["charlie"], "/gpus/")
         assert "another project" in page and "digits run" not in page and f"/jobs/{job.pk}/" not in page
         assert "digits run" in seen(people["ada"], "/gpus/")
@@ -101,7 +101,7 @@ class TestNow:
         other = world.make_node("beta", gpus=2)
         other.gpus.update(index=2)
         other.gpus.filter(uuid="beta-gpu1").update(index=3, healthy=False)
-        running(people["alice"], [node.gpus.first()])
+        running(people["alice"], [node.gpus.get(index=0)])
         page = seen(people["alice"], f"/gpus/?{query}")
         assert {str(index) for index in range(4) if f"GPU {index}<" in page} == shown
 
@@ -174,7 +174,7 @@ class TestOverTime:
         self, people: dict[str, User], node: Node
     ) -> None:
         sampled(node, 49, percent=10)
-        job = running(people["alice"], [node.gpus.first()], minutes=20)
+        job = running(people["alice"], [node.gpus.get(index=0)], minutes=20)
         found = looks.of_attempt(job.attempts.get(), timezone.now())
         assert found is not None and len(found.gpus) == 1
         known = [value for value in found.trace.values[found.gpus[0].pk]["utilisation"] if value is not None]
@@ -199,7 +199,7 @@ class TestOverTime:
 
 class TestTimeline:
     def test_bars_lead_to_jobs_one_may_see(self, people: dict[str, User], node: Node) -> None:
-        job = running(people["alice"], [node.gpus.first()])
+        job = running(people["alice"], [node.gpus.get(index=0)])
         page = seen(people["alice"], "/gpus/timeline/?window=hour")
         assert f'<a href="/jobs/{job.pk}/" aria-label="alpha GPU 0: digits run #{job.pk} of alice' in page
         assert "span tone-" in page and " mine" in page
@@ -227,7 +227,7 @@ class TestTimeline:
         assert "Only the latest are drawn." in seen(people["alice"], "/gpus/timeline/")
 
     def test_names_of_jobs_are_escaped(self, people: dict[str, User], node: Node) -> None:
-        running(people["alice"], [node.gpus.first()], "<script>alert(1)</script>")
+        running(people["alice"], [node.gpus.get(index=0)], "<script>alert(1)</script>")
         assert "<script>alert" not in seen(people["alice"], "/gpus/timeline/")
 
     def test_bars_stay_within_the_picture(self, people: dict[str, User], node: Node) -> None:
@@ -242,7 +242,7 @@ class TestTimeline:
 
 class TestRest:
     def test_gpus_with_readings_and_holders(self, people: dict[str, User], node: Node) -> None:
-        job = running(people["alice"], [node.gpus.first()])
+        job = running(people["alice"], [node.gpus.get(index=0)])
         rows = told(people["alice"], "gpus/?q=alpha")["results"]
         assert [(row["node"], row["index"], row["busy"], row["job"]) for row in rows] == [
             ("alpha", 0, True, job.pk),
@@ -271,7 +271,7 @@ class TestRest:
         assert browser(people["charlie"]).get(f"/api/v1/jobs/{job.pk}/readings/").status_code == 404
 
     def test_the_timeline(self, people: dict[str, User], node: Node) -> None:
-        job = running(people["alice"], [node.gpus.first()])
+        job = running(people["alice"], [node.gpus.get(index=0)])
         (span,) = told(people["alice"], "timeline/")["results"]
         assert (span["job"], span["attempt"], span["until"], span["mine"]) == (job.pk, 1, None, True)
         (span,) = told(people["charlie"], f"timeline/?node={node.pk}")["results"]

@@ -240,7 +240,7 @@ async def test_the_ranks_of_a_long_history_come_in_the_order_of_their_times(lab:
         await sync_to_async(lab.write)(b"x" * 3 * piece, name=name, marks=marks)
     viewer = Viewer(lab.job, await cookie_of(lab, lab.alice))
     await viewer.open()
-    order = []
+    order: list[int] = []
     while len(order) < 6:
         message = await viewer.step()
         if frame := message.get("bytes"):

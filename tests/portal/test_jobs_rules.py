@@ -1,6 +1,7 @@
 """What follows from the facts: outcomes of attempts and states of jobs, as a table."""
 
 import pytest
+from django.db.models import Field
 
 from portal.jobs.models import Attempt, Container
 from portal.jobs.rules import attempt_outcome, job_state, reason_to_stop
@@ -120,4 +121,5 @@ def test_what_a_job_is(intent: str, retries: int, outcomes: list[str], state: st
 def test_every_stop_reason_fits_its_column() -> None:
     for model, name in ((Attempt, "outcome"), (Attempt, "stop_reason"), (Container, "stop_reason")):
         column = model._meta.get_field(name)
+        assert isinstance(column, Field)
         assert all(len(value) <= (column.max_length or 0) for value, _ in column.flatchoices)

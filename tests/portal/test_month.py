@@ -50,7 +50,7 @@ def test_states_are_what_the_rules_say_of_the_attempts() -> None:
 
 
 def test_the_same_seed_makes_the_same_month() -> None:
-    def shape() -> list[object]:
+    def shape() -> list[tuple[str, datetime, datetime | None]]:
         with transaction.atomic():
             month.make(NOW, count=200)
             rows = Allocation.objects.order_by("id").values_list("gpu__uuid", "allocated_at", "released_at")

@@ -63,8 +63,8 @@ print(Job.objects.count(), "jobs")
 
 def program(home: Path, text: str, *args: str) -> subprocess.Popen[str]:
     env = {**os.environ, "SCHEDULEARN_HOME": str(home), "DJANGO_SETTINGS_MODULE": "portal.settings"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, "-c", text, *args], cwd=ROOT, env=env, text=True, **pipes)  # type: ignore[call-overload,no-any-return]
+    command = [sys.executable, "-c", text, *args]
+    return subprocess.Popen(command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def finish(process: subprocess.Popen[str]) -> str:

@@ -157,9 +157,8 @@ def histories(draw: st.DrawFn) -> tuple[Facts, list[int]]:
     for gpu in range(6):
         ends = sorted(draw(st.lists(moment, max_size=4, unique=True)))
         offers += [(gpu, *span) for span in zip(ends[::2], ends[1::2], strict=False)]
-    weights = draw(
-        st.lists(st.tuples(moment, st.sampled_from([7, 8, (None, 1), (None, 3)]), st.floats(0.01, 1000)), max_size=4)
-    )
+    owners: list[Account | int] = [7, 8, (None, 1), (None, 3)]
+    weights = draw(st.lists(st.tuples(moment, st.sampled_from(owners), st.floats(0.01, 1000)), max_size=4))
     bounds = sorted({0, length, *draw(st.lists(st.integers(1, length - 1), max_size=4))})
     return Facts(offers, jobs, holds, sorted(weights, key=lambda row: row[0])), bounds
 
@@ -201,8 +200,8 @@ def test_days_sum_to_the_whole_time(history: tuple[Facts, list[int]]) -> None:
         # A moment that a midnight cuts may be divided otherwise by what cannot be divided
         assert abs(sum(part.entitled for part in parts) - line.entitled) <= 2 * len(whole.lines) * len(days)
     for key, spent in whole.spent.items():
-        parts = [day.spent[key] for day in days if key in day.spent]
-        assert (sum(p.allocated for p in parts), sum(p.starting for p in parts), sum(p.submitted for p in parts)) == (
+        daily = [day.spent[key] for day in days if key in day.spent]
+        assert (sum(p.allocated for p in daily), sum(p.starting for p in daily), sum(p.submitted for p in daily)) == (
             spent.allocated,
             spent.starting,
             spent.submitted,

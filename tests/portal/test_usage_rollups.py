@@ -34,7 +34,7 @@ def nothing_kept() -> None:
 
 
 def stored() -> list[Any]:
-    names = {
+    names: dict[type[LabDay | LedgerDay | UsageDay], tuple[str, ...]] = {
         LabDay: ("day", "capacity", "unclaimed"),
         LedgerDay: ("day", "user", "group", "entitled", "used", "lent", "borrowed", "spare"),
         UsageDay: ("day", "user", "project", "allocated", "starting", "failed", "interrupted", "submitted", "waits"),

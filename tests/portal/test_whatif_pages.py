@@ -287,6 +287,7 @@ class TestRest:
 
     def test_errors_come_in_the_one_shape(self, ada: User) -> None:
         script = Script(ada)
+        sent: dict[str, Any]
         for sent in (
             {"days": 5, "policies": [{"policy": "srjf"}]},
             {"policies": []},
