@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 import pytest
@@ -29,8 +30,19 @@ NOW = datetime(2026, 11, 20, 15, 30, tzinfo=UTC)
 HOUR = 3600.0
 
 
+@cache
+def now() -> datetime:
+    """The same moment for all of a test."""
+    return timezone.now().replace(microsecond=0)
+
+
+@pytest.fixture(autouse=True)
+def _another_now() -> None:
+    now.cache_clear()
+
+
 def ago(hours: float) -> datetime:
-    return timezone.now().replace(microsecond=0) - timedelta(hours=hours)
+    return now() - timedelta(hours=hours)
 
 
 @pytest.fixture
