@@ -276,14 +276,15 @@ class TestSeveralNodes:
         self, bench: Bench, portal: FakePortal
     ) -> None:
         assert isinstance(bench.runtime, FakeRuntime)
+        runtime = bench.runtime
         ring = Ring("10.192.4.2", 4000, "s", 1, 3, number=9, subnet="10.192.4.0/22", address="10.192.4.3")
         spec = replace(spec_of(give_code(portal), env=FOREVER), ring=ring)
         portal.want(entry(spec, peers=["10.1.0.2"]))
         bench.start()
-        portal.until(lambda: bench.runtime.connected == [Neighbours("sl-1-a1", 9, frozenset({"10.1.0.2"}))])
+        portal.until(lambda: runtime.connected == [Neighbours("sl-1-a1", 9, frozenset({"10.1.0.2"}))])
         portal.want(entry(spec, peers=["10.1.0.2", "10.1.0.3"], driver="10.192.4.9"))
-        portal.until(lambda: [len(each.peers) for each in bench.runtime.connected] == [2])
+        portal.until(lambda: [len(each.peers) for each in runtime.connected] == [2])
         told = bench.files.control(NAME) / "control.json"
         portal.until(lambda: told.exists() and json.loads(told.read_text())["driver"] == "10.192.4.9")
         portal.want()
-        portal.until(lambda: bench.runtime.connected == [])
+        portal.until(lambda: runtime.connected == [])

@@ -4,7 +4,9 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +38,7 @@ def lines(count: int) -> bytes:
     return b"".join(b"line %06d\n" % number for number in range(count))
 
 
-def counting(portal: FakePortal, count: int, **more: object) -> dict:
+def counting(portal: FakePortal, count: int, **more: Any) -> dict[str, Any]:
     sha256 = give_code(portal, {"count.py": COUNT})
     return entry(spec_of(sha256, command=("python", "count.py", str(count)), **more))
 
@@ -54,6 +56,9 @@ def test_a_command_runs_and_its_log_and_outputs_arrive(agent: AgentProcess, port
 
 
 def test_killed_and_started_again_it_adopts_and_loses_no_line(agent: AgentProcess, portal: FakePortal) -> None:
+    def goes_on(before: int) -> bool:
+        return len(portal.log(NAME)) > before or not portal.desired
+
     portal.want(counting(portal, 20_000))
     agent.start()
     portal.until(lambda: len(portal.log(NAME)) > 1000, 30)
@@ -62,7 +67,7 @@ def test_killed_and_started_again_it_adopts_and_loses_no_line(agent: AgentProces
         settle(0.3)
         before = len(portal.log(NAME))
         agent.start()
-        portal.until(lambda before=before: len(portal.log(NAME)) > before or not portal.desired, 20)
+        portal.until(partial(goes_on, before), 20)
     portal.until(lambda: not portal.desired, 60)
     assert portal.log(NAME) == lines(20_000)
     assert portal.container(NAME)["exit_reason"] == "exited" and portal.container(NAME)["exit_code"] == 0

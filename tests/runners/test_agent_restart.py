@@ -1,11 +1,13 @@
 """The agent that comes after another, and containers that do not do as they are told."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from runners.fake_runtime import BadRuntime, FakeRuntime, NeverRuntime
 from runners.runtime import Folders
+from runners.spec import RunSpec
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, settle, spec_of, starts
 
@@ -69,12 +71,12 @@ class TestRestart:
         spec = spec_of(give_code(portal), env={"FAKE_RUN_SECONDS": "0.5", "FAKE_OUTPUT": "all of it\n"})
         portal.want(entry(spec))
         agent = bench.start()
-        died = []
+        died: list[bool] = []
 
         class DeadError(BaseException):
             pass
 
-        def dies(work):  # noqa: ANN001, ANN202
+        def dies(work: Callable[..., object]) -> Callable[..., None]:
             def die(*args: object, **kwargs: object) -> None:
                 work(*args, **kwargs)
                 if not died:
@@ -123,11 +125,11 @@ class TestStubborn:
         class Deaf(FakeRuntime):
             """Its supervisor reads no control.json."""
 
-            def create(self, spec: object, folders: Folders) -> None:
+            def create(self, spec: RunSpec, folders: Folders) -> None:
                 super().create(
                     spec,
                     Folders(folders.workspace, tmp_path / "none", folders.scribe, folders.outputs, folders.checkpoints),
-                )  # type: ignore[arg-type]
+                )
 
         monkeypatch.setattr("runners.loops.Patience.__init__.__defaults__", (0.3,))
         bench = Bench(tmp_path / "agent", portal, Deaf())

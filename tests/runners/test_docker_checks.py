@@ -64,7 +64,7 @@ def test_an_engine_s_parts_and_the_machine_s_packages_are_judged_with_it() -> No
 
 
 def test_a_machine_with_gpus_is_asked_for_a_safe_toolkit() -> None:
-    info = {"Runtimes": {"nvidia": {}}}
+    info: dict[str, Any] = {"Runtimes": {"nvidia": {}}}
     assert gpu_problems(info, 0, {"nvidia-container-toolkit": "1.14.0-1"}, None) == []
     (old,) = gpu_problems(info, 1, {"nvidia-container-toolkit": "1.17.7-1"}, {})
     assert old.blocking and "CVE-2025-23266" in old.text

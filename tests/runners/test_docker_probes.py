@@ -206,8 +206,10 @@ def test_the_probes_find_what_an_ordinary_container_may(runtime: DockerRuntime, 
         targets = {"a service of the host": ("172.17.0.1", port), "the world outside": far}
         told = {"only": sorted(HARMLESS), "connect": targets}
         (folders.workspace / "told.json").write_text(json.dumps(told))
+        image = runtime.image_of("python")
+        assert image is not None
         runtime.client.containers.run(
-            runtime.image_of("python"),
+            image,
             ["python", "/workspace/main.py"],
             remove=True,
             volumes={str(folders.workspace): {"bind": "/workspace"}, str(folders.outputs): {"bind": "/outputs"}},

@@ -146,7 +146,7 @@ def test_a_broken_driver_does_not_turn_the_machine_into_a_cpu_machine(
     question: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SCHEDULEARN_CPU_SLOTS", raising=False)
-    problem = driver_problem(Driver(**{question: NVMLError("Driver/library version mismatch")}))  # type: ignore[arg-type]
+    problem = driver_problem(Driver(**{question: NVMLError("Driver/library version mismatch")}))
     assert problem is not None and problem.blocking and "mismatch" in problem.text
     monkeypatch.setattr(gpus, "driver_problem", lambda: problem)
     assert gpus.inventory() == []

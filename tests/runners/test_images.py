@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,16 @@ from tests import engine as engines
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 
-OFFLINE = {"network_mode": "none", "remove": True, "read_only": True, "user": "2000000042", "cap_drop": ["ALL"]}
+OFFLINE: dict[str, Any] = {
+    "network_mode": "none",
+    "remove": True,
+    "read_only": True,
+    "user": "2000000042",
+    "cap_drop": ["ALL"],
+}
 
 
-def output(image: str, script: str, **options: object) -> str:
+def output(image: str, script: str, **options: Any) -> str:
     images = DockerImages()
     said: bytes = images.client.containers.run(image, ["sh", "-c", script], **{**OFFLINE, **options})
     return said.decode()

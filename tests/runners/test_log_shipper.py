@@ -6,6 +6,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,17 @@ class MemoryPortal:
         self.posts = 0
         self.refuse = False
 
-    def append_log(self, container, stream, offset, content, *, marks=(), label="", final=False) -> LogAnswer:  # noqa: ANN001
+    def append_log(
+        self,
+        container: str,
+        stream: str,
+        offset: int,
+        content: bytes,
+        *,
+        marks: tuple[tuple[int, int], ...] = (),
+        label: str = "",
+        final: bool = False,
+    ) -> LogAnswer:
         assert len(content) <= MOST_BATCH and len(marks) <= 200
         assert all(offset <= at < offset + len(content) for at, _ in marks)
         fault = self.faults.pop() if self.faults else ""
@@ -301,13 +312,16 @@ class TestOverTheNetwork:
     def test_a_line_arrives_within_a_fifth_of_a_second(
         self, portal: FakePortal, shipper: LogShipper, tmp_path: Path
     ) -> None:
+        def arrived(wanted: int) -> bool:
+            return len(portal.log("c")) == wanted
+
         delays = []
         shipper.follow("c", make_log(tmp_path), 1)
         with open(tmp_path / "log/0.log", "ab", buffering=0) as file:
             for number in range(20):
                 wanted = len(portal.log("c")) + file.write(b"line %d\n" % number)
                 began = time.monotonic()
-                portal.until(lambda wanted=wanted: len(portal.log("c")) == wanted, 5)
+                portal.until(partial(arrived, wanted), 5)
                 delays.append(time.monotonic() - began)
                 time.sleep(0.03)
         assert sorted(delays)[len(delays) // 2] < 0.2, delays

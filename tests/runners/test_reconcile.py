@@ -1,6 +1,7 @@
 """Laws of reconciling: it comes to rest, starts nothing twice, and touches nothing it was not shown."""
 
 from dataclasses import dataclass, field, replace
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -98,6 +99,7 @@ class World:
                 raise AssertionError(action)
 
 
+Wishes = dict[str, tuple[str, Told]]
 tolds = st.sampled_from([Told(), Told(hosts=(("h0", 1),)), Told("cancelled", 5)])
 wishes = st.dictionaries(st.sampled_from(NAMES), st.tuples(st.sampled_from(["run", "stop", "collect"]), tolds))
 observations = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(["created", "running", "exited"]))
@@ -119,7 +121,7 @@ notes_ = st.dictionaries(
 )
 
 
-def desired_of(drawn: dict[str, tuple[str, Told]]) -> dict[str, Desired]:
+def desired_of(drawn: Wishes) -> dict[str, Desired]:
     """As ``Desired.from_json`` makes them: a reason to stop goes with the wish to stop, and only with it."""
     return {
         name: wish(name, wanted, Told(hosts=told.hosts) if wanted == "run" else replace(told, stop_reason="cancelled"))
@@ -129,7 +131,9 @@ def desired_of(drawn: dict[str, tuple[str, Told]]) -> dict[str, Desired]:
 
 @given(wishes, observations, notes_, st.sets(st.sampled_from(NAMES)), st.randoms())
 @settings(max_examples=500, deadline=None)
-def test_from_any_state_it_comes_to_rest_and_stays(drawn, states, notes, overdue, chance) -> None:  # noqa: ANN001
+def test_from_any_state_it_comes_to_rest_and_stays(
+    drawn: Wishes, states: dict[str, str], notes: dict[str, Note], overdue: set[str], chance: Random
+) -> None:
     desired = desired_of(drawn)
     world = World({name: seen(name, state) for name, state in states.items()}, dict(notes))
     ran_already = {name for name, state in states.items() if state != "created"}
@@ -159,7 +163,7 @@ def test_from_any_state_it_comes_to_rest_and_stays(drawn, states, notes, overdue
 
 
 @given(wishes, observations, notes_)
-def test_the_reported_state_never_goes_back(drawn, states, notes) -> None:  # noqa: ANN001
+def test_the_reported_state_never_goes_back(drawn: Wishes, states: dict[str, str], notes: dict[str, Note]) -> None:
     desired = desired_of(drawn)
     world = World({name: seen(name, state) for name, state in states.items()}, dict(notes))
     reported = dict.fromkeys(desired, 0)
@@ -175,7 +179,7 @@ def test_the_reported_state_never_goes_back(drawn, states, notes) -> None:  # no
 
 
 @given(observations, notes_)
-def test_it_names_only_containers_it_was_shown(states, notes) -> None:  # noqa: ANN001
+def test_it_names_only_containers_it_was_shown(states: dict[str, str], notes: dict[str, Note]) -> None:
     observed = {name: seen(name, state) for name, state in states.items()}
     for action in reconcile({}, observed, notes):
         assert action.name in observed or action.name in notes

@@ -20,7 +20,7 @@ def test_it_runs_the_command_once_with_all_gpus(tmp_path: Path) -> None:
     program = "import os; print('once', os.environ['CUDA_VISIBLE_DEVICES'])"
     gpus = ("GPU-1", "GPU-2")
     with attempt(tmp_path) as made:
-        container = made.container(("python", "-c", program), gpus=gpus, gpu_kind="cuda", slots=2).start()  # type: ignore[arg-type]
+        container = made.container(("python", "-c", program), gpus=gpus, gpu_kind="cuda", slots=2).start()
         exit = container.wait()
     assert exit == {"code": 0, "reason": "exited", "detail": ""}
     assert container.log() == "once GPU-1,GPU-2\n"

@@ -78,7 +78,7 @@ class RefusedError(Exception):
     pass
 
 
-def syscall(name: str, *args: object) -> int:
+def syscall(name: str, *args: int | bytes) -> int:
     if name not in SYSCALLS:
         raise RefusedError("this processor has no such call")
     result = libc.syscall(SYSCALLS[name], *[arg if isinstance(arg, bytes) else ctypes.c_long(arg) for arg in args])
@@ -102,7 +102,7 @@ def connect(host: str, port: int) -> None:
     socket.create_connection((host, port), SECONDS).close()
 
 
-def in_child(call: Callable[[], None]) -> None:
+def in_child(call: Callable[[], object]) -> None:
     """Some calls would change this process."""
     pid = os.fork()
     if pid == 0:
@@ -183,10 +183,10 @@ def probes(told: dict[str, object]) -> dict[str, Callable[[], object]]:
         "remount / writable": lambda: syscall("mount", null, b"/\0", b"none\0", 32, 0),
         "remount control writable": lambda: syscall("mount", null, b"/run/schedulearn/control\0", null, 32 | 4096, 0),
         "unmount /proc": lambda: syscall("umount2", b"/proc\0", 2),
-        "new user namespace": lambda: in_child(lambda: syscall("unshare", CLONE_NEWUSER)),  # type: ignore[arg-type, return-value]
-        "new mount namespace": lambda: in_child(lambda: syscall("unshare", CLONE_NEWNS)),  # type: ignore[arg-type, return-value]
-        "new network namespace": lambda: in_child(lambda: syscall("unshare", CLONE_NEWNET)),  # type: ignore[arg-type, return-value]
-        "new process namespace": lambda: in_child(lambda: syscall("unshare", CLONE_NEWPID)),  # type: ignore[arg-type, return-value]
+        "new user namespace": lambda: in_child(lambda: syscall("unshare", CLONE_NEWUSER)),
+        "new mount namespace": lambda: in_child(lambda: syscall("unshare", CLONE_NEWNS)),
+        "new network namespace": lambda: in_child(lambda: syscall("unshare", CLONE_NEWNET)),
+        "new process namespace": lambda: in_child(lambda: syscall("unshare", CLONE_NEWPID)),
         "enter another namespace": lambda: syscall("setns", os.open("/proc/self/ns/net", os.O_RDONLY), CLONE_NEWNET),
         "pivot_root": lambda: syscall("pivot_root", b"/tmp\0", b"/tmp\0"),
         "chroot": lambda: in_child(lambda: os.chroot("/tmp")),
