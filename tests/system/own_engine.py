@@ -5,8 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 START_SECONDS = 60
@@ -70,15 +69,3 @@ class OwnEngine:
         with subprocess.Popen(["docker", "save", *images], stdout=subprocess.PIPE) as saving:
             loading = ["docker", "-H", self.url, "load", "-q"]
             subprocess.run(loading, stdin=saving.stdout, stdout=subprocess.DEVNULL, check=True, timeout=300)
-
-
-@contextmanager
-def own_engine(folder: Path, images: Sequence[str]) -> Iterator[OwnEngine]:
-    engine = OwnEngine(folder)
-    try:
-        engine.start()
-        engine.take_over(images)
-        yield engine
-    finally:
-        engine.stop()
-        shutil.rmtree(folder, ignore_errors=True)

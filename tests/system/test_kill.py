@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import engine, servers
-from tests.system.own_engine import OwnEngine, own_engine
+from tests import servers
+from tests.cluster import images
+from tests.cluster.machines import claimed
+from tests.system.own_engine import OwnEngine
 from tests.system.product import Product, running, wait_for
 from tests.watch import watching
 
@@ -31,11 +33,16 @@ witness.close()
 EXPECTED = "".join(f"line {number:08d}\n" for number in range(LINES_PER_SECOND * SECONDS)).encode()
 
 
+ENVIRONMENTS = ("python", "pytorch-horovod")
+"""An agent makes these; here they are made already."""
+
+
 @pytest.fixture(scope="module")
-def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnEngine]:
-    with engine.docker_engine():
-        images = [engine.base_image(), *(engine.job_environment_image(key) for key in ("python", "pytorch-horovod"))]
-        with own_engine(tmp_path_factory.mktemp("engine"), images) as own:
+def docker() -> Iterator[OwnEngine]:
+    names = images.stocked(ENVIRONMENTS)
+    with claimed() as (_, folder):
+        images.give_images(names, folder / "data")
+        with images.running(folder) as own:
             with watching(own.url) as watch:
                 yield own
             assert watch.seen and not watch.broken
@@ -51,7 +58,7 @@ def lab(docker: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             REDIS_URL=broker,
             SECRET_KEY="only-for-tests-and-longer-than-thirty-two-characters",
             DOCKER_HOST=docker.url,
-            SCHEDULEARN_BASE_IMAGE=engine.base_image(),
+            SCHEDULEARN_BASE_IMAGE=images.stocked(ENVIRONMENTS)[0],
         )
         with running(product):
             product.start_all()
