@@ -168,7 +168,7 @@ class ElasticRing(horovod_driver.ElasticDriver):
             self._hurried_at = now
             self._news.break_off([NOBODY], late)
         with self._answers_lock:
-            started = frozenset(self._answers)
+            started = self._answers.keys() | self._news.training()
         stuck = stuck_ranks(waiting, placed, started, now, self._patience)
         living = [run for run in self._hosts.runs() if not (run.ended.is_set() or run.stopped_by_us)]
         hanging = [run for run in living if (run.host, run.slot) in stuck]
@@ -190,6 +190,7 @@ class ElasticRing(horovod_driver.ElasticDriver):
         if run is None:
             with self._answers_lock:
                 self._answers.pop(place, None)  # an earlier rank's
+            self._news.begins(*place)
             run = self._hosts.start(*place, slot_info.rank, slot_env(slot_info))
         while not run.ended.wait(0.5):
             if any(event.is_set() for event in events):

@@ -55,6 +55,8 @@ class Mailbox:
         self._result = 0
         self._alive: list[str] = []
         self._forgotten = first
+        self.asked = False
+        """Whether its rank has ever asked: it does from when it enters the training function on."""
 
     def notify_hosts_updated(self, _timestamp: int, result: int) -> None:
         with self._changed:
@@ -77,6 +79,7 @@ class Mailbox:
         """Waits for news after number ``seen``; answers with the same number when there was none."""
         until = time.monotonic() + NEWS_SECONDS
         with self._changed:
+            self.asked = True
             while self._number <= max(seen, self._forgotten):
                 left = until - time.monotonic()
                 if left <= 0:
@@ -113,6 +116,15 @@ class News:
         with self._changed:
             for box in self._boxes.values():
                 box.forget()
+
+    def begins(self, host: str, slot: int) -> None:
+        """Another rank than before is started there."""
+        self.box(host, slot).asked = False
+
+    def training(self) -> Set[Place]:
+        """The ranks that have entered the training function."""
+        with self._changed:
+            return {place for place, box in self._boxes.items() if box.asked}
 
     def read(self, host: str, slot: int, seen: int) -> dict[str, Any]:
         return self.box(host, slot).read(seen)

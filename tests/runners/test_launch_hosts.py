@@ -282,6 +282,16 @@ def test_two_minutes_after_a_rank_began_to_hang_the_others_are_without_it() -> N
     assert in_a_step + patience({}) + KILL_SECONDS < 120
 
 
+def test_a_rank_trains_from_when_it_first_asks_for_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(news_module, "NEWS_SECONDS", 0)
+    news = News()
+    news.box("h2", 0)
+    news.read("h3", 0, 0)
+    assert news.training() == {("h3", 0)}
+    news.begins("h3", 0)
+    assert news.training() == set()
+
+
 def test_only_late_ranks_are_told_to_give_up() -> None:
     news = News()
     for place in (("h2", 0), ("h3", 0)):
