@@ -75,7 +75,7 @@ FAULTS = (
     Fault("F18", "a job takes more memory than it may", people.memory_is_short),
     Fault(
         "F19",
-        "a rank of a ring raises, is killed, hangs or leaves",
+        "a rank raises, is killed, hangs, stands still, leaves",
         rings.rank_fails,
         longest_seconds=4,
         pace_seconds=6,

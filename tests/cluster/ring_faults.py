@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from tests.cluster.judge import RingAsked
 from tests.cluster.machines import Machine
@@ -21,12 +21,11 @@ START_SECONDS = 180
 """For ranks on a busy machine, which import torch, one node after the other."""
 SHORT_SECONDS = 25.0
 STALL_SECONDS = 120
-"""Until a rank that hangs is known, with what Schedulearn sets by default."""
-QUICK_STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "3", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "6"}
+"""Until the others are without a rank that hangs, with what Schedulearn sets by default."""
 
-Failure = Literal["exception", "kill", "hang", "exit"]
+Failure = Literal["exception", "kill", "hang", "stop", "exit"]
 FAILURES: tuple[tuple[bool, Failure], ...] = tuple(
-    itertools.product((True, False), ("exception", "kill", "hang", "exit"))
+    itertools.product((True, False), ("exception", "kill", "hang", "stop", "exit"))
 )
 """Elastic or not, and how a rank fails."""
 
@@ -34,7 +33,7 @@ FAILURES: tuple[tuple[bool, Failure], ...] = tuple(
 class Ring:
     """One job on three ranks, elastic or not, that counts steps until it is told that it is enough."""
 
-    def __init__(self, scene: Scene, elastic: bool, failure: Failure | None = None, **spec: Any) -> None:
+    def __init__(self, scene: Scene, elastic: bool, failure: Failure | None = None) -> None:
         self.scene, self.elastic = scene, elastic
         text = (Path(__file__).parent / "ring_witness.py").read_text()
         code = scene.lab.upload(f"ring {scene.rng.getrandbits(40)}", train=text)
@@ -50,7 +49,6 @@ class Ring:
             environment=ENVIRONMENT,
             min_gpus=least,
             max_gpus=RANKS,
-            **spec,
         )
         self.asked = RingAsked(self.job)
         scene.rings.append(self.asked)
@@ -130,11 +128,10 @@ def part(one: Machine, other: Machine, how: Literal["-I", "-D"]) -> None:
 
 
 def rank_fails(scene: Scene) -> None:
-    """The last rank raises, is killed, hangs, or ends as if all were done. Elastic rings go on without it, but not when
-    it has ended well: the others' work is not done then, and the job must not pass for one that has succeeded."""
+    """The last rank raises, is killed, hangs, is stopped, or ends as if all were done. Elastic rings go on without it, but
+    not when it has ended well: the others' work is not done then, and the job must not pass for one that succeeded."""
     elastic, failure = FAILURES[len(scene.rings) % len(FAILURES)]
-    quick = {"env_vars": QUICK_STALL} if elastic and failure == "hang" else {}
-    ring = Ring(scene, elastic, failure, **quick)
+    ring = Ring(scene, elastic, failure)
     wait_for("the rank fails", lambda: f"fails now: {failure}" in ring.log(), START_SECONDS, 0.5)
     failed = time.monotonic()
     if elastic and failure != "exit":

@@ -32,7 +32,9 @@ import torch  # noqa: E402
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--elastic", action="store_true")
-parser.add_argument("--fail", choices=("exception", "kill", "hang", "exit"), help="what the last rank does at step 5")
+parser.add_argument(
+    "--fail", choices=("exception", "kill", "hang", "stop", "exit"), help="what the last rank does at step 5"
+)
 parser.add_argument("--ranks", type=int, default=1, help="how many there are when it fails")
 given = parser.parse_args()
 enough = Path(f"/data/enough-{spec['job']}")
@@ -64,6 +66,8 @@ def fail() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         case "hang":
             time.sleep(86_400)
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         case "exit":
             sys.exit(0)
 
