@@ -272,8 +272,8 @@ def _containers(node: Caller, parts: Sequence[Part]) -> list[dict[str, Any]]:
 
 
 def _needs_hosts(part: Part) -> bool:
-    """A driver gathers them; torchrun's hosts must know how many they are."""
-    return part.role == Container.Role.DRIVER or part.spec.get("launcher") == "torchrun"
+    """A driver gathers them; torchrun's hosts must know how many they are, and Horovod's who their ranks will be."""
+    return part.role == Container.Role.DRIVER or part.spec.get("launcher") != Job.Launcher.COMMAND
 
 
 def _hosts(attempt_ids: list[int]) -> dict[int, list[dict[str, Any]]]:

@@ -253,6 +253,15 @@ def test_a_driver_is_given_the_hosts_that_shall_run() -> None:
     assert agent.sync()["seen"] != before
 
 
+@pytest.mark.parametrize(("launcher", "told"), [("horovod", True), ("torchrun", True), ("command", False)])
+def test_hosts_of_a_ring_are_told_of_its_hosts(launcher: str, told: bool) -> None:
+    agent = Agent()
+    agent.sync()
+    job_on(agent, launcher=launcher)
+    [host] = [item for item in agent.sync()["containers"] if item["spec"]["role"] == "host"]
+    assert host["hosts"] == ([{"name": "h0", "slots": 2}] if told else [])
+
+
 def test_a_sync_costs_the_same_few_queries_however_much_runs(django_assert_max_num_queries: Any) -> None:
     agent = Agent()
     agent.report["gpus"] = [{"uuid": f"g{number}", "index": number, "kind": "cpu"} for number in range(30)]

@@ -25,14 +25,18 @@ class Rings:
     def __init__(self, made: Attempt, min_ranks: int = 1, max_ranks: int = 2) -> None:
         self.made = made
         self.ring = local_ring(min_ranks, max_ranks)
+        self.offered: tuple[str, ...] = ()
         self.driver = made.container(COMMAND, "horovod", "driver", "driver", 0, self.ring, elastic=True)
 
     def host(self, number: int, code: Path = STEPS) -> Container:
-        return self.made.container(
-            COMMAND, "horovod", "host", f"h{number}", 1, self.ring, elastic=True, code=code
-        ).start()
+        """It is told of the ring's hosts, as by its agent, so it starts its rank at once."""
+        name = f"h{number}"
+        made = self.made.container(COMMAND, "horovod", "host", name, 1, self.ring, elastic=True, code=code)
+        made.tell(hosts=[(each, 1) for each in dict.fromkeys((*self.offered, name))])
+        return made.start()
 
     def offer(self, *names: str) -> None:
+        self.offered = names
         self.driver.tell(hosts=[(name, 1) for name in names])
 
     def enough(self) -> None:
@@ -73,6 +77,19 @@ def test_a_ring_grows_and_shrinks_while_it_counts_on(rings: Rings) -> None:
     assert "has left the ring" in h2.log("setup")
     assert "h2 leaves the ring" in rings.driver.log("setup")
     assert len(re.findall(r"^size", h2.log(), re.MULTILINE)) == 1
+
+
+def test_ranks_that_load_before_their_driver_is_up_form_its_ring(rings: Rings) -> None:
+    rings.offer("h1", "h2")
+    h1, h2 = rings.host(1), rings.host(2)
+    until(lambda: "Starting rank 0" in h1.log("setup") and "Starting rank 1" in h2.log("setup"))
+    rings.driver.start()
+    rings.sees(h1, "step 5 of 2 ranks")
+    rings.enough()
+    assert rings.driver.wait() == {"code": 0, "reason": "exited", "detail": ""}
+    assert (h1.wait()["code"], h2.wait()["code"]) == (0, 0)
+    assert [len(re.findall(r"^size", host.log(), re.MULTILINE)) for host in (h1, h2)] == [1, 1]
+    assert (h1.labels()["0"], h2.labels()["0"]) == ("rank 0", "rank 1")
 
 
 SLOW_TO_COME = """
