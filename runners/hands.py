@@ -96,7 +96,7 @@ class Hands:
     def do(self, action: Action, wish: Desired | None, seen: Observed | None) -> None:
         match action:
             case Prepare() if wish:
-                self._or_create_error(wish.spec, lambda: self._prepare(wish))
+                self._or_create_error(wish.spec, lambda: self._bring_up(wish))
             case Start() if wish:
                 self._or_create_error(wish.spec, lambda: self._start(wish.spec))
             case Tell() if wish:
@@ -196,6 +196,11 @@ class Hands:
             sentence = f"The node could not prepare the job's folders: {words}."
         logger.warning("%s cannot start: %s", spec.name, sentence)
         self._end(spec, Exit(None, "create_error", sentence))
+
+    def _bring_up(self, wish: Desired) -> None:
+        """Starts it at once: to list what there is first would take longer than all of the rest."""
+        self._prepare(wish)
+        self._start(wish.spec)
 
     def _prepare(self, wish: Desired) -> None:
         spec = wish.spec

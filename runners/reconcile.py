@@ -101,7 +101,7 @@ class Action:
 
 
 class Prepare(Action):
-    """Fetch the code, fill the folders, create the container."""
+    """Fetch the code, fill the folders, create the container; and start it, if the portal's word is fresh."""
 
 
 class Start(Action):
