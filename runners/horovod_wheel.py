@@ -51,6 +51,13 @@ MENDS = (
     Mend("third_party/gloo/CMakeLists.txt", "-std=c++11 -fPIC", "-std=c++17 -fPIC"),
     # with Gloo the stall inspector looks through a list of ranks that stays empty, and so misses none of them
     Mend("horovod/common/gloo/gloo_controller.cc", "global_ranks_.reserve(size_)", "global_ranks_.resize(size_)"),
+    # a rank that leaves a broken ring keeps that ring's connections open until it has formed the next one, which those wait
+    # for who have not noticed yet
+    Mend(
+        "horovod/common/gloo/gloo_context.cc",
+        "void GlooContext::Finalize() {\n  if (!enabled_) {\n    return;\n  }\n",
+        "void GlooContext::Finalize() {\n",
+    ),
 )
 
 Build = Callable[[Path, Path, Path, dict[str, str], Progress], None]
