@@ -9,13 +9,13 @@ from typing import Any
 NEWS_SECONDS = 20.0
 HURRY_SECONDS = 5.0
 """Ranks of a ring come to form it anew within the time of a step, or they wait for somebody who has left."""
-STALL_SECONDS = 50.0
-"""So long may ranks wait for one of them in a step, and half as long to form the ring anew: two minutes after a rank began
-to hang the others are without it. A job whose ranks really take longer says so by Horovod's own variable."""
+STALL_SECONDS = 600.0
+"""So long may ranks wait for one of them in a step, and half as long to form the ring anew. It may validate or save alone
+meanwhile, which takes minutes. A job says otherwise by Horovod's own variable."""
 STALL_VARIABLE = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
-CHECK_SECONDS = 10.0
-"""Between two looks of Horovod's inspector, and its warnings. A known step that stands still is seen after two of them, and
-ended up to one after its time."""
+CHECK_SECONDS = 50.0
+"""Between two looks of Horovod's inspector, and its warnings, which name the rank that the others wait for. A known step
+that stands still is seen after two of them, within two minutes, and ended up to one after its time."""
 
 Place = tuple[str, int]
 """Host and slot of a rank."""
@@ -28,13 +28,23 @@ def late_ranks(waiting: Mapping[Place, float], placed: Set[Place], now: float, h
     return placed - waiting.keys()
 
 
-def patience(env: Mapping[str, str]) -> float:
-    """How long the ranks of a job with these variables wait for one that does not come; infinite when it says 0."""
+def stall_seconds(env: Mapping[str, str]) -> float:
+    """How long the ranks of a job with these variables wait for one in a step; infinite when it says 0."""
     try:
         wanted = float(env.get(STALL_VARIABLE, STALL_SECONDS))
     except ValueError:
         wanted = STALL_SECONDS
-    return wanted / 2 if wanted > 0 else math.inf
+    return wanted if wanted > 0 else math.inf
+
+
+def check_seconds(env: Mapping[str, str]) -> float:
+    """Between two looks of the inspector of a job with these variables. Horovod reads whole seconds, and 0 as never."""
+    return max(1.0, min(CHECK_SECONDS, stall_seconds(env) / 5))
+
+
+def patience(env: Mapping[str, str]) -> float:
+    """How long the ranks of a job with these variables wait for one that does not come to form the ring anew."""
+    return stall_seconds(env) / 2
 
 
 def stuck_ranks(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runners.launch.files import Places
-from runners.launch.news import CHECK_SECONDS, STALL_SECONDS, STALL_VARIABLE
+from runners.launch.news import STALL_SECONDS, STALL_VARIABLE, check_seconds
 from runners.spec import RunSpec
 
 SHIM = Path(__file__).resolve().parent / "shim"
@@ -42,12 +42,12 @@ def horovod_env(env: Mapping[str, str], interface: str, forwarder_port: int, ela
 
     A new rank imports its libraries while the others wait for it, on a busy machine longer than Gloo's 30 seconds.
     A rank that hangs would hold all others up for ever: Horovod's stall inspector, which only warns by default, ends the
-    ring.
+    ring in the end.
     """
     shim = str(SHIM)
     return {
         "HOROVOD_GLOO_TIMEOUT_SECONDS": "120",
-        "HOROVOD_STALL_CHECK_TIME_SECONDS": f"{CHECK_SECONDS:.0f}",
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": f"{check_seconds(env):.0f}",
         STALL_VARIABLE: f"{STALL_SECONDS:.0f}",
         **env,
         "PYTHONPATH": f"{shim}:{env['PYTHONPATH']}" if env.get("PYTHONPATH") else shim,

@@ -21,7 +21,8 @@ START_SECONDS = 180
 """For ranks on a busy machine, which import torch, one node after the other."""
 SHORT_SECONDS = 25.0
 STALL_SECONDS = 120
-"""Until the others are without a rank that hangs, with what Schedulearn sets by default."""
+"""Until the others are without a rank that hangs, in jobs that say they never wait long for each other."""
+IN_STEP = {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "50"}
 
 Failure = Literal["exception", "kill", "hang", "stop", "exit"]
 FAILURES: tuple[tuple[bool, Failure], ...] = tuple(
@@ -47,6 +48,7 @@ class Ring:
             launcher="horovod",
             elastic=elastic,
             environment=ENVIRONMENT,
+            env_vars=IN_STEP,
             min_gpus=least,
             max_gpus=RANKS,
         )

@@ -16,15 +16,16 @@ from runners.launch.discovery import Discovery, in_order
 from runners.launch.files import Host
 from runners.launch.hosts import LOST_CODE, SILENT_SECONDS, Hosts
 from runners.launch.news import (
-    CHECK_SECONDS,
     HURRY_SECONDS,
-    STALL_SECONDS,
+    STALL_VARIABLE,
     News,
+    check_seconds,
     late_ranks,
     patience,
+    stall_seconds,
     stuck_ranks,
 )
-from runners.launch.ranks import SHIM
+from runners.launch.ranks import SHIM, horovod_env
 from runners.launch.rendezvous import RefusedError
 from runners.launch.ringwork import KILL_SECONDS
 from runners.launch.slots import assign
@@ -271,15 +272,23 @@ def test_a_rank_that_was_there_and_does_not_come_back_hangs() -> None:
     assert stuck_ranks({}, ring, started, 500.0, 90) == set()
 
 
-@pytest.mark.parametrize(("said", "seconds"), [(None, 25), ("600", 300), ("0", math.inf), ("soon", 25)])
+@pytest.mark.parametrize(("said", "seconds"), [(None, 300), ("50", 25), ("0", math.inf), ("soon", 300)])
 def test_a_job_says_how_long_its_ranks_wait_for_each_other(said: str | None, seconds: float) -> None:
     env = {} if said is None else {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": said}
     assert patience(env) == seconds
 
 
-def test_two_minutes_after_a_rank_began_to_hang_the_others_are_without_it() -> None:
-    in_a_step = 2 * CHECK_SECONDS + STALL_SECONDS + CHECK_SECONDS
-    assert in_a_step + patience({}) + KILL_SECONDS < 120
+@pytest.mark.parametrize(("said", "seconds"), [(None, 50), ("1000", 50), ("50", 10), ("2", 1), ("0", 50)])
+def test_the_inspector_looks_as_often_as_a_jobs_patience_asks_for(said: str | None, seconds: float) -> None:
+    env = {} if said is None else {STALL_VARIABLE: said}
+    assert horovod_env(env, "eth0", 1, elastic=True)["HOROVOD_STALL_CHECK_TIME_SECONDS"] == f"{seconds:.0f}"
+
+
+def test_within_two_minutes_a_rank_that_hangs_is_named_and_a_job_that_asks_for_it_is_without_it() -> None:
+    assert 2 * check_seconds({}) < 120
+    asked = {STALL_VARIABLE: "50"}
+    in_a_step = 2 * check_seconds(asked) + stall_seconds(asked) + check_seconds(asked)
+    assert in_a_step + patience(asked) + KILL_SECONDS < 120
 
 
 def test_a_rank_trains_from_when_it_first_asks_for_news(monkeypatch: pytest.MonkeyPatch) -> None:
