@@ -3,6 +3,7 @@
 import json
 import statistics
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,9 +71,12 @@ class Rig:
     image: str
 
     def limits(self, job: int) -> dict[str, Any]:
-        """What the engine grants the job's first host, in the words of ``docker run``."""
+        """What the engine grants the job's first host, in the words of ``docker run``; empty while none runs."""
         found = self.client.containers.list(filters={"label": f"sl.job={job}"}, ignore_removed=True)
-        host = next(each.attrs["HostConfig"] for each in found if each.attrs["Config"]["Hostname"] != "driver")
+        hosts = [each.attrs["HostConfig"] for each in found if each.attrs["Config"]["Hostname"] != "driver"]
+        if not hosts:
+            return {}
+        host = hosts[0]
         return {
             "nano_cpus": host["NanoCpus"],
             "mem_limit": host["Memory"],
@@ -80,6 +84,19 @@ class Rig:
             "shm_size": host["ShmSize"],
             "pids_limit": host["PidsLimit"],
             "tmpfs": host["Tmpfs"],
+        }
+
+    def engine_moments(self, job: int) -> dict[str, float]:
+        """When the engine made and started the containers of a job that has just ended, Unix seconds."""
+        events = self.client.api.events(
+            since=int(time.time()) - 600,
+            until=int(time.time()) + 1,
+            filters={"type": "container", "label": f"sl.job={job}", "event": ["create", "start"]},
+            decode=True,
+        )
+        return {
+            f"{event['Actor']['Attributes']['sl.name'].rpartition('-')[2]} {event['Action']}": event["timeNano"] / 1e9
+            for event in events
         }
 
     @contextmanager
