@@ -69,7 +69,7 @@ def told(made: Attempt) -> str:
 def test_a_rank_that_hangs_in_a_step_ends_a_static_ring(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
         driver, h1, _ = ring_of(made, HANGS, elastic=False)
-        exit = driver.wait(60)
+        exit = driver.wait(120)
         assert exit["reason"] == "exited" and exit["code"] != 0
         said = h1.log()
     cause = next(pattern for pattern in PATTERNS if pattern.code == "rank_hangs").regex.search(said)
@@ -85,7 +85,7 @@ def test_a_rank_that_hangs_in_a_step_ends_a_static_ring(tmp_path: Path, job_pyth
 def test_an_elastic_ring_goes_on_without_a_rank_that(tmp_path: Path, job_python: str, fails: str, words: str) -> None:
     with attempt(tmp_path, job_python) as made:
         driver, h1, h2 = ring_of(made, fails, elastic=True)
-        assert driver.wait(60) == {"code": 0, "reason": "exited", "detail": ""}, told(made)
+        assert driver.wait(120) == {"code": 0, "reason": "exited", "detail": ""}, told(made)
         assert h2.wait(10)["reason"] == "stopped"  # its GPU is free
     assert words in driver.log("setup")
     steps = re.findall(r"^step (\d+) of (\d) ranks", h1.log(), re.MULTILINE)
@@ -96,5 +96,5 @@ def test_an_elastic_ring_goes_on_without_a_rank_that(tmp_path: Path, job_python:
 def test_a_stopped_rank_ends_a_static_ring_before_gloo_does(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
         driver, _, h2 = ring_of(made, STOPS, elastic=False)
-        assert driver.wait(30)["code"] == 128 + signal.SIGKILL, told(made)
+        assert driver.wait(60)["code"] == 128 + signal.SIGKILL, told(made)
     assert "was stopped by a signal" in h2.log("setup")
