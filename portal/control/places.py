@@ -1,11 +1,13 @@
 """Where jobs can run: the lab's nodes, what is ready on them, and why a job can start on none."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from django.db.models import Count
+from django.db.models.fields.json import KT
 
 from portal.cluster.models import LIVE_NODE, Gpu, Node, NodeEnvironment, usable_gpu
 from portal.cluster.services import is_online
@@ -13,16 +15,26 @@ from portal.cluster.services import is_online
 USABLE_GPU = usable_gpu()
 
 
+class Prepared(NamedTuple):
+    """How far a node is with an environment: what is read of ``NodeEnvironment``."""
+
+    node_id: int
+    environment_id: int
+    state: str
+    progress_percent: int
+    detail: str
+
+
 @dataclass
 class Nodes:
     """The lab's machines, with what they can run."""
 
-    rows: list[Node]
+    rows: Sequence[Node]
     gpus: Mapping[int, int]
     """Healthy and present ones, by node."""
     kinds: Mapping[int, str]
     """The model of most of them."""
-    environments: Mapping[int, Mapping[int, NodeEnvironment]]
+    environments: Mapping[int, Mapping[int, Prepared]]
     """By environment, then node."""
     open: frozenset[int]
     names: Mapping[int, str]
@@ -65,15 +77,17 @@ def why_closed(node: Node, now: datetime) -> str:
 
 
 def read_nodes(now: datetime) -> Nodes:
-    rows = list(Node.objects.filter(LIVE_NODE, approved_at__isnull=False).order_by("name"))
-    usable = Gpu.objects.filter(USABLE_GPU, node__in=rows).values_list("node", "model").annotate(n=Count("pk"))
+    ours = Node.objects.filter(LIVE_NODE, approved_at__isnull=False)
+    # What a node says of itself is long; of all that only its address for others is asked here.
+    rows = list(ours.defer("facts").annotate(address=KT("facts__ring_address")).order_by("name"))
+    usable = Gpu.objects.filter(USABLE_GPU, node__in=ours).values_list("node", "model").annotate(n=Count("pk"))
     gpus: Counter[int] = Counter()
     kinds: dict[int, str] = {}
     for node_id, kind, count in usable.order_by("node", "-n", "model"):
         gpus[node_id] += count
         kinds.setdefault(node_id, kind)
-    environments: dict[int, dict[int, NodeEnvironment]] = defaultdict(dict)
-    for row in NodeEnvironment.objects.filter(node__in=rows):
+    environments: dict[int, dict[int, Prepared]] = defaultdict(dict)
+    for row in map(Prepared._make, NodeEnvironment.objects.filter(node__in=ours).values_list(*Prepared._fields)):
         environments[row.environment_id][row.node_id] = row
     closed = {node.pk: f"{node.name} {why}" for node in rows if (why := why_closed(node, now))}
     return Nodes(
@@ -84,7 +98,7 @@ def read_nodes(now: datetime) -> Nodes:
         open=frozenset(node.pk for node in rows if node.pk not in closed),
         names={node.pk: node.name for node in rows},
         closed=closed,
-        out_of_reach=frozenset(node.pk for node in rows if not node.facts.get("ring_address")),
+        out_of_reach=frozenset(node.pk for node in rows if not node.address),
     )
 
 

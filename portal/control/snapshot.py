@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self, cast
 
 from django.conf import settings
 from django.contrib.auth.models import Group
-from django.db.models import BooleanField, DurationField, ExpressionWrapper, F, Max, Min, Q, Sum
+from django.db.models import Count, DurationField, ExpressionWrapper, F, Max, Min, Q, Sum
 from django.db.models.functions import Coalesce
 from django.db.models.query import QuerySet
 from django.utils import timezone
@@ -41,8 +41,8 @@ class Holding:
     """Chosen for it by the policy; 0 when it chooses for itself."""
     joined: bool = False
     """It has a network over several nodes."""
-    since: list[float] = field(default_factory=list)
-    """When each GPU that it holds, leaving or not, was given."""
+    since: list[tuple[float, int]] = field(default_factory=list)
+    """When GPUs that it holds, leaving or not, were given, and how many then."""
 
 
 @dataclass
@@ -180,23 +180,27 @@ def _holdings(rows: Iterable[Row]) -> tuple[dict[int, Holding], Counter[int], Co
     bases = _bases()
     held: Counter[int] = Counter()
     leaving: Counter[int] = Counter()
-    live = Allocation.objects.filter(released_at__isnull=True)
-    usable_now = ExpressionWrapper(usable_gpu("gpu__"), output_field=BooleanField())
-    for container, asked_back, since, job, node, usable in live.annotate(usable=usable_now).values_list(
-        "container", "requested_back_at", "allocated_at", "attempt__job", "gpu__node", "usable"
-    ):
+    # A container's GPUs were given at once: a row for all of them.
+    usable_ones = Count("pk", filter=usable_gpu("gpu__"))
+    live = (
+        Allocation.objects.filter(released_at__isnull=True)
+        .values_list("container", "requested_back_at", "allocated_at", "attempt__job", "gpu__node")
+        .annotate(count=Count("pk"), usable=usable_ones)
+        .order_by("container", "allocated_at")
+    )
+    for container, asked_back, since, job, node, count, usable in live:
         holding = holdings.get(job)
         held[node] += usable
         if holding is not None:
-            holding.since.append(since.timestamp())
+            holding.since.append((since.timestamp(), count))
         if holding is None or holding.stopping or asked_back:
             leaving[node] += usable
             if holding is not None:
-                holding.leaving += 1
+                holding.leaving += count
             continue
-        holding.kept[str(node)] += 1
+        holding.kept[str(node)] += count
         if container == bases.get(holding.attempt):
-            holding.base[str(node)] += 1
+            holding.base[str(node)] += count
     for job, holding in holdings.items():
         if not holding.stopping and (not holding.kept or intents.get(job) != Job.Intent.RUN):
             _give_up(holding, leaving)
@@ -463,7 +467,7 @@ def _accounts(
     for row in rows:
         jobs[row.submitted_by_id, row.group_id or 0].append(str(row.id))
         if row.id in holdings:
-            live += [Held(row.submitted_by_id, row.group_id or 0, since) for since in holdings[row.id].since]
+            live += [Held(row.submitted_by_id, row.group_id or 0, *each) for each in holdings[row.id].since]
     weights = {("user", limit.user_id): limit.weight for limit in limits}
     weights |= {("group", limit.group_id): limit.weight for limit in limits}
     used = history.used(live, now)
