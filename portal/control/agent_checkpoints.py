@@ -13,13 +13,13 @@ from django.views.decorators.csrf import csrf_exempt
 from portal.cluster.models import Node
 from portal.control.agent_reports import parse
 from portal.control.agents import (
-    NOT_FOUND,
     AgentError,
     agent_view,
     announced,
     authenticated,
     body_of,
     body_pieces,
+    not_found,
     own_container,
 )
 from portal.jobs import checkpoints
@@ -47,14 +47,14 @@ def _open(request: HttpRequest, name: str) -> tuple[Node, Container]:
     node = authenticated(request)
     container = own_container(node, name)
     if node.approved_at is None or container.collected_at is not None:
-        raise NOT_FOUND
+        raise not_found()
     return node, container
 
 
 def _live(request: HttpRequest, name: str) -> tuple[Node, Container]:
     node, container = _open(request, name)
     if container.state == ContainerState.EXITED:
-        raise NOT_FOUND
+        raise not_found()
     return node, container
 
 
@@ -104,7 +104,7 @@ def _piece(request: HttpRequest, name: str, sha256: str) -> HttpResponseBase:
     try:
         file = checkpoints.open_piece(container.attempt.job_id, sha256)
     except FileNotFoundError:
-        raise NOT_FOUND from None
+        raise not_found() from None
     return stream(request, pieces(file), "application/octet-stream")
 
 

@@ -17,6 +17,7 @@ from portal.jobs.models import ContainerState
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
 EXIT_REASONS = frozenset({"exited", "stopped", "fenced", "launch_error", "oom", "disk", "create_error", "lost"})
+CONTAINER_STATES = frozenset(ContainerState.values)
 MAX_GPUS = 256
 MAX_CONTAINERS = 2000
 MAX_ENVIRONMENTS = 200
@@ -118,8 +119,11 @@ def storable(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def digest_of(data: dict[str, Any], salt: str) -> str:
-    """Of what a report says, but for what is looked at each time: the readings of GPUs, and containers."""
-    gpus = [{name: gpu[name] for name in gpu if name not in READINGS} for gpu in _items(data, "gpus", MAX_GPUS)]
+    """Of what a report says, but for what is looked at each time: containers, and what GPUs read, as long as they do."""
+    gpus = [
+        {name: value for name, value in gpu.items() if name not in READINGS or value is None}
+        for gpu in _items(data, "gpus", MAX_GPUS)
+    ]
     rest = {name: data[name] for name in data if name not in ("gpus", "containers")}
     try:
         said = json.dumps([salt, gpus, rest], sort_keys=True)
@@ -233,7 +237,7 @@ def _container(item: dict[str, Any]) -> ContainerReport | None:
     """None when it is about nothing the portal could have asked for."""
     name, state = item.get("name"), item.get("state")
     epoch = _number(item, "epoch", 0, LARGE)
-    if not isinstance(name, str) or not NAME.fullmatch(name) or state not in ContainerState.values or epoch is None:
+    if not isinstance(name, str) or not NAME.fullmatch(name) or state not in CONTAINER_STATES or epoch is None:
         return None
     reason = _text(item, "exit_reason", 20)
     return ContainerReport(

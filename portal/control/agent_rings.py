@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.utils import timezone
 
 from portal.control.agent_reports import BadReport, parse
-from portal.control.agents import NOT_FOUND, agent_view, authenticated, body_of, own_container
+from portal.control.agents import agent_view, authenticated, body_of, not_found, own_container
 from portal.gauges import rings
 from portal.gauges.rings import Told
 from portal.jobs.models import Container
@@ -28,7 +28,7 @@ def tell(request: HttpRequest, name: str) -> HttpResponseBase:
     """``{"rings": [{"number", "at", "hosts", "cost_seconds"}]}``; the latest ones, as often as one likes."""
     driver = own_container(authenticated(request), name)
     if driver.role != Container.Role.DRIVER:
-        raise NOT_FOUND
+        raise not_found()
     rings.keep(driver, read(parse(body_of(request, MAX_BYTES)), driver.assigned_at))
     return JsonResponse({})
 

@@ -1,21 +1,34 @@
 """The few statements that nearly every report of an agent comes to, in plain SQL for PostgreSQL and SQLite.
 
-Hundreds of nodes report every few seconds, and Django needs five times as long to put such a statement together as the
-database to carry it out. What happens more seldom goes by the models, as everywhere else.
+Hundreds of nodes report every few seconds. Django needs five times as long to put such a statement together as the
+database to carry it out, and each time a thread waits for the database costs as much again: so PostgreSQL is sent several
+at once. What happens more seldom goes by the models, as everywhere else.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
+from django.db.backends.utils import CursorWrapper
 
-from portal.cluster.models import Node
 from portal.gauges import sampling
 from portal.gauges.sampling import Reading
+from portal.jobs.rules import STOP_SECONDS
+
+Readings = tuple[int | None, int | None, int | None]
+"""Of a GPU, in the order of ``agent_reports.READINGS``."""
+Statement = tuple[str, Sequence[Any]]
+
+
+COLLECT_DAYS = 7
+"""A node that could not hand over a container's log in this time no longer has it."""
+SPECS_REMEMBERED = 4096
+"""Of the containers that nodes are told of, the same in each answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +38,10 @@ class Caller:
     pk: int
     approved: bool
     rotate: bool
-    said: str = ""
-    """``Node.said``, and only while the node has not been away: then a report that says the same changes nothing."""
-    sample_due: bool = True
-
-    @classmethod
-    def of(cls, node: Node) -> "Caller":
-        approved = node.approved_at is not None and node.removed_at is None
-        return cls(node.pk, approved, node.rotation_asked_at is not None)
+    known: bool
+    """It was seen, for its report says what the last one said that was written (``Node.said``)."""
+    sample_due: bool
+    """None was kept yet of this slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +57,33 @@ class Part:
     wanted: str
     stop_reason: str
     batch: int
-    spec: dict[str, Any]
+    spec: Mapping[str, Any]
 
 
-CALLER = """
-SELECT id, approved_at IS NOT NULL, rotation_asked_at IS NOT NULL,
-       CASE WHEN last_seen_at >= %s THEN said ELSE '' END, last_seen_at IS NULL OR last_seen_at < %s
-FROM cluster_node WHERE token_digest = %s AND removed_at IS NULL
+SEE = """
+UPDATE cluster_node SET last_seen_at = %s
+WHERE token_digest = %s AND removed_at IS NULL AND said = %s AND last_seen_at >= %s
 """
-SEE = "UPDATE cluster_node SET last_seen_at = %s WHERE id = %s"
-PARTS = """
-SELECT part.name, part.attempt_id, attempt.number, part.role, part.state, part.detail, part.wanted, part.stop_reason,
+LOOK = """
+SELECT node.id, node.approved_at IS NOT NULL, node.rotation_asked_at IS NOT NULL,
+       node.last_seen_at = %s AND node.said = %s,
+       NOT EXISTS (SELECT 1 FROM gauges_sample AS sample WHERE sample.node_id = node.id AND sample.at = %s),
+       part.name, part.attempt_id, attempt.number, part.role, part.state, part.detail, part.wanted, part.stop_reason,
        COALESCE(chosen.batch, 0), part.spec
-FROM jobs_container AS part
-JOIN jobs_attempt AS attempt ON attempt.id = part.attempt_id
-LEFT JOIN control_chosenbatch AS chosen ON chosen.attempt_id = part.attempt_id
-WHERE part.node_id = %s AND (
+FROM cluster_node AS node
+LEFT JOIN jobs_container AS part ON part.node_id = node.id AND node.approved_at IS NOT NULL AND (
     (part.state <> 'EXITED' AND (part.stop_requested_at IS NULL OR part.stop_requested_at > %s))
     OR (part.collected_at IS NULL AND part.exited_at > %s)
 )
+LEFT JOIN jobs_attempt AS attempt ON attempt.id = part.attempt_id
+LEFT JOIN control_chosenbatch AS chosen ON chosen.attempt_id = part.attempt_id
+WHERE node.token_digest = %s AND node.removed_at IS NULL
 ORDER BY part.id
 """
+OF_NODE = 5
+"""Columns of the node in each row; the rest are a container's, or null."""
 GPUS = "SELECT id, uuid FROM cluster_gpu WHERE node_id = %s ORDER BY id"
+LOCKED = " FOR NO KEY UPDATE"
 READ = """
 UPDATE cluster_gpu SET
     utilisation_percent = CAST(said.column2 AS smallint),
@@ -80,44 +94,79 @@ FROM (VALUES {}) AS said WHERE cluster_gpu.id = said.column1
 SAMPLE = "INSERT INTO gauges_sample (node_id, at, readings) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
 
 
-def caller(token_digest: str, now: datetime) -> Caller | None:
+def see(held: str, said: str, now: datetime) -> tuple[Caller | None, list[Part]]:
+    """As ``look``, after the node was seen, if what it said is known and it has not been away meanwhile."""
+    with connection.cursor() as cursor:
+        # The second statement looks after the first one has the node's row: a container that was declared lost
+        # before that is not told of any more.
+        _together(cursor, *_seeing_and_looking(held, said, now))
+        return _found(cursor.fetchall())
+
+
+def look(held: str, now: datetime) -> tuple[Caller | None, list[Part]]:
+    """Who holds the token with this digest, and the containers it is told of: none before it is approved.
+
+    Those that live, unless they were told to stop long ago: one that will not stop is no longer listed, its lease
+    runs out, and the sweep ends it after that. And those that ended lately and are not collected.
+    """
+    _, looking = _seeing_and_looking(held, "", now)
+    with connection.cursor() as cursor:
+        cursor.execute(*looking)
+        return _found(cursor.fetchall())
+
+
+def _seeing_and_looking(held: str, said: str, now: datetime) -> tuple[Statement, Statement]:
     heard_since = now - timedelta(seconds=settings.NODE_LOST_AFTER_SECONDS)
+    stoppable_since, collectable_since = now - timedelta(seconds=STOP_SECONDS), now - timedelta(days=COLLECT_DAYS)
+    at, heard, *listed = _moments(now, heard_since, sampling.slot_of(now), stoppable_since, collectable_since)
+    return (SEE, [at, held, said, heard]), (LOOK, [at, said, *listed, held])
+
+
+def _found(rows: Sequence[Sequence[Any]]) -> tuple[Caller | None, list[Part]]:
+    if not rows:
+        return None, []
+    pk, *facts = rows[0][:OF_NODE]
+    parts = [Part(*(*row[OF_NODE:-1], _spec(row[-1]))) for row in rows if row[OF_NODE] is not None]
+    return Caller(pk, *map(bool, facts)), parts
+
+
+@lru_cache(SPECS_REMEMBERED)
+def _spec(text: str) -> Mapping[str, Any]:
+    """Read by all, changed by nobody."""
+    spec: Mapping[str, Any] = json.loads(text)
+    return spec
+
+
+def write_readings(node_id: int, said: Mapping[str, Readings], now: datetime) -> None:
+    """What GPUs read now, by UUID: onto their rows, and as the sample of this slot. Nothing when they say nothing."""
+    if all(value is None for values in said.values() for value in values):
+        return
     with connection.cursor() as cursor:
-        cursor.execute(CALLER, [_moment(heard_since), _moment(sampling.slot_of(now)), token_digest])
-        row = cursor.fetchone()
-    return None if row is None else Caller(row[0], bool(row[1]), bool(row[2]), row[3], bool(row[4]))
-
-
-def see(node_id: int, now: datetime) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(SEE, [_moment(now), node_id])
-
-
-def parts(node_id: int, stoppable_since: datetime, collectable_since: datetime) -> list[Part]:
-    """Those that live, unless they were told to stop before ``stoppable_since``; those that ended after
-    ``collectable_since`` and are not collected."""
-    with connection.cursor() as cursor:
-        cursor.execute(PARTS, [node_id, _moment(stoppable_since), _moment(collectable_since)])
-        rows = cursor.fetchall()
-    return [Part(*(*row[:-1], json.loads(row[-1]))) for row in rows]
-
-
-@transaction.atomic
-def write_readings(node_id: int, said: Mapping[str, tuple[int | None, int | None, int | None]], now: datetime) -> None:
-    """What GPUs read now, by UUID: onto their rows, and as the sample of this slot."""
-    # Their rows are locked in the order of their ids, as the scheduler does. SQLite has one writer and no such lock.
-    lock = " FOR NO KEY UPDATE" if connection.vendor == "postgresql" else ""
-    with connection.cursor() as cursor:
-        cursor.execute(GPUS + lock, [node_id])
+        cursor.execute(GPUS, [node_id])
         readings = [Reading(pk, *said[uuid]) for pk, uuid in cursor.fetchall() if uuid in said]
-        if not readings:
+        if not (sample := sampling.sample_of(readings)):
             return
         values = ", ".join(["(%s, %s, %s, %s)"] * len(readings))
-        cursor.execute(READ.format(values), [value for reading in readings for value in reading])
-        if sample := sampling.sample_of(readings):
-            cursor.execute(SAMPLE, [node_id, _moment(sampling.slot_of(now)), json.dumps(sample)])
+        _together(
+            cursor,
+            # Their rows are locked in the order of their ids, as the scheduler does. SQLite has one writer and no such lock.
+            (GPUS + LOCKED * (connection.vendor == "postgresql"), [node_id]),
+            (READ.format(values), [value for reading in readings for value in reading]),
+            (SAMPLE, [node_id, *_moments(sampling.slot_of(now)), json.dumps(sample)]),
+        )
 
 
-def _moment(value: datetime) -> Any:
-    """As the database keeps it: SQLite has no type for it."""
-    return connection.ops.adapt_datetimefield_value(value)
+def _together(cursor: CursorWrapper, *statements: Statement) -> None:
+    """In one transaction; PostgreSQL is asked once. The last one's rows can be fetched."""
+    if connection.vendor == "postgresql":
+        cursor.execute(";".join(sql for sql, _ in statements), [value for _, values in statements for value in values])
+        return
+    with transaction.atomic():
+        for sql, values in statements:
+            cursor.execute(sql, values)
+
+
+def _moments(*values: datetime) -> list[Any]:
+    """As the database keeps them: SQLite has no type for them."""
+    adapt = connection.ops.adapt_datetimefield_value
+    return [adapt(value) for value in values]

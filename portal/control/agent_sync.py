@@ -3,8 +3,8 @@
 The order matters: first the node is seen, then what it reports is written, then what is desired is read. A container
 that was declared lost meanwhile is therefore never in the answer, and its lease is not renewed.
 
-Nearly all reports say what the one before said. These are known by a digest (``Node.said``), and come to three
-statements: who asks, that it was seen, and what its containers shall do.
+Nearly all reports say what the one before said. These are known by a digest (``Node.said``), and come to two
+statements, sent at once: that the node was seen, and what its containers shall do.
 """
 
 import hashlib
@@ -42,13 +42,10 @@ from portal.gauges import sampling
 from portal.gauges.sampling import Reading
 from portal.jobs import lifecycle
 from portal.jobs.models import Container, ContainerState, Job, JobState
-from portal.jobs.rules import STOP_SECONDS
 from portal.usage import capacity
 from portal.wake import wake_scheduler
 
-COLLECT_DAYS = 7
-"""A node that could not hand over a container's log in this time no longer has it."""
-COMPARE_SECONDS = 300
+COMPARE_SECONDS = 900
 """So often a report is compared with all rows although it says nothing new: whatever became of them is mended then."""
 ENVIRONMENTS_SECONDS = 5.0
 """So long what is to be prepared is remembered: the same for all nodes, and each takes minutes."""
@@ -58,39 +55,43 @@ GPU_FIELDS = [each.name for each in fields(GpuReport) if each.name not in ("uuid
 ENVIRONMENT_FIELDS = [each.name for each in fields(EnvironmentReport) if each.name != "key"]
 
 
-def caller(token_digest: str) -> Caller | None:
-    """Who holds this token, unless it is one that was not used yet."""
-    return agent_rows.caller(token_digest, timezone.now())
+class UnknownToken(Exception):  # noqa: N818
+    """No machine of the lab holds it; or nobody has used it yet."""
 
 
-def turn(node: Caller, data: dict[str, Any]) -> dict[str, Any]:
-    """Takes a report in, as it came, and answers what is desired."""
+def turn(held: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Takes a report in, as it came, and answers what is desired. ``held`` is the digest of a token."""
     now, containers = timezone.now(), read_containers(storable({"containers": data.get("containers", [])}))
     # Nodes are compared at different times; one that is compared anew has another salt for it.
-    said = digest_of(data, f"{(int(now.timestamp()) + node.pk) // COMPARE_SECONDS} {_environments()}")
-    if said == node.said:
-        agent_rows.see(node.pk, now)
-        if node.sample_due:
-            agent_rows.write_readings(node.pk, read_readings(data), now)
-    else:
+    salt = f"{(int(now.timestamp()) + int(held[:4], 16)) // COMPARE_SECONDS} {_environments()}"
+    said = digest_of(data, salt)
+    node, parts = _known(*agent_rows.see(held, said, now))
+    if not node.known:
         report = read_report(storable(data))
         cluster.check_runtime(report.runtime)
-        _take_in(Node.objects.get(pk=node.pk), report, said, now)
-    parts = _parts(node, now)
+        _take_in(Node.objects.get(pk=node.pk), report, said, now, sample=node.sample_due)
+        node, parts = _known(*agent_rows.look(held, now))
+    elif node.sample_due:
+        agent_rows.write_readings(node.pk, read_readings(data), now)
     if _is_news(parts, containers):
         _take_containers(node.pk, containers)
-        parts = _parts(node, now)
+        node, parts = _known(*agent_rows.look(held, now))
     return _answer(node, parts, now)
 
 
-def _take_in(node: Node, report: Report, said: str, now: datetime) -> None:
+def _known(node: Caller | None, parts: list[Part]) -> tuple[Caller, list[Part]]:
+    if node is None:
+        raise UnknownToken
+    return node, parts
+
+
+def _take_in(node: Node, report: Report, said: str, now: datetime, *, sample: bool) -> None:
     """Writes what a report says of its node, column by column where it differs."""
-    heard_before = node.last_seen_at
     _see(node, report, now)
     with transaction.atomic():
         # Holds the node's row: of two reports at once, that one's digest stays whose word stays in the rows.
         Node.objects.filter(pk=node.pk).update(said=said)
-        _take_gpus(node, report.gpus, now if sampling.is_due(heard_before, now) else None)
+        _take_gpus(node, report.gpus, now if sample else None)
         _take_environments(node, report.environments)
 
 
@@ -137,11 +138,12 @@ def _take_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime 
             for name in (*GPU_FIELDS, *READINGS):
                 setattr(gpu, name, getattr(report, name))
             changed.append(gpu)
-        elif sampled_at and _differs(gpu, report, READINGS):
+        reading = Reading(gpu.pk, *(getattr(report, name) for name in READINGS))
+        if (sampled_at or reading.says_nothing) and _differs(gpu, report, READINGS):
             for name in READINGS:
                 setattr(gpu, name, getattr(report, name))
             read.append(gpu)
-        readings.append(Reading(gpu.pk, *(getattr(report, name) for name in READINGS)))
+        readings.append(reading)
     for gpu in known.values():
         if gpu.present:
             gpu.present, news = False, True
@@ -225,17 +227,10 @@ def _take_containers(node_id: int, reports: Sequence[ContainerReport]) -> None:
 # --- what is desired ---------------------------------------------------------------------------------------------
 
 
-def desired(node: Caller | Node) -> dict[str, Any]:
-    """What the node shall do, and ``seen``: a digest of what its containers shall do."""
-    node, now = Caller.of(node) if isinstance(node, Node) else node, timezone.now()
-    return _answer(node, _parts(node, now), now)
-
-
-def _parts(node: Caller, now: datetime) -> list[Part]:
-    if not node.approved:
-        return []
-    # One that will not stop is no longer listed: its lease runs out, and the sweep ends it after that.
-    return agent_rows.parts(node.pk, now - timedelta(seconds=STOP_SECONDS), now - timedelta(days=COLLECT_DAYS))
+def desired(held: str) -> dict[str, Any]:
+    """What the node with this token shall do, and ``seen``: a digest of what its containers shall do."""
+    now = timezone.now()
+    return _answer(*_known(*agent_rows.look(held, now)), now)
 
 
 def _answer(node: Caller, parts: Sequence[Part], now: datetime) -> dict[str, Any]:

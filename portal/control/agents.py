@@ -23,7 +23,6 @@ from portal.cluster import services as cluster
 from portal.cluster.models import Node
 from portal.control import agent_sync
 from portal.control.agent_reports import NAME, BadReport, load, parse, read_join, read_marks
-from portal.control.agent_rows import Caller
 from portal.jobs import logs, outputs
 from portal.jobs.models import Container, ContainerState
 from portal.projects import store
@@ -58,7 +57,13 @@ class AgentError(Exception):
         return response
 
 
-NOT_FOUND = AgentError(404, "not_found", "This node has no such thing.")
+def not_found() -> AgentError:
+    """Made anew each time: an exception that is raised again keeps all it was ever raised through."""
+    return AgentError(404, "not_found", "This node has no such thing.")
+
+
+def no_node() -> AgentError:
+    return AgentError(401, "token", "This node's token is unknown or was revoked. Join again with a new join token.")
 
 
 def agent_view(method: str) -> Callable[[View], View]:
@@ -88,18 +93,34 @@ def agent_view(method: str) -> Callable[[View], View]:
 def authenticated(request: HttpRequest) -> Node:
     node = cluster.node_for(_token(request))
     if node is None:
-        raise AgentError(401, "token", "This node's token is unknown or was revoked. Join again with a new join token.")
+        raise no_node()
     return node
 
 
-def recognised(request: HttpRequest) -> Caller:
-    """As ``authenticated``, for what is asked most."""
-    return agent_sync.caller(digest(_token(request))) or Caller.of(authenticated(request))
+_heard_of: dict[str, int] = {}
+"""Nodes by the digest of their token, once they have shown it: whose report is worth reading, and whose bell to listen
+to. Whether the token still counts the database says each time."""
+
+
+def recognised(request: HttpRequest) -> int:
+    """The node that holds its token, or did; for what is asked most."""
+    held = digest(_token(request))
+    if held not in _heard_of:
+        _heard_of[held] = authenticated(request).pk
+    return _heard_of[held]
+
+
+def _of_holder(work: Callable[..., dict[str, Any]], held: str, *args: Any) -> dict[str, Any]:
+    try:
+        return work(held, *args)
+    except agent_sync.UnknownToken:
+        _heard_of.pop(held, None)
+        raise no_node() from None
 
 
 def _token(request: HttpRequest) -> str:
     """Empty without one; no node has that."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    scheme, _, token = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
@@ -117,7 +138,7 @@ def body_of(request: HttpRequest, most: int) -> bytes:
 
 
 def announced(request: HttpRequest) -> int | None:
-    length = request.headers.get("Content-Length", "")
+    length = request.META.get("CONTENT_LENGTH", "")
     return int(length) if length.isascii() and length.isdecimal() and len(length) < 19 else None
 
 
@@ -125,7 +146,7 @@ def own_container(node: Node, name: str) -> Container:
     rows = Container.objects.filter(node=node, name=name) if NAME.fullmatch(name) else Container.objects.none()
     container = rows.select_related("attempt").defer("spec").first()
     if container is None:
-        raise NOT_FOUND
+        raise not_found()
     return container
 
 
@@ -141,8 +162,9 @@ def join(request: HttpRequest) -> HttpResponseBase:
 
 @agent_view("POST")
 def sync(request: HttpRequest) -> HttpResponseBase:
-    node = recognised(request)
-    return JsonResponse(agent_sync.turn(node, load(body_of(request, MAX_SYNC_BYTES))))
+    recognised(request)  # before its report is read
+    data = load(body_of(request, MAX_SYNC_BYTES))
+    return JsonResponse(_of_holder(agent_sync.turn, digest(_token(request)), data))
 
 
 @agent_view("POST")
@@ -162,24 +184,24 @@ async def wait(request: HttpRequest, run: Run = sync_to_async) -> HttpResponseBa
     seen = request.GET.get("seen", "")
     until = time.monotonic() + WAIT_SECONDS
     try:
-        node = await run(recognised)(request)
-        with Switchboard.here().listening(node_bell(node.pk)) as bell:
+        held = digest(_token(request))
+        node_id = _heard_of.get(held) or await run(recognised)(request)
+        with Switchboard.here().listening(node_bell(node_id)) as bell:
             while True:
                 bell.clear()
-                now_seen = await run(_seen)(node)
+                now_seen = await run(_seen)(held)  # it may have been approved or removed
                 if now_seen != seen:
                     return JsonResponse({"seen": now_seen})
                 try:
                     await asyncio.wait_for(bell.wait(), until - time.monotonic())
                 except TimeoutError:
                     return JsonResponse({"seen": seen})
-                node = await run(recognised)(request)  # it may have been approved or removed
     except AgentError as error:
         return error.response()
 
 
-def _seen(node: Caller) -> str:
-    return str(agent_sync.desired(node)["seen"])
+def _seen(held: str) -> str:
+    return str(_of_holder(agent_sync.desired, held)["seen"])
 
 
 # --- code, logs, outputs -----------------------------------------------------------------------------------------
@@ -204,7 +226,7 @@ def _code_path(request: HttpRequest, sha256: str) -> tuple[Path, int]:
     node = authenticated(request)
     live = Container.objects.filter(node=node, node__approved_at__isnull=False).exclude(state=ContainerState.EXITED)
     if len(sha256) > 64 or not live.filter(attempt__job__code__sha256=sha256).exists():
-        raise NOT_FOUND
+        raise not_found()
     path = store.path_of(sha256)
     try:
         return path, path.stat().st_size

@@ -29,11 +29,6 @@ def slot_of(moment: datetime) -> datetime:
     return datetime.fromtimestamp(seconds - seconds % int(SLOT.total_seconds()), UTC)
 
 
-def is_due(heard_before: datetime | None, now: datetime) -> bool:
-    """True for the first report in a slot."""
-    return heard_before is None or slot_of(heard_before) < slot_of(now)
-
-
 def keep(node: Node, now: datetime, readings: Iterable[Reading]) -> None:
     """One insert. Of two reports at once, one is kept."""
     if said := sample_of(readings):

@@ -176,7 +176,7 @@ async def test_a_database_that_is_away_is_said_and_forgotten(monkeypatch: pytest
         raise OperationalError("the server closed the connection unexpectedly")
 
     with monkeypatch.context() as broken:
-        broken.setattr(agent_rows, "caller", away)
+        broken.setattr(agent_rows, "see", away)
         status, headers, _ = await ask("POST", "/agent/v1/sync", agent.token, report)
         assert (status, headers["Retry-After"]) == (503, "5")
     assert (await ask("POST", "/agent/v1/sync", agent.token, report))[0] == 200

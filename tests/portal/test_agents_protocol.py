@@ -9,6 +9,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.conf import LazySettings
 from django.db import connections
+from django.http import JsonResponse
 from django.test import AsyncClient, Client
 from django.utils import timezone
 from hypothesis import HealthCheck, given
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from portal.cluster import services as cluster
 from portal.cluster.models import Environment, Gpu, Node
 from portal.control import agent_sync
+from portal.control.agents import AgentError
 from portal.jobs import lifecycle, logs
 from portal.jobs.models import Container
 from portal.jobs.rules import STOP_SECONDS
@@ -341,6 +343,22 @@ fuzzed: list[Agent] = []
 )
 def test_nested_and_endless_garbage_too(body: bytes) -> None:
     assert Agent().post("sync", body).status_code == 400
+
+
+def test_refusals_keep_nothing_of_what_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, seen = Agent(), list[AgentError]()
+
+    def response(error: AgentError) -> JsonResponse:
+        seen.append(error)
+        return JsonResponse({}, status=error.status)
+
+    monkeypatch.setattr(AgentError, "response", response)
+    for _ in range(2):
+        agent.post("containers/nobody-s/logs/0?offset=0", b"")
+    agent.token = "sln_wrong"
+    for _ in range(2):
+        agent.post("sync", {})
+    assert len({id(each) for each in seen}) == 4, "an exception that is raised again keeps what it was raised through"
 
 
 def test_too_large_a_report_is_refused() -> None:

@@ -32,7 +32,7 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 def told(job: Job) -> set[int]:
     """What the nodes hear about the job's containers."""
-    said = [entry for node in Node.objects.all() for entry in agent_sync.desired(node)["containers"]]
+    said = [entry for node in Node.objects.all() for entry in agent_sync.desired(node.token_digest)["containers"]]
     return {entry["batch"] for entry in said if entry["spec"]["job"] == job.pk}
 
 
@@ -43,11 +43,13 @@ def test_the_chosen_batch_is_told_and_kept_until_another_is_chosen(choose: Any) 
     choose(64)
     turn()
     assert told(job) == {64} and snapshot.take().jobs[0].batch == 64
-    seen = agent_sync.desired(Node.objects.get())["seen"]
+    seen = agent_sync.desired(Node.objects.get().token_digest)["seen"]
     choose(128)
     turn()
     assert told(job) == {128} and ChosenBatch.objects.get().batch == 128
-    assert agent_sync.desired(Node.objects.get())["seen"] != seen, "an agent that waits for news hears of it"
+    assert agent_sync.desired(Node.objects.get().token_digest)["seen"] != seen, (
+        "an agent that waits for news hears of it"
+    )
     choose(0)
     turn()
     assert told(job) == {128}

@@ -133,7 +133,8 @@ def test_a_ring_grows_to_another_node_at_an_address_that_nothing_there_has() -> 
 
 def told(node: Node) -> dict[str, tuple[str, list[str]]]:
     return {
-        entry["spec"]["hostname"]: (entry["driver"], entry["peers"]) for entry in agent_sync.desired(node)["containers"]
+        entry["spec"]["hostname"]: (entry["driver"], entry["peers"])
+        for entry in agent_sync.desired(node.token_digest)["containers"]
     }
 
 
