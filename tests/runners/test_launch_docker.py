@@ -92,9 +92,10 @@ def test_a_ring_of_three_containers_learns(node: Node, key: str) -> None:
         "resources": ROOMY,
     }
     driver = make_spec("sl-42-a1-0", role="driver", hostname="driver", slots=0, gpus=(), **common)
-    node.run(driver, key, [("h1", 1), ("h2", 1)])
-    for index in (1, 2):
-        node.run(make_spec(f"sl-42-a1-{index}", hostname=f"h{index}", gpus=(f"cpu-{index}",), **common), key)
+    hosts = [("h1", 1), ("h2", 1)]
+    for index in (1, 2):  # before there is a driver, whose name then is not known yet: their ranks load meanwhile
+        node.run(make_spec(f"sl-42-a1-{index}", hostname=f"h{index}", gpus=(f"cpu-{index}",), **common), key, hosts)
+    node.run(driver, key, hosts)
     assert node.exit(driver.name) == {"code": 0, "reason": "exited", "detail": ""}, node.told()
     assert node.exit("sl-42-a1-1")["code"] == 0
     assert last_accuracy(node.log("sl-42-a1-1")) >= 0.95
