@@ -214,6 +214,10 @@ class Lab:
         """So many hosts of this attempt run on engines."""
         return lambda: self.judge.hosts(key, number) == hosts
 
+    def ran(self, key: str) -> Callable[[], bool]:
+        """It has begun; it may be over."""
+        return lambda: any(run.spec.job == self.judge.jobs[key] for run in self.judge.runs)
+
     def stopped(self, key: str) -> Callable[[], bool]:
         return lambda: not self.judge.at_work(key)
 

@@ -86,7 +86,8 @@ class Node(Process):
 
     @property
     def rests(self) -> bool:
-        return self.up and not (self.engine.containers or any(self.files.containers.iterdir()) or self.deeds)
+        left = self.engine.containers or any(self.files.containers.iterdir()) or self.deeds
+        return self.up and self.agent._full_pass and not left
 
     def tidied(self) -> list[str]:
         """What is left on the disk an hour later."""

@@ -19,7 +19,7 @@ def finish(lab: Lab) -> Waits:
     """One that ends well, one over both nodes, one that fails twice; and a deploy."""
     yield lab.submit("plain", Expected("SUCCEEDED", 1), 4)
     yield lab.submit("gang", Expected("SUCCEEDED", 1), 6, launcher="torchrun", entry="train.py", min_gpus=3)
-    yield lab.runs("plain")
+    yield lab.ran("plain")
     lab.restart()
     yield lab.submit("failing", Expected("FAILED", 2), 1, code=3, retries=1)
 
@@ -87,7 +87,7 @@ def elastic(lab: Lab) -> Waits:
     yield lab.submit("ring", Expected(CANCELLED, 1), **RING)
     yield lab.runs("ring", hosts=4)
     yield lab.submit("newcomer", Expected("SUCCEEDED", 1), 5, min_gpus=2)
-    yield lab.runs("newcomer")
+    yield lab.ran("newcomer")
     yield lab.runs("ring", hosts=4)
     yield lab.act(services.cancel, "ring")
 
