@@ -1,5 +1,6 @@
 """A host of a ring with a driver: its supervisor starts and ends ranks as the driver says."""
 
+import os
 import queue
 import signal
 import time
@@ -20,6 +21,8 @@ from runners.spec import Ring
 FORM_SECONDS = 600.0
 """Hosts of one attempt start within this time of each other, or something is wrong."""
 DRIVER_SILENT_SECONDS = 60.0
+LOOK_UP = "timeout:1 attempts:1"
+"""Of names: that of a driver that is not up yet nobody knows, and the engine may leave the question unanswered."""
 KILL_SECONDS = 5.0
 """From SIGTERM to SIGKILL when the driver ends one rank."""
 TELL_SECONDS = 3.0
@@ -30,6 +33,7 @@ class RingWork:
     phase = "waiting for the ring"
 
     def __init__(self, desk: Desk, ring: Ring, wakeup: Wakeup) -> None:
+        os.environ["RES_OPTIONS"] = LOOK_UP  # ours alone: the ranks' variables were taken before
         self.desk = desk
         self.ring = ring
         self.client = RingClient(ring, desk.spec.hostname, desk.spec.slots, wakeup.ring, self._driver)
