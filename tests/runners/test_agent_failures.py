@@ -85,7 +85,7 @@ class TestFailures:
 
         portal.faults = chaos
         output = "".join(f"line {number}\n" for number in range(1000))
-        spec = spec_of(give_code(portal), env={"FAKE_OUTPUT": output, "FAKE_RUN_SECONDS": "1"})
+        spec = spec_of(give_code(portal), env={"FAKE_OUTPUT": output, "FAKE_RUN_SECONDS": "4"})
         portal.want(entry(spec))
         bench.start()
         portal.until(lambda: bench.files.outputs(spec.attempt).exists(), 20)
