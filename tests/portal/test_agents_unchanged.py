@@ -173,7 +173,10 @@ def test_an_admin_s_word_counts_at_once(agent: Agent) -> None:
     assert agent.post("sync", agent.report).status_code == 401
 
 
-def test_after_a_silence_everything_is_compared(agent: Agent, clock: Clock) -> None:
+def test_after_a_silence_everything_is_compared(agent: Agent, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_sync, "COMPARE_SECONDS", 10**9)  # for no other reason
+    monkeypatch.setattr(agent_sync, "ENVIRONMENTS_SECONDS", 0.0)
+    agent.sync()
     Gpu.objects.update(present=False)
     agent.sync()
     assert not Gpu.objects.filter(present=True).exists()
