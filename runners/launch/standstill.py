@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
+from runners.launch.fence import shortened
 from runners.launch.processes import descendants
 
 STOPPED_SECONDS = 30.0
@@ -35,11 +36,7 @@ class Standstill:
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "Standstill":
         """``SCHEDULEARN_STOPPED_SECONDS`` shortens the time in tests."""
-        try:
-            seconds = float(env.get("SCHEDULEARN_STOPPED_SECONDS", ""))
-        except ValueError:
-            seconds = STOPPED_SECONDS
-        return cls(seconds if 0.1 <= seconds <= STOPPED_SECONDS else STOPPED_SECONDS)
+        return cls(shortened(env, "SCHEDULEARN_STOPPED_SECONDS", STOPPED_SECONDS))
 
     def overdue(self) -> list[int]:
         """Called again and again; looks every few seconds. The processes that have stood still for too long."""
