@@ -5,7 +5,8 @@ process for one report, and for one node that waits in its long poll, beside a f
 application that parses the same JSON and makes one UPDATE in the same database. Multiplied by how often they come that is
 the agent API's share of one core, so a machine that is busy with other things, and is asked less often, gives the same
 figure but for what it loses to others in its caches: a tenth is allowed for that. The target is a quarter of a core for
-reports and long polls together, with what the process takes when nobody asks; the scheduler's turn over the same nodes may take 300 ms. Ends with 1 when one is missed.
+reports and long polls together, with what the process takes when nobody asks; the scheduler's turn over the same nodes may
+take 300 ms. Ends with 1 when one is missed.
 """
 
 import asyncio
