@@ -9,23 +9,28 @@ import time
 from runners.signals import StopSignal
 
 WAITER = """
-import signal
+import signal, sys
 from runners.signals import StopSignal
 stop = StopSignal(signal.SIGTERM, signal.SIGINT)
 print("ready", flush=True)
 while not stop.wait(0.0001):
     pass
 stop.wait()
+sys.stdin.read()  # it ends when all signals are sent: an interpreter that ends no longer has handlers
 """
 
 
 def test_ctrl_c_and_sigterm_together_end_a_waiting_program() -> None:
     for _ in range(10):
-        with subprocess.Popen([sys.executable, "-c", WAITER], stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        with subprocess.Popen(
+            [sys.executable, "-c", WAITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdin is not None and process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
             for number in (signal.SIGINT, signal.SIGTERM) * 20:
                 os.kill(process.pid, number)
-            assert process.wait(10) == 0
+            process.stdin.close()
+            assert process.wait(60) == 0
 
 
 def test_it_waits_no_longer_than_asked_and_remembers() -> None:
