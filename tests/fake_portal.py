@@ -124,7 +124,7 @@ class FakePortal:
             ]
         return [state for index, state in enumerate(states) if index == 0 or states[index - 1] != state]
 
-    def until(self, met: Callable[[], object], seconds: float = 10.0, what: str = "") -> None:
+    def until(self, met: Callable[[], object], seconds: float = 60.0, what: str = "") -> None:
         """Waits until ``met`` is true, fails after a bound."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:

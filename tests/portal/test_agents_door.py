@@ -164,7 +164,7 @@ async def test_nobody_is_waited_for_who_has_left() -> None:
     await line.send_input({"type": "http.request", "body": b""})
     assert await line.receive_nothing(0.5)
     await line.send_input({"type": "http.disconnect"})
-    await line.wait(10)
+    await line.wait(60)
     assert await line.receive_nothing()
 
 

@@ -155,7 +155,7 @@ async def test_waiting_ends_when_something_is_desired(monkeypatch: pytest.Monkey
     await sync_to_async(job_on)(agent)
     await asyncio.sleep(0)
     ring(node_bell(agent.node.pk))
-    assert (await asyncio.wait_for(waiting, 4)).json()["seen"] != seen
+    assert (await asyncio.wait_for(waiting, agents.WAIT_SECONDS / 2)).json()["seen"] != seen
     monkeypatch.setattr(agents, "WAIT_SECONDS", 0.2)
     now = (await sync_to_async(agent.sync)())["seen"]
     assert (await http.get(f"/agent/v1/wait?seen={now}", headers=agent.headers)).json() == {"seen": now}

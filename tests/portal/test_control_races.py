@@ -79,7 +79,7 @@ def test_a_turn_returns_at_once_while_another_has_the_lock() -> None:
 
         thread = threading.Thread(target=other)
         thread.start()
-        thread.join(10)
+        thread.join(60)
         assert busy == [True]
         assert not Attempt.objects.exists()
     finally:
@@ -112,7 +112,7 @@ def test_nobody_can_take_over_in_the_middle_of_a_turn(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(cycle, "apply", slow_apply)
     assert turn(epoch).applied.started
-    successor.join(10)
+    successor.join(60)
     assert order == ["applied", "took over"]
     with pytest.raises(cycle.Deposed):
         turn(epoch)
@@ -134,13 +134,13 @@ def test_one_scheduler_leads_and_the_other_takes_over_when_it_is_gone(tmp_path: 
 
     thread = threading.Thread(target=other, kwargs={"release": False})
     thread.start()
-    thread.join(10)
+    thread.join(60)
     before = first.epoch
     assert before is not None
     first.let_go()
     thread = threading.Thread(target=other, kwargs={"release": True})
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert answers == [False, before + 1]
     assert Leader.objects.get().epoch == before + 1
 

@@ -72,7 +72,7 @@ class Viewer:
 
     async def open(self, cursors: dict[int, int] | None = None) -> bool:
         self.cursors = cursors or {}
-        accepted, _ = await self.socket.connect(timeout=10)
+        accepted, _ = await self.socket.connect(timeout=60)
         return bool(accepted)
 
     async def step(self, timeout: float = 10) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Viewer:
             await self.step()
             assert self.code is None, f"closed with {self.code}"
 
-    async def until_closed(self, within: float = 10) -> int:
+    async def until_closed(self, within: float = 60) -> int:
         async with asyncio.timeout(within):
             while self.code is None:
                 await self.step(within)
@@ -334,7 +334,7 @@ async def test_a_socket_that_the_channel_layer_ended_counts_no_longer(
     monkeypatch.setattr(type(get_channel_layer()), moment, gone)
     await viewer.socket.send_input({"type": "websocket.connect"})
     with pytest.raises(ConnectionError):
-        await viewer.socket.wait(10)
+        await viewer.socket.wait(60)
     assert consumers._open_sockets[lab.alice.pk] == 0
     assert not [task for task in asyncio.all_tasks() if "LogConsumer" in str(task.get_coro())]
 

@@ -200,19 +200,19 @@ class TestInTheSmallSize:
 
         def carry_on() -> int:
             begun.set()
-            go_on.wait(10)
+            go_on.wait(60)
             done.append(threading.current_thread())
             return 1
 
         monkeypatch.setattr(services, "carry_on", carry_on)
         tasks.work()
-        assert begun.wait(10)
+        assert begun.wait(60)
         thread = tasks._thread
         tasks.work()
         assert tasks._thread is thread and not done, "one at a time, and nobody waited for it"
         go_on.set()
         assert thread is not None
-        thread.join(10)
+        thread.join(60)
         assert done == [thread] and thread is not threading.current_thread()
 
 

@@ -24,6 +24,6 @@ def test_a_second_run_says_that_it_waits_and_waits_until_the_first_has_ended(
         waiting.join(0.5)
         assert waiting.is_alive()
         order.append("first")
-    waiting.join(10)
+    waiting.join(60)
     assert order == ["first", "second"]
     assert capsys.readouterr().err == "Another test run has the engine of this machine: waiting until it ends.\n"

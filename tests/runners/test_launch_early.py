@@ -143,7 +143,7 @@ def test_ranks_that_wait_for_their_driver_end_when_the_job_is_stopped(tmp_path: 
         host.start()
         until(lambda: "loading" in host.log())
         host.tell(stop={"reason": "cancelled", "grace_seconds": 5}, hosts=[("h1", 1)])
-        assert host.wait(5)["reason"] == "stopped"
+        assert host.wait(30)["reason"] == "stopped"
 
 
 def test_ranks_that_wait_for_their_driver_end_with_their_lease(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_ranks_that_wait_for_their_driver_end_with_their_lease(tmp_path: Path) -
         all_told(containers)
         host.start(renew=False, SCHEDULEARN_FENCE_SECONDS="2")
         until(lambda: "loading" in host.log())
-        assert host.wait(15)["reason"] == "fenced"
+        assert host.wait(30)["reason"] == "fenced"
 
 
 # With a driver that the test plays
@@ -206,12 +206,12 @@ def test_an_early_rank_learns_from_its_driver_that_it_is_another_one(played: Pla
 
 def test_a_host_that_is_not_needed_ends_its_early_ranks(played: Played) -> None:
     played.hosts.leave("h1")
-    assert played.host.wait(10) == {"code": 0, "reason": "stopped", "detail": "left the ring"}
+    assert played.host.wait(30) == {"code": 0, "reason": "stopped", "detail": "left the ring"}
 
 
 def test_a_ring_that_is_over_before_it_began_ends_early_ranks(played: Played) -> None:
     played.hosts.end(1, "too few hosts came")
-    exit = played.host.wait(10)
+    exit = played.host.wait(30)
     assert (exit["code"], exit["detail"]) == (1, "too few hosts came")
 
 

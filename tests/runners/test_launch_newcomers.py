@@ -76,7 +76,7 @@ def test_a_new_host_is_started_once_and_offered_when_it_has_asked() -> None:
     world.wait_until_asked(BOTH, BOTH)
     assert world.answers == []
     world.new.formed(PLAN)
-    asking.join(5)
+    asking.join(60)
     assert world.answers[0]["HOROVOD_RANK"] == "1"
     assert world.answers[0]["HOROVOD_SIZE"] == "2"
 
@@ -91,7 +91,7 @@ def test_a_host_is_offered_when_all_its_ranks_have_asked() -> None:
     world.wait_until_asked(both, both)
     world.new.formed([Slot("h2", slot, 2, slot, 2, 0, 1) for slot in range(2)])
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert sorted(answer["HOROVOD_RANK"] for answer in world.answers) == ["0", "1"]
 
 
@@ -136,7 +136,7 @@ def test_who_is_in_the_ring_leaves_it_by_itself() -> None:
     asking = world.ask("h2")
     world.wait_until_asked(BOTH, BOTH)
     world.new.formed(PLAN)
-    asking.join(5)
+    asking.join(60)
     world.new.turn_away("h2")
     assert [command["do"] for command in world.told("h2")] == ["start"]
 
@@ -147,7 +147,7 @@ def test_a_rank_that_an_earlier_driver_started_for_a_ring_that_is_gone_is_stoppe
     world.new = Newcomers(world.hosts)
     runs = [{"run": 7, "slot": 0, "code": None}]
     world.hosts.poll({"host": "h2", "slots": 1, "boot": "b", "seen": 0, "runs": runs})
-    world.ask("h2").join(5)
+    world.ask("h2").join(60)
     assert world.answers == [404]
     assert [(command["do"], command["run"]) for command in world.told("h2")] == [("stop", 7)]
 
@@ -158,7 +158,7 @@ def test_a_rank_that_ends_while_it_waits_is_answered() -> None:
     world.new.ready(BOTH, RING, 1)
     asking = world.ask("h2")
     world.hosts.exited({"run": world.told("h2")[0]["run"], "code": 143})
-    asking.join(5)
+    asking.join(60)
     assert world.answers == [404]
 
 

@@ -42,7 +42,7 @@ def pids(host: Container) -> set[str]:
 def kill(container: Container) -> None:
     assert container.process is not None
     os.killpg(container.process.pid, signal.SIGKILL)
-    container.process.wait(10)
+    container.process.wait(30)
 
 
 def test_a_drained_driver_leaves_a_ring_that_goes_on_and_grows_under_the_next(rings: Rings) -> None:

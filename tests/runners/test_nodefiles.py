@@ -81,7 +81,7 @@ def test_links_pipes_sockets_and_folders_are_refused_without_waiting(folder: Pat
 
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
-        reader.join(5)
+        reader.join(60)
         assert not reader.is_alive(), "it waits for a pipe"
     assert set(results.values()) == {None}
 

@@ -55,7 +55,7 @@ def ask(server: Server) -> Ask:
 
 
 def raw(port: int, method: str, path: str, body: bytes = b"", **headers: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path, body, headers)
         return connection.getresponse().status
@@ -229,14 +229,14 @@ def test_ranks_reach_nothing_but_the_known_shapes(method: str, scope: str, key: 
 
 def test_large_bodies_are_refused_unread(server: Server, ask: Ask) -> None:
     assert ask("PUT", "/global/0", b"x" * BODY_LIMIT_BYTES)[0] == 200
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as connection:
         connection.sendall(b"PUT /global/0 HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (BODY_LIMIT_BYTES + 1))
         assert b" 413 " in connection.recv(100)
 
 
 @pytest.mark.parametrize("length", ["-1", "1e3", "²", "9" * 5000])
 def test_a_strange_length_is_refused(server: Server, length: str) -> None:
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as connection:
         connection.sendall(f"PUT /global/0 HTTP/1.1\r\nContent-Length: {length}\r\n\r\n".encode("latin-1"))
         assert connection.recv(100).split()[1] in {b"400", b"413"}
 
@@ -318,7 +318,7 @@ def test_a_rank_that_asks_for_its_place_is_held_until_another_driver_answers(rou
     rank.join(0.2)
     assert rank.is_alive()
     later = serve(SECRET, routes, "127.0.0.1", port)
-    rank.join(10)
+    rank.join(60)
     assert answers == [200]
     ((host, slot, request),) = asked
     assert (host, slot) == ("h1", 0) and len(request) == 32  # so that the driver counts a repeated one once

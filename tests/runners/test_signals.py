@@ -22,9 +22,7 @@ sys.stdin.read()  # it ends when all signals are sent: an interpreter that ends 
 
 def test_ctrl_c_and_sigterm_together_end_a_waiting_program() -> None:
     for _ in range(10):
-        with subprocess.Popen(
-            [sys.executable, "-c", WAITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as process:
+        with subprocess.Popen([sys.executable, "-c", WAITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin is not None and process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
             for number in (signal.SIGINT, signal.SIGTERM) * 20:

@@ -34,11 +34,11 @@ def test_a_stop_gives_notice_and_time(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
         container = made.container(("python", "-c", POLITE)).start()
         until(lambda: "up" in container.log())
-        container.tell(stop={"reason": "preempted", "grace_seconds": 10})
-        exit = container.wait(5)
+        container.tell(stop={"reason": "preempted", "grace_seconds": 60})
+        exit = container.wait(30)
     assert (exit["code"], exit["reason"]) == (0, "stopped")
     assert container.log() == "up\nleaving because preempted True\n"
-    assert "The scheduler takes the GPUs back: the ranks have 10 seconds to end" in container.log("setup")
+    assert "The scheduler takes the GPUs back: the ranks have 60 seconds to end" in container.log("setup")
 
 
 def test_after_the_grace_everything_is_killed(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_after_the_grace_everything_is_killed(tmp_path: Path) -> None:
         until(lambda: "child up" in container.log() and "\nup" in f"\n{container.log()}")
         began = time.monotonic()
         container.tell(stop={"reason": "cancelled", "grace_seconds": 1.5})
-        exit = container.wait(6)
+        exit = container.wait(30)
         assert time.monotonic() - began >= 1.4
     assert (exit["code"], exit["reason"]) == (137, "stopped")
     assert container.log().count("no\n") == 1
@@ -66,8 +66,8 @@ def test_a_reason_that_is_newer_than_the_image_is_named(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
         container = made.container(("python", "-c", POLITE)).start()
         until(lambda: "up" in container.log())
-        container.tell(stop={"reason": "moved", "grace_seconds": 5})
-        assert container.wait(5)["detail"] == "Told to stop (moved)"
+        container.tell(stop={"reason": "moved", "grace_seconds": 60})
+        assert container.wait(30)["detail"] == "Told to stop (moved)"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -78,7 +78,7 @@ def test_a_signal_is_a_stop(tmp_path: Path, number: signal.Signals) -> None:
         assert container.process is not None
         until(lambda: '"ranks": 1' in (container.scribe / "status.json").read_text())
         container.process.send_signal(number)
-        assert container.wait(5)["reason"] == "stopped"
+        assert container.wait(30)["reason"] == "stopped"
 
 
 def test_junk_in_the_control_file_is_survived_and_a_later_stop_obeyed(tmp_path: Path) -> None:
@@ -89,8 +89,8 @@ def test_junk_in_the_control_file_is_survived_and_a_later_stop_obeyed(tmp_path: 
             container.write("control.json", junk)
             time.sleep(0.6)
             assert container.process is not None and container.process.poll() is None
-        container.tell(stop={"reason": "timed_out", "grace_seconds": 5})
-        assert container.wait(5)["reason"] == "stopped"
+        container.tell(stop={"reason": "timed_out", "grace_seconds": 60})
+        assert container.wait(30)["reason"] == "stopped"
 
 
 def test_a_program_that_ended_by_itself_was_not_stopped(tmp_path: Path) -> None:

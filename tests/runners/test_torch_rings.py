@@ -154,14 +154,14 @@ def test_cancelling_ends_a_ring_at_once(rings: Rings) -> None:
     driver.start()
     h1.start()
     rings.sees(h1, "step 2 of 1 ranks")
-    stop = {"reason": "cancelled", "grace_seconds": 10}
+    stop = {"reason": "cancelled", "grace_seconds": 60}
     driver.tell(stop=stop, hosts=[("h1", 1)])
     h1.tell(stop=stop)
-    assert h1.wait(9)["reason"] == driver.wait(9)["reason"] == "stopped"
+    assert h1.wait(30)["reason"] == driver.wait(30)["reason"] == "stopped"
     assert json.loads((h1.scribe / "notice.json").read_text())["reason"] == "cancelled"
 
 
 def kill(container: Container) -> None:
     assert container.process is not None
     os.killpg(container.process.pid, signal.SIGKILL)
-    container.process.wait(10)
+    container.process.wait(30)
