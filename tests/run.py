@@ -41,7 +41,7 @@ class Layer:
 
 
 LAYERS = (
-    Layer("fast", "pure: scheduling, and the house itself", ("tests/scheduling", "tests/architecture")),
+    Layer("fast", "pure: scheduling, and the house itself", ("-n", "2", "tests/scheduling", "tests/architecture")),
     Layer(
         "laws",
         "thousands of random worlds for every policy",

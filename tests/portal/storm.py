@@ -81,7 +81,7 @@ def storm(jobs: int, *, schedulers: int = 2, switch_every: float | None = None, 
         switch_policy(None, *next(policies))
         weather.switches += 1
 
-    loops = [forever(turn, 0.001) for _ in range(schedulers)] + [forever(work, 0.01)]
+    loops = [forever(turn, 0.01) for _ in range(schedulers)] + [forever(work, 0.01)]
     if switch_every:
         loops.append(forever(switch, switch_every))
     threads = [threading.Thread(target=loop) for loop in loops]

@@ -3,7 +3,8 @@ preempted, resized, lost, and placed again.
 
 A first run of each story without kills counts the points and names them. Then each is visited twice: its process dies
 before what it does there lasts, and after. A run has several kills, some seconds after all have recovered from the one
-before. ``CRASH_SEEDS=25`` does it in so many orders of events instead of one; ``-v`` prints the points.
+before. In one order of events the deaths before are on PostgreSQL and those after on SQLite; ``CRASH_SEEDS=25`` does
+both on either, in so many orders; ``-v`` prints the points.
 """
 
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from portal.jobs.models import Allocation, Container
 from runners.ledger import Ledger
@@ -24,7 +25,6 @@ from tests.portal.crashes.lab import Lab, Story
 from tests.portal.crashes.points import Kill, When
 
 SEEDS = range(1, 1 + int(os.environ.get("CRASH_SEEDS", "1")))
-WHENS: tuple[When, ...] = ("before", "after")
 VAIN = 10
 """Runs in a row, each with another order of events, that may come to none of the points that are left."""
 Plan = dict[tuple[str, When], int]
@@ -66,6 +66,9 @@ def test_a_death_at_any_point_loses_nothing_and_runs_nothing_twice(
     tmp_path: Path, seed: int, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chance = random.Random(seed)
+    whens: list[When] = ["after", "before"]
+    if len(SEEDS) == 1:
+        whens.remove("before" if connection.vendor == "sqlite" else "after")
     passed = {story: counted(tmp_path / story.__name__, story, seed) for story in stories.STORIES}
     where = {
         point: chance.choice([story for story in passed if point in passed[story]])
@@ -73,14 +76,12 @@ def test_a_death_at_any_point_loses_nothing_and_runs_nothing_twice(
     }
     plans: defaultdict[Story, Plan] = defaultdict(dict)
     for point, story in where.items():
-        for when in WHENS:
+        for when in whens:
             plans[story][point, when] = chance.randint(1, passed[story][point])
     kills: list[Kill] = []
     for story, plan in plans.items():
         kills += visited(tmp_path / f"{story.__name__}-kills", story, seed, plan)
-    assert sorted((kill.point, kill.when) for kill in kills) == [
-        (point, when) for point in where for when in sorted(WHENS)
-    ]
+    assert sorted((kill.point, kill.when) for kill in kills) == [(point, when) for point in where for when in whens]
     if request.config.get_verbosity() > 0:
         with capsys.disabled():
             print(f"\nseed {seed}: {len(where)} points, {len(kills)} kills")

@@ -63,4 +63,4 @@ def test_a_stop_ends_all_ranks(tmp_path: Path, job_python: str) -> None:
         host = made.container(("sh", "-c", "echo up; sleep 100"), "torchrun", slots=2).start()
         until(lambda: "up" in host.log("0") and "up" in host.log("1"), 60, host.told)
         host.tell(stop={"reason": "cancelled", "grace_seconds": 5})
-        assert host.wait(15)["reason"] == "stopped"
+        assert host.wait(30)["reason"] == "stopped"

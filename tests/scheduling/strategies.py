@@ -7,16 +7,25 @@ than drawing each number by itself.
 import os
 import random
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 
-from scheduling.types import Account, Curve, Estimate, Job, Limit, Node, Snapshot
+from scheduling import registry
+from scheduling.types import Account, Curve, Estimate, Job, Limit, Node, Policy, Snapshot
 from tests.scheduling.worlds import NOW
 
 NODE_NAMES = ("a", "b", "c", "d")
 OWNERS = ("alice", "bob", "charlie")
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "60"))
 """Worlds per law: few in the fast tests, thousands in ``make test``."""
+QUICK: dict[str, dict[str, Any]] = {"ones": {"generations": 2}}
+"""A search that goes on for longer comes to no other kinds of plans."""
+
+
+def built(key: str) -> Policy:
+    """With its defaults, but not with more time than a law needs."""
+    return registry.build(key, QUICK.get(key, {}))
 
 
 def snapshots(*, most_jobs: int = 10, calm: bool = False) -> st.SearchStrategy[Snapshot]:

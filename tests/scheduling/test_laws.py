@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scheduling import registry
 from scheduling.check import violations
 from scheduling.types import Snapshot
-from tests.scheduling.strategies import EXAMPLES, snapshots
+from tests.scheduling.strategies import EXAMPLES, built, snapshots
 from tests.scheduling.worlds import Decided, World, comes_to_rest
 
 EVERY = pytest.mark.parametrize("key", registry.POLICIES)
@@ -29,7 +29,7 @@ def test_it_keeps_all_rules(key: str, snapshot: Snapshot) -> None:
 @MANY
 @given(snapshot=snapshots(), data=st.data())
 def test_equal_worlds_get_equal_plans_however_their_rows_are_ordered(key: str, snapshot: Snapshot, data: Any) -> None:
-    policy = registry.build(key, {})
+    policy = built(key)
     shuffled = replace(
         snapshot,
         nodes=tuple(data.draw(st.permutations(snapshot.nodes))),
@@ -42,7 +42,7 @@ def test_equal_worlds_get_equal_plans_however_their_rows_are_ordered(key: str, s
 @MANY
 @given(snapshot=snapshots())
 def test_it_tells_each_waiting_job_why_and_no_other(key: str, snapshot: Snapshot) -> None:
-    plan = registry.build(key, {}).plan(snapshot)
+    plan = built(key).plan(snapshot)
     left_out = {job.id for job in snapshot.jobs if job.waiting and not plan.target.get(job.id)}
     assert set(plan.reasons) == left_out
     for reason in plan.reasons.values():
@@ -53,7 +53,7 @@ def test_it_tells_each_waiting_job_why_and_no_other(key: str, snapshot: Snapshot
 @MANY
 @given(snapshot=snapshots())
 def test_its_state_is_json(key: str, snapshot: Snapshot) -> None:
-    state = registry.build(key, {}).plan(snapshot).state
+    state = built(key).plan(snapshot).state
     assert json.loads(json.dumps(state)) == state
 
 
@@ -62,7 +62,7 @@ def test_its_state_is_json(key: str, snapshot: Snapshot) -> None:
 @given(snapshot=snapshots(calm=True))
 def test_an_unchanged_world_comes_to_rest(key: str, snapshot: Snapshot) -> None:
     """As the product asks it: those that count GPUs without looking at nodes may go to and fro by themselves."""
-    assert comes_to_rest(World.of(snapshot), Decided(registry.build(key, {})), turns=30)
+    assert comes_to_rest(World.of(snapshot), Decided(built(key)), turns=30)
 
 
 @EVERY
@@ -71,7 +71,7 @@ def test_an_unchanged_world_comes_to_rest(key: str, snapshot: Snapshot) -> None:
 def test_a_switch_loses_and_doubles_nothing(key: str, snapshot: Snapshot, data: Any) -> None:
     world = World.of(snapshot)
     for _ in range(6):
-        other = registry.build(data.draw(st.sampled_from([key, *registry.POLICIES])), {})
+        other = built(data.draw(st.sampled_from([key, *registry.POLICIES])))
         world.state = {}
         seen = world.snapshot()
         plan = other.plan(seen)

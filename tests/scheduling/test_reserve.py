@@ -9,7 +9,7 @@ from scheduling.check import violations
 from scheduling.decide import decide
 from scheduling.policies.fifo import Fifo
 from scheduling.types import Plan, Reservation, Snapshot
-from tests.scheduling.strategies import EXAMPLES, NODE_NAMES, OWNERS, snapshots
+from tests.scheduling.strategies import EXAMPLES, NODE_NAMES, OWNERS, built, snapshots
 from tests.scheduling.worlds import NOW, Decided, World, comes_to_rest, draw, running, sizes, waiting
 
 HOUR = 3600.0
@@ -89,7 +89,7 @@ def test_laws_of_reservations_nobody_starts_on_what_is_reserved_for_others(
 ) -> None:
     assume(fits(snapshot, calendar))
     lab = replace(snapshot, reservations=tuple(calendar))
-    done = decide(registry.build(key, {}), lab)
+    done = decide(built(key), lab)
     assert violations(lab, done) == []
     left_out = {job.id for job in lab.jobs if job.waiting and not done.target.get(job.id)}
     assert set(done.reasons) == left_out
@@ -112,5 +112,5 @@ def test_laws_of_reservations_an_unchanged_world_comes_to_rest(
     key: str, snapshot: Snapshot, calendar: list[Reservation]
 ) -> None:
     assume(fits(snapshot, calendar))
-    policy = Decided(registry.build(key, {}), tuple(calendar))
+    policy = Decided(built(key), tuple(calendar))
     assert comes_to_rest(World.of(snapshot), policy)

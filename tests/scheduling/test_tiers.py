@@ -9,7 +9,7 @@ from scheduling.decide import decide
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fifo import Fifo
 from scheduling.types import Limit, Plan, Snapshot
-from tests.scheduling.strategies import EXAMPLES, snapshots
+from tests.scheduling.strategies import EXAMPLES, built, snapshots
 from tests.scheduling.worlds import draw, running, sizes, waiting
 
 FIFO = Fifo(strict=False)
@@ -96,7 +96,7 @@ def test_each_layer_keeps_its_own_state(snapshot: Snapshot) -> None:
 @MANY
 @given(snapshot=snapshots())
 def test_laws_of_tiers_no_plan_violates_anything_and_each_waiting_job_is_told_why(key: str, snapshot: Snapshot) -> None:
-    done = decide(registry.build(key, {}), snapshot)
+    done = decide(built(key), snapshot)
     assert violations(snapshot, done) == []
     left_out = {job.id for job in snapshot.jobs if job.waiting and not done.target.get(job.id)}
     assert set(done.reasons) == left_out
