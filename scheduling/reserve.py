@@ -4,6 +4,9 @@ Each reservation splits its node in two for as long as the policy looks: the par
 only some jobs may use. While it is on, these are its owners' jobs. Before it begins they are also those that will be
 gone in time: jobs that can go on from a checkpoint, and jobs whose longest time ends before. When it begins, others who
 still hold its GPUs and can give them back are asked for them.
+
+On which part a job is, only this module knows. It is kept in the plan's state, so that a policy finds its jobs in the
+next turn where it put them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +17,8 @@ from scheduling.types import Job, JobId, NodeId, Placement, Plan, Reservation, S
 
 AHEAD_SECONDS = 30 * 86400.0
 """How far it looks: a job without an end keeps off what is reserved within this time."""
+PARTS = "reserved parts"
+"""In a plan's state: by job and part, how many of its GPUs are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +38,13 @@ def around(plan: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
         for item in sorted(snapshot.reservations, key=lambda item: (item.start, item.name, item.node))
         if item.end > snapshot.now and item.start < snapshot.now + AHEAD_SECONDS
     ]
+    state = {key: value for key, value in snapshot.state.items() if key != PARTS}
+    put = snapshot.state.get(PARTS, {})
+    snapshot = replace(snapshot, state=state)
     if not ahead:
         return plan(snapshot)
     cleared, asked = _clear(snapshot, [item for item in ahead if item.start <= snapshot.now])
-    view, parts = _split(cleared, ahead)
+    view, parts = _split(cleared, ahead, put)
     done = plan(view)
     real = {part.id: part.reservation.node for part in parts}
     target = {job: _merged(where, real) for job, where in {**asked, **done.target}.items()}
@@ -44,8 +52,21 @@ def around(plan: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
     target = {job: where for job, where in target.items() if where}
     whole = _on_whole_nodes(plan, cleared, parts, target)
     return replace(
-        done, target={**target, **whole}, reasons={job: reason for job, reason in why.items() if job not in whole}
+        done,
+        target={**target, **whole},
+        reasons={job: reason for job, reason in why.items() if job not in whole},
+        state={**done.state, PARTS: _put(done.target, parts)},
     )
+
+
+def _put(target: Mapping[JobId, Placement], parts: list[Part]) -> dict[JobId, dict[NodeId, int]]:
+    """Of jobs on nodes with a reserved part: how many GPUs they have on each part, zero or more."""
+    homes = {part.reservation.node for part in parts}
+    return {
+        job: {part.id: where.get(part.id, 0) for part in parts}
+        for job, where in target.items()
+        if any(node in homes for node in where) or any(part.id in where for part in parts)
+    }
 
 
 def _on_whole_nodes(
@@ -120,10 +141,13 @@ def _clear(snapshot: Snapshot, active: list[Reservation]) -> tuple[Snapshot, dic
     return replace(snapshot, nodes=tuple(nodes.values()), jobs=tuple(jobs.values()), limits=limits), asked
 
 
-def _split(snapshot: Snapshot, ahead: list[Reservation]) -> tuple[Snapshot, list[Part]]:
+def _split(
+    snapshot: Snapshot, ahead: list[Reservation], put: Mapping[JobId, Mapping[NodeId, int]]
+) -> tuple[Snapshot, list[Part]]:
     """The same world with reserved parts as nodes of their own; jobs that may use one hold as much there as is theirs.
 
-    The part for everybody has what those hold who may not use the other, then free GPUs, then others, up to its size.
+    The part for everybody has what those hold who may not use the other, then what was ``put`` there, then free GPUs,
+    then others, up to its size.
     """
     nodes = {node.id: node for node in snapshot.nodes}
     jobs = {job.id: job for job in snapshot.jobs}
@@ -135,16 +159,25 @@ def _split(snapshot: Snapshot, ahead: list[Reservation]) -> tuple[Snapshot, list
         here = sorted((job for job in jobs.values() if node.id in job.now_on), key=lambda job: job.turn)
         stay = sum(job.now_on[node.id] for job in here if not _may_use(job, item, snapshot.now))
         room = max(0, node.total - item.gpus - stay)
-        free, leaving = min(node.free, room), min(node.leaving, room - min(node.free, room))
+        id = f"{node.id}/{number}"
+        theirs = {job.id: job.now_on[node.id] for job in here if _may_use(job, item, snapshot.now)}
+        kept = dict.fromkeys(theirs, 0)
+        for job, gpus in theirs.items():
+            if id in put.get(job, ()):
+                kept[job] = min(room, max(0, gpus - put[job][id]))
+                room -= kept[job]
+        free = min(node.free, room)
+        leaving = min(node.leaving, room - free)
         room -= free + leaving
-        part = Part(f"{node.id}/{number}", item, node.free - free, node.leaving - leaving)
+        for job, gpus in theirs.items():
+            more = min(room, gpus - kept[job])
+            kept[job] += more
+            room -= more
+        part = Part(id, item, node.free - free, node.leaving - leaving)
         moved = 0
-        for job in here:
-            if _may_use(job, item, snapshot.now):
-                kept = min(room, job.now_on[node.id])
-                room -= kept
-                moved += job.now_on[node.id] - kept
-                jobs[job.id] = _moved(job, node.id, part.id, job.now_on[node.id] - kept)
+        for job, gpus in theirs.items():
+            moved += gpus - kept[job]
+            jobs[job] = _moved(jobs[job], node.id, id, gpus - kept[job])
         size = part.free + part.leaving + moved
         nodes[node.id] = replace(node, total=node.total - size, free=free, leaving=leaving)
         nodes[part.id] = replace(node, id=part.id, total=size, free=part.free, leaving=part.leaving)

@@ -1,3 +1,4 @@
+import random
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from scheduling.check import violations
 from scheduling.decide import decide
 from scheduling.policies.fifo import Fifo
 from scheduling.types import Plan, Reservation, Snapshot
-from tests.scheduling.strategies import EXAMPLES, NODE_NAMES, OWNERS, built, snapshots
+from tests.scheduling.strategies import EXAMPLES, NODE_NAMES, OWNERS, built, snapshots, world
 from tests.scheduling.worlds import NOW, Decided, World, comes_to_rest, draw, running, sizes, waiting
 
 HOUR = 3600.0
@@ -75,6 +76,21 @@ calendars = st.lists(
 def fits(snapshot: Snapshot, calendar: list[Reservation]) -> bool:
     """The portal lets nobody reserve more of a node than it has, so no calendar like that is ever seen."""
     return all(sum(item.gpus for item in calendar if item.node == node.id) <= node.total for node in snapshot.nodes)
+
+
+@pytest.mark.parametrize(
+    ("key", "seed", "size", "item"),
+    [
+        ("goodput", 4, (4, 3), Reservation("course", "d", 1, NOW + 60, NOW + 110, frozenset({"alice"}))),
+        ("ffdl", 7347007, (2, 2), Reservation("course", "a", 2, NOW - 100, NOW + 99_900, frozenset({"alice"}))),
+    ],
+)
+def test_a_policy_finds_jobs_on_the_parts_where_it_put_them(
+    key: str, seed: int, size: tuple[int, int], item: Reservation
+) -> None:
+    """Found by the law below: they were shown on other GPUs of the node, and moved to and fro for ever."""
+    lab = world(random.Random(seed), *size, calm=True)
+    assert comes_to_rest(World.of(lab), Decided(built(key), (item,)))
 
 
 EVERY = pytest.mark.parametrize("key", registry.POLICIES)
