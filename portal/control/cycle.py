@@ -39,6 +39,7 @@ from scheduling.check import violations
 from scheduling.decide import decide
 from scheduling.types import Plan, Policy, Snapshot
 from scheduling.version import version_of
+from scheduling.wire import snapshot_to_text
 
 logger = logging.getLogger(__name__)
 
@@ -254,7 +255,7 @@ def _record(turn: Turn, config: SchedulerConfig, epoch: int, began: float, said:
     if not (done.started or done.resized or done.stopped or done.dropped or said or news or recovered):
         return
     if turn.seen is not None:
-        turn.text = recording.snapshot_text(turn.seen)
+        turn.text = snapshot_to_text(turn.seen)
     row = turn.recorded = Cycle.objects.create(
         config=config,
         epoch=epoch,

@@ -21,7 +21,7 @@ from portal.accounts.models import User
 from portal.control import services
 from portal.control import snapshot as snapshots
 from portal.control.models import SchedulerConfig
-from portal.control.recording import sha256_of, snapshot_text
+from portal.control.recording import sha256_of
 from portal.refused import Refused
 from scheduling import registry
 from scheduling.changes import DISTURBED, KINDS, Change, Kind, changes
@@ -29,6 +29,7 @@ from scheduling.decide import decide
 from scheduling.simulate import Options, Submission, assumed, settle, simulate
 from scheduling.simulate import Refused as NotAllowed
 from scheduling.types import JobId, Plan, Policy, Snapshot
+from scheduling.wire import snapshot_to_text
 
 THINK_SECONDS = 15.0
 """For bringing the world to rest under a policy: a few decisions."""
@@ -95,7 +96,7 @@ def look(key: str, params: Mapping[str, Any], *, etas: bool = True) -> Preview:
     config = services.current_config()
     kept = services.state_of(config)
     seen = snapshots.take(state=kept)
-    preview = Preview(key, values, services.standing(config), seen, sha256_of(snapshot_text(seen)))
+    preview = Preview(key, values, services.standing(config), seen, sha256_of(snapshot_to_text(seen)))
     fresh = replace(seen, state={})  # a switch starts afresh
     try:
         plan, rest = within(THINK_SECONDS, lambda: _at_rest(policy, fresh))

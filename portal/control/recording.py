@@ -32,10 +32,6 @@ class Recorded:
     plan: Plan | None
 
 
-def snapshot_text(snapshot: Snapshot) -> str:
-    return json.dumps(wire.snapshot_to_json(snapshot), separators=(",", ":"))
-
-
 def sha256_of(text: str) -> str:
     """Tells one snapshot from another."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -58,7 +58,7 @@ def print_facts() -> None:
         job.pk: {
             "ended": _seconds(job.finished_at),
             "attempts": [_held(attempt) for attempt in job.attempts.order_by("number")],
-            "first": wire.snapshot_to_json(first[str(job.pk)]),
+            "first": json.loads(wire.snapshot_to_text(first[str(job.pk)])),
         }
         for job in Job.objects.exclude(description=PAST)
     }

@@ -17,6 +17,7 @@ from portal.control.services import switch_policy
 from portal.jobs.models import Container
 from scheduling import registry
 from scheduling.version import version_of
+from scheduling.wire import snapshot_to_text
 from tests.portal.control_world import agents_do_as_told, heartbeat, queue, ready_node, turn
 from tests.portal.jobs_world import exit
 
@@ -69,7 +70,7 @@ def test_a_recording_has_what_the_policy_saw_and_planned() -> None:
     assert kept.snapshot == done.seen and kept.plan is not None
     assert kept.plan.target == {str(job.pk): {kept.snapshot.nodes[0].id: 2}}
     cycle = Cycle.objects.get()
-    assert cycle.snapshot_sha256 == recording.sha256_of(recording.snapshot_text(kept.snapshot))
+    assert cycle.snapshot_sha256 == recording.sha256_of(snapshot_to_text(kept.snapshot))
     assert cycle.version == version_of(registry.POLICIES["elastic_fifo"])
 
 
