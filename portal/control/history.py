@@ -24,7 +24,7 @@ from portal.jobs.models import Allocation, Attempt, JobState, LogStream, Outcome
 from portal.jobs.rules import GOES_ON
 from scheduling import performance
 from scheduling.estimates import DEFAULT_EXPONENT
-from scheduling.types import Curve, Estimate
+from scheduling.types import Curve, Estimate, Job
 
 USAGE_DAYS = 30
 LEARNT_DAYS = 90
@@ -74,6 +74,8 @@ class History:
     """Attempts whose first line is among the settled."""
     _groups: dict[Script, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The arguments that each program was run with."""
+    newcomers: dict[int, tuple[Hashable, Job]] = field(default_factory=dict)
+    """Jobs that had no GPU yet in the last snapshot, and what they follow from: most of a long queue stays as it is."""
 
     def refresh(self, now: datetime) -> None:
         """Reads what came since, in three queries."""

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -73,7 +73,7 @@ def take(
     history = history or History()
     history.refresh(now)
     nodes = read_nodes(now)
-    rows = [Row(*values) for values in active_jobs().values_list(*Row._fields)]
+    rows = [Row.of(values) for values in active_jobs().values_list(*Row._fields)]
     holdings, held, leaving = _holdings(rows)
     past = _past(now)
     names = _Names.read(rows)
@@ -86,12 +86,19 @@ def take(
         for size, key in {(row.min_gpus, row.environment_id) for row in rows}
     }
     free = {str(pk): nodes.gpus.get(pk, 0) - held[pk] for pk in nodes.open}
-    jobs = []
+    jobs, newcomers = [], dict[int, tuple[Hashable, types.Job]]()
     for row in rows:
-        here, why = places[row.environment_id], blocked[row.min_gpus, row.environment_id]
-        had = past.get(row.id) or Past()
-        reach = _reach(row, holdings.get(row.id), here, free)
-        jobs.append(_job(row, holdings.get(row.id), reach, had, why, names, expert))
+        holding, had = holdings.get(row.id), past.get(row.id)
+        reach = _reach(row, holding, places[row.environment_id], free)
+        why = blocked[row.min_gpus, row.environment_id]
+        known = Known(row, reach, why, names.group_of(row), expert.program(row))
+        if holding is None and had is None:
+            before = history.newcomers.get(row.id)
+            newcomers[row.id] = before if before and before[0] == known else (known, _job(known))
+            jobs.append(newcomers[row.id][1])
+        else:
+            jobs.append(_job(known, holding, had or Past()))
+    history.newcomers = newcomers
     return types.Snapshot(
         now=now.timestamp(),
         nodes=tuple(
@@ -126,7 +133,9 @@ def of_the_past(rows: list["Row"], since: datetime, history: History) -> types.S
     return types.Snapshot(
         now=since.timestamp(),
         nodes=(),
-        jobs=tuple(_job(row, None, Reach(None, _is_ring(row)), Past(), "", names, expert) for row in rows),
+        jobs=tuple(
+            _job(Known(row, Reach(None, _is_ring(row)), "", names.group_of(row), expert.program(row))) for row in rows
+        ),
         limits=tuple(_limits(rows, {}, limits)),
         accounts=tuple(_accounts(rows, {}, limits, names, history, since.timestamp())),
         reservations=tuple(_reservations(since)),
@@ -137,7 +146,7 @@ class Row(NamedTuple):
     """What is read of a job. Model instances of a thousand jobs would take longer than all the queries."""
 
     id: int
-    arguments: list[str]
+    arguments: tuple[str, ...]
     deadline: datetime | None
     elastic: bool
     entry: str
@@ -155,6 +164,37 @@ class Row(NamedTuple):
     submitted_by_id: int
     tier: str
     time_limit_seconds: int
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> Self:
+        return cls(values[0], tuple(values[1]), *values[2:])
+
+
+class Reach(NamedTuple):
+    """Where a job may get GPUs: of these nodes (None: of all), and whether of several at once."""
+
+    nodes: frozenset[str] | None
+    spread: bool
+
+
+class Program(NamedTuple):
+    """What is known of a job's program."""
+
+    name: str
+    """For policies: equal for equal ones."""
+    speed: types.Curve | None
+    like: Like
+    restart_seconds: float
+
+
+class Known(NamedTuple):
+    """What a policy knows of a job that never had a GPU follows from this alone."""
+
+    row: Row
+    reach: Reach
+    blocked: str
+    group: str
+    program: Program
 
 
 def active_jobs() -> QuerySet[Job]:
@@ -290,6 +330,9 @@ class _Names:
             {pk: f"group {name}" for pk, name in groups.values_list("pk", "name")},
         )
 
+    def group_of(self, row: Row) -> str:
+        return self.groups.get(row.group_id or 0, "")
+
 
 RESTART_SECONDS = 30.0
 """Until anything was measured; Pollux and Sia suppose so too."""
@@ -301,57 +344,32 @@ class _Expert:
 
     def __init__(self, history: History) -> None:
         self.history = history
-        self._speeds: dict[tuple[Script, int], types.Curve | None] = {}
-        self._likes: dict[tuple[Script, tuple[str, ...], int, int], Like] = {}
-        self._begins: dict[Script, float] = {}
-        self._names: dict[Script, str] = {}
+        self._programs: dict[tuple[Script, tuple[str, ...], int, int], Program] = {}
 
-    def speed(self, row: Row) -> types.Curve | None:
-        key = (script_of(row), row.max_gpus)
-        if key not in self._speeds:
-            self._speeds[key] = self.history.speed(*key)
-        return self._speeds[key]
-
-    def work(self, row: Row, past: Past, speed: types.Curve | None) -> types.Estimate | None:
-        script, owner = script_of(row), row.submitted_by_id
-        key = (script, tuple(row.arguments), owner, row.max_gpus)
-        if key not in self._likes:
-            self._likes[key] = self.history.like(script, json.dumps(row.arguments), (owner, row.project_id), speed)
-        return self._likes[key].remaining(sum(seconds * speed_on(gpus, speed) for gpus, seconds in past.done))
-
-    def restart_seconds(self, row: Row) -> float:
-        script = script_of(row)
-        if script not in self._begins:
-            known = self.history.begin_seconds(script)
-            self._begins[script] = RESTART_SECONDS if known is None else known
-        return self._begins[script]
-
-    def name(self, row: Row) -> str:
-        """Of its program, for policies: equal for equal ones."""
-        script = script_of(row)
-        if script not in self._names:
-            self._names[script] = sha256(repr(script).encode()).hexdigest()[:16]
-        return self._names[script]
+    def program(self, row: Row) -> Program:
+        script, people = script_of(row), (row.submitted_by_id, row.project_id)
+        key = (script, row.arguments, row.submitted_by_id, row.max_gpus)
+        if key not in self._programs:
+            speed, begins = self.history.speed(script, row.max_gpus), self.history.begin_seconds(script)
+            self._programs[key] = Program(
+                sha256(repr(script).encode()).hexdigest()[:16],
+                speed,
+                self.history.like(script, json.dumps(row.arguments), people, speed),
+                RESTART_SECONDS if begins is None else begins,
+            )
+        return self._programs[key]
 
 
 def script_of(row: Row) -> Script:
     return (row.project_id, row.launcher, row.entry)
 
 
-def _job(
-    row: Row,
-    holding: Holding | None,
-    reach: "Reach",
-    past: Past,
-    blocked: str,
-    names: _Names,
-    expert: _Expert,
-) -> types.Job:
+def _job(known: Known, holding: Holding | None = None, past: Past = Past()) -> types.Job:  # noqa: B008 - never changed
+    row, reach, blocked, group, program = known
     stopping = holding is not None and holding.stopping
     now_on = _sorted(holding.kept) if holding and not stopping else {}
     elastic = row.elastic and row.launcher != Job.Launcher.COMMAND
-    speed = expert.speed(row)
-    restart_seconds = expert.restart_seconds(row)
+    done = sum(seconds * speed_on(gpus, program.speed) for gpus, seconds in past.done)
     return types.Job(
         id=str(row.id),
         owner=str(row.submitted_by_id),
@@ -370,19 +388,19 @@ def _job(
         started_at=holding.placed_at.timestamp() if holding and holding.placed_at else None,
         served_gpu_seconds=round(past.gpu_seconds, 1),
         restarts=max(0, past.attempts - 1),
-        group=names.groups.get(row.group_id or 0, ""),
+        group=group,
         tier=cast(types.Tier, row.tier),
         opportunistic=row.opportunistic,
         first_started_at=past.first_started_at,
         since=past.since,
         run_seconds=round(past.run_seconds, 1),
         lost_gpu_seconds_if_stopped=round(past.present_gpu_seconds, 1) if now_on else 0.0,
-        restart_seconds=restart_seconds,
-        resize_seconds=_resize_seconds(row, restart_seconds),
-        script=expert.name(row),
+        restart_seconds=program.restart_seconds,
+        resize_seconds=_resize_seconds(row, program.restart_seconds),
+        script=program.name,
         batch=holding.batch if holding and now_on else 0,
-        speed=speed,
-        work=expert.work(row, past, speed),
+        speed=program.speed,
+        work=program.like.remaining(done),
         deadline=row.deadline.timestamp() if row.deadline else None,
         longest_seconds=float(max(0, row.time_limit_seconds - past.counted_seconds)),
     )
@@ -396,13 +414,6 @@ def _resize_seconds(row: Row, restart_seconds: float) -> float:
 def _sorted(placement: Mapping[str, int]) -> dict[str, int]:
     """As recordings keep it: what is decided again sees the same, to the order of nodes."""
     return dict(sorted(placement.items()))
-
-
-class Reach(NamedTuple):
-    """Where a job may get GPUs: of these nodes (None: of all), and whether of several at once."""
-
-    nodes: frozenset[str] | None
-    spread: bool
 
 
 def _is_ring(row: Row) -> bool:

@@ -124,7 +124,7 @@ class Found(NamedTuple):
 def read(start: datetime, end: datetime) -> World:
     """In a constant number of queries."""
     found = [
-        Found(Row(*values[: len(Row._fields)]), *values[len(Row._fields) :])
+        Found(Row.of(values[: len(Row._fields)]), *values[len(Row._fields) :])
         for values in _jobs(start, end).values_list(*Row._fields, "state", "intent", "finished_at")
     ]
     tries, on_hold = _tries(start, end), _on_hold(start, end)

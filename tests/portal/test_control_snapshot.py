@@ -1,5 +1,6 @@
 """Rows to Snapshot: what is free, what is leaving, who may start where, and why not."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -352,6 +353,44 @@ def test_a_history_that_was_kept_gives_the_same_snapshot() -> None:
         snapshot.take(history=kept)
     now = timezone.now()
     assert snapshot.take(now, history=kept) == snapshot.take(now)
+
+
+def test_whatever_becomes_of_a_waiting_job_a_kept_history_shows_it_as_a_fresh_one_does() -> None:
+    node, kept = ready_node("a", 4), History()
+    job, others = queue(1, 4, priority=1), [queue(1, 2, entry=f"train{number % 2}.py") for number in range(4)]
+    rows = Job.objects.filter(pk=job.pk)
+    happens: list[Callable[[], object]] = [
+        lambda: rows.update(priority=5),
+        lambda: ran(node, 2, 500, timezone.now()),
+        lambda: ran(node, 2, 900, timezone.now(), arguments=["--seed", "2"]),
+        lambda: rows.update(arguments=["--seed", "2"]),
+        lambda: rows.update(time_limit_seconds=60, deadline=timezone.now()),
+        lambda: rows.update(group=Group.objects.create(name="vision")),
+        lambda: Group.objects.update(name="sound"),
+        lambda: rows.update(max_gpus=9, min_gpus=9),
+        lambda: Node.objects.update(cordoned=True),
+        lambda: Node.objects.update(cordoned=False),
+        lambda: rows.update(max_gpus=4, min_gpus=1),
+        turn,
+        lambda: lifecycle.stop_attempt(Attempt.objects.get(job=job, ended_at=None), "preempted"),
+        lambda: rows.update(intent="hold"),
+        lambda: Job.objects.filter(pk=others[0].pk).update(intent="cancel"),
+    ]
+    for number, happen in enumerate(happens):
+        before = snapshot.take(history=kept)
+        happen()
+        now = timezone.now()
+        after = snapshot.take(now, history=kept)
+        assert after == snapshot.take(now), number
+        assert (before.jobs, before.nodes) != (after.jobs, after.nodes), number
+
+
+def test_a_waiting_job_that_nothing_happens_to_is_not_made_again() -> None:
+    ready_node("a", 1)
+    queue(2, 2)
+    kept = History()
+    (one,), (other,) = snapshot.take(history=kept).jobs, snapshot.take(history=kept).jobs
+    assert one is other
 
 
 def queries(jobs: int) -> int:
