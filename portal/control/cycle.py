@@ -13,10 +13,12 @@
 The lock is for quiet, the re-check in ``apply`` for correctness, the unique indexes for bugs.
 """
 
+import gc
 import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -77,6 +79,17 @@ class Turn:
     recorded: Cycle | None = None
 
 
+@contextmanager
+def collected_later() -> Iterator[None]:
+    """The garbage collector waits: in the middle of a turn it would look through the whole process several times."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@collected_later()
 def run(epoch: int, now: datetime | None = None, history: History | None = None) -> Turn:
     """Turns once as the leader of ``epoch``. Raises Deposed when that is not the leader any more.
 
@@ -219,23 +232,26 @@ def _tell(seen: Snapshot, reasons: Mapping[int, str]) -> bool:
     # Somebody else's lock is not waited for: it is only a sentence, and the next turn comes soon.
     ours = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(pk__in=outdated).order_by()
     changed = list(news(ours))
-    _write([(reason, number, job) for job, _, reason, number in changed])
+    _write(sorted((job, reason, number) for job, _, reason, number in changed))
     return any(before != reason for _, before, reason, _ in changed)
 
 
-def _write(told: Sequence[tuple[str, int | None, int]]) -> None:
-    """Reason, place and job. One start moves everybody behind it up: too many small updates for ``bulk_update``."""
+def _write(told: Sequence[tuple[int, str, int | None]]) -> None:
+    """Job, reason and place. One start moves everybody behind it up: too many small updates for ``bulk_update``."""
     table = Job._meta.db_table
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql" and told:
             cursor.execute(
                 f"UPDATE {table} SET waiting_reason = told.reason, queue_position = told.place"  # noqa: S608
-                " FROM unnest(%s::text[], %s::integer[], %s::bigint[]) AS told(reason, place, job)"
+                " FROM unnest(%s::bigint[], %s::text[], %s::integer[]) AS told(job, reason, place)"
                 f" WHERE {table}.id = told.job",
                 [list(column) for column in zip(*told, strict=True)],
             )
         else:
-            cursor.executemany(f"UPDATE {table} SET waiting_reason = %s, queue_position = %s WHERE id = %s", told)  # noqa: S608
+            cursor.executemany(
+                f"UPDATE {table} SET waiting_reason = %s, queue_position = %s WHERE id = %s",  # noqa: S608
+                [(reason, place, job) for job, reason, place in told],
+            )
 
 
 LEFT_QUEUE = timedelta(days=7)

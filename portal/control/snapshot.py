@@ -1,65 +1,27 @@
 """Rows to ``Snapshot``: what a policy may know, read in a handful of queries whatever the number of jobs."""
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple, Self, cast
 
 from django.conf import settings
 from django.contrib.auth.models import Group
-from django.db.models import Count, DurationField, ExpressionWrapper, F, Max, Min, Q, Sum
-from django.db.models.functions import Coalesce
-from django.db.models.query import QuerySet
 from django.utils import timezone
 
 from portal.accounts.limits import LimitInForce, limits_in_force
 from portal.accounts.models import User
 from portal.cluster import reservations
-from portal.cluster.models import Environment, usable_gpu
+from portal.cluster.models import Environment
 from portal.control.history import USAGE_DAYS, History, Like, Script, speed_on
 from portal.control.history import Holding as Held
+from portal.control.holdings import Holding, Past, active_jobs, read_holdings, read_past
 from portal.control.places import Places, places_of, read_nodes, why_nowhere
-from portal.jobs import rules
-from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, JobState
+from portal.jobs.models import Job
 from scheduling import types
-
-
-@dataclass
-class Holding:
-    """What a job's live attempt holds."""
-
-    attempt: int
-    stopping: bool
-    kept: Counter[str] = field(default_factory=Counter)
-    base: Counter[str] = field(default_factory=Counter)
-    leaving: int = 0
-    placed_at: datetime | None = None
-    batch: int = 0
-    """Chosen for it by the policy; 0 when it chooses for itself."""
-    joined: bool = False
-    """It has a network over several nodes."""
-    since: list[tuple[float, int]] = field(default_factory=list)
-    """When GPUs that it holds, leaving or not, were given, and how many then."""
-
-
-@dataclass
-class Past:
-    """What a job's attempts have had so far."""
-
-    attempts: int = 0
-    gpu_seconds: float = 0.0
-    run_seconds: float = 0.0
-    first_started_at: float | None = None
-    since: float | None = None
-    done: list[tuple[float, float]] = field(default_factory=list)
-    """(GPUs, seconds) of what it can go on from."""
-    present_gpu_seconds: float = 0.0
-    """Of the attempt that lives."""
-    counted_seconds: int = 0
-    """What earlier attempts ran that counts against its time limit."""
 
 
 def take(
@@ -74,8 +36,8 @@ def take(
     history.refresh(now)
     nodes = read_nodes(now)
     rows = [Row.of(values) for values in active_jobs().values_list(*Row._fields)]
-    holdings, held, leaving = _holdings(rows)
-    past = _past(now)
+    holdings, held, leaving = read_holdings({row.id: row.intent for row in rows})
+    past = read_past(now)
     names = _Names.read(rows)
     places = {key: places_of(nodes, key) for key in {row.environment_id for row in rows}}
     titles = dict(Environment.objects.filter(pk__in=places).values_list("pk", "title"))
@@ -195,121 +157,6 @@ class Known(NamedTuple):
     blocked: str
     group: str
     program: Program
-
-
-def active_jobs() -> QuerySet[Job]:
-    """Jobs that want or hold GPUs: those waiting to run, and those with a live attempt."""
-    live = Attempt.objects.filter(ended_at__isnull=True).values("job")
-    return Job.objects.filter(Q(state=JobState.QUEUED, intent=Job.Intent.RUN) | Q(pk__in=live)).order_by("pk")
-
-
-# --- what is held ------------------------------------------------------------------------------------------------
-
-
-def _holdings(rows: Iterable[Row]) -> tuple[dict[int, Holding], Counter[int], Counter[int]]:
-    """By job what its live attempt holds; by node how many usable GPUs are held, and how many of those are leaving."""
-    holdings = {
-        job: Holding(
-            attempt, wanted == Attempt.Wanted.STOP, placed_at=placed_at, batch=batch or 0, joined=ring is not None
-        )
-        for attempt, job, wanted, placed_at, batch, ring in Attempt.objects.filter(ended_at__isnull=True).values_list(
-            "pk", "job", "wanted", "created_at", "chosen__batch", "ring"
-        )
-    }
-    intents = {row.id: row.intent for row in rows}
-    bases = _bases()
-    held: Counter[int] = Counter()
-    leaving: Counter[int] = Counter()
-    # A container's GPUs were given at once: a row for all of them.
-    usable_ones = Count("pk", filter=usable_gpu("gpu__"))
-    live = (
-        Allocation.objects.filter(released_at__isnull=True)
-        .values_list("container", "requested_back_at", "allocated_at", "attempt__job", "gpu__node")
-        .annotate(count=Count("pk"), usable=usable_ones)
-        .order_by("container", "allocated_at")
-    )
-    for container, asked_back, since, job, node, count, usable in live:
-        holding = holdings.get(job)
-        held[node] += usable
-        if holding is not None:
-            holding.since.append((since.timestamp(), count))
-        if holding is None or holding.stopping or asked_back:
-            leaving[node] += usable
-            if holding is not None:
-                holding.leaving += count
-            continue
-        holding.kept[str(node)] += count
-        if container == bases.get(holding.attempt):
-            holding.base[str(node)] += count
-    for job, holding in holdings.items():
-        if not holding.stopping and (not holding.kept or intents.get(job) != Job.Intent.RUN):
-            _give_up(holding, leaving)
-    return holdings, held, leaving
-
-
-def _give_up(holding: Holding, leaving: Counter[int]) -> None:
-    """It ends without having been told to: its last part has exited, or a person wants it stopped."""
-    holding.stopping = True
-    for node, gpus in holding.kept.items():
-        leaving[int(node)] += gpus
-        holding.leaving += gpus
-    holding.kept.clear()
-    holding.base.clear()
-
-
-def _bases() -> dict[int, int]:
-    """The first host of each live attempt; its GPUs are the ones it cannot give back without a restart.
-
-    An attempt that goes on without its first host has another one then.
-    """
-    hosts = Container.objects.filter(
-        attempt__ended_at__isnull=True, role=Container.Role.HOST, wanted=Container.Wanted.RUN
-    ).exclude(state=ContainerState.EXITED)
-    first: dict[int, int] = {}
-    for pk, attempt in hosts.order_by("attempt", "index").values_list("pk", "attempt"):
-        first.setdefault(attempt, pk)
-    return first
-
-
-def _past(now: datetime) -> dict[int, Past]:
-    """What the attempts of active jobs have had, by job."""
-    until = Coalesce(F("released_at"), now)
-    rows = (
-        Allocation.objects.filter(attempt__job__in=active_jobs().values("pk"))
-        .values_list(
-            "attempt__job",
-            "attempt__number",
-            "attempt__job__resumable",
-            "attempt__outcome",
-            "attempt__started_at",
-            "attempt__ended_at",
-        )
-        .annotate(
-            held=Sum(ExpressionWrapper(until - F("allocated_at"), output_field=DurationField())),
-            first=Min("allocated_at"),
-            last=Max(until),
-            given=Max("allocated_at"),
-            asked_back=Max("requested_back_at"),
-        )
-        .order_by("attempt__job", "attempt__number")
-    )
-    found: dict[int, Past] = defaultdict(Past)
-    for job, number, resumable, outcome, started, ended, held, first, last, given, asked_back in rows:
-        past = found[job]
-        lives = ended is None
-        gpu_seconds = max(0.0, held.total_seconds())
-        seconds = max(0.0, (last - first).total_seconds())
-        past.attempts = number
-        past.gpu_seconds += gpu_seconds
-        past.run_seconds += seconds
-        past.first_started_at = past.first_started_at or first.timestamp()
-        past.since = max(given, asked_back or given).timestamp() if lives else last.timestamp()
-        past.counted_seconds += rules.seconds_counted(resumable, [(outcome, started, ended)])
-        if lives:
-            past.present_gpu_seconds = gpu_seconds
-        if seconds and (lives or (resumable and outcome in rules.GOES_ON)):
-            past.done.append((gpu_seconds / seconds, seconds))
-    return found
 
 
 # --- jobs --------------------------------------------------------------------------------------------------------
