@@ -8,6 +8,9 @@ import orjson
 
 from scheduling.types import Account, Curve, Estimate, Job, Limit, Node, NodeId, Plan, Reservation, Snapshot
 
+NUMBERS = orjson.OPT_SERIALIZE_NUMPY
+"""A policy's numbers may be numpy's."""
+
 
 def snapshot_to_text(snapshot: Snapshot) -> str:
     """JSON. Equal snapshots give equal text, but for the order within a policy's own ``state``: all else is sorted.
@@ -23,7 +26,7 @@ def snapshot_to_text(snapshot: Snapshot) -> str:
         "places": [places[nodes] for nodes in numbers],
         "jobs": orjson.Fragment(_text(snapshot.jobs, numbers.__getitem__)),
         "limits": snapshot.limits,
-        "state": orjson.Fragment(orjson.dumps(snapshot.state)),
+        "state": orjson.Fragment(orjson.dumps(snapshot.state, option=NUMBERS)),
         "accounts": snapshot.accounts,
         "reservations": snapshot.reservations,
         "patience_seconds": snapshot.patience_seconds,
@@ -32,7 +35,7 @@ def snapshot_to_text(snapshot: Snapshot) -> str:
 
 
 def _text(content: Any, of_set: Callable[[frozenset[str]], Any]) -> bytes:
-    return orjson.dumps(content, of_set, orjson.OPT_SORT_KEYS)
+    return orjson.dumps(content, of_set, orjson.OPT_SORT_KEYS | NUMBERS)
 
 
 def snapshot_from_json(content: Mapping[str, Any]) -> Snapshot:

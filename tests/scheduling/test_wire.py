@@ -1,5 +1,7 @@
 import json
+from dataclasses import replace
 
+import numpy as np
 from hypothesis import given
 
 from scheduling.types import Account, Curve, Estimate, Plan, Reservation, Snapshot
@@ -47,3 +49,8 @@ def test_a_snapshot_that_lists_the_nodes_of_each_job_is_still_read() -> None:
 def test_a_plan_comes_back_as_it_went() -> None:
     plan = Plan({"1": {"a": 2}}, {"2": "All 2 GPUs are in use."}, {"queue": [1]}, {"1": 64})
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    snapshot = replace(draw({"a": 2}), state={"limit": np.float64(1.5), "turn": np.int64(3)})
+    assert json.loads(snapshot_to_text(snapshot))["state"] == {"limit": 1.5, "turn": 3}
