@@ -142,7 +142,7 @@ def test_ranks_that_wait_for_their_driver_end_when_the_job_is_stopped(tmp_path: 
         all_told(containers)
         host.start()
         until(lambda: "loading" in host.log())
-        host.tell(stop={"reason": "cancelled", "grace_seconds": 5}, hosts=[("h1", 1)])
+        host.tell(stop={"reason": "cancelled", "grace_seconds": 60}, hosts=[("h1", 1)])
         assert host.wait(30)["reason"] == "stopped"
 
 

@@ -116,10 +116,10 @@ time.sleep(60)
 
 def test_a_stop_gives_the_ranks_of_a_ring_all_of_their_grace(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        driver, host = ring_of(made, SAVES_FOR_LONG, 1, grace_seconds=20)
+        driver, host = ring_of(made, SAVES_FOR_LONG, 1, grace_seconds=60)
         until(lambda: "up" in host.log())
         for container in (driver, host):
-            container.tell(stop={"reason": "preempted", "grace_seconds": 20}, hosts=[("h1", 1)])
+            container.tell(stop={"reason": "preempted", "grace_seconds": 60}, hosts=[("h1", 1)])
         assert driver.wait(30)["reason"] == "stopped"
         assert host.wait(30)["reason"] == "stopped"
     assert host.log() == "up\nsaved\n"
