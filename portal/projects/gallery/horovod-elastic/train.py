@@ -45,13 +45,13 @@ loader = DataLoader(dataset, batch_size=options.batch_size, sampler=sampler)
 
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 first_epoch = 0
 if checkpoint.exists():
     saved = torch.load(checkpoint, map_location=device)
     model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
+    optimizer.load_state_dict(saved["optimizer"])  # after Horovod has wrapped it, which forgets what it knew
     first_epoch = saved["epoch"]
-optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
 
 def accuracy():
