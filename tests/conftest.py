@@ -9,6 +9,7 @@ import django
 import hypothesis
 import pytest
 from django.conf import settings
+from django.db.models.signals import post_migrate
 
 os.environ.setdefault("SCHEDULEARN_HOME", tempfile.mkdtemp(prefix="schedulearn-test-"))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
@@ -16,6 +17,12 @@ if os.environ.get("PYTEST_XDIST_WORKER") == "gw1" and "REDIS_URL_OF_GW1" in os.e
     os.environ["REDIS_URL"] = os.environ["REDIS_URL_OF_GW1"]  # bells of one worker's tests must not ring in the other's
 # Not in pyproject.toml: from there pytest-django would read the settings before this folder is named.
 django.setup()  # test modules import models, and pytest-django waits with this until settings were looked at
+
+# Nothing here asks Django's own permissions. Making them anew after each test that commits takes most of its clearing up.
+from django.contrib.contenttypes.management import create_contenttypes  # noqa: E402
+
+post_migrate.disconnect(dispatch_uid="django.contrib.auth.management.create_permissions")
+post_migrate.disconnect(create_contenttypes)
 
 # Laws draw the same worlds in each run, so that a change fails by what it changed; HUNT=1 draws new ones.
 # How long one example takes is no law: machines are busy at times.
