@@ -93,9 +93,9 @@ def job(db: None, settings: Any) -> Job:
 def sampled(job: Job, minutes: float, percent: int = 0, until: datetime | None = None) -> None:
     node = job.attempts.get().containers.get().node
     gpus = list(node.gpus.all())
+    until = until or timezone.now()
     for number in range(int(minutes * 4)):
-        at = (until or timezone.now()) - number * SLOT
-        sampling.keep(node, at, [Reading(gpu.pk, percent, 100, 40) for gpu in gpus])
+        sampling.keep(node, until - number * SLOT, [Reading(gpu.pk, percent, 100, 40) for gpu in gpus])
 
 
 def events(job: Job) -> list[str]:
@@ -109,7 +109,7 @@ def warned(job: Job, minutes_ago: int) -> None:
 
 
 def test_idleness_is_told_once(job: Job) -> None:
-    sampled(job, 15)
+    sampled(job, 14.5)
     assert look.sweep() == 1
     assert look.sweep() == 0
     assert "less than 5 % for 14 min" in JobEvent.objects.get(job=job, kind="idle").text
