@@ -44,7 +44,7 @@ class Run:
         self.node(self.first, "resume")
         self.node(self.other, "cordon")
         self.filler = self.fill()
-        it.wait_for_job(self.filler, "RUNNING", seconds=60)
+        it.wait_for_job(self.filler, "RUNNING", seconds=START_SECONDS)
         self.job = it.submit(
             self.code,
             "train.py",
@@ -116,7 +116,7 @@ class Run:
         assert self.did_every_step_once()
 
     def survives_that_the_first_machine_loses_its_power(self) -> None:
-        """The machine stays dark."""
+        """It is back in the end, for whatever comes next."""
         self.sees("of 1 ranks", 3)
         self.node(self.other, "resume")
         self.sees("of 3 ranks", self.last())
@@ -131,3 +131,5 @@ class Run:
         assert printed == set(range(1, self.last() + 1))
         assert len(self.steps()) - len(set(self.steps())) <= 1
         assert self.events("placed") == 1
+        self.first.power_on()
+        self.it.start(f"agent:{self.first.name}")

@@ -1,35 +1,27 @@
 """Horovod over several machines: it grows, shrinks, loses its first node, and does every step once."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.cluster.lab import Lab
-from tests.cluster.ring_run import START_SECONDS, Run, two_machines
+from tests.cluster.ring_run import START_SECONDS, Run
 from tests.system.product import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def it() -> Iterator[Lab]:
-    with two_machines() as made:
-        yield made
-
-
-def test_a_ring_grows_over_two_machines_and_leaves_the_first_without_losing_a_step(it: Lab) -> None:
-    run = Run(it, "horovod", 3)
+def test_a_ring_grows_over_two_machines_and_leaves_the_first_without_losing_a_step(ring_lab: Lab) -> None:
+    run = Run(ring_lab, "horovod", 3)
     run.grows_to_three_and_leaves_the_first_machine()
-    band = it.get(f"jobs/{run.job}/band/")
+    band = ring_lab.get(f"jobs/{run.job}/band/")
     assert [(change["before"], change["after"]) for change in band["changes"]] == [(1, 2), (2, 3), (3, 2)]
     assert band["changes"][2]["cause"].endswith(f"ode {run.first.name} is drained.")
     costs = [change["cost_seconds"] for change in band["changes"]]  # of the last one it may not be told before the end
     assert all(cost is None or cost < START_SECONDS for cost in costs) and None not in costs[:2]
 
 
-def test_a_ring_that_is_wholly_on_a_drained_machine_moves_to_the_other_without_losing_a_step(it: Lab) -> None:
+def test_a_ring_that_is_wholly_on_a_drained_machine_moves_to_the_other_without_losing_a_step(ring_lab: Lab) -> None:
     """It has all the GPUs it may have: for a moment it has twice as many."""
-    run = Run(it, "horovod", 1)
+    run = Run(ring_lab, "horovod", 1)
     run.sees("of 1 ranks", 3)
     run.cancel(run.filler)
     run.node(run.other, "resume")
@@ -41,6 +33,5 @@ def test_a_ring_that_is_wholly_on_a_drained_machine_moves_to_the_other_without_l
     assert run.events("moving") == 1 and run.events("stopping") == 0
 
 
-def test_a_ring_survives_that_its_first_machine_loses_its_power(it: Lab) -> None:
-    """The last test of this module: the machine stays dark."""
-    Run(it, "horovod", 3).survives_that_the_first_machine_loses_its_power()
+def test_a_ring_survives_that_its_first_machine_loses_its_power(ring_lab: Lab) -> None:
+    Run(ring_lab, "horovod", 3).survives_that_the_first_machine_loses_its_power()

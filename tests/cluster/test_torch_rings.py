@@ -1,11 +1,9 @@
 """Rings over several machines that are not elastic Horovod: torchrun, elastic and of a fixed size, and static Horovod."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.cluster.lab import Lab
-from tests.cluster.ring_run import ENVIRONMENT, START_SECONDS, Run, two_machines
+from tests.cluster.ring_run import ENVIRONMENT, START_SECONDS, Run
 from tests.system.product import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -29,35 +27,29 @@ dist.destroy_process_group()
 }
 
 
-@pytest.fixture(scope="module")
-def it() -> Iterator[Lab]:
-    with two_machines() as made:
-        yield made
-
-
 @pytest.mark.parametrize("launcher", list(SUMS))
-def test_a_ring_of_a_fixed_size_over_two_machines_adds_up(it: Lab, launcher: str) -> None:
+def test_a_ring_of_a_fixed_size_over_two_machines_adds_up(ring_lab: Lab, launcher: str) -> None:
     """Three ranks, where each machine has two slots."""
-    code = it.upload(f"sums {launcher}", train=SUMS[launcher])
-    job = it.submit(code, "train.py", launcher=launcher, environment=ENVIRONMENT, min_gpus=3, max_gpus=3)
-    assert it.wait_for_job(job, "SUCCEEDED", "FAILED", seconds=2 * START_SECONDS) == "SUCCEEDED"
-    (attempt,) = it.get(f"jobs/{job}/attempts/")
+    code = ring_lab.upload(f"sums {launcher}", train=SUMS[launcher])
+    job = ring_lab.submit(code, "train.py", launcher=launcher, environment=ENVIRONMENT, min_gpus=3, max_gpus=3)
+    assert ring_lab.wait_for_job(job, "SUCCEEDED", "FAILED", seconds=2 * START_SECONDS) == "SUCCEEDED"
+    (attempt,) = ring_lab.get(f"jobs/{job}/attempts/")
     hosts = [part for part in attempt["containers"] if part["role"] == "host"]
-    assert {part["node"] for part in hosts} == {machine.name for machine in it.lan.machines}
+    assert {part["node"] for part in hosts} == {machine.name for machine in ring_lab.lan.machines}
     assert [(part["exit_reason"], part["exit_code"]) for part in hosts] == [("exited", 0)] * 2
     for rank in range(3):
-        wait_for_line(it, job, rank)
+        wait_for_line(ring_lab, job, rank)
 
 
-def wait_for_line(it: Lab, job: int, rank: int) -> None:
+def wait_for_line(ring_lab: Lab, job: int, rank: int) -> None:
     line = f"rank {rank} of 3: the sum is 6.0\n".encode()
-    wait_for(f"the line of rank {rank}", lambda: line in it.log(job, f"rank {rank}"), 30)
+    wait_for(f"the line of rank {rank}", lambda: line in ring_lab.log(job, f"rank {rank}"), 30)
 
 
-def test_torchrun_grows_over_two_machines_and_leaves_the_first_without_losing_a_step(it: Lab) -> None:
-    Run(it, "torchrun", 3).grows_to_three_and_leaves_the_first_machine()
+def test_torchrun_grows_over_two_machines_and_leaves_the_first_without_losing_a_step(ring_lab: Lab) -> None:
+    Run(ring_lab, "torchrun", 3).grows_to_three_and_leaves_the_first_machine()
 
 
-def test_torchrun_survives_that_its_first_machine_loses_its_power(it: Lab) -> None:
+def test_torchrun_survives_that_its_first_machine_loses_its_power(ring_lab: Lab) -> None:
     """The last test of this module: the machine stays dark."""
-    Run(it, "torchrun", 3).survives_that_the_first_machine_loses_its_power()
+    Run(ring_lab, "torchrun", 3).survives_that_the_first_machine_loses_its_power()
