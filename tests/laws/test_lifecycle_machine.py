@@ -410,7 +410,7 @@ def test_the_lab_keeps_its_laws() -> None:
     run_state_machine_as_test(
         Lab,
         settings=settings(
-            max_examples=60,
+            max_examples=40,
             stateful_step_count=25,
             deadline=None,
             derandomize=True,
