@@ -17,6 +17,9 @@ from runners.spec import Launcher, Resources, Ring, Role, RunSpec
 from tests.servers import free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+STEPS = Path(__file__).resolve().parent / "scripts" / "steps.py"
+RING_SECONDS = 120
+"""For ranks that import torch on a busy machine."""
 
 
 class Container:
@@ -174,6 +177,44 @@ class Attempt:
 
 def local_ring(min_ranks: int, max_ranks: int) -> Ring:
     return Ring("127.0.0.1", free_port(), "a-secret-of-this-attempt", min_ranks, max_ranks)
+
+
+class Rings:
+    """An elastic ring of one attempt: its driver, and hosts with one rank each that run ``code``."""
+
+    def __init__(
+        self,
+        made: Attempt,
+        command: tuple[str, ...] = ("python", "train.py"),
+        code: Path = STEPS,
+        min_ranks: int = 1,
+        max_ranks: int = 2,
+    ) -> None:
+        self.made, self.command, self.code = made, command, code
+        self.ring = local_ring(min_ranks, max_ranks)
+        self.offered: tuple[str, ...] = ()
+        self.driver = made.container(command, "horovod", "driver", "driver", 0, self.ring, elastic=True)
+
+    def host(self, number: int, code: Path | None = None) -> Container:
+        """It is told of the ring's hosts, as by its agent, so it starts its rank at once."""
+        name = f"h{number}"
+        code = code or self.code
+        made = self.made.container(self.command, "horovod", "host", name, 1, self.ring, elastic=True, code=code)
+        made.tell(hosts=[(each, 1) for each in dict.fromkeys((*self.offered, name))])
+        return made.start()
+
+    def offer(self, *names: str) -> None:
+        self.offered = names
+        self.driver.tell(hosts=[(name, 1) for name in names])
+
+    def enough(self) -> None:
+        (self.made.home / "outputs" / "enough").touch()
+
+    def sees(self, host: Container, words: str, after: int = 0, seconds: float = RING_SECONDS) -> None:
+        until(lambda: words in host.log()[after:], seconds, self.told)
+
+    def told(self) -> str:
+        return "\n".join(container.told() for container in self.made.containers)
 
 
 @contextmanager

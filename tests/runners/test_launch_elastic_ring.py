@@ -11,42 +11,9 @@ from pathlib import Path
 import pytest
 
 from runners.launch.forwarder import call
-from tests.runners.launching import Attempt, Container, attempt, free_port, local_ring, until
+from tests.runners.launching import RING_SECONDS, Rings, attempt, free_port, local_ring, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
-
-STEPS = Path(__file__).resolve().parent / "scripts" / "steps.py"
-COMMAND = ("python", "train.py")
-START_SECONDS = 120
-"""For importing torch on a busy machine."""
-
-
-class Rings:
-    def __init__(self, made: Attempt, min_ranks: int = 1, max_ranks: int = 2) -> None:
-        self.made = made
-        self.ring = local_ring(min_ranks, max_ranks)
-        self.offered: tuple[str, ...] = ()
-        self.driver = made.container(COMMAND, "horovod", "driver", "driver", 0, self.ring, elastic=True)
-
-    def host(self, number: int, code: Path = STEPS) -> Container:
-        """It is told of the ring's hosts, as by its agent, so it starts its rank at once."""
-        name = f"h{number}"
-        made = self.made.container(COMMAND, "horovod", "host", name, 1, self.ring, elastic=True, code=code)
-        made.tell(hosts=[(each, 1) for each in dict.fromkeys((*self.offered, name))])
-        return made.start()
-
-    def offer(self, *names: str) -> None:
-        self.offered = names
-        self.driver.tell(hosts=[(name, 1) for name in names])
-
-    def enough(self) -> None:
-        (self.made.home / "outputs" / "enough").touch()
-
-    def sees(self, host: Container, words: str, after: int = 0, seconds: float = START_SECONDS) -> None:
-        until(lambda: words in host.log()[after:], seconds, self.told)
-
-    def told(self) -> str:
-        return "\n".join(container.told() for container in self.made.containers)
 
 
 @pytest.fixture
@@ -130,7 +97,7 @@ def test_a_ring_trains_on_while_a_new_rank_gets_ready(rings: Rings, tmp_path: Pa
     h2 = rings.host(2, code)
     rings.offer("h1", "h2")
     rings.sees(h2, "loading")
-    assert rings.driver.wait(START_SECONDS)["code"] == 0
+    assert rings.driver.wait(RING_SECONDS)["code"] == 0
     said = re.findall(r"^step (\d+) of (\d) ranks at (\S+)", h1.log(), re.MULTILINE)
     assert [int(step) for step, _, _ in said] == list(range(1, len(said) + 1))
     assert said[-1][1] == "2"
@@ -148,7 +115,7 @@ def test_a_new_rank_that_fails_before_it_comes_disturbs_nobody(rings: Rings, tmp
     rings.sees(h1, "step 5 of 1 ranks")
     h2 = rings.host(2, broken)
     rings.offer("h1", "h2")
-    assert h2.wait(START_SECONDS)["reason"] == "stopped"
+    assert h2.wait(RING_SECONDS)["reason"] == "stopped"
     assert "h2 leaves the ring" in rings.driver.log("setup")
     after = len(h1.log())
     rings.sees(h1, "of 1 ranks", after)
@@ -184,7 +151,7 @@ def test_when_every_rank_fails_the_attempt_fails(tmp_path: Path, job_python: str
         driver.tell(hosts=[("h1", 1), ("h2", 1)])
         for container in made.containers:
             container.start()
-        exit = driver.wait(START_SECONDS)
+        exit = driver.wait(RING_SECONDS)
         assert (exit["code"], exit["reason"]) == (5, "exited")
 
 

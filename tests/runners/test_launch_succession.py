@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runners.launching import Container, attempt, local_ring, until
-from tests.runners.test_launch_elastic_ring import COMMAND, START_SECONDS, Rings
+from tests.runners.launching import RING_SECONDS, Container, Rings, attempt, local_ring, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(600)]
 
@@ -28,7 +27,7 @@ def rings(tmp_path: Path, job_python: str) -> Iterator[Rings]:
 
 
 def another_driver(rings: Rings) -> Container:
-    return rings.made.container(COMMAND, "horovod", "driver", "driver", 0, rings.ring, elastic=True)
+    return rings.made.container(rings.command, "horovod", "driver", "driver", 0, rings.ring, elastic=True)
 
 
 def steps(*hosts: Container) -> list[int]:
@@ -63,7 +62,7 @@ def test_a_drained_driver_leaves_a_ring_that_goes_on_and_grows_under_the_next(ri
     rings.offer("h1", "h2", "h3")
     rings.sees(h1, "of 3 ranks")
     rings.enough()
-    assert rings.driver.wait(START_SECONDS) == {"code": 0, "reason": "exited", "detail": ""}
+    assert rings.driver.wait(RING_SECONDS) == {"code": 0, "reason": "exited", "detail": ""}
     assert [host.wait()["code"] for host in (h1, h2, h3)] == [0, 0, 0]
     assert steps(h1) == list(range(1, len(steps(h1)) + 1))  # not one step twice, none left out
     assert len(pids(h1)) == len(pids(h2)) == 1  # the same processes from the first step to the last
@@ -85,7 +84,7 @@ def test_a_ring_survives_the_loss_of_its_driver_together_with_its_first_host(rin
     until_taken_over(rings, "h2, h3")
     rings.sees(h2, "of 2 ranks")
     rings.enough()
-    assert rings.driver.wait(START_SECONDS)["code"] == 0
+    assert rings.driver.wait(RING_SECONDS)["code"] == 0
     assert [host.wait()["code"] for host in (h2, h3)] == [0, 0]
     done = steps(h1, h2)
     # The step that was under way when rank 0 died was not committed: it may have been printed there, and is done again.
@@ -106,7 +105,7 @@ def test_work_that_ended_while_there_was_no_driver_is_not_begun_again(rings: Rin
     rings.driver = another_driver(rings)
     rings.offer("h1", "h2")
     rings.driver.start()
-    assert rings.driver.wait(START_SECONDS) == {"code": 0, "reason": "exited", "detail": ""}
+    assert rings.driver.wait(RING_SECONDS) == {"code": 0, "reason": "exited", "detail": ""}
     assert [host.wait()["code"] for host in (h1, h2)] == [0, 0]
     assert steps(h1) == list(range(1, len(steps(h1)) + 1))
     assert len(pids(h1)) == len(pids(h2)) == 1
