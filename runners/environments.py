@@ -39,7 +39,7 @@ LOCAL_BASE = "schedulearn-base:bookworm"
 PUBLIC_BUILDER = "python:3.11-bookworm"
 """Has a compiler; used when the host has none that suits."""
 
-LAUNCH = ("__init__.py", "spec.py", "launch")
+LAUNCH = ("__init__.py", "spec.py", "launch", "training")
 """The part of ``runners`` that goes into the images."""
 
 RUNNERS = Path(__file__).resolve().parent

@@ -24,6 +24,8 @@ MEMORY_BYTES = 6 << 30
 PYTEST = [sys.executable, "-m", "pytest", "-q"]
 NOT_RUN = "NOT RUN"
 NICE = ("nice", "-n", "10")
+TWO = ("-n", "2", "--dist=worksteal")
+"""Workers; the longest tests are among those that come first, so that neither waits for the other in the end."""
 SLOW = "postgres or docker or horovod or system or browser or gpu"
 ENGINE = frozenset({"engine"})
 ALL = frozenset({"servers", "engine", "chromium"})
@@ -41,22 +43,26 @@ class Layer:
 
 
 LAYERS = (
-    Layer("fast", "pure: scheduling, and the house itself", ("-n", "2", "tests/scheduling", "tests/architecture")),
+    Layer(
+        "fast",
+        "pure: scheduling, the training library's rules, and the house itself",
+        ("-m", f"not ({SLOW})", *TWO, "tests/scheduling", "tests/training", "tests/architecture"),
+    ),
     Layer(
         "laws",
         "thousands of random worlds for every policy",
-        ("-n", "2", "--timeout=900", "-k", "laws", "tests/scheduling"),
-        env=(("LAW_EXAMPLES", "500"),),
+        (*TWO, "--timeout=900", "-k", "laws", "tests/scheduling"),
+        env=(("LAW_EXAMPLES", "300"),),
     ),
     Layer(
         "portal",
         "the portal on SQLite, agents and supervisors as processes",
-        ("-m", f"not ({SLOW})", "-n", "2", "tests/portal", "tests/laws", "tests/runners"),
+        ("-m", f"not ({SLOW})", *TWO, "tests/laws", "tests/portal", "tests/runners"),
     ),
     Layer(
         "postgres",
         "the portal on PostgreSQL and Redis",
-        ("-m", "not (docker or horovod or system or browser or gpu)", "-n", "2", "tests/portal", "tests/laws"),
+        ("-m", "not (docker or horovod or system or browser or gpu)", *TWO, "tests/laws", "tests/portal"),
         frozenset({"servers"}),
     ),
     Layer(
@@ -68,7 +74,7 @@ LAYERS = (
     Layer(
         "horovod",
         "real Horovod and torchrun",
-        ("-m", "horovod and not (docker or system or browser or gpu)", "tests/runners"),
+        ("-m", "horovod and not (docker or system or browser or gpu)", "tests/runners", "tests/training"),
         ENGINE,
     ),
     Layer(

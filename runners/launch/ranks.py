@@ -10,6 +10,8 @@ from runners.launch.news import STALL_SECONDS, STALL_VARIABLE, check_seconds
 from runners.spec import RunSpec
 
 SHIM = Path(__file__).resolve().parent / "shim"
+TRAINING = Path(__file__).resolve().parent.parent / "training"
+"""Where scripts find ``schedulearn_train``, behind whatever a job brings itself."""
 OURS = ("SCHEDULEARN_CONTROL", "SCHEDULEARN_SCRIBE")
 NOTICE_FILE = "notice.json"
 
@@ -24,6 +26,7 @@ def rank_env(spec: RunSpec, places: Places, inherited: Mapping[str, str]) -> dic
     for name in ("USER", "LOGNAME"):  # libraries ask for the user's name, and the container's user has none
         env.setdefault(name, "schedulearn")
     env.update(spec.env)
+    env["PYTHONPATH"] = ":".join(filter(None, (env.get("PYTHONPATH"), str(TRAINING))))
     env.update(
         SCHEDULEARN_JOB=str(spec.job),
         SCHEDULEARN_ATTEMPT=str(spec.attempt),
@@ -44,13 +47,12 @@ def horovod_env(env: Mapping[str, str], interface: str, forwarder_port: int, ela
     A rank that hangs would hold all others up for ever: Horovod's stall inspector, which only warns by default, ends the
     ring in the end.
     """
-    shim = str(SHIM)
     return {
         "HOROVOD_GLOO_TIMEOUT_SECONDS": "120",
         "HOROVOD_STALL_CHECK_TIME_SECONDS": f"{check_seconds(env):.0f}",
         STALL_VARIABLE: f"{STALL_SECONDS:.0f}",
         **env,
-        "PYTHONPATH": f"{shim}:{env['PYTHONPATH']}" if env.get("PYTHONPATH") else shim,
+        "PYTHONPATH": ":".join(filter(None, (str(SHIM), env.get("PYTHONPATH")))),
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(forwarder_port),
         "HOROVOD_CONTROLLER": "gloo",

@@ -391,7 +391,7 @@ def test_another_base_rebuilds_all(fetched: list[str]) -> None:
     assert built(engine) == ["schedulearn-packages", "schedulearn-job"] * 2
 
 
-def test_what_goes_into_a_job_image_is_only_what_runs_first(fetched: list[str]) -> None:
+def test_what_goes_into_a_job_image_is_only_what_runs_first_and_the_training_library(fetched: list[str]) -> None:
     engine = Engine(PUBLIC_BASE, LOCAL_BASE)
     docker_environments(engine).prepare("python")
     (_, packages, _), (_, job, files) = engine.built
@@ -401,6 +401,7 @@ def test_what_goes_into_a_job_image_is_only_what_runs_first(fetched: list[str]) 
         "schedulearn/runners/__init__.py",
         "schedulearn/runners/launch",
         "schedulearn/runners/spec.py",
+        "schedulearn/runners/training",
     ]
 
 

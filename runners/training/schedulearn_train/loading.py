@@ -1,0 +1,73 @@
+"""Batches for one rank: its own part of each, loaded ahead by other processes if wanted."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from .allocation import shares
+from .sampler import Indices, Sampler, part
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    content: Any
+    own: int
+    """Samples of this rank that count."""
+    total: int
+    """Of all ranks."""
+
+    @property
+    def weight(self) -> float:
+        """0 for a rank without samples of its own, which computes with one of another rank's: gradients must come."""
+        return 1.0 if self.own else 0.0
+
+
+class Loader:
+    def __init__(self, data: Any, workers: int, device: torch.device) -> None:
+        self._data, self._workers, self._device = data, workers, device
+
+    def batches(self, sampler: Sampler, split: Callable[[], Sequence[int]], rank: int) -> Iterator[Batch]:
+        """What is left of the sampler's epoch; the sampler itself is only moved by who uses the batches.
+
+        ``split`` says the parts of each batch at the moment it is drawn, which is ahead of its use where other processes
+        load. All ranks draw equally far ahead, so they agree on the parts of every batch.
+        """
+        drawn: deque[tuple[int, int]] = deque()
+
+        def indices() -> Iterator[list[int]]:
+            ahead = deepcopy(sampler)
+            while ahead.left:
+                parts = split()
+                batch = ahead.take(sum(parts))
+                counts = shares(len(batch), parts)
+                own: Indices = part(batch, counts, rank)
+                drawn.append((len(own), len(batch)))
+                yield (own if len(own) else batch[:1]).tolist()
+
+        on_gpu = self._device.type == "cuda"
+        loader: DataLoader[Any] = DataLoader(
+            self._data,
+            batch_sampler=indices(),
+            num_workers=self._workers,
+            pin_memory=on_gpu,
+        )
+        for content in loader:
+            own, total = drawn.popleft()
+            yield Batch(moved(content, self._device), own, total)
+
+
+def moved(content: Any, device: torch.device) -> Any:
+    """Tensors on the device, in the lists, tuples and dictionaries they came in."""
+    if isinstance(content, torch.Tensor):
+        return content.to(device, non_blocking=True)
+    if isinstance(content, dict):
+        return {name: moved(item, device) for name, item in content.items()}
+    if isinstance(content, list | tuple):
+        items = [moved(item, device) for item in content]
+        return type(content)(*items) if hasattr(content, "_fields") else type(content)(items)
+    return content

@@ -1,0 +1,234 @@
+"""The ranks of a training, whoever started them: Horovod, torchrun, or nobody (then there is one).
+
+All of them sum. Every rank calls the same methods in the same order.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+if TYPE_CHECKING:
+    from .run import Run
+
+Result = TypeVar("Result")
+Joined = tuple[nn.Module, Any]
+"""What to call instead of model and optimiser."""
+
+
+class World(Protocol):
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def local_rank(self) -> int: ...
+
+    @property
+    def elastic(self) -> bool:
+        """Ranks come and go while it runs."""
+
+    @property
+    def writes(self) -> bool:
+        """This rank writes checkpoints: one in each folder that may differ from the others'."""
+
+    def sum(self, values: list[float]) -> list[float]:
+        """The sums over all ranks, the same to the last bit on each."""
+
+    def gather(self, fact: Any) -> list[Any]:
+        """What each rank gave, by rank. Anything that can be pickled."""
+
+    def share(self, fact: Any, root: int = 0) -> Any:
+        """What the ``root`` gave."""
+
+    def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
+        """The ``root``'s; the others give one of its kind, which is overwritten."""
+
+    def joined(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Joined:
+        """With these, gradients are those of all ranks, summed. ``ready`` is called when this rank's own are there, if
+        ``backward`` waits for the others."""
+
+    def summed(self, optimizer: Any) -> Any:
+        """A context in which ``optimizer.step()`` takes the gradients as they are: on entry they have been summed."""
+
+    def keep_going(self, run: "Run", train: Callable[[], Result]) -> Result:
+        """Calls ``train``, again whenever ranks have come or gone where that is no new start."""
+
+    def commit(self) -> None:
+        """This is where to go on from. Here ranks may come and go: then it does not return."""
+
+    def close(self) -> None:
+        """All ranks are done."""
+
+
+def find_world() -> World:
+    """By the variables that the launcher set."""
+    if os.environ.keys() & {"HOROVOD_RANK", "HOROVOD_GLOO_RENDEZVOUS_PORT"}:
+        return HorovodWorld()
+    if {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
+        return TorchWorld()
+    return Alone()
+
+
+class _Fixed:
+    """Ranks that stay the same while they run, and gradients that ``backward`` has summed."""
+
+    elastic = False
+
+    @contextmanager
+    def summed(self, optimizer: Any) -> Iterator[None]:
+        yield
+
+    def keep_going(self, run: "Run", train: Callable[[], Result]) -> Result:
+        return train()
+
+    def commit(self) -> None:
+        pass
+
+
+class Alone(_Fixed):
+    rank, size, local_rank, writes = 0, 1, 0, True
+
+    def sum(self, values: list[float]) -> list[float]:
+        return values
+
+    def gather(self, fact: Any) -> list[Any]:
+        return [fact]
+
+    def share(self, fact: Any, root: int = 0) -> Any:
+        return fact
+
+    def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
+        return tensor
+
+    def joined(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Joined:
+        return model, optimizer
+
+    def close(self) -> None:
+        pass
+
+
+class HorovodWorld:
+    """Gradients are summed beside ``backward``, and waited for by ``step`` (or ``summed``)."""
+
+    def __init__(self) -> None:
+        import horovod.torch as hvd
+
+        self._hvd = hvd
+        hvd.init()
+        if torch.cuda.is_available():
+            torch.cuda.set_device(hvd.local_rank())
+        self.elastic = "HOROVOD_ELASTIC" in os.environ
+        self._state: Any = None
+
+    @property
+    def rank(self) -> int:
+        return int(self._hvd.rank())
+
+    @property
+    def size(self) -> int:
+        return int(self._hvd.size())
+
+    @property
+    def local_rank(self) -> int:
+        return int(self._hvd.local_rank())
+
+    @property
+    def writes(self) -> bool:
+        return self.rank == 0
+
+    def sum(self, values: list[float]) -> list[float]:
+        hvd = self._hvd
+        return list(hvd.allreduce(torch.tensor(values, dtype=torch.float64), op=hvd.Sum, name="slt.sum").tolist())
+
+    def gather(self, fact: Any) -> list[Any]:
+        return list(self._hvd.allgather_object(fact, name="slt.gather"))
+
+    def share(self, fact: Any, root: int = 0) -> Any:
+        return self._hvd.broadcast_object(fact, root_rank=root, name="slt.share")
+
+    def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
+        return self._hvd.broadcast_(tensor, root_rank=root, name="slt.broadcast")
+
+    def joined(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Joined:
+        hvd = self._hvd
+        return model, hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), op=hvd.Sum)
+
+    @contextmanager
+    def summed(self, optimizer: Any) -> Iterator[None]:
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            yield
+
+    def keep_going(self, run: "Run", train: Callable[[], Result]) -> Result:
+        if not self.elastic:
+            return train()
+        from .horovod_state import RunState
+
+        self._state = RunState(run)
+        result: Result = self._hvd.elastic.run(lambda state: train())(self._state)
+        return result
+
+    def commit(self) -> None:
+        if self._state is not None:
+            self._state.commit()
+
+    def close(self) -> None:
+        pass  # Horovod ends with the process
+
+
+class TorchWorld(_Fixed):
+    """DistributedDataParallel, made to sum instead of to average. When ranks come or go, all of them begin anew."""
+
+    def __init__(self) -> None:
+        self.local_rank = int(os.environ.get("LOCAL_RANK", 0))
+        on_gpu = torch.cuda.is_available()
+        if on_gpu:
+            torch.cuda.set_device(self.local_rank)
+        if not dist.is_initialized():
+            dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+
+    @property
+    def writes(self) -> bool:
+        return self.local_rank == 0
+
+    def sum(self, values: list[float]) -> list[float]:
+        tensor = torch.tensor(values, dtype=torch.float64, device=self._device)
+        dist.all_reduce(tensor)
+        return list(tensor.tolist())
+
+    def gather(self, fact: Any) -> list[Any]:
+        facts: list[Any] = [None] * self.size
+        dist.all_gather_object(facts, fact)
+        return facts
+
+    def share(self, fact: Any, root: int = 0) -> Any:
+        facts = [fact]
+        dist.broadcast_object_list(facts, src=root)
+        return facts[0]
+
+    def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
+        dist.broadcast(tensor, src=root)
+        return tensor
+
+    def joined(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Joined:
+        def summing(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+            ready()
+            done = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+            return done.then(lambda future: future.value()[0])
+
+        together = nn.parallel.DistributedDataParallel(model)
+        together.register_comm_hook(None, summing)
+        return together, optimizer
+
+    def close(self) -> None:
+        dist.barrier()  # nobody leaves while another rank still needs it
+        dist.destroy_process_group()

@@ -1,0 +1,3 @@
+"""Ranks of a job environment, as the runners' tests prepare it."""
+
+from tests.runners.conftest import job_python as job_python

@@ -1,0 +1,148 @@
+"""What the library does in a single process: each function below is a case, its answer a line of the JSON that is printed."""
+
+import json
+import math
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from schedulearn_train import Checkpoints, Run, Stopped, notice, should_stop
+from schedulearn_train.gru import Gru
+from schedulearn_train.predict import Predictor, Scored, Smoothing
+from schedulearn_train.world import Alone
+from torch import nn
+from torch.utils.data import TensorDataset
+
+torch.set_num_threads(1)
+generator = torch.Generator().manual_seed(3)
+DATA = TensorDataset(torch.randn(40, 4, generator=generator), torch.randn(40, 1, generator=generator))
+
+
+def new_run(folder: str, **options: Any) -> Run:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    if options.pop("schedule", False):
+        options["also"] = {"schedule": torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)}
+    return Run(model, optimizer, DATA, batch=8, checkpoints=Checkpoints(folder), world=Alone(), **options)
+
+
+def train(run: Run, epochs: int, scaler: Any = None, stop_at: int = 0) -> list[float]:
+    for _ in run.epochs(epochs):
+        for x, y in run.batches():
+            run.step(nn.functional.mse_loss(run.model(x), y, reduction="sum"), scaler)
+            if run.steps == stop_at:
+                run.save()
+                return weights(run)
+        for item in run.also.values():
+            item.step()
+    return weights(run)
+
+
+def weights(run: Run) -> list[float]:
+    return [float(each) for weight in run.inner.parameters() for each in weight.detach().flatten()]
+
+
+def complaint(work: Any) -> str:
+    try:
+        work()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def a_step_without_a_batch(folder: str) -> str:
+    return complaint(lambda: new_run(folder).step(torch.zeros((), requires_grad=True)))
+
+
+def a_batch_without_a_step(folder: str) -> str:
+    return complaint(lambda: list(new_run(folder).batches()))
+
+
+def loaded_ahead_is_the_same(folder: str) -> bool:
+    return train(new_run(f"{folder}/a", workers=2), 2) == train(new_run(f"{folder}/b"), 2)
+
+
+def goes_on_as_if_never_stopped(folder: str) -> bool:
+    """With Adam's moments and the schedule of the rate, in mid-epoch."""
+    whole = train(new_run(f"{folder}/a", schedule=True), 12)
+    train(new_run(f"{folder}/b", schedule=True), 12, stop_at=33)
+    again = new_run(f"{folder}/b", schedule=True)
+    return again.steps == 33 and train(again, 12) == whole
+
+
+def a_scaler_changes_nothing(folder: str) -> float:
+    scaled = train(new_run(f"{folder}/a"), 2, torch.amp.GradScaler("cpu", init_scale=2.0**10))
+    plain = train(new_run(f"{folder}/b"), 2)
+    return max(abs(one - other) for one, other in zip(scaled, plain, strict=True))
+
+
+def a_broken_checkpoint_is_passed_over(folder: str) -> int:
+    run = new_run(folder)
+    train(run, 2)
+    run.checkpoints.save(7, run.state())
+    run.checkpoints.path(9).write_bytes(b"half of one")
+    found = run.checkpoints.newest()
+    return found[0] if found else -1
+
+
+def only_the_last_are_kept(folder: str) -> list[int]:
+    run = new_run(folder)
+    for step in (1, 5, 3, 12):
+        run.checkpoints.save(step, run.state())
+    return run.checkpoints.steps()
+
+
+def told_by_a_signal(folder: str) -> list[Any]:
+    """It stops at the next look, with a checkpoint."""
+    run = new_run(folder)
+    before = should_stop()
+    os.kill(os.getpid(), signal.SIGTERM)
+    try:
+        train(run, 3)
+    except Stopped as stopped:
+        found = run.checkpoints.newest()
+        return [before, stopped.code, found is not None and found[0] == run.steps]
+    return []
+
+
+def told_by_a_notice(folder: str) -> list[Any]:
+    path = Path(folder, "notice.json")
+    os.environ["SCHEDULEARN_NOTICE"] = str(path)
+    path.write_text(json.dumps({"reason": "preempted", "grace_seconds": 10, "until": time.time() + 10}))
+    told = notice()
+    return [told.reason, 8 < told.grace_seconds <= 10] if told else []
+
+
+def error_of(predictor: Predictor, trace: list[float]) -> float:
+    scored = Scored(predictor)
+    for value in trace:
+        scored.observe(value)
+    return scored.error or 0.0
+
+
+def a_network_sees_a_rhythm(folder: str) -> list[Any]:
+    """Periodic load: its error beside that of smoothing. Twice the same seed, twice the same error."""
+    chance = torch.Generator().manual_seed(5)
+    noise = torch.randn(600, generator=chance).tolist()
+    trace = [0.5 * math.sin(2 * math.pi * number / 12) + 0.02 * noise[number] for number in range(600)]
+    network = error_of(Gru(seed=1), trace)
+    return [network, error_of(Smoothing(), trace), network == error_of(Gru(seed=1), trace)]
+
+
+CASES = (
+    a_step_without_a_batch, a_batch_without_a_step, loaded_ahead_is_the_same, goes_on_as_if_never_stopped,
+    a_scaler_changes_nothing, a_broken_checkpoint_is_passed_over, only_the_last_are_kept, a_network_sees_a_rhythm,
+    told_by_a_signal, told_by_a_notice,
+)  # fmt: skip
+
+if __name__ == "__main__":
+    answers = {}
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            answers[case.__name__] = case(folder)
+    print(json.dumps(answers))

@@ -1,0 +1,46 @@
+"""A training that counts: each sample's weight falls by the same amount whenever it is used, and by nothing else.
+
+So the model itself tells in the end how often each sample has counted, whatever ranks came, went or were killed on the way.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from schedulearn_train import Run
+from torch import nn
+
+SAMPLES, BATCH = 480, 12
+EPOCHS, STEP_SECONDS = int(sys.argv[1]), float(sys.argv[2])
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = nn.Parameter(torch.zeros(SAMPLES))
+
+    def forward(self, samples: torch.Tensor) -> torch.Tensor:
+        return -self.used[samples] * BATCH
+
+
+model = Counter()
+run = Run(model, torch.optim.SGD(model.parameters(), lr=1.0), range(SAMPLES), batch=BATCH, checkpoint_seconds=2)
+
+
+@run.elastic
+def train() -> None:
+    print(f"size {run.world.size} rank {run.world.rank} step {run.steps} pid {os.getpid()}", flush=True)
+    for _ in run.epochs(EPOCHS):
+        for samples in run.batches():
+            time.sleep(STEP_SECONDS)
+            run.step(run.model(samples).sum())
+            if run.world.rank == 0:
+                print(f"step {run.steps} of {run.world.size} ranks", flush=True)
+
+
+train()
+wrong = int((model.used.round() != EPOCHS).sum())
+print(f"done at step {run.steps}: {wrong} of {SAMPLES} samples were not used {EPOCHS} times", flush=True)
+Path(os.environ["SCHEDULEARN_OUTPUTS"], f"done-{run.world.rank}").touch()

@@ -1,0 +1,86 @@
+"""Elastic rings of supervisors and a driver, training with the library: ranks come, go and fail, no sample is lost or doubled."""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from runners.spec import Launcher
+from tests.runners.launching import Container, Rings, attempt, until
+
+pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
+
+COUNTING = Path(__file__).parent / "scripts" / "counting.py"
+EXACT = "0 of 480 samples were not used"
+STOPPED: tuple[tuple[Launcher, int], ...] = (("torchrun", 2), ("command", 1))
+
+
+@pytest.fixture
+def rings(tmp_path: Path, job_python: str) -> Iterator[Rings]:
+    with attempt(tmp_path, job_python) as made:
+        yield Rings(made, command=("python", "train.py", "6", "0.05"), code=COUNTING, max_ranks=3)
+
+
+def test_each_sample_counts_once_per_epoch_while_a_ring_grows_shrinks_and_loses_a_rank(rings: Rings) -> None:
+    rings.offer("h1")
+    rings.driver.start()
+    h1 = rings.host(1)
+    rings.sees(h1, "step 5 of 1 ranks")
+    h2, h3 = rings.host(2), rings.host(3)
+    until(lambda: "Waiting" in h2.log("setup") and "Waiting" in h3.log("setup"))
+    rings.offer("h1", "h2", "h3")
+    rings.sees(h1, "of 3 ranks")
+    three = len(h1.log())
+    os.kill(int(re.findall(r"pid (\d+)", h3.log())[-1]), signal.SIGKILL)
+    rings.offer("h1", "h2")
+    rings.sees(h1, "of 2 ranks", three)
+    rings.offer("h1")
+    h2.tell(stop={"reason": "preempted", "grace_seconds": 20})
+    assert h2.wait(30)["reason"] == "stopped"
+    assert rings.driver.wait(120) == {"code": 0, "reason": "exited", "detail": ""}
+    assert h1.wait()["code"] == 0
+    assert EXACT in h1.log()
+
+
+class Tries:
+    """Attempts of one job: each has folders of its own, but for the checkpoints."""
+
+    def __init__(self, home: Path, python: str) -> None:
+        self.home, self.python = home, python
+        (home / "checkpoints").mkdir()
+        self.number = 0
+
+    @contextmanager
+    def next(self, launcher: Launcher, slots: int) -> Iterator[Container]:
+        """A host that trains on so many ranks."""
+        self.number += 1
+        home = self.home / str(self.number)
+        home.mkdir()
+        (home / "checkpoints").symlink_to(self.home / "checkpoints")
+        with attempt(home, self.python) as made:
+            host = made.container(("python", "train.py", "3", "0.05"), launcher, slots=slots, code=COUNTING).start()
+            until(lambda: f"of {slots} ranks" in host.log(), 120, host.told)
+            yield host
+
+
+def steps(host: Container) -> list[int]:
+    return [int(step) for step in re.findall(r"^step (\d+) of", host.log(), re.MULTILINE)]
+
+
+def test_a_stopped_training_goes_on_where_it_was_on_another_number_of_ranks(tmp_path: Path, job_python: str) -> None:
+    """Two ranks of torchrun, then a plain command, then three ranks: each but the last is told to go, and saves in time."""
+    tries, done = Tries(tmp_path, job_python), list[int]()
+    for launcher, slots in STOPPED:
+        with tries.next(launcher, slots) as host:
+            host.tell(stop={"reason": "preempted", "grace_seconds": 20})
+            assert host.wait(30)["reason"] == "stopped"
+            done += steps(host)
+    with tries.next("torchrun", 3) as host:
+        assert host.wait(120) == {"code": 0, "reason": "exited", "detail": ""}
+        assert EXACT in host.log()
+        done += steps(host)
+    assert done == sorted(set(done)) and done[-1] == 120  # the last step of a try is done, but no longer told of

@@ -1,0 +1,66 @@
+"""Predicting a worker's speed."""
+
+import math
+
+import numpy as np
+import pytest
+
+from runners.training.schedulearn_train.predict import Blend, LastValue, Scored, Smoothing, log_seconds
+
+
+def error_of(predictor: Scored, trace: np.ndarray) -> float:
+    for value in trace:
+        predictor.observe(float(value))
+    assert predictor.error is not None
+    return predictor.error
+
+
+def test_smoothing_beats_the_last_value_on_noise() -> None:
+    trace = np.random.default_rng(0).normal(-6, 0.05, 400)
+    assert error_of(Scored(Smoothing()), trace) < 0.85 * error_of(Scored(LastValue()), trace)
+
+
+def test_a_single_outlier_moves_nothing() -> None:
+    smoothing = Smoothing()
+    for value in [1.0] * 20 + [3.0]:
+        smoothing.observe(value)
+    assert smoothing.predict() == 1.0
+
+
+def test_two_outliers_in_a_row_are_the_new_level() -> None:
+    smoothing = Smoothing()
+    for value in [1.0] * 20 + [3.0, 3.2]:
+        smoothing.observe(value)
+    assert smoothing.predict() == pytest.approx(3.1)
+
+
+def test_growing_noise_is_got_used_to() -> None:
+    smoothing, chance = Smoothing(), np.random.default_rng(1)
+    for value in [*[0.0] * 50, *chance.normal(0, 0.5, 400)]:
+        smoothing.observe(float(value))
+    assert abs(smoothing.predict() or 9) < 0.5
+
+
+def test_the_better_predictor_counts_more() -> None:
+    class Wrong:
+        def observe(self, value: float) -> None: ...
+
+        def predict(self) -> float:
+            return 10.0
+
+    blend = Blend(LastValue(), Wrong())
+    for number in range(50):
+        blend.observe(1.0 + 0.1 * (number % 2))
+    assert 1.0 <= (blend.predict() or 0) < 1.4
+    assert blend.one.error == pytest.approx(0.1)
+
+
+def test_nothing_seen_nothing_said() -> None:
+    assert LastValue().predict() is None
+    assert Smoothing().predict() is None
+    assert Blend(Smoothing(), LastValue()).predict() is None
+
+
+def test_the_fixed_part_of_an_iteration_is_not_the_samples() -> None:
+    assert log_seconds(0.5, 40, fixed_seconds=0.1) == pytest.approx(math.log(0.01))
+    assert log_seconds(0.1, 0, fixed_seconds=0.2) == pytest.approx(math.log(1e-9))
