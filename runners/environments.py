@@ -159,7 +159,7 @@ class ProcessEnvironments(Preparing):
         wheel = horovod_wheel.ensure(entry, self.target, house, tell, horovod_wheel.build_here, (30, 85))
         digest = content_key(
             "venv 1",
-            entry.requirements.read_bytes(),
+            entry.requirements_on(self.target.cuda).read_bytes(),
             entry.check,
             self.target.words,
             house.name,
@@ -187,7 +187,7 @@ class ProcessEnvironments(Preparing):
         try:
             tell(86, "making the virtual environment")
             run([sys.executable, "-m", "venv", folder], log)
-            run([*pip, "--find-links", house, "-r", entry.requirements], log, installing)
+            run([*pip, "--find-links", house, "-r", entry.requirements_on(self.target.cuda)], log, installing)
             if wheel is not None:
                 run([*pip, "--no-deps", wheel], log, installing)
             tell(98, "checking that it works")
@@ -259,7 +259,7 @@ class DockerEnvironments(Preparing):
 
     def _packages(self, entry: Entry, base: str, house: Path, wheel: Path | None, tell: Progress) -> str:
         recipe = (images.FOLDER / "packages.Dockerfile").read_bytes()
-        requirements = entry.requirements.read_bytes()
+        requirements = entry.requirements_on(self.cuda).read_bytes()
         base_id = self.engine.id_of(base) or ""
         digest = content_key("packages 1", recipe, requirements, base_id, house.name, name_of(wheel))
         tag = f"schedulearn-packages:{entry.key}-{digest[:12]}"

@@ -16,6 +16,7 @@ from typing import Protocol
 from runners import exits, shared
 from runners.checkpoints import CheckpointPortal, JobCheckpoints
 from runners.codestore import CodeStore, unpack
+from runners.launch.scribe import keep_room
 from runners.ledger import Ledger, delete_tree
 from runners.log_shipper import LogShipper
 from runners.nodefiles import NodeFiles, read_json_beneath, write_atomic, write_json
@@ -191,9 +192,9 @@ class Hands:
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR):
                 raise PortalAwayError(f"This machine is short of something: {error.strerror}.") from error
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            words = "its disk is full" if full else error.strerror or str(error)
-            sentence = f"The node could not prepare the job's folders: {words}."
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise NotYet("waiting for room on its node's disk, which is full") from error
+            sentence = f"The node could not prepare the job's folders: {error.strerror or error}."
         logger.warning("%s cannot start: %s", spec.name, sentence)
         self._end(spec, Exit(None, "create_error", sentence))
 
@@ -212,6 +213,7 @@ class Hands:
         if not shared.is_there(self.files):
             raise NotYet("waiting for the folder that the nodes share")
         folders = self.files.make_container(spec)
+        keep_room(folders.scribe)
         write_json(folders.control / "job.json", spec.to_json())
         self._write_told(spec, wish.told)
         if spec.role == "host":

@@ -1,6 +1,7 @@
 """Horovod's newest release does not compile against today's torch. Mended, it does: once, then the wheel is kept.
 
-The wheel is found again by everything that went into it: version, torch, Python, C library, GPU support, mending.
+The wheel is found again by everything that went into it: version, torch or TensorFlow, Python, C library, GPU support,
+mending.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ from runners.preparing import (
     need_space,
     run,
 )
-from runners.wheels import PIP, Target, cross, make, this_machine, torch_version
+from runners.wheels import PIP, Framework, Target, cross, framework_of, make, this_machine
 
 TOOLS = ("setuptools<80", "wheel", "cmake<4", "packaging", "cffi", "cloudpickle", "psutil", "PyYAML")
 """setuptools 80 dropped what Horovod's setup.py uses; cmake 4 refuses the minimum versions of its third parties."""
@@ -58,17 +59,31 @@ MENDS = (
         "void GlooContext::Finalize() {\n  if (!enabled_) {\n    return;\n  }\n",
         "void GlooContext::Finalize() {\n",
     ),
+    # who is still in a broken ring may be sent another message than it waits for: whoever waits hears of it, as of a
+    # connection that broke, and the process lives
+    Mend(
+        "third_party/gloo/gloo/transport/tcp/pair.cc",
+        "    GLOO_ENFORCE_LE(op.preamble.length, op.nbytes);\n",
+        "    if (op.preamble.length > op.nbytes) {\n"
+        "      const auto ex = std::make_exception_ptr(\n"
+        '          ::gloo::IoException(GLOO_ERROR_MSG("Unexpected message from ", peer_.str())));\n'
+        "      buf->signalException(ex);\n"
+        "      signalException(ex);\n"
+        "      return -1;\n"
+        "    }\n",
+    ),
 )
 
 Build = Callable[[Path, Path, Path, dict[str, str], Progress], None]
 """(mended source, folder of wheels, where the wheel shall go, variables, progress): compiles."""
 
 
-def settings(target: Target) -> dict[str, str]:
+def settings(target: Target, framework: Framework) -> dict[str, str]:
     """Horovod's build switches. Gloo on processors; with GPUs NCCL does the reductions, Gloo the rest."""
+    one, other = ("PYTORCH", "TENSORFLOW") if framework.is_torch else ("TENSORFLOW", "PYTORCH")
     common = {
-        "HOROVOD_WITH_PYTORCH": "1",
-        "HOROVOD_WITHOUT_TENSORFLOW": "1",
+        f"HOROVOD_WITH_{one}": "1",
+        f"HOROVOD_WITHOUT_{other}": "1",
         "HOROVOD_WITHOUT_MXNET": "1",
         "HOROVOD_WITH_GLOO": "1",
         "HOROVOD_WITHOUT_MPI": "1",
@@ -80,16 +95,17 @@ def settings(target: Target) -> dict[str, str]:
     return {**common, "HOROVOD_GPU": "CUDA", "HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_WITHOUT_NVTX": "1"}
 
 
-def wheel_key(horovod: Horovod, torch: str, target: Target) -> str:
-    switches = sorted((name, value) for name, value in settings(target).items() if name != "MAKEFLAGS")
-    return content_key("horovod 1", horovod.version, horovod.sha256, torch, target.words, repr(MENDS), repr(switches))
+def wheel_key(horovod: Horovod, framework: Framework, target: Target) -> str:
+    switches = sorted((name, value) for name, value in settings(target, framework).items() if name != "MAKEFLAGS")
+    against = framework.version if framework.is_torch else framework.requirement
+    return content_key("horovod 1", horovod.version, horovod.sha256, against, target.words, repr(MENDS), repr(switches))
 
 
 def find(entry: Entry, target: Target, house: Path) -> Path | None:
     """The wheel, if it was made before."""
     if entry.horovod is None:
         return None
-    folder = cache_home() / "wheels" / wheel_key(entry.horovod, torch_version(house), target)
+    folder = cache_home() / "wheels" / wheel_key(entry.horovod, framework_of(house), target)
     return next(iter(sorted(folder.glob("horovod-*.whl"))), None)
 
 
@@ -100,7 +116,8 @@ def ensure(
     if entry.horovod is None:
         return None
     low, high = percent
-    key = wheel_key(entry.horovod, torch_version(house), target)
+    framework = framework_of(house)
+    key = wheel_key(entry.horovod, framework, target)
     folder = cache_home() / "wheels" / key
     with alone(cache_home() / "locks" / f"horovod-{key}", progress, low):
         if found := find(entry, target, house):
@@ -113,7 +130,7 @@ def ensure(
             def scaled(done: int, words: str) -> None:
                 progress(low + (high - low) * done // 100, words)
 
-            build(source, house, out, settings(target), scaled)
+            build(source, house, out, settings(target, framework), scaled)
             if not list(out.glob("horovod-*.whl")):
                 raise PrepareError("Compiling Horovod left no wheel.", "Look at the log in the cache folder.")
             shutil.rmtree(folder, ignore_errors=True)
@@ -198,7 +215,7 @@ def build_here(source: Path, house: Path, out: Path, variables: dict[str, str], 
         try:
             progress(2, "making a place to compile Horovod")
             run([sys.executable, "-m", "venv", folder], log)
-            run([*pip, "install", "-q", "--find-links", house, f"torch=={torch_version(house)}", "numpy", *TOOLS], log)
+            run([*pip, "install", "-q", "--find-links", house, framework_of(house).requirement, "numpy", *TOOLS], log)
             run(
                 [*pip, "wheel", "-v", "--no-deps", "--no-build-isolation", "-w", out, source],
                 log,
@@ -235,7 +252,7 @@ def container_script(house: Path) -> str:
 export HOME=/tmp
 python -m venv /tmp/build
 . /tmp/build/bin/activate
-pip install -q --no-index --find-links /house --find-links /tools 'torch=={torch_version(house)}' numpy {tools_line()}
+pip install -q --no-index --find-links /house --find-links /tools '{framework_of(house).requirement}' numpy {tools_line()}
 nccl=$(echo /tmp/build/lib/python*/site-packages/nvidia/nccl)
 if [ -d "$nccl" ]; then
     [ -e "$nccl/lib/libnccl.so" ] || ln -s libnccl.so.2 "$nccl/lib/libnccl.so"

@@ -27,7 +27,7 @@ from runners.portal_client import Backoff, LogAnswer, PortalAwayError, PortalErr
 
 logger = logging.getLogger(__name__)
 
-STREAM_NAME = re.compile(r"(setup|0|[1-9]\d{0,3})\.log")
+STREAM_NAME = re.compile(r"(setup|metrics|0|[1-9]\d{0,3})\.log")
 MOST_STREAM = (1 << 30) + (1 << 20)
 """The supervisor ends a stream at 1 GiB with a marker; a longer file was made by someone else (and may be a hole)."""
 MOST_BATCH = 1 << 20
@@ -356,12 +356,12 @@ def _mark(handle: int, index: int) -> tuple[int, int]:
 
 
 def _sizes(folder: int, ranks: int) -> dict[str, int]:
-    """Stream name -> size of its log, for the regular files there that ``setup`` and so many ranks can have."""
+    """Stream name -> size of its log, for the regular files there that a supervisor with so many ranks can have."""
     sizes = {}
     with os.scandir(folder) as entries:
         for entry in itertools.islice(entries, MOST_NAMES):
             found = STREAM_NAME.fullmatch(entry.name)
-            if found is None or (found[1] != "setup" and int(found[1]) >= ranks):
+            if found is None or (found[1].isdecimal() and int(found[1]) >= ranks):
                 continue
             with contextlib.suppress(OSError):
                 info = entry.stat(follow_symlinks=False)

@@ -83,12 +83,13 @@ def cross(target: Target) -> list[str]:
 def wheelhouse(entry: Entry, target: Target, progress: Progress, percent: tuple[int, int] = (0, 30)) -> Path:
     """A folder with every wheel of the recipe, fetched once per content of the recipe."""
     index = os.environ.get("SCHEDULEARN_TORCH_INDEX", "")
-    key = content_key("wheelhouse 1", entry.requirements.read_bytes(), target.words, index)
+    requirements = entry.requirements_on(target.cuda)
+    key = content_key("wheelhouse 1", requirements.read_bytes(), target.words, index)
     folder = cache_home() / "wheelhouse" / key
     if folder.is_dir():
         return folder
     low, high = percent
-    wanted = count_requirements(entry.requirements)
+    wanted = count_requirements(requirements)
     with alone(cache_home() / "locks" / f"house-{key}", progress, low):
         if folder.is_dir():
             return folder
@@ -105,7 +106,7 @@ def wheelhouse(entry: Entry, target: Target, progress: Progress, percent: tuple[
                 progress(low + int((high - low) * done), f"fetching packages for {clock(seconds)}")
 
             # Only wheels: nothing that a package index serves is run here.
-            fetch = ["download", "--only-binary=:all:", "-r", str(entry.requirements), "-d", str(part)]
+            fetch = ["download", "--only-binary=:all:", "-r", str(requirements), "-d", str(part)]
             run([*PIP, *fetch, *cross(target), *options], log, tick)
             part.rename(folder)
         except ProgramError as error:
@@ -164,9 +165,26 @@ def reachable(url: str) -> bool:
         return False
 
 
-def torch_version(house: Path) -> str:
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """What Horovod is compiled against: ``torch``, ``tensorflow`` or ``tensorflow-cpu``."""
+
+    package: str
+    version: str
     """With its local label (``2.13.0+cpu``): the wheels of Horovod differ by it."""
-    names = sorted(path.name for path in house.glob("torch-*.whl"))
-    if not names:
-        raise PrepareError("The fetched packages hold no torch.", f"Remove {house} and try again.")
-    return names[0].split("-")[1].replace("%2B", "+")
+
+    @property
+    def is_torch(self) -> bool:
+        return self.package == "torch"
+
+    @property
+    def requirement(self) -> str:
+        return f"{self.package}=={self.version}"
+
+
+def framework_of(house: Path) -> Framework:
+    """The one whose wheel was fetched."""
+    for package in ("torch", "tensorflow", "tensorflow-cpu"):
+        if names := sorted(path.name for path in house.glob(f"{package.replace('-', '_')}-[0-9]*.whl")):
+            return Framework(package, names[0].split("-")[1].replace("%2B", "+"))
+    raise PrepareError("The fetched packages hold neither torch nor TensorFlow.", f"Remove {house} and try again.")

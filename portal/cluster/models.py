@@ -131,6 +131,8 @@ class Environment(models.Model):
     description = models.TextField(blank=True)
     packages = models.JSONField(default=list)
     """Import names it offers; used to warn before queueing."""
+    on_demand = models.BooleanField(default=False)
+    """Nodes prepare it only once a job asks for it."""
     position = models.PositiveSmallIntegerField(default=0)
     retired = models.BooleanField(default=False)
 

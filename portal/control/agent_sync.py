@@ -67,9 +67,12 @@ def turn(held: str, data: dict[str, Any]) -> dict[str, Any]:
     said = digest_of(data, salt)
     node, parts = _known(*agent_rows.see(held, said, now))
     if not node.known:
-        report = read_report(storable(data))
+        report, row = read_report(storable(data)), Node.objects.get(pk=node.pk)
         cluster.check_runtime(report.runtime)
-        _take_in(Node.objects.get(pk=node.pk), report, said, now, sample=node.sample_due)
+        if _was_away(row, now):
+            # Before it is heard of again: what its fence has ended would count as having run until now.
+            _take_containers(node.pk, containers)
+        _take_in(row, report, said, now, sample=node.sample_due)
         node, parts = _known(*agent_rows.look(held, now))
     elif node.sample_due:
         agent_rows.write_readings(node.pk, read_readings(data), now)
@@ -77,6 +80,11 @@ def turn(held: str, data: dict[str, Any]) -> dict[str, Any]:
         _take_containers(node.pk, containers)
         node, parts = _known(*agent_rows.look(held, now))
     return _answer(node, parts, now)
+
+
+def _was_away(node: Node, now: datetime) -> bool:
+    away = timedelta(seconds=settings.NODE_LOST_AFTER_SECONDS)
+    return node.last_seen_at is None or now - node.last_seen_at > away
 
 
 def _known(node: Caller | None, parts: list[Part]) -> tuple[Caller, list[Part]]:
@@ -104,8 +112,7 @@ def _see(node: Node, report: Report, now: datetime) -> None:
         "facts": report.facts,
         "problems": list(report.problems),
     }
-    away = timedelta(seconds=settings.NODE_LOST_AFTER_SECONDS)
-    was_away = node.last_seen_at is None or now - node.last_seen_at > away
+    was_away = _was_away(node, now)
     changed = {name: value for name, value in said.items() if getattr(node, name) != value}
     Node.objects.filter(pk=node.pk).update(**changed)
     if "ready" in changed or "boot" in changed or was_away:
@@ -306,7 +313,7 @@ def _elsewhere(node_id: int, attempts: set[int]) -> dict[int, Elsewhere]:
 
 
 def _environments() -> list[str]:
-    """Those to prepare: what jobs wait for first, in the order they came, then the rest."""
+    """Those to prepare: what jobs wait for first, in the order they came, then those that are offered before any does."""
     now, (read_at, keys) = time.monotonic(), _prepared
     if now >= read_at + ENVIRONMENTS_SECONDS:
         keys = _read_environments()
@@ -322,4 +329,5 @@ def _read_environments() -> list[str]:
     active = Job.objects.filter(state__in=(JobState.QUEUED, JobState.RUNNING)).order_by()
     first = dict(active.values_list("environment").annotate(first=Min("id")))
     offered = Environment.objects.filter(retired=False).order_by("position", "key")
-    return [row.key for row in sorted(offered, key=lambda row: first.get(row.pk, float("inf")))]
+    wanted = (row for row in offered if row.pk in first or not row.on_demand)
+    return [row.key for row in sorted(wanted, key=lambda row: first.get(row.pk, float("inf")))]

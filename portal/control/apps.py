@@ -19,6 +19,11 @@ def offer_environments(using: str = "default", **kwargs: Any) -> None:
     entries = catalogue()
     rows = Environment.objects.using(using)
     for entry in entries:
-        facts = {"title": entry.title, "description": entry.description, "packages": list(entry.packages)}
-        rows.update_or_create(key=entry.key, defaults={**facts, "position": entry.position, "retired": False})
+        facts: dict[str, Any] = {
+            "title": entry.title,
+            "description": entry.description,
+            "packages": list(entry.packages),
+        }
+        facts |= {"position": entry.position, "on_demand": entry.on_demand, "retired": False}
+        rows.update_or_create(key=entry.key, defaults=facts)
     rows.exclude(key__in=[entry.key for entry in entries]).update(retired=True)

@@ -38,10 +38,17 @@ class Entry:
     """A line of Python that must run before the environment counts as ready."""
     disk_mib: int = 2000
     """Free space to ask for before preparing it."""
+    on_demand: bool = False
+    """Nodes prepare it only once a job asks for it."""
 
     @property
     def requirements(self) -> Path:
         return self.folder / "requirements.txt"
+
+    def requirements_on(self, cuda: bool) -> Path:
+        """Where the packages for GPUs are others, they are in a file of their own."""
+        own = self.folder / "requirements-cuda.txt"
+        return own if cuda and own.exists() else self.requirements
 
 
 def read(folder: Path) -> Entry:

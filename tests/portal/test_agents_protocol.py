@@ -1,6 +1,7 @@
 """What agents say and hear: joining, reporting, what is desired, logs, outputs, code."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.conf import LazySettings
 from django.db import connections
+from django.db.models import F
 from django.http import JsonResponse
 from django.test import AsyncClient, Client
 from django.utils import timezone
@@ -20,8 +22,8 @@ from portal.cluster import services as cluster
 from portal.cluster.models import Environment, Gpu, Node
 from portal.control import agent_sync
 from portal.control.agents import AgentError
-from portal.jobs import lifecycle, logs
-from portal.jobs.models import Container
+from portal.jobs import lifecycle, logs, services
+from portal.jobs.models import Attempt, Container
 from portal.jobs.rules import STOP_SECONDS
 from tests.portal.agents_world import Agent, about, job_on
 from tests.portal.jobs_world import add_host, make_environment, make_job, make_project, make_user, place
@@ -215,6 +217,20 @@ def test_what_jobs_wait_for_is_prepared_first() -> None:
     assert agent.sync()["environments"][:2] == ["b", "a"]
 
 
+def test_some_are_prepared_only_while_a_job_asks_for_them() -> None:
+    Environment.objects.update(retired=True)
+    make_environment("a")
+    heavy = make_environment("heavy")
+    Environment.objects.filter(pk=heavy.pk).update(on_demand=True)
+    agent = Agent()
+    assert agent.sync()["environments"] == ["a"]
+    alice = make_user("alice")
+    job = make_job(make_project(alice), environment=heavy)
+    assert agent.sync()["environments"][:2] == ["heavy", "a"]
+    services.cancel(alice, job)
+    assert "heavy" not in agent.sync()["environments"]
+
+
 def test_a_lost_container_is_not_renewed_but_collected() -> None:
     agent = Agent()
     agent.sync()
@@ -224,6 +240,31 @@ def test_a_lost_container_is_not_renewed_but_collected() -> None:
     lifecycle.advance(host, "EXITED", exit_reason="lost")
     [item] = [item for item in agent.sync(about(host, "RUNNING"))["containers"] if item["spec"]["role"] == "host"]
     assert item["wanted"] == "collect"
+
+
+def test_what_the_fence_has_ended_while_the_portal_was_away_has_not_run_into_its_time_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Although the clock looks while the first report after the absence is taken in."""
+    agent = Agent()
+    agent.sync()
+    job = job_on(agent, time_limit_seconds=360)
+    parts = list(Container.objects.order_by("index"))
+    agent.sync(*(about(part, "RUNNING", running_at=time.time()) for part in parts))
+    away = timedelta(minutes=10)
+    Node.objects.update(last_seen_at=F("last_seen_at") - away)
+    Attempt.objects.update(started_at=F("started_at") - away, created_at=F("created_at") - away)
+    take_in = agent_sync._take_in
+
+    def with_a_look(*args: Any, **named: Any) -> None:
+        take_in(*args, **named)
+        lifecycle.sweep()
+
+    monkeypatch.setattr(agent_sync, "_take_in", with_a_look)
+    agent.sync(*(about(part, "EXITED", exit_code=1, exit_reason="fenced") for part in parts))
+    lifecycle.sweep()
+    job.refresh_from_db()
+    assert (job.state, job.attempts.get().outcome) == ("QUEUED", "lost")
 
 
 def test_what_will_not_stop_loses_its_lease() -> None:

@@ -11,6 +11,7 @@ from portal.projects.inspecting.program import inspect
 
 HVD = "import horovod.torch as hvd\nimport torch\n"
 GOOD = HVD + "hvd.init()\ntorch.manual_seed(0)\n"
+LIBRARY = "from schedulearn_train import Run\nimport torch\nrun = Run(m, torch.optim.SGD(m.parameters()), d, batch=8)"
 ELASTIC = GOOD + (
     "@hvd.elastic.run\ndef train(state):\n    state.commit()\n    torch.save(model, checkpoint)\n"
     "train(hvd.elastic.TorchState(model))\n"
@@ -77,6 +78,10 @@ def test_the_file_to_run_is_guessed(files: dict[str, str], entry: str) -> None:
         ("from torch.distributed import init_process_group\ninit_process_group()", "torchrun", False),
         ("import torch\ntorch.distributed.init_process_group()", "torchrun", False),
         ("# import horovod\nx = 'import horovod'", "command", False),
+        (LIBRARY, "horovod", False),
+        (LIBRARY + "\n@run.elastic\ndef f(): pass", "horovod", True),
+        (LIBRARY.replace("8)", "8, mode='asp')"), "torchrun", False),
+        ("import schedulearn_train\nschedulearn_train.log_metric('x', 1)", "command", False),
     ],
 )
 def test_the_launcher_is_guessed(text: str, launcher: str, elastic: bool) -> None:
@@ -87,6 +92,12 @@ def test_the_launcher_is_guessed(text: str, launcher: str, elastic: bool) -> Non
 def test_the_launcher_is_seen_through_imports_of_the_upload() -> None:
     files = {"train.py": "from lib.dist import setup", "lib/__init__.py": "", "lib/dist.py": ELASTIC, "old.py": DDP}
     assert look(files)["launcher"] == "horovod" and look(files)["elastic"]
+
+
+def test_the_training_library_is_in_every_job_and_does_what_a_script_would_have_to() -> None:
+    guess = look({"train.py": LIBRARY})
+    assert "schedulearn_train" not in guess["imports"] and "torch" in guess["imports"]
+    assert not {"optimizer-alone", "no-device"} & {each["code"] for each in guess["warnings"]}
 
 
 def test_imports_are_what_an_environment_has_to_offer() -> None:

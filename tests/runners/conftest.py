@@ -116,6 +116,11 @@ def job_python() -> str:
     return engines.job_environment_python()
 
 
+@pytest.fixture(scope="session")
+def keras_python() -> str:
+    return engines.job_environment_python("tensorflow-horovod")
+
+
 @pytest.fixture
 def progress() -> Callable[[int, str], None]:
     return lambda percent, words: None

@@ -1,5 +1,7 @@
 """The agent against a portal and a runtime that fail in every way they can."""
 
+import errno
+import random
 import time
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from runners.agent import RETRY_SECONDS
 from runners.fake_runtime import BadRuntime, SlowRuntime
 from runners.hands import renew_lease
+from runners.launch.scribe import RESERVE, RESERVE_BYTES, keep_room
 from runners.nodefiles import NodeFiles
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, settle, spec_of, starts
@@ -75,15 +78,12 @@ class TestFailures:
         portal.code[sha256] = honest
         portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
 
-    def test_lost_and_failed_answers_cost_only_time(self, bench: Bench, portal: FakePortal) -> None:
-        calls = 0
-
-        def chaos(path: str) -> str:
-            nonlocal calls
-            calls += 1
-            return {0: "500", 1: "lose", 2: "down"}.get(calls % 5, "")
-
-        portal.faults = chaos
+    def test_lost_and_failed_answers_cost_only_time(
+        self, bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("runners.portal_client.Backoff.failed", lambda self: 0.2)  # it grows to 15 s a time
+        chance = random.Random(6)  # a fixed order could meet the same of the agent's requests again and again
+        portal.faults = lambda path: chance.choice(("500", "lose", "down", "", ""))
         output = "".join(f"line {number}\n" for number in range(1000))
         spec = spec_of(give_code(portal), env={"FAKE_OUTPUT": output, "FAKE_RUN_SECONDS": "4"})
         portal.want(entry(spec))
@@ -176,6 +176,25 @@ class TestPortalAway:
         before = bench.lease(other)
         portal.until(lambda: bench.lease(other) != before)
 
+    def test_a_container_waits_for_room_on_a_full_disk(
+        self, bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        full = [True]
+
+        def keep(folder: Path) -> None:
+            if full[0]:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            keep_room(folder)
+
+        monkeypatch.setattr("runners.hands.keep_room", keep)
+        portal.want(entry(spec_of(give_code(portal), env=FOREVER)))
+        bench.start()
+        portal.until(lambda: "full" in portal.container(NAME).get("detail", ""))
+        assert portal.container(NAME)["state"] == "PREPARING"
+        full[0] = False
+        portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
+        assert (bench.files.scribe(NAME) / RESERVE).stat().st_size == RESERVE_BYTES
+
     def test_a_late_reply_renews_nothing(
         self, bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -215,9 +234,11 @@ class TestPortalAway:
     ) -> None:
         agent = bench.start()
         portal.want(*([entry(spec_of(give_code(portal), env=FOREVER))] if runs else []))
+        portal.until(lambda: portal.reports and portal.reports[-1]["full_pass"])
         portal.until(lambda: not runs or portal.container(NAME).get("state") == "RUNNING")
-        monkeypatch.setattr("runners.agent.SYNC_SECONDS", 60.0)
         portal.down = True
+        portal.until(lambda: agent._backoff.failures > 0)  # what was under way has come back
+        monkeypatch.setattr("runners.agent.SYNC_SECONDS", 60.0)
         agent._backoff.failures = 20
         agent._sync_not_before = 0.0
         rest = agent._sync()

@@ -19,7 +19,7 @@ from runners.environments import LOCAL_BASE, PUBLIC_BASE, DockerEnvironments, Pr
 from runners.images import Entry, Horovod
 from runners.preparing import PrepareError, ProgramError, Progress, alone, explain, need_space
 from runners.runtime import EngineError
-from runners.wheels import Target, cross, is_cpu_build, this_machine
+from runners.wheels import Framework, Target, cross, framework_of, is_cpu_build, this_machine
 
 BOOKWORM = Target("3.11", (2, 36), "x86_64")
 QUIET: Progress = lambda percent, words: None  # noqa: E731
@@ -38,10 +38,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_catalogue_is_complete_and_pinned() -> None:
     entries = images.catalogue()
-    assert [entry.key for entry in entries] == ["pytorch-horovod", "python"]
+    assert [entry.key for entry in entries] == ["pytorch-horovod", "python", "tensorflow-horovod"]
     for entry in entries:
         assert entry.title and entry.description and entry.packages and entry.check
-        lines = entry.requirements.read_text().splitlines()
+        lines = [line for cuda in (False, True) for line in entry.requirements_on(cuda).read_text().splitlines()]
         assert all(re.fullmatch(r"#.*|[A-Za-z0-9_.-]+==[0-9.]+", line) for line in lines), entry.key
         with pytest.raises(dataclasses.FrozenInstanceError):
             entry.key = "other"  # type: ignore[misc]
@@ -105,28 +105,50 @@ def test_it_knows_where_torch_comes_from(
 # Horovod's wheel
 
 HOROVOD = Horovod("0.28.1", "0" * 64)
+TORCH = Framework("torch", "2.13.0+cpu")
 
 
 def test_the_wheel_is_known_by_all_that_went_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    key = horovod_wheel.wheel_key(HOROVOD, "2.13.0+cpu", BOOKWORM)
+    key = horovod_wheel.wheel_key(HOROVOD, TORCH, BOOKWORM)
     others = [
-        horovod_wheel.wheel_key(dataclasses.replace(HOROVOD, version="0.28.2"), "2.13.0+cpu", BOOKWORM),
-        horovod_wheel.wheel_key(HOROVOD, "2.13.0+cu130", BOOKWORM),
-        horovod_wheel.wheel_key(HOROVOD, "2.13.0+cpu", dataclasses.replace(BOOKWORM, python="3.12")),
-        horovod_wheel.wheel_key(HOROVOD, "2.13.0+cpu", dataclasses.replace(BOOKWORM, glibc=(2, 39))),
-        horovod_wheel.wheel_key(HOROVOD, "2.13.0+cpu", dataclasses.replace(BOOKWORM, cuda=True)),
+        horovod_wheel.wheel_key(dataclasses.replace(HOROVOD, version="0.28.2"), TORCH, BOOKWORM),
+        horovod_wheel.wheel_key(HOROVOD, Framework("torch", "2.13.0+cu130"), BOOKWORM),
+        horovod_wheel.wheel_key(HOROVOD, Framework("tensorflow-cpu", "2.13.0+cpu"), BOOKWORM),
+        horovod_wheel.wheel_key(HOROVOD, Framework("tensorflow", "2.13.0+cpu"), BOOKWORM),
+        horovod_wheel.wheel_key(HOROVOD, TORCH, dataclasses.replace(BOOKWORM, python="3.12")),
+        horovod_wheel.wheel_key(HOROVOD, TORCH, dataclasses.replace(BOOKWORM, glibc=(2, 39))),
+        horovod_wheel.wheel_key(HOROVOD, TORCH, dataclasses.replace(BOOKWORM, cuda=True)),
     ]
     monkeypatch.setattr(horovod_wheel.os, "cpu_count", lambda: 64)
-    assert horovod_wheel.wheel_key(HOROVOD, "2.13.0+cpu", BOOKWORM) == key  # more processors make the same wheel
+    assert horovod_wheel.wheel_key(HOROVOD, TORCH, BOOKWORM) == key  # more processors make the same wheel
     monkeypatch.setattr(horovod_wheel, "MENDS", horovod_wheel.MENDS[:1])
-    others.append(horovod_wheel.wheel_key(HOROVOD, "2.13.0+cpu", BOOKWORM))
-    assert len({key, *others}) == 7
+    others.append(horovod_wheel.wheel_key(HOROVOD, TORCH, BOOKWORM))
+    assert len({key, *others}) == 9
 
 
 def test_gpus_reduce_by_nccl() -> None:
-    cuda = horovod_wheel.settings(dataclasses.replace(BOOKWORM, cuda=True))
+    cuda = horovod_wheel.settings(dataclasses.replace(BOOKWORM, cuda=True), TORCH)
     assert cuda["HOROVOD_GPU_OPERATIONS"] == "NCCL" and cuda["HOROVOD_WITH_GLOO"] == "1"
-    assert "HOROVOD_GPU_OPERATIONS" not in horovod_wheel.settings(BOOKWORM)
+    assert "HOROVOD_GPU_OPERATIONS" not in horovod_wheel.settings(BOOKWORM, TORCH)
+
+
+def test_it_is_compiled_for_the_framework_that_was_fetched(tmp_path: Path) -> None:
+    for wheel, requirement, switch in (
+        ("torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl", "torch==2.13.0+cpu", "HOROVOD_WITH_PYTORCH"),
+        ("tensorflow_cpu-2.15.1-cp311-cp311-linux_x86_64.whl", "tensorflow-cpu==2.15.1", "HOROVOD_WITH_TENSORFLOW"),
+        ("tensorflow-2.15.1-cp311-cp311-linux_x86_64.whl", "tensorflow==2.15.1", "HOROVOD_WITH_TENSORFLOW"),
+    ):
+        house = tmp_path / wheel
+        house.mkdir()
+        (house / wheel).touch()
+        (house / "tensorflow_estimator-2.15.0-py2.py3-none-any.whl").touch()
+        framework = framework_of(house)
+        switches = horovod_wheel.settings(BOOKWORM, framework)
+        assert framework.requirement == requirement and requirement in horovod_wheel.container_script(house)
+        assert [name for name in switches if name.startswith("HOROVOD_WITH_")] == [switch, "HOROVOD_WITH_GLOO"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PrepareError, match="neither torch nor TensorFlow"):
+        framework_of(tmp_path / "empty")
 
 
 def test_it_finds_the_nccl_that_torch_brings(tmp_path: Path) -> None:

@@ -11,7 +11,11 @@ import pytest
 from tests.runners.launching import Attempt, Container, attempt, last_accuracy, local_ring
 
 GALLERY = Path(__file__).resolve().parent.parent.parent / "portal" / "projects" / "gallery"
-KEYS = ["pytorch-digits", "horovod-static", "horovod-elastic", "torchrun-ddp", "failing"]
+KEYS = [
+    "pytorch-digits", "horovod-static", "horovod-elastic", "torchrun-ddp", "five-lines", "own-pace", "keras-elastic", "failing",
+]  # fmt: skip
+PYTHONS = {"pytorch-horovod": "job_python", "tensorflow-horovod": "keras_python"}
+"""Fixtures by environment."""
 FIELDS = {
     "key": str,
     "order": int,
@@ -33,6 +37,11 @@ FIELDS = {
 
 def about(key: str) -> dict[str, Any]:
     return tomllib.loads((GALLERY / key / "gallery.toml").read_text())
+
+
+@pytest.fixture
+def python(request: pytest.FixtureRequest, key: str) -> str:
+    return str(request.getfixturevalue(PYTHONS[about(key)["environment"]]))
 
 
 def run(made: Attempt, key: str) -> tuple[dict[str, Any], Container]:
@@ -75,24 +84,26 @@ def test_the_gallery_is_complete_and_in_order() -> None:
 @pytest.mark.horovod
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("key", [key for key in KEYS if key != "failing"])
-def test_it_learns_to_read_digits(tmp_path: Path, job_python: str, key: str) -> None:
-    with attempt(tmp_path, job_python) as made:
+def test_it_learns_to_read_digits(tmp_path: Path, python: str, key: str) -> None:
+    with attempt(tmp_path, python) as made:
         exit, first = run(made, key)
         assert exit == {"code": 0, "reason": "exited", "detail": ""}, first.told()
         assert last_accuracy(first.log()) >= 0.95
         assert first.log().endswith(f"accuracy: {last_accuracy(first.log()):.4f}\n")
         assert len(re.findall(r"^epoch \d+/20 .* accuracy 0\.\d{4}$", first.log(), re.MULTILINE)) == 20
-        assert (first.outputs / "model.pt").stat().st_size > 10_000
+        assert next(first.outputs.glob("model.*")).stat().st_size > 10_000
         assert (first.outputs / "metrics.csv").read_text().count("\n") == 20
 
 
 @pytest.mark.horovod
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("key", ["pytorch-digits", "horovod-elastic", "torchrun-ddp"])
-def test_a_retry_goes_on_from_the_checkpoint(tmp_path: Path, job_python: str, key: str) -> None:
-    with attempt(tmp_path, job_python) as made:
+@pytest.mark.parametrize(
+    "key", ["pytorch-digits", "horovod-elastic", "torchrun-ddp", "five-lines", "own-pace", "keras-elastic"]
+)
+def test_a_retry_goes_on_from_the_checkpoint(tmp_path: Path, python: str, key: str) -> None:
+    with attempt(tmp_path, python) as made:
         run(made, key)
-    with attempt(tmp_path, job_python) as again:
+    with attempt(tmp_path, python) as again:
         (again.home / "sl-1-a1-0" / "scribe" / "exit.json").unlink()
         for path in again.home.glob("*/scribe/log/*"):
             path.unlink()

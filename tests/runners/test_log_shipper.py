@@ -86,7 +86,7 @@ def send_all(log: ContainerLog, portal: MemoryPortal, most: int = 1000) -> None:
 
 moves = st.lists(
     st.one_of(
-        st.tuples(st.just("write"), st.sampled_from(["setup", "0", "1"]), st.binary(max_size=300)),
+        st.tuples(st.just("write"), st.sampled_from(["setup", "metrics", "0", "1"]), st.binary(max_size=300)),
         st.tuples(st.just("send"), st.sampled_from(["", "away", "lose"])),
         st.tuples(st.just("restart")),
     ),

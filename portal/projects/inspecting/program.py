@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import IO, Any
 
-from .rules import RULES, Code
+from .rules import LIBRARY, RULES, Code
 from .source import Source, is_standard, read
 
 MAX_FILES = 500
@@ -75,7 +75,7 @@ def score(source: Source, imported: set[str]) -> int:
     points += 10 if path.stem.startswith(("train", "main", "run")) else 0
     points += 15 if source.has_main else 0
     points += 15 if source.root_imports & {"horovod", "torch", "tensorflow", "keras", "jax", "sklearn"} else 0
-    points += 10 if "horovod" in source.root_imports else 0
+    points += 10 if source.root_imports & {"horovod", LIBRARY} else 0
     points -= 45 if source.path in imported else 0
     points -= 60 if NOT_STARTED.match(path.stem) or {"tests", "test", "docs"} & set(path.parts[:-1]) else 0
     return points
@@ -89,12 +89,19 @@ def candidates(sources: dict[str, Source]) -> list[str]:
     return sorted(sources, key=lambda path: (-score(sources[path], imported), path))
 
 
+SERVED = frozenset({"ksync", "adaptive_ksync", "kasync", "adaptive_kasync", "asp"})
+
+
 def launcher_of(running: list[Source]) -> tuple[str, bool]:
     """How it wants to be started, and whether its GPUs may change while it runs."""
     modules = {name for source in running for name in source.all_imports}
     dotted = {name for source in running for name in source.dotted}
+    if f"{LIBRARY}.Run" in dotted:  # which does with both, but for the modes with a parameter server
+        served = any(text in SERVED for source in running for text, _ in source.strings)
+        return "torchrun" if served else "horovod", any("elastic" in source.names for source in running)
     if any(name == "horovod" or name.startswith("horovod.") for name in modules):
         elastic = any(re.fullmatch(r"horovod\.(.+\.)?elastic\.run", name) for name in dotted)
+        elastic = elastic or f"{LIBRARY}.keras.Training" in dotted
         return "horovod", elastic
     torch_distributed = re.compile(
         r"torch\.distributed(\..*)?|torch\.nn\.parallel\.(distributed\.)?DistributedDataParallel"
@@ -110,7 +117,7 @@ def outside_modules(running: list[Source], sources: dict[str, Source]) -> dict[s
     for source in running:
         for module, line in source.imports.items():
             top = module.split(".")[0]
-            if module.startswith(".") or is_standard(module) or top in found:
+            if module.startswith(".") or is_standard(module) or top in found or top == LIBRARY:
                 continue
             ours = any(path in sources for path in module_paths(top, source.path))
             folder = any(

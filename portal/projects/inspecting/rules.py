@@ -13,6 +13,10 @@ from .source import Call, Source
 Found = Iterator[tuple[Source, int, str]]
 
 
+LIBRARY = "schedulearn_train"
+"""In every job, whatever its environment (docs/training.md)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Code:
     """What is judged: the files that run, the way they are started."""
@@ -24,6 +28,11 @@ class Code:
     @property
     def distributed(self) -> bool:
         return self.launcher != "command"
+
+    @property
+    def by_library(self) -> bool:
+        """Our own does what else the script would have to: devices, gradients, whose samples."""
+        return self.first_import(LIBRARY) is not None
 
     def calls(self, *last: str) -> Iterator[tuple[Source, Call]]:
         for source in self.sources:
@@ -91,7 +100,7 @@ def elastic_not_run(code: Code) -> Found:
 
 def elastic_without_commit(code: Code) -> Found:
     place = code.first_import("horovod")
-    if place and code.elastic and not any(code.calls("commit", "check_host_updates")):
+    if place and code.elastic and not code.by_library and not any(code.calls("commit", "check_host_updates")):
         yield (
             *place,
             "An elastic job takes new GPUs only at state.commit(), which is never called. Call it every few batches.",
@@ -101,7 +110,7 @@ def elastic_without_commit(code: Code) -> Found:
 def elastic_without_checkpoint(code: Code) -> Found:
     place = code.first_import("horovod")
     saves = any(code.calls("save", "save_checkpoint", "save_weights", "save_pretrained"))
-    if place and code.elastic and not saves:
+    if place and code.elastic and not code.by_library and not saves:
         yield (
             *place,
             (
@@ -112,7 +121,9 @@ def elastic_without_checkpoint(code: Code) -> Found:
 
 
 def optimizer_alone(code: Code) -> Found:
-    if code.launcher != "horovod" or code.mentions("DistributedOptimizer", "DistributedGradientTape"):
+    if code.launcher != "horovod" or code.by_library:
+        return
+    if code.mentions("DistributedOptimizer", "DistributedGradientTape"):
         return
     if any(code.calls("allreduce", "allreduce_", "grouped_allreduce", "grouped_allreduce_", "allreduce_async_")):
         return
@@ -181,7 +192,9 @@ def fixed_device(code: Code) -> Found:
 
 
 def no_device_of_its_own(code: Code) -> Found:
-    if code.launcher != "horovod" or code.mentions("local_rank", "set_device", "set_visible_devices"):
+    if code.launcher != "horovod" or code.by_library:
+        return
+    if code.mentions("local_rank", "set_device", "set_visible_devices"):
         return
     for source in code.sources:
         lines = [line for string, line in source.strings if string == "cuda"]

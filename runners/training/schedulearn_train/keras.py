@@ -1,0 +1,242 @@
+"""Keras under Horovod, elastic or not, or alone: tells how it goes, stops when it has to, and goes on from a checkpoint.
+
+    model.compile(optimizer=hvd.DistributedOptimizer(Adam(1e-3)), loss=..., metrics=["accuracy"])
+    training = Training(model, epochs=20, batch=32)              # goes on from a checkpoint, the same on all ranks
+
+    @training.elastic                                            # called again when ranks have come or gone
+    def train():
+        mine = data.shard(training.size, training.rank).batch(32)
+        model.fit(mine, initial_epoch=training.epoch, epochs=20, callbacks=training.callbacks(), verbose=0)
+    train()
+
+About once a second all ranks look up together, as in ``run.py``. An epoch that was interrupted is begun again, with all
+that was learnt in it: Keras does not say which samples it has used.
+"""
+
+import functools
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+from tensorflow import keras
+
+from . import stopping
+from .checkpoints import ArrayCheckpoints
+from .looks import steps_between
+from .report import reporter
+from .stopping import Stopped
+
+Result = TypeVar("Result")
+
+
+class Training:
+    """One training of a compiled model that knows its inputs, and where it stands.
+
+    ``epochs`` are all that it shall have, ``batch`` the samples that each rank uses in a step (0: not told).
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        epochs: int,
+        batch: int = 0,
+        checkpoints: ArrayCheckpoints | None = None,
+        checkpoint_seconds: float = 60.0,
+    ) -> None:
+        if not model.built or getattr(model, "optimizer", None) is None:
+            raise ValueError("the model must be compiled and know its inputs: begin it with keras.Input(shape=...)")
+        stopping.listen()
+        self.model, self.epochs, self.batch = model, epochs, batch
+        self.checkpoints = checkpoints or ArrayCheckpoints()
+        self.checkpoint_seconds = checkpoint_seconds
+        self.steps = self._epoch = 0
+        self._saved_at = time.monotonic()
+        self._hvd, self._plain = _horovod()
+        self._state: Any = None
+        model.optimizer.build(model.trainable_variables)
+        self._resume()
+
+    @property
+    def rank(self) -> int:
+        return 0 if self._hvd is None else int(self._hvd.rank())
+
+    @property
+    def size(self) -> int:
+        return 1 if self._hvd is None else int(self._hvd.size())
+
+    @property
+    def is_elastic(self) -> bool:
+        """Ranks come and go while it runs."""
+        return self._hvd is not None and "HOROVOD_ELASTIC" in os.environ
+
+    @property
+    def epoch(self) -> int:
+        """The one to begin with, from 0."""
+        return self._epoch if self._state is None else int(self._state.epoch)
+
+    def callbacks(self) -> list[Any]:
+        """For ``fit``, before others that want metrics of all ranks."""
+        means = [] if self._hvd is None else [self._hvd.callbacks.MetricAverageCallback()]
+        return [*means, _Looks(self)]
+
+    def elastic(self, train: Callable[..., Result]) -> Callable[..., Result]:
+        """Calls ``train`` again, from the last commit, when ranks have come or gone. Alone it is just called."""
+
+        @functools.wraps(train)
+        def run(*args: Any, **named: Any) -> Result:
+            work = functools.partial(train, *args, **named)
+            result: Result
+            if self.is_elastic:
+                self._state = self._hvd.elastic.KerasState(self.model, epoch=self._epoch, steps=self.steps)
+                result = self._hvd.elastic.run(lambda state: work())(self._state)
+            else:
+                result = work()
+            self.save()
+            return result
+
+        return run
+
+    # --- where it stands
+
+    def stands_at(self, epoch: int) -> None:
+        """The next epoch to be done, and the steps so far, for checkpoints and for ranks that come."""
+        self._epoch = epoch
+        if self._state is not None:
+            self._state.epoch, self._state.steps = epoch, self.steps
+
+    def commit(self) -> None:
+        """This is where to go on from. Here ranks may come and go: then it does not return."""
+        if self._state is not None:
+            self._state.commit()
+
+    def save(self) -> None:
+        self._saved_at = time.monotonic()
+        if self.rank == 0:
+            self.checkpoints.save(self.steps, self.state())
+
+    @property
+    def save_is_due(self) -> bool:
+        return time.monotonic() - self._saved_at >= self.checkpoint_seconds
+
+    def state(self) -> dict[str, Any]:
+        arrays = [*self.model.get_weights(), *(np.asarray(each) for each in self.model.optimizer.variables)]
+        return {"arrays": arrays, "facts": {"epoch": self.epoch, "steps": self.steps}}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """The opposite of ``state``."""
+        count = len(self.model.weights)
+        self.model.set_weights(state["arrays"][:count])
+        for variable, value in zip(self.model.optimizer.variables, state["arrays"][count:], strict=True):
+            variable.assign(value)
+        self._epoch, self.steps = state["facts"]["epoch"], state["facts"]["steps"]
+
+    def _resume(self) -> None:
+        """From the newest checkpoint that any rank has. Of an elastic ring each takes its own: a rank that comes later gets
+        what the others have when it joins them."""
+        step, state = self.checkpoints.newest() or (-1, None)
+        if self._hvd is not None and not self.is_elastic:
+            steps = self._plain.allgather_object(step)
+            root = steps.index(max(steps))
+            step, state = self._plain.broadcast_object((step, state or self.state()), root_rank=root)
+        if state is not None:
+            self.load(state)
+        if step >= 0 and self.rank == 0:
+            print(f"goes on from step {self.steps}, in epoch {self.epoch + 1}")  # noqa: T201
+
+    def sum(self, values: list[float]) -> list[float]:
+        """Over all ranks."""
+        if self._hvd is None:
+            return values
+        summed = self._plain.allreduce(tf.constant(values, tf.float64), name="slt.keras.sum", op=self._plain.Sum)
+        return [float(value) for value in summed.numpy()]
+
+
+class _Looks(keras.callbacks.Callback):
+    """What all ranks decide together, and what rank 0 tells."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__()
+        self._training = training
+        self._epoch = 0
+        self._next_look, self._looked_at, self._looked_step = 0, 0.0, 0
+        self._fresh = True
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        training = self._training
+        if training._state is not None:
+            training.steps = int(training._state.steps)
+        self._next_look, self._fresh = training.steps + 1, True
+        self._looked_at, self._looked_step = time.monotonic(), training.steps
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+        self._training.stands_at(epoch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._training.steps += 1
+        last = batch + 1 == self.params.get("steps")
+        if self._training.steps >= self._next_look or last:
+            self._look_up(batch, logs or {}, last)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        training = self._training
+        training.stands_at(epoch + 1)
+        if training.rank == 0:
+            for name, value in (logs or {}).items():
+                curve = f"validation/{name.removeprefix('val_')}" if name.startswith("val_") else f"train/{name}"
+                reporter().metric(curve, float(value), training.steps)
+            reporter().flush()
+        training.commit()
+
+    def _look_up(self, batch: int, logs: Mapping[str, Any], last: bool) -> None:
+        """``last``: of an epoch."""
+        training, now = self._training, time.monotonic()
+        mine = (now - self._looked_at) / max(1, training.steps - self._looked_step)
+        stops, seconds, saves = training.sum(
+            [float(stopping.should_stop()), mine, float(training.rank == 0 and training.save_is_due)]
+        )
+        seconds /= training.size
+        if training.rank == 0 and not self._fresh and reporter().due(self._epoch + 1 == training.epochs and last):
+            self._report(batch, seconds, logs)
+        self._looked_at, self._looked_step, self._fresh = now, training.steps, False
+        self._next_look = training.steps + steps_between(seconds)
+        training.stands_at(self._epoch + last)
+        leaves = stops == training.size if training.is_elastic else stops > 0
+        if leaves or saves:
+            training.save()
+        if leaves:
+            raise Stopped(0)
+        if not last:  # else the end of the epoch, which comes at once, is where to go on from
+            training.commit()
+
+    def _report(self, batch: int, seconds: float, logs: Mapping[str, Any]) -> None:
+        training, in_epoch = self._training, self.params.get("steps")
+        done = (self._epoch + (batch + 1) / in_epoch) / training.epochs if in_epoch else None
+        whole = training.batch * training.size
+        reporter().step(
+            step=training.steps,
+            epoch=self._epoch,
+            done=None if done is None else min(1.0, done),
+            batch=whole,
+            ranks=training.size,
+            seconds=seconds,
+            loss=float(logs.get("loss", float("nan"))),
+            batches=(whole, whole, whole),
+        )
+        reporter().flush()
+
+
+def _horovod() -> tuple[Any, Any]:
+    """Horovod for Keras and for TensorFlow where it has started this rank, else None."""
+    if not os.environ.keys() & {"HOROVOD_RANK", "HOROVOD_GLOO_RENDEZVOUS_PORT"}:
+        return None, None
+    import horovod.tensorflow as plain
+    import horovod.tensorflow.keras as hvd
+
+    if not hvd.is_initialized():
+        hvd.init()
+    return hvd, plain

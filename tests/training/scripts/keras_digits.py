@@ -1,0 +1,62 @@
+"""Two epochs or more of a small Keras model: what came of it, as JSON, from each rank.
+
+horovodrun -np 2 python keras_digits.py EPOCHS [SECONDS_A_STEP]
+"""
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+
+import horovod.tensorflow.keras as hvd
+import numpy as np
+import tensorflow as tf
+from horovod.tensorflow import allgather_object
+from schedulearn_train.keras import Training
+from tensorflow import keras
+
+SAMPLES, BATCH = 256, 16
+epochs, pause = int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
+hvd.init()
+keras.utils.set_random_seed(hvd.rank())  # ranks begin with different weights, and are made equal
+chance = np.random.default_rng(0)
+x = chance.normal(size=(SAMPLES, 8)).astype("float32")
+y = (x @ chance.normal(size=(8, 3))).argmax(axis=1)
+model = keras.Sequential([keras.Input(shape=(8,)), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(3)])
+model.compile(
+    optimizer=hvd.DistributedOptimizer(keras.optimizers.Adam(0.02)),
+    loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    metrics=["accuracy"],
+)
+training = Training(model, epochs=epochs, batch=BATCH)
+began_in = training.epoch
+
+
+class Slowly(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if training.rank == 0 and batch == 0:
+            print(f"in epoch {training.epoch + 1} of {epochs} on {training.size} ranks", flush=True)
+        time.sleep(pause)
+
+
+@training.elastic
+def train() -> Any:
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shard(training.size, training.rank).batch(BATCH)
+    return model.fit(
+        data, validation_data=(x, y), initial_epoch=training.epoch, epochs=epochs,
+        callbacks=[*training.callbacks(), Slowly()], verbose=0,
+    )  # fmt: skip
+
+
+history = train()
+weights = float(sum(np.abs(each).sum() for each in model.get_weights()))
+found = {
+    "rank": training.rank, "ranks": training.size, "began_in": began_in, "steps": training.steps,
+    "weights": allgather_object(weights), "losses": [float(loss) for loss in history.history["loss"]],
+    "optimizer_steps": int(np.asarray(model.optimizer.variables[0])),
+}  # fmt: skip
+if training.rank == 0:
+    print(json.dumps(found), flush=True)

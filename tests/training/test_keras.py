@@ -1,0 +1,115 @@
+"""The library's Keras part on real ranks: equal weights, reports, a stop, and going on."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import engine
+from tests.runners.launching import Rings, attempt, until
+
+pytestmark = [pytest.mark.horovod, pytest.mark.timeout(900)]
+
+SCRIPT = Path(__file__).parent / "scripts" / "keras_digits.py"
+STEPS = 8
+"""Of an epoch on two ranks."""
+
+
+def started(python: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    env = {
+        **engine.rank_env(python),
+        "SCHEDULEARN_CHECKPOINTS": str(folder / "checkpoints"),
+        "SCHEDULEARN_METRICS": str(folder / "told"),
+        "SCHEDULEARN_NOTICE": str(folder / "notice.json"),
+    }
+    command = ["horovodrun", "--gloo", "-np", "2", "python", str(SCRIPT), *arguments]
+    (folder / "told").touch()
+    return subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    try:
+        said, _ = process.communicate(timeout=300)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, said
+
+
+def result(said: str) -> dict[str, Any]:
+    line = [line for line in said.splitlines() if '"rank"' in line][-1]
+    found: dict[str, Any] = json.loads(line[line.index("{") :])
+    return found
+
+
+def test_ranks_stay_equal_and_tell_how_it_goes(keras_python: str, tmp_path: Path) -> None:
+    code, said = ended(started(keras_python, tmp_path, "3"))
+    assert code == 0, said
+    found = result(said)
+    assert (found["ranks"], found["began_in"], found["steps"]) == (2, 0, 3 * STEPS)
+    assert found["weights"][0] == pytest.approx(found["weights"][1], abs=1e-6)
+    assert found["losses"][-1] < found["losses"][0]
+    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    curves = {line["name"] for line in told if line["kind"] == "metric"}
+    assert curves == {"train/loss", "train/accuracy", "validation/loss", "validation/accuracy"}
+    assert [line["done"] for line in told if line["kind"] == "step"][-1] == pytest.approx(1.0)
+    last = [line for line in told if line["kind"] == "metric" and line["name"] == "train/loss"][-1]
+    assert (last["step"], last["value"]) == (3 * STEPS, pytest.approx(found["losses"][-1], rel=1e-4))
+
+
+def test_a_training_that_is_told_to_go_saves_and_goes_on_in_the_same_epoch(keras_python: str, tmp_path: Path) -> None:
+    first = started(keras_python, tmp_path, "4", "0.3")
+    assert first.stdout is not None
+    before = ""
+    for line in first.stdout:
+        before += line
+        if "in epoch 2 of 4" in line:
+            (tmp_path / "notice.json").write_text(json.dumps({"reason": "preempted", "until": 4_000_000_000}))
+            break
+    code, rest = ended(first)
+    assert code == 0, before + rest
+    assert "in epoch 4 of 4" not in rest
+    kept = sorted((tmp_path / "checkpoints").iterdir())
+    steps = int(kept[-1].stem.removeprefix("step-"))
+    assert STEPS < steps < 3 * STEPS and kept[-1].suffix == ".npz"
+    steps_told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines() if '"step"' in line]
+    assert any(line["kind"] == "step" and line["ranks"] == 2 and line["batch"] == 32 for line in steps_told)
+
+    (tmp_path / "notice.json").unlink()
+    code, said = ended(started(keras_python, tmp_path, "4"))
+    assert code == 0, said
+    found = result(said)
+    began = found["began_in"]
+    assert began in (1, 2) and f"goes on from step {steps}, in epoch {began + 1}" in said
+    assert found["steps"] == found["optimizer_steps"] == steps + (4 - began) * STEPS
+
+
+def test_a_ring_grows_and_shrinks_while_it_trains(keras_python: str, tmp_path: Path) -> None:
+    with attempt(tmp_path, keras_python) as made:
+        rings = Rings(made, command=("python", "train.py", "20", "0.05"), code=SCRIPT, max_ranks=2)
+        rings.offer("h1")
+        rings.driver.start()
+        h1 = rings.host(1)
+        rings.sees(h1, "in epoch 2 of 20 on 1 ranks")
+        h2 = rings.host(2)
+        until(lambda: "Waiting" in h2.log("setup"))
+        rings.offer("h1", "h2")
+        rings.sees(h1, "on 2 ranks")
+        two = len(h1.log())
+        rings.offer("h1")
+        h2.tell(stop={"reason": "preempted", "grace_seconds": 20})
+        rings.sees(h1, "on 1 ranks", two)
+        assert h2.wait(30)["reason"] == "stopped"
+        assert rings.driver.wait(180) == {"code": 0, "reason": "exited", "detail": ""}
+        found = result(h1.log())
+    assert (found["ranks"], found["began_in"]) == (1, 0)
+    epochs = [int(number) for number in re.findall(r"in epoch (\d+) of 20", h1.log())]
+    assert epochs == sorted(epochs) and set(epochs) == set(range(1, 21))
+    assert found["optimizer_steps"] == found["steps"]
