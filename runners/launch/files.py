@@ -97,6 +97,8 @@ class Control:
         self.hosts: tuple[Host, ...] = ()
         self.driver = ""
         """Where the ring's driver is now; empty: where the description says."""
+        self.batch = 0
+        """The samples of a step that the scheduler chose for all ranks together; 0 while it leaves that to the job."""
 
     def spec(self) -> RunSpec:
         """Raises OSError or ValueError with a sentence when job.json is absent or is not a RunSpec."""
@@ -111,12 +113,13 @@ class Control:
         try:
             value = json.loads(data or b"{}")
             stop, hosts = _stop(value.get("stop")), _hosts(value.get("hosts", []))
-            driver = _driver(value.get("driver"))
+            driver, batch = _driver(value.get("driver")), int(value.get("batch") or 0)
         except (TypeError, KeyError, ValueError, AttributeError, OverflowError, RecursionError):
             return
         self.stop = stop or self.stop  # a stop is never taken back
         self.hosts = hosts
         self.driver = driver
+        self.batch = max(0, batch)
 
 
 def _stop(value: Any) -> Stop | None:

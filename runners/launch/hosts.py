@@ -47,8 +47,8 @@ class _Host:
     boot: str
     heard_at: float
     commands: list[dict[str, Any]] = field(default_factory=list)
-    delivered: int = 0
-    """Commands up to this number have been given in an answer at least once."""
+    heard: int = 0
+    """Commands up to this number have reached it: it has said so. An answer can be lost on its way."""
     asking: int = 0
     """Requests of this host that are waiting for a command right now."""
     asked_at: float = 0.0
@@ -94,6 +94,7 @@ class Hosts:
                 self._lose(name)
                 host = self._hosts[name] = _Host(slots, boot, self._clock(), address=address)
                 self._find(name, host, found)
+            host.heard = max(host.heard, seen)
             host.asking += 1
             host.asked_at = self._clock()
             self._changed.notify_all()
@@ -103,7 +104,6 @@ class Hosts:
             finally:
                 host.asking -= 1
                 host.heard_at = self._clock()
-                host.delivered = max(host.delivered, seen + len(host.commands[seen:]))
                 self._changed.notify_all()
         return {"commands": new, "driver": self._driver}
 
@@ -217,7 +217,7 @@ class Hosts:
         """A supervisor whose ranks have left the ring has gone home."""
         host = self._hosts[name]
         busy = any(run.host == name and not run.ended.is_set() for run in self._runs.values())
-        return host.delivered < len(host.commands) and (busy or not host.leaving)
+        return host.heard < len(host.commands) and (busy or not host.leaving)
 
     def _is_here(self, host: _Host, now: float) -> bool:
         return host.asking > 0 or now - host.heard_at <= SILENT_SECONDS

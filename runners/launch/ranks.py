@@ -14,6 +14,10 @@ TRAINING = Path(__file__).resolve().parent.parent / "training"
 """Where scripts find ``schedulearn_train``, behind whatever a job brings itself."""
 OURS = ("SCHEDULEARN_CONTROL", "SCHEDULEARN_SCRIBE")
 NOTICE_FILE = "notice.json"
+METRICS_PIPE = "metrics"
+"""Lines of JSON that ranks write there become the stream of the same name: docs/training.md."""
+BATCH_FILE = "batch"
+"""The batch that the scheduler chose, once it has; docs/training.md."""
 
 
 def rank_env(spec: RunSpec, places: Places, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -35,6 +39,8 @@ def rank_env(spec: RunSpec, places: Places, inherited: Mapping[str, str]) -> dic
         SCHEDULEARN_WORKSPACE=str(places.workspace),
         SCHEDULEARN_DATA=str(places.data),
         SCHEDULEARN_NOTICE=str(places.scribe / NOTICE_FILE),
+        SCHEDULEARN_METRICS=str(places.scribe / METRICS_PIPE),
+        SCHEDULEARN_BATCH=str(places.scribe / BATCH_FILE),
         CUDA_VISIBLE_DEVICES=",".join(spec.gpus) if spec.gpu_kind == "cuda" else "",
     )
     return env

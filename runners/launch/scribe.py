@@ -25,8 +25,18 @@ TAIL_BYTES = 64 * 1024
 LIMIT_MIB = 256
 RESERVE = "reserve"
 RESERVE_BYTES = 1024 * 1024
-"""Taken from the disk at the start and given back at the end, so that a full disk still has room for the ends of the logs,
-for what was dropped of them, and for exit.json: without that a job that has succeeded would be run again."""
+"""Taken from the disk before the start and given back at the end, so that a full disk still has room for the ends of the
+logs, for what was dropped of them, and for exit.json: without that a job that has succeeded would be run again."""
+
+
+def keep_room(folder: Path) -> None:
+    """Takes what a container needs for its end from the disk that ``folder`` is on. Raises OSError when it is full."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    handle = os.open(folder / RESERVE, flags, 0o600)
+    try:
+        os.posix_fallocate(handle, 0, RESERVE_BYTES)
+    finally:
+        os.close(handle)
 
 
 class Stream:
@@ -135,7 +145,10 @@ class Scribe:
         self._streams: dict[str, Stream] = {}
         self._labels: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._reserve()
+        try:
+            keep_room(folder)
+        except OSError:
+            pass  # the agent has done it before, or a disk without room keeps nobody from training
         self._ended = threading.Event()
         self._flusher = threading.Thread(target=self._flush, name="flush", daemon=True)
         self._flusher.start()
@@ -169,29 +182,33 @@ class Scribe:
         """A sentence for the user, in the stream ``setup``."""
         self.stream("setup").write(sentence.encode() + b"\n")
 
-    def pump(self, handle: int, name: str) -> threading.Thread:
-        """Copies a pipe into a stream until its last writer has closed it. Owns and closes the handle."""
-        stream = self.stream(name)
+    def pump(self, handle: int, name: str, label: str = "") -> threading.Thread:
+        """Copies a pipe into a stream until its last writer has closed it. Owns and closes the handle.
+
+        With a ``label`` the stream is made when there is something to put into it.
+        """
+        if not label:
+            self.stream(name)
 
         def copy() -> None:
             with open(handle, "rb", buffering=0) as pipe:
                 while data := pipe.read(CHUNK_BYTES):
-                    stream.write(data)
+                    if label:
+                        self.label(name, label)
+                    self.stream(name).write(data)
 
         thread = threading.Thread(target=copy, name=f"pump {name}", daemon=True)
         thread.start()
         return thread
 
-    def _reserve(self) -> None:
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            handle = os.open(self.folder / RESERVE, flags, 0o600)
-            try:
-                os.posix_fallocate(handle, 0, RESERVE_BYTES)
-            finally:
-                os.close(handle)
-        except OSError:
-            pass  # a disk that is full already keeps nobody from training
+    def listen(self, path: Path, name: str, label: str = "") -> tuple[threading.Thread, int]:
+        """Makes a pipe with a name and copies into a stream what anybody writes there. Its pump, which ends when all
+        writers have closed it, and a handle that keeps it open until then."""
+        os.mkfifo(path, 0o600)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        held = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        os.set_blocking(reader, True)
+        return self.pump(reader, name, label), held
 
     def close(self) -> None:
         self._ended.set()

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -18,10 +19,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from runners.launch.fence import Fence
-from runners.launch.files import Control, Places, Stop, write_json
+from runners.launch.files import Control, Places, Stop, write_atomic, write_json
 from runners.launch.processes import Processes, Wakeup, adopt_orphans
+from runners.launch.ranks import BATCH_FILE, METRICS_PIPE
 from runners.launch.scribe import Scribe
 from runners.launch.standstill import Standstill
+from runners.launch.tensorboard import Boards
 from runners.launch.work import CommandWork, Desk, TorchrunWork, Verdict, Work
 from runners.spec import RunSpec
 
@@ -77,6 +80,9 @@ class Supervisor:
         self.stopping: Stopping | None = None
         self.last_code = 0
         self._status: dict[str, object] = {}
+        self._batch = 0
+        self._metrics: int | None = None
+        self._boards = Boards((places.outputs, places.workspace), self._tell_metric)
 
     def _work(self) -> Work:
         if self.spec.launcher == "command":
@@ -93,6 +99,9 @@ class Supervisor:
         self.wakeup.on_signals(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
         adopt_orphans()
         self.control.refresh()
+        self._listen_to_metrics()
+        threading.Thread(target=self._boards.follow, name="boards", daemon=True).start()
+        self._pass_batch_on()
         self.work.begin()
         while True:
             self._tell_status()
@@ -107,6 +116,17 @@ class Supervisor:
                 self._clean_up()
                 return verdict
 
+    def _listen_to_metrics(self) -> None:
+        try:
+            pump, self._metrics = self.scribe.listen(self.places.scribe / METRICS_PIPE, "metrics", "metrics")
+        except OSError:
+            return  # curves are not worth a training
+        self.desk.pumps.append(pump)
+
+    def _tell_metric(self, line: bytes) -> None:
+        self.scribe.label("metrics", "metrics")
+        self.scribe.stream("metrics").write(line)
+
     def _end_what_stands_still(self) -> None:
         for pid in self.standstill.overdue():
             seconds = self.standstill.seconds
@@ -114,8 +134,9 @@ class Supervisor:
             self.processes.kill(pid)
 
     def _look(self, arrived: set[int]) -> None:
-        """At everything that may want us to stop."""
+        """At everything that may want us to stop, and at what ranks are to know."""
         self.control.refresh()
+        self._pass_batch_on()
         now = time.monotonic()
         if self.stopping is None:
             if self.fence.expired():
@@ -128,6 +149,15 @@ class Supervisor:
             self._begin_stop("fenced", Stop("fenced", self.stopping.stop.grace_seconds), now)
         if self.stopping:
             self._push(self.stopping, now)
+
+    def _pass_batch_on(self) -> None:
+        if self.control.batch == self._batch:
+            return
+        self._batch = self.control.batch
+        try:
+            write_atomic(self.places.scribe / BATCH_FILE, str(self._batch).encode())
+        except OSError:
+            pass  # the job trains on with the batch it has
 
     def _begin_stop(self, exit_reason: str, stop: Stop, now: float) -> None:
         self.scribe.say(f"{sentence_of(stop.reason)}: the ranks have {stop.grace_seconds:g} seconds to end")
@@ -168,6 +198,9 @@ class Supervisor:
             self.processes.reap()
             self.processes.kill_everything()
         self.work.close()
+        self._boards.end()
+        if self._metrics is not None:
+            os.close(self._metrics)
         until = time.monotonic() + DRAIN_SECONDS
         for pump in self.desk.pumps:
             pump.join(max(until - time.monotonic(), 0))

@@ -149,12 +149,9 @@ class TorchrunWork:
         endpoint, address, interface = self._meeting_point()
         for slot in range(spec.slots):
             desk.scribe.label(str(slot), f"rank {slot}" if hosts == 1 else f"{spec.hostname}, local rank {slot}")
-            pipe = self._folder / str(slot)
-            os.mkfifo(pipe, 0o600)
-            reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            self._held.append(os.open(pipe, os.O_WRONLY | os.O_CLOEXEC))
-            os.set_blocking(reader, True)
-            desk.pumps.append(desk.scribe.pump(reader, str(slot)))
+            pump, held = desk.scribe.listen(self._folder / str(slot), str(slot))
+            desk.pumps.append(pump)
+            self._held.append(held)
         ranks = "1 rank" if spec.slots == 1 else f"{spec.slots} ranks"
         desk.scribe.say(f"Starting {ranks} of {' '.join(spec.command)} with torchrun on {spec.hostname}")
         if hosts > 1:

@@ -47,9 +47,10 @@ class Container:
         stop: dict[str, Any] | None = None,
         hosts: list[tuple[str, int]] = (),  # type: ignore[assignment]
         driver: str | None = None,
+        batch: int | None = None,
     ) -> None:
         hosts_told = [{"name": name, "slots": slots} for name, slots in hosts]
-        self.write("control.json", json.dumps({"stop": stop, "hosts": hosts_told, "driver": driver}))
+        self.write("control.json", json.dumps({"stop": stop, "hosts": hosts_told, "driver": driver, "batch": batch}))
 
     def start(self, renew: bool = True, **env: str) -> "Container":
         module = "runners.launch.driver" if self.spec.role == "driver" else "runners.launch.supervisor"

@@ -97,7 +97,8 @@ def test_a_rank_on_a_host_that_is_not_there_has_ended() -> None:
     assert (run.ended.is_set(), run.code) == (True, LOST_CODE)
 
 
-def test_the_end_waits_for_who_listens_and_not_for_who_has_left() -> None:
+def test_the_end_waits_until_who_listens_has_heard_and_not_for_who_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runners.launch.hosts.POLL_SECONDS", 0.1)
     hosts = Hosts()
     hosts.poll(hello("h0"))
     hosts.poll(hello("h1"))
@@ -106,15 +107,18 @@ def test_the_end_waits_for_who_listens_and_not_for_who_has_left() -> None:
 
     def listen() -> None:
         time.sleep(0.2)
-        heard.extend(hosts.poll(hello("h0"))["commands"])
+        commands = hosts.poll(hello("h0"))["commands"]
+        time.sleep(0.2)  # on its way
+        heard.extend(commands)
+        hosts.poll(hello("h0", seen=len(commands)))
 
     thread = threading.Thread(target=listen)
     thread.start()
     began = time.monotonic()
     hosts.end(0, "")
     assert time.monotonic() - began < 2
-    thread.join()
     assert [command["do"] for command in heard] == ["end"]
+    thread.join()
 
 
 def test_only_hosts_that_are_wanted_and_there_are_offered() -> None:

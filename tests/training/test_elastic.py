@@ -22,7 +22,8 @@ STOPPED: tuple[tuple[Launcher, int], ...] = (("torchrun", 2), ("command", 1))
 @pytest.fixture
 def rings(tmp_path: Path, job_python: str) -> Iterator[Rings]:
     with attempt(tmp_path, job_python) as made:
-        yield Rings(made, command=("python", "train.py", "6", "0.05"), code=COUNTING, max_ranks=3)
+        # Long enough for ranks that import torch on a busy machine to come before it is over.
+        yield Rings(made, command=("python", "train.py", "15", "0.05"), code=COUNTING, max_ranks=3)
 
 
 def test_each_sample_counts_once_per_epoch_while_a_ring_grows_shrinks_and_loses_a_rank(rings: Rings) -> None:
@@ -55,14 +56,15 @@ class Tries:
         self.number = 0
 
     @contextmanager
-    def next(self, launcher: Launcher, slots: int) -> Iterator[Container]:
+    def next(self, launcher: Launcher, slots: int, mode: str = "bsp") -> Iterator[Container]:
         """A host that trains on so many ranks."""
         self.number += 1
         home = self.home / str(self.number)
         home.mkdir()
         (home / "checkpoints").symlink_to(self.home / "checkpoints")
         with attempt(home, self.python) as made:
-            host = made.container(("python", "train.py", "3", "0.05"), launcher, slots=slots, code=COUNTING).start()
+            command = ("python", "train.py", "3", "0.05", mode)
+            host = made.container(command, launcher, slots=slots, code=COUNTING).start()
             until(lambda: f"of {slots} ranks" in host.log(), 120, host.told)
             yield host
 
@@ -84,3 +86,15 @@ def test_a_stopped_training_goes_on_where_it_was_on_another_number_of_ranks(tmp_
         assert EXACT in host.log()
         done += steps(host)
     assert done == sorted(set(done)) and done[-1] == 120  # the last step of a try is done, but no longer told of
+
+
+def test_a_stopped_parameter_server_goes_on_on_another_number_of_ranks(tmp_path: Path, job_python: str) -> None:
+    """What workers were computing when they were stopped is computed again, and nothing else is."""
+    tries = Tries(tmp_path, job_python)
+    for slots in (2, 1):
+        with tries.next("torchrun", slots, "asp") as host:
+            host.tell(stop={"reason": "preempted", "grace_seconds": 20})
+            assert host.wait(30)["reason"] == "stopped"
+    with tries.next("torchrun", 3, "asp") as host:
+        assert host.wait(120) == {"code": 0, "reason": "exited", "detail": ""}
+        assert EXACT in host.log()

@@ -1,16 +1,17 @@
 """The library on real ranks: processes of a job environment, under torchrun and Horovod."""
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runners.training.schedulearn_train.checkpoints import KEPT
+from tests import engine
+
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
 LAUNCHERS = {
     "torchrun": ["torchrun", "--nproc-per-node", "3"],
@@ -18,26 +19,34 @@ LAUNCHERS = {
 }
 
 
+def finished(command: list[str], job_python: str) -> "subprocess.CompletedProcess[str]":
+    env = engine.rank_env(job_python)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+
+
 def run(command: list[str], job_python: str) -> dict[str, Any]:
     """What it printed last, as JSON."""
-    env = {
-        "PATH": f"{Path(job_python).parent}:{os.environ['PATH']}",
-        "HOME": os.environ.get("HOME", "/tmp"),
-        "PYTHONPATH": str(ROOT / "runners" / "training"),
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    done = finished(command, job_python)
     assert done.returncode == 0, done.stdout + done.stderr
     last = [line for line in done.stdout.splitlines() if "{" in line][-1]
     found: dict[str, Any] = json.loads(last[last.index("{") :])
     return found
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "horovod"])
-def test_any_split_of_a_batch_gives_the_update_of_one_process(job_python: str, launcher: str) -> None:
-    found = run([*LAUNCHERS[launcher], str(SCRIPTS / "splits.py")], job_python)
-    assert found["ranks"] == 3
-    assert found["worst"] < 1e-6
+@pytest.fixture(scope="module", params=["torchrun", "horovod"])
+def split(request: pytest.FixtureRequest, job_python: str) -> dict[str, Any]:
+    return run([*LAUNCHERS[request.param], str(SCRIPTS / "splits.py")], job_python)
+
+
+def test_any_split_of_a_batch_gives_the_update_of_one_process(split: dict[str, Any]) -> None:
+    assert split["ranks"] == 3
+    assert split["worst"] < 1e-6
+
+
+def test_the_noise_of_gradients_is_measured_on_several_ranks_and_on_one(split: dict[str, Any]) -> None:
+    for sqr, var in (split["noise"], split["noise_alone"]):
+        assert sqr == pytest.approx(1.0, abs=0.25)
+        assert var == pytest.approx(1.0, abs=0.25)
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +57,16 @@ def alone(job_python: str) -> dict[str, Any]:
 def test_a_loop_that_forgets_a_step_or_a_batch_is_told(alone: dict[str, Any]) -> None:
     assert "once for each batch" in alone["a_step_without_a_batch"]
     assert "each batch needs its step" in alone["a_batch_without_a_step"]
+
+
+def test_a_mode_that_is_none_is_told_with_those_that_are(alone: dict[str, Any]) -> None:
+    assert alone["a_mode_that_is_none"].endswith(
+        "bsp, bsp_balanced, ksync, adaptive_ksync, kasync, adaptive_kasync, asp"
+    )
+
+
+def test_the_mode_of_the_jobs_form_counts_more_than_that_of_its_code(alone: dict[str, Any]) -> None:
+    assert alone["the_form_chooses_the_mode"] == "asp"
 
 
 def test_batches_that_are_loaded_ahead_give_the_same_training(alone: dict[str, Any]) -> None:
@@ -76,3 +95,46 @@ def test_the_network_predicts_a_rhythm_better_than_smoothing_and_always_the_same
     network, smoothing, same = alone["a_network_sees_a_rhythm"]
     assert network < 0.6 * smoothing
     assert same
+
+
+@pytest.fixture(scope="module")
+def served(job_python: str) -> dict[str, Any]:
+    return run([*LAUNCHERS["torchrun"], str(SCRIPTS / "served.py")], job_python)
+
+
+def test_a_parameter_server_that_waits_for_all_does_what_one_process_does(served: dict[str, Any]) -> None:
+    assert served["waiting_for_all_is_bsp"] < 1e-6
+
+
+def test_a_parameter_server_in_two_shards_does_what_one_does_and_its_checkpoints_are_the_same(
+    served: dict[str, Any],
+) -> None:
+    assert max(served["two_shards_are_one"].values()) < 1e-12  # gradients arrive in any order
+    assert served["kept_on_the_way"] == KEPT
+    assert served["goes_on_from_two_shards"] < 1e-6
+
+
+def test_a_shard_that_breaks_off_on_another_rank_ends_the_training_and_says_why(job_python: str) -> None:
+    done = finished([*LAUNCHERS["torchrun"], str(SCRIPTS / "broken.py")], job_python)
+    assert done.returncode != 0
+    assert "ValueError: this optimiser cannot" in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["ksync", "adaptive_ksync", "kasync", "adaptive_kasync", "asp"])
+def test_each_mode_learns_uses_each_sample_once_per_epoch_and_ends_the_same_everywhere(
+    served: dict[str, Any], mode: str
+) -> None:
+    found = served[mode]
+    assert found["used"] == 12
+    assert found["loss"] < 0.01
+    assert found["same_everywhere"] and found["momentum"]
+    assert (found["staleness"] == 0) == ("ksync" in mode)
+
+
+def test_a_slow_worker_of_a_parameter_server_gets_less_to_do_and_the_others_what_fits(served: dict[str, Any]) -> None:
+    parts = served["ksync"]["parts"]
+    assert parts[2] < parts[0] <= 5 and sum(parts) == 12
+
+
+def test_a_parameter_server_of_one_rank_is_an_ordinary_training(served: dict[str, Any]) -> None:
+    assert served["alone"] == 3 * 9

@@ -5,18 +5,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoints
-    from .run import Run, Stopped
+    from .report import log_metric
+    from .run import Run
     from .sampler import Sampler
-    from .stopping import Notice, notice, should_stop
+    from .stopping import Notice, Stopped, notice, should_stop
 
-__all__ = ["Checkpoints", "Notice", "Run", "Sampler", "Stopped", "notice", "should_stop"]
+__all__ = ["Checkpoints", "Notice", "Run", "Sampler", "Stopped", "log_metric", "notice", "should_stop"]
 
 _HOMES = {
     "Checkpoints": "checkpoints",
     "Notice": "stopping",
     "Run": "run",
     "Sampler": "sampler",
-    "Stopped": "run",
+    "Stopped": "stopping",
+    "log_metric": "report",
     "notice": "stopping",
     "should_stop": "stopping",
 }

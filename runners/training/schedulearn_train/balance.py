@@ -4,11 +4,11 @@ from collections import deque
 from collections.abc import Sequence
 from math import exp
 from statistics import linear_regression
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .allocation import Worker, allocate, seconds
-from .gru import Gru
 from .predict import Blend, Predictor, Scored, Smoothing, log_seconds
+from .report import RankReport
 
 Kind = Literal["smoothing", "gru", "blend"]
 LEAST_GAIN = 0.05
@@ -20,9 +20,11 @@ UNEQUAL = 1.1
 
 
 def predictor(kind: Kind, seed: int = 0) -> Predictor:
-    if kind == "gru":
-        return Gru(seed)
-    return Blend(Smoothing(), Gru(seed)) if kind == "blend" else Smoothing()
+    if kind == "smoothing":
+        return Smoothing()
+    from .gru import Gru  # torch
+
+    return Gru(seed) if kind == "gru" else Blend(Smoothing(), Gru(seed))
 
 
 class Speed:
@@ -64,8 +66,35 @@ def fixed_part(past: Sequence[tuple[int, float]]) -> float:
     return min(max(0.0, fitted.intercept), 0.9 * min(computed for _, computed in past))
 
 
-def rebalanced(workers: Sequence[Worker], counts: Sequence[int]) -> tuple[int, ...]:
-    """The split to go on with: another one only if that makes iterations noticeably shorter."""
+class Told(NamedTuple):
+    """What a rank tells the others at each look, all of it as numbers."""
+
+    sample_seconds: float
+    """Expected; 0 while it cannot tell."""
+    fixed_seconds: float
+    most_samples: float
+    error: float
+    samples: float
+    """Of its last steps the means: samples, and seconds of computing and of waiting."""
+    computing: float
+    waiting: float
+
+    def report(self, part: int) -> RankReport:
+        expected = self.fixed_seconds + self.sample_seconds * part if self.sample_seconds else 0.0
+        return RankReport(self.samples, self.computing, self.waiting, expected, self.error)
+
+
+FACTS = len(Told._fields)
+
+
+def rebalanced(told: Sequence[Told], counts: Sequence[int]) -> tuple[int, ...]:
+    """The split to go on with: another one only if that makes iterations noticeably shorter.
+
+    Batches with fewer samples than there are ranks, and ranks of which nothing is known yet, stay as they are.
+    """
+    if sum(counts) < len(told) or not all(each.sample_seconds for each in told):
+        return tuple(counts)
+    workers = [Worker(each.sample_seconds, each.fixed_seconds, 1, int(each.most_samples)) for each in told]
     better = allocate(workers, sum(counts))
     if seconds(workers, better) < (1 - LEAST_GAIN) * seconds(workers, counts):
         return better

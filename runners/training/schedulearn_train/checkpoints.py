@@ -1,18 +1,21 @@
 """Checkpoints that are whole or not there at all: written beside, synced, renamed; the last few are kept."""
 
+import json
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, ClassVar
 
-import torch
+import numpy as np
 
-NAME = re.compile(r"step-(\d{12})\.pt")
 KEPT = 2
 
 
 class Checkpoints:
-    """A folder of checkpoints by the number of their step. ``/checkpoints`` of the job, unless another one is named."""
+    """A folder of checkpoints by the number of their step, of tensors and plain values as torch writes them:
+    ``/checkpoints`` of the job, unless another one is named."""
+
+    kind: ClassVar[str] = "pt"
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, keep: int = KEPT) -> None:
         if keep < 1:
@@ -24,18 +27,19 @@ class Checkpoints:
         """Of all that are there, the newest first."""
         if not self.folder.is_dir():
             return []
-        found = (NAME.fullmatch(path.name) for path in self.folder.iterdir())
+        name = re.compile(rf"step-(\d{{12}})\.{self.kind}")
+        found = (name.fullmatch(path.name) for path in self.folder.iterdir())
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
     def path(self, step: int) -> Path:
-        return self.folder / f"step-{step:012}.pt"
+        return self.folder / f"step-{step:012}.{self.kind}"
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.path(step)
         beside = path.with_suffix(f".{os.getpid()}.new")
         with beside.open("wb") as file:
-            torch.save(state, file)
+            self._write(file, state)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
@@ -46,11 +50,37 @@ class Checkpoints:
     def newest(self) -> tuple[int, dict[str, Any]] | None:
         """Step and state; an older one where the newest cannot be read. None without any.
 
-        It is read without running what it contains, so it may only hold tensors and plain values.
+        It is read without running what it contains.
         """
         for step in self.steps():
             try:
-                return step, torch.load(self.path(step), map_location="cpu", weights_only=True)
-            except Exception as error:  # noqa: BLE001  torch raises many kinds for a file that is no checkpoint
+                return step, self._read(self.path(step))
+            except Exception as error:  # noqa: BLE001  many kinds are raised for a file that is no checkpoint
                 print(f"{self.path(step)} cannot be read ({error!r}); trying the one before.")  # noqa: T201
         return None
+
+    def _write(self, file: IO[bytes], state: dict[str, Any]) -> None:
+        import torch
+
+        torch.save(state, file)
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        import torch
+
+        found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        return found
+
+
+class ArrayCheckpoints(Checkpoints):
+    """Of ``arrays``, a list of NumPy's, and ``facts``, plain values that JSON knows."""
+
+    kind = "npz"
+
+    def _write(self, file: IO[bytes], state: dict[str, Any]) -> None:
+        arrays = {f"array {number}": array for number, array in enumerate(state["arrays"])}
+        np.savez(file, facts=np.array(json.dumps(state["facts"])), **arrays)
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        with np.load(path, allow_pickle=False) as content:
+            arrays = [content[f"array {number}"] for number in range(len(content.files) - 1)]
+            return {"arrays": arrays, "facts": json.loads(str(content["facts"]))}

@@ -61,6 +61,12 @@ class Loader:
             yield Batch(moved(content, self._device), own, total)
 
 
+def loaded(data: Any, indices: Indices, device: torch.device) -> Any:
+    """These samples as a batch, on the device."""
+    (content,) = DataLoader(data, batch_sampler=[indices.tolist()], pin_memory=device.type == "cuda")
+    return moved(content, device)
+
+
 def moved(content: Any, device: torch.device) -> Any:
     """Tensors on the device, in the lists, tuples and dictionaries they came in."""
     if isinstance(content, torch.Tensor):

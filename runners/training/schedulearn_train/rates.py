@@ -1,7 +1,9 @@
 """How the learning rate follows when the batch changes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import sqrt
-from typing import Literal
+from typing import Any, Literal
 
 Rule = Literal["none", "linear", "sqrt", "adascale"]
 
@@ -24,3 +26,14 @@ def factor(rule: Rule, batch: int, base_batch: int, noise_scale: float | None = 
     if rule == "adascale" and noise_scale is not None:
         return (noise_scale + base_batch) / (noise_scale + batch) * times
     return times
+
+
+@contextmanager
+def scaled(optimizer: Any, times: float) -> Iterator[None]:
+    """Meanwhile its learning rates are so many times what they are."""
+    usual = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] * times
+    yield
+    for group, rate in zip(optimizer.param_groups, usual, strict=True):
+        group["lr"] = rate

@@ -14,41 +14,69 @@ the batch, how large it shall be. What one of them knows is summed over all, and
 """
 
 import functools
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import nn
 
-from . import stopping
-from .allocation import UNLIMITED, Worker, even
-from .balance import Kind, Speed, rebalanced
+from . import server, stopping
+from .allocation import UNLIMITED, even, shares
+from .balance import FACTS, Kind, Speed, Told, rebalanced
 from .checkpoints import Checkpoints
 from .clock import StepClock
 from .loading import Batch, Loader
-from .rates import Rule, factor
+from .looks import steps_between
+from .meter import Meter
+from .noise import Noise
+from .rates import Rule, factor, scaled
+from .report import reporter
 from .sampler import Sampler
+from .served import Served
+from .shards import Posts
 from .sharing import shared
+from .stopping import Stopped
+from .synchrony import STALENESS
 from .world import World, find_world
 
-LOOK_SECONDS = 1.0
-MOST_STEPS = 1000
-"""Between two looks."""
-Mode = Literal["bsp", "bsp_balanced"]
+Mode = Literal["bsp", "bsp_balanced"] | server.Mode
+BY_ALL = ("bsp", "bsp_balanced")
+"""Every update is made by all ranks together."""
+MODES = (*BY_ALL, *get_args(server.Mode))
 Result = TypeVar("Result")
 
 
-class Stopped(SystemExit):  # noqa: N818
-    """This job has to go. Its checkpoint is written; the program ends with 0."""
+class Look(NamedTuple):
+    """What each rank gives to a sum over all of them; those behind ``measured`` rank 0 alone."""
+
+    stops: float
+    loss: float
+    samples: float
+    own: float
+    """Of the last step the squared length of its own gradient, and 1 / its samples: ``noise.Meter``."""
+    inverse: float
+    measured: float
+    """1 if there are such."""
+    difference: float = 0.0
+    whole: float = 0.0
+    step_seconds: float = 0.0
+    saves: float = 0.0
+    batch: float = 0.0
+    reports: float = 0.0
 
 
 class Run:
     """One training: model, optimiser, data, and where all of it stands.
 
     ``batch`` is that of a step over all ranks together. Losses given to ``step`` are *sums* over the samples, not means:
-    only then does a step come to the same whatever the parts are. ``also`` are further things with ``state_dict`` that
-    belong to the training: learning-rate schedules, a gradient scaler.
+    only then does a step come to the same whatever the parts are. Within ``batch_range`` (least, most) the scheduler may
+    choose another batch, and ``rate_rule`` says what becomes of the learning rate then. In the modes of ``server.py``
+    updates take ``k`` ranks' gradients, aim at this ``staleness``, and split the batch by speed if ``balanced``; the
+    parameters are cut into ``shards``, by default one for each 100 MB. ``also`` are further things with ``state_dict``
+    that belong to the training: learning-rate schedules, a gradient scaler.
     """
 
     def __init__(
@@ -58,6 +86,7 @@ class Run:
         data: Any,
         *,
         batch: int,
+        batch_range: tuple[int, int] | None = None,
         mode: Mode = "bsp",
         seed: int = 0,
         workers: int = 0,
@@ -68,31 +97,58 @@ class Run:
         checkpoints: Checkpoints | None = None,
         checkpoint_seconds: float = 60.0,
         also: Mapping[str, Any] | None = None,
+        k: int | None = None,
+        staleness: float = STALENESS,
+        balanced: bool = False,
+        shards: int | None = None,
         world: World | None = None,
     ) -> None:
+        mode = os.environ.get("SCHEDULEARN_MODE") or mode  # type: ignore[assignment]  # as the job's form says
+        if mode not in MODES:
+            raise ValueError(f"there is no mode {mode!r}; there are {', '.join(MODES)}")
         stopping.listen()
         self.world = world or find_world()
         self.device = torch.device("cuda", self.world.local_rank) if torch.cuda.is_available() else torch.device("cpu")
         self.inner = model.to(self.device)
         self._given = optimizer
+        self.data = data
         self.sampler = Sampler(data, seed=seed)
         self.base_batch = self.batch = batch
+        self.least_batch, self.most_batch = batch_range or (batch, batch)
+        if not 0 < self.least_batch <= batch <= self.most_batch:
+            raise ValueError(
+                f"a batch of {batch} does not lie in its own range from {self.least_batch} to {self.most_batch}"
+            )
         self.mode, self.rate_rule, self.clip_norm = mode, rate_rule, clip_norm
         self.also = dict(also or {})
         self.checkpoints, self.checkpoint_seconds = checkpoints or Checkpoints(), checkpoint_seconds
         self.steps = 0
         self.parts = even(batch, self.world.size)
         self.loss = float("nan")
-        """The mean over all ranks since the look before the last."""
+        """The mean over all ranks since the look before the last; with a server that of this rank's last samples."""
         self._most_samples, self._predict, self._seed = most_samples, predict, seed
         self._loader = Loader(data, workers, self.device)
         self._clock = StepClock(self.device.type == "cuda")
+        self.reporter = reporter()
+        self._epochs = 0
         self._speed = Speed(predict, seed)
+        self.noise, self._meter = Noise(), Meter(self.inner.parameters())
+        self._fresh = True
+        """The ranks have just begun or changed: their first steps are not like the others."""
         self._current: Batch | None = None
         self._next_look, self._looked_at, self._looked_step = 1, time.monotonic(), 0
         self._saved_at = time.monotonic()
         self._loss_sum, self._loss_samples = torch.zeros((), device=self.device), 0
-        self.model, self.optimizer = self.world.joined(self.inner, optimizer, self._clock.computed)
+        self.model, self.optimizer = self.inner, optimizer
+        self.served: Served | None = None
+        if mode in BY_ALL:
+            self.model, self.optimizer = self.world.joined(self.inner, optimizer, self._clock.computed)
+        else:
+            most = self.world.gather(most_samples)
+            posts = Posts(*(self.world.post() for _ in Posts._fields))
+            self.served = Served(
+                self, posts, shards, k=k, staleness=staleness, balanced=balanced, predict=predict, most_samples=most
+            )
         self._resume()
 
     # --- the loop
@@ -113,12 +169,25 @@ class Run:
 
         return run
 
+    @property
+    def rank(self) -> int:
+        return self.world.rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self.world.size
+
     def _close(self) -> None:
         self.model = self.inner
         self.world.close()
 
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs that are still to be done, of ``count``."""
+        self._epochs = count
+        if self.served is not None:
+            yield from self.served.epochs(count)
+            return
         while self.sampler.epoch < count:
             yield self.sampler.epoch
             self.sampler.start(self.sampler.epoch + 1)
@@ -126,7 +195,8 @@ class Run:
     def batches(self) -> Iterator[Any]:
         """This rank's part of each batch that is left of this epoch, on its device, as a DataLoader would give it."""
         self.model.train()
-        for batch in self._loader.batches(self.sampler, self._split, self.world.rank):
+        coming = self._loader.batches(self.sampler, self._split, self.world.rank)
+        for batch in coming if self.served is None else self.served.batches():
             self._current = batch
             self._clock.begin(batch.own)
             yield batch.content
@@ -141,11 +211,18 @@ class Run:
         batch, self._current = self._current, None
         if batch is None:
             raise RuntimeError("run.step(loss) belongs into the loop over run.batches(), once for each batch")
+        if self.served is not None:
+            if scaler is not None:
+                raise ValueError(f"mode {self.mode} does without a gradient scaler: use bfloat16, which needs none")
+            self.served.step(loss, batch.own)
+            return
         self.optimizer.zero_grad()
         mean = loss * (batch.weight / batch.total)
-        (scaler.scale(mean) if scaler else mean).backward()
+        soon = self._next_look - self.steps <= (1 if self.size > 1 else 2)
+        with self._meter.own(soon and batch.total == self.batch):
+            (scaler.scale(mean) if scaler else mean).backward()
         self._clock.backward_done()
-        self._update(batch.total, scaler)
+        self._update(batch, scaler)
         self._clock.end()
         self._loss_sum += loss.detach() * batch.weight
         self._loss_samples += batch.own
@@ -154,64 +231,123 @@ class Run:
         if self.steps >= self._next_look or not self.sampler.left:
             self._look_up()
 
-    def _update(self, samples: int, scaler: Any) -> None:
-        rate = factor(self.rate_rule, self.batch, self.base_batch)
+    def _update(self, batch: Batch, scaler: Any) -> None:
+        rate = factor(self.rate_rule, self.batch, self.base_batch, self.noise.scale)
         with self.world.summed(self.optimizer):
             if scaler:
                 scaler.unscale_(self.optimizer)
+            self._meter.whole(self.steps, batch.own, batch.total, self.size == 1, scaler.get_scale() if scaler else 1.0)
             if self.clip_norm is not None:
                 nn.utils.clip_grad_norm_(self.inner.parameters(), self.clip_norm)
-            groups = self.optimizer.param_groups
-            before = [group["lr"] for group in groups]
-            for group in groups:
-                group["lr"] = group["lr"] * rate
-            if scaler:
-                scaler.step(self.optimizer)
-                scaler.update()
-            else:
-                self.optimizer.step()
-            for group, usual in zip(groups, before, strict=True):
-                group["lr"] = usual
+            with scaled(self.optimizer, rate):
+                if scaler:
+                    scaler.step(self.optimizer)
+                    scaler.update()
+                else:
+                    self.optimizer.step()
 
     # --- what all ranks decide together
 
     def _look_up(self) -> None:
-        """One sum over all ranks, from which each decides the same. What only rank 0 says is 0 of the others."""
-        size, rank, now = self.world.size, self.world.rank, time.monotonic()
-        for samples, computed, _ in self._clock.read():
-            self._speed.observe(samples, computed)
-        own = [self._speed.sample_seconds(), self._speed.fixed_seconds, float(self._most_samples)]
-        workers = [0.0] * (3 * rank) + own + [0.0] * (3 * (size - rank - 1))
-        mine = [float(stopping.should_stop()), float(self._loss_sum), float(self._loss_samples)]
-        step_seconds = (now - self._looked_at) / max(1, self.steps - self._looked_step)
-        due = now - self._saved_at >= self.checkpoint_seconds
-        leads = [step_seconds, float(due)] if rank == 0 else [0.0, 0.0]
-        told, loss, counted, usual, saves, *rest = self.world.sum([*mine, *leads, *workers])
-        self.loss = loss / counted if counted else float("nan")
+        """One sum over all ranks, from which each decides the same."""
+        now = time.monotonic()
+        mine, facts = self._own_look(now), self._own_facts()
+        summed = self.world.sum(
+            [*mine, *[0.0] * (FACTS * self.rank), *facts, *[0.0] * (FACTS * (self.size - self.rank - 1))]
+        )
+        look, rest = Look(*summed[: len(mine)]), summed[len(mine) :]
+        workers = [Told(*rest[at : at + FACTS]) for at in range(0, len(rest), FACTS)]
+        self.loss = look.loss / look.samples if look.samples else float("nan")
         self._loss_sum.zero_()
         self._loss_samples = 0
-        self._looked_at, self._looked_step = now, self.steps
-        self._next_look = self.steps + max(1, min(MOST_STEPS, round(LOOK_SECONDS / max(usual, 1e-6))))
+        self._learn_noise(look)
+        self._looked_at, self._looked_step, self._fresh = now, self.steps, False
+        self._next_look = self.steps + steps_between(look.step_seconds)
+        if look.reports and self.rank == 0:
+            self._report(look.step_seconds, workers)
+        if look.batch != self.batch:
+            self.batch = int(look.batch)
+            self.parts = shares(self.batch, self.parts)
         if self.mode == "bsp_balanced":
-            self._rebalance([(rest[at], rest[at + 1], int(rest[at + 2])) for at in range(0, 3 * size, 3)])
-        stops = told == size if self.world.elastic else told > 0
-        if stops or saves:
+            self.parts = rebalanced(workers, self.parts)
+        stops = look.stops == self.size if self.world.elastic else look.stops > 0
+        if stops or look.saves:
             self.save()
         if stops:
             raise Stopped(0)
         self.world.commit()
 
-    def _rebalance(self, told: list[tuple[float, float, int]]) -> None:
-        """By each rank's seconds for a sample (0: it cannot tell yet), those of an iteration without any, and its most."""
-        if self.batch >= len(told) and all(each for each, _, _ in told):
-            self.parts = rebalanced([Worker(each, fixed, 1, most) for each, fixed, most in told], self.parts)
+    def _own_look(self, now: float) -> "Look":
+        own, inverse, difference, whole = self._meter.read()
+        mine = Look(float(stopping.should_stop()), float(self._loss_sum), self._loss_samples, own, inverse, inverse > 0)
+        if self.rank:
+            return mine
+        return mine._replace(
+            difference=difference,
+            whole=whole,
+            step_seconds=(now - self._looked_at) / max(1, self.steps - self._looked_step),
+            saves=now - self._saved_at >= self.checkpoint_seconds,
+            batch=self._ordered_batch(),
+            reports=not self._fresh and self.reporter.due(self._is_last),
+        )
+
+    @property
+    def _is_last(self) -> bool:
+        return not self.sampler.left and self.sampler.epoch + 1 == self._epochs
+
+    def _learn_noise(self, look: "Look") -> None:
+        if look.difference:
+            self.noise.observe_alone(look.difference, look.whole, self.batch)
+        elif look.measured > 1:
+            own, inverse = look.own / look.measured, look.inverse / look.measured
+            self.noise.observe(own, inverse, look.whole, self.batch)
+
+    def _own_facts(self) -> Sequence[float]:
+        steps = self._clock.read()
+        for samples, computed, _ in steps:
+            self._speed.observe(samples, computed)
+        count = max(1, len(steps))
+        samples, computing, waiting = (
+            (sum(column) / count for column in zip(*steps, strict=True)) if steps else (0, 0, 0)
+        )
+        speed = self._speed
+        return Told(
+            speed.sample_seconds(), speed.fixed_seconds, self._most_samples, speed.error(), samples, computing, waiting
+        )
+
+    def _ordered_batch(self) -> int:
+        """The scheduler's choice, within what the owner declared safe; the present one while there is none."""
+        try:
+            wanted = int(Path(os.environ["SCHEDULEARN_BATCH"]).read_text())
+        except (KeyError, OSError, ValueError):
+            return self.batch
+        return min(self.most_batch, max(self.least_batch, wanted)) if wanted > 0 else self.batch
+
+    def _report(self, seconds: float, workers: Sequence[Told]) -> None:
+        done = self.sampler.epoch + 1 - self.sampler.left / self.sampler.length
+        self.reporter.step(
+            step=self.steps,
+            epoch=self.sampler.epoch,
+            done=done / self._epochs if self._epochs else None,
+            batch=self.batch,
+            ranks=self.size,
+            seconds=seconds,
+            loss=self.loss,
+            batches=(self.base_batch, self.least_batch, self.most_batch),
+            noise=(self.noise.sqr, self.noise.var) if self.noise.known else None,
+        )
+        self.reporter.ranks([worker.report(part) for worker, part in zip(workers, self.parts, strict=True)])
+        self.reporter.flush()
 
     # --- where it stands
 
     def state(self) -> dict[str, Any]:
         """All that the training is: tensors and plain values, as they are now."""
         also = {name: item.state_dict() for name, item in self.also.items()}
+        if self.served is not None and (served := self.served.state()):
+            return {**served, "also": also}
         facts = {"sampler": self.sampler.state_dict(), "steps": self.steps, "batch": self.batch}
+        facts["noise"] = self.noise.state_dict()
         return {"model": self.inner.state_dict(), "optimizer": self.optimizer.state_dict(), "also": also, **facts}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -224,6 +360,8 @@ class Run:
             item.load_state_dict(state["also"][name])
         self.sampler.load_state_dict(state["sampler"])
         self.steps, self.batch = state["steps"], state["batch"]
+        if "noise" in state:
+            self.noise.load_state_dict(state["noise"])
         self.regroup()
 
     def regroup(self) -> None:
@@ -233,13 +371,15 @@ class Run:
         self._clock.read()
         self._loss_sum.zero_()
         self._loss_samples = 0
-        self._current, self._next_look = None, self.steps + 1
+        self._current, self._next_look, self._fresh = None, self.steps + 1, True
+        self._looked_at, self._looked_step = time.monotonic(), self.steps
 
     def save(self) -> None:
-        """A checkpoint, on one rank of each machine that may have a folder of its own."""
+        """A checkpoint, on one rank of each machine that may have a folder of its own; with a server where that is."""
         self._saved_at = time.monotonic()
-        if self.world.writes:
-            self.checkpoints.save(self.steps, self.state())
+        if self.world.writes if self.served is None else self.rank == 0:
+            state = self.state()
+            self.checkpoints.save(state["steps"], state)
 
     def _resume(self) -> None:
         """From the newest checkpoint that any rank has. Of an elastic ring each takes its own: a rank that comes later

@@ -14,6 +14,10 @@ _told = threading.Event()
 _before: Any = None
 
 
+class Stopped(SystemExit):  # noqa: N818
+    """This job has to go. Its checkpoint is written; the program ends with 0."""
+
+
 @dataclass(frozen=True)
 class Notice:
     reason: str

@@ -20,6 +20,15 @@ Joined = tuple[nn.Module, Any]
 """What to call instead of model and optimiser."""
 
 
+class Post(Protocol):
+    """Tensors on CPUs from one rank to another, in order."""
+
+    def send(self, tensor: torch.Tensor, to: int) -> None: ...
+
+    def receive(self, tensor: torch.Tensor, source: int | None = None) -> int:
+        """Waits for the next one of this rank, or of any. Whose it was."""
+
+
 class World(Protocol):
     @property
     def rank(self) -> int: ...
@@ -49,6 +58,9 @@ class World(Protocol):
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
         """The ``root``'s; the others give one of its kind, which is overwritten."""
+
+    def post(self) -> Post:
+        """Raises ``ValueError`` where ranks can only compute in step."""
 
     def joined(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Joined:
         """With these, gradients are those of all ranks, summed. ``ready`` is called when this rank's own are there, if
@@ -107,6 +119,9 @@ class Alone(_Fixed):
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
         return tensor
 
+    def post(self) -> Post:
+        return Nobody()
+
     def joined(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Joined:
         return model, optimizer
 
@@ -155,6 +170,9 @@ class HorovodWorld:
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
         return self._hvd.broadcast_(tensor, root_rank=root, name="slt.broadcast")
+
+    def post(self) -> Post:
+        raise ValueError("Horovod's ranks can only compute in step: choose the launcher torchrun for this mode")
 
     def joined(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Joined:
         hvd = self._hvd
@@ -219,6 +237,9 @@ class TorchWorld(_Fixed):
         dist.broadcast(tensor, src=root)
         return tensor
 
+    def post(self) -> Post:
+        return GlooPost()
+
     def joined(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Joined:
         def summing(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
             ready()
@@ -232,3 +253,26 @@ class TorchWorld(_Fixed):
     def close(self) -> None:
         dist.barrier()  # nobody leaves while another rank still needs it
         dist.destroy_process_group()
+
+
+class Nobody:
+    """Of a rank that is alone."""
+
+    def send(self, tensor: torch.Tensor, to: int) -> None:
+        raise ValueError("there is no other rank")
+
+    def receive(self, tensor: torch.Tensor, source: int | None = None) -> int:
+        raise ValueError("there is no other rank")
+
+
+class GlooPost:
+    """All ranks make one together."""
+
+    def __init__(self) -> None:
+        self._group = dist.new_group(backend="gloo")
+
+    def send(self, tensor: torch.Tensor, to: int) -> None:
+        dist.send(tensor, to, group=self._group)
+
+    def receive(self, tensor: torch.Tensor, source: int | None = None) -> int:
+        return int(dist.recv(tensor, source, group=self._group))

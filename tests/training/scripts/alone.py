@@ -50,9 +50,21 @@ def weights(run: Run) -> list[float]:
 def complaint(work: Any) -> str:
     try:
         work()
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         return str(error)
     return ""
+
+
+def a_mode_that_is_none(folder: str) -> str:
+    return complaint(lambda: new_run(folder, mode="k-sync"))
+
+
+def the_form_chooses_the_mode(folder: str) -> str:
+    os.environ["SCHEDULEARN_MODE"] = "asp"
+    try:
+        return new_run(folder, mode="bsp_balanced").mode
+    finally:
+        del os.environ["SCHEDULEARN_MODE"]
 
 
 def a_step_without_a_batch(folder: str) -> str:
@@ -137,7 +149,7 @@ def a_network_sees_a_rhythm(folder: str) -> list[Any]:
 CASES = (
     a_step_without_a_batch, a_batch_without_a_step, loaded_ahead_is_the_same, goes_on_as_if_never_stopped,
     a_scaler_changes_nothing, a_broken_checkpoint_is_passed_over, only_the_last_are_kept, a_network_sees_a_rhythm,
-    told_by_a_signal, told_by_a_notice,
+    told_by_a_signal, told_by_a_notice, a_mode_that_is_none, the_form_chooses_the_mode,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """A training that counts: each sample's weight falls by the same amount whenever it is used, and by nothing else.
 
 So the model itself tells in the end how often each sample has counted, whatever ranks came, went or were killed on the way.
+
+    python counting.py EPOCHS SECONDS [MODE]        with so many seconds for a step
 """
 
 import os
@@ -14,6 +16,7 @@ from torch import nn
 
 SAMPLES, BATCH = 480, 12
 EPOCHS, STEP_SECONDS = int(sys.argv[1]), float(sys.argv[2])
+MODE = sys.argv[3] if len(sys.argv) > 3 else "bsp"
 
 
 class Counter(nn.Module):
@@ -26,7 +29,8 @@ class Counter(nn.Module):
 
 
 model = Counter()
-run = Run(model, torch.optim.SGD(model.parameters(), lr=1.0), range(SAMPLES), batch=BATCH, checkpoint_seconds=2)
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+run = Run(model, optimizer, range(SAMPLES), batch=BATCH, mode=MODE, checkpoint_seconds=2)
 
 
 @run.elastic

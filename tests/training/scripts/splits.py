@@ -1,4 +1,5 @@
 """Random unequal parts of batches on several ranks, against one process with the whole of each: prints the largest difference.
+And the noise of gradients that was measured, as a part of what it is.
 
 Momentum, weight decay, clipping and a last batch that is short interact; some ranks have nothing of some batches.
 """
@@ -7,6 +8,7 @@ import json
 import random
 import tempfile
 
+import schedulearn_train.looks as looks
 import torch
 from schedulearn_train import Checkpoints, Run
 from schedulearn_train.world import Alone, World, find_world
@@ -41,6 +43,33 @@ def random_parts(ranks: int) -> tuple[int, ...]:
     return tuple(after - before for before, after in zip([0, *cuts], [*cuts, BATCH], strict=True))
 
 
+def noise_found(world: World) -> tuple[float, float]:
+    """Squared length and variance, where the loss of a sample x is half of the square of (weight - x) and nothing is learnt."""
+    looks.LOOK_SECONDS = 0.0  # at each step
+    chances = torch.Generator().manual_seed(3)
+    points = 2.0 + 3.0 * torch.randn(4096, 10, generator=chances)
+    points -= points.mean(dim=0) - 2.0
+    weight = nn.Parameter(torch.zeros(10))
+    with tempfile.TemporaryDirectory() as empty:
+        optimizer = torch.optim.SGD([weight], lr=0.0)
+        run = Run(
+            Distance(weight), optimizer, TensorDataset(points), batch=64, checkpoints=Checkpoints(empty), world=world
+        )
+        for _ in run.epochs(3):
+            for (x,) in run.batches():
+                run.step(run.model(x))
+    return run.noise.sqr / (10 * 2.0**2), run.noise.var / float(points.var(dim=0).sum())
+
+
+class Distance(nn.Module):
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ((self.weight - x) ** 2).sum() / 2
+
+
 world = find_world()
 worst = 0.0
 for number in range(12):
@@ -49,6 +78,7 @@ for number in range(12):
     ours = trained(world, parts, clip_norm)
     alone = trained(Alone(), [(BATCH,)] * len(parts), clip_norm)
     worst = max([worst, *world.gather(float((ours - alone).abs().max()))])
+noise, noise_alone = noise_found(world), noise_found(Alone())
 if world.rank == 0:
-    print(json.dumps({"ranks": world.size, "worst": worst}))
+    print(json.dumps({"ranks": world.size, "worst": worst, "noise": noise, "noise_alone": noise_alone}))
 world.close()

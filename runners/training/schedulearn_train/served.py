@@ -1,0 +1,313 @@
+"""A training with a parameter server: each rank at its own pace, rank 0 with the server (``server.py``) beside its worker.
+
+A worker sends the mean gradient of the samples it was given to the shards (``shards.py``), of which there is one for a
+model of usual size, on rank 0 too; then it tells the desk. Back come parameters and the next samples, at once or when there
+is a version to go on from.
+"""
+
+import math
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import stopping
+from .cuts import count_of, cut
+from .loading import Batch, loaded
+from .messages import HEADER, Afar, Link, Message, Order, Reply, Says, message
+from .report import RankReport
+from .server import Server, Work
+from .shards import Gradients, Here, Parts, Posts, Shard, There, options
+from .vectors import fill, flat, flat_gradients, vector_type, views_of
+
+if TYPE_CHECKING:
+    from .run import Run
+
+USUAL = 20
+"""Gradients of each worker that the loss is the mean of."""
+
+
+class Desk:
+    """The server on rank 0: one thread takes what other ranks say, another one decides, commands the shards and answers."""
+
+    def __init__(self, run: "Run", server: Server, posts: Posts, shards: Sequence[Shard]) -> None:
+        self._run, self._server, self._post, self._size = run, server, posts.desk, run.size
+        self._shards = shards
+        self.over = False
+        """The shards have nothing any more that the run here has not."""
+        server.apply = self._apply
+        self._arrived: queue.SimpleQueue[Message | Exception] = queue.SimpleQueue()
+        self._own: queue.SimpleQueue[Reply | Exception] = queue.SimpleQueue()
+        """Replies to the worker here."""
+        self._waiting: set[int] = set()
+        self._gone: set[int] = set()
+        self._stops = False
+        self._losses: list[tuple[float, int]] = []
+        self._last: dict[int, Message] = {}
+        self._heard: dict[int, int] = {}
+        """The number of each worker's last gradient."""
+        self._reported = (time.monotonic(), server.version)
+        self._saved_at = time.monotonic()
+        works = (self._serve, self._take)
+        self._threads = [threading.Thread(target=self._guarded, args=(work,), daemon=True) for work in works]
+        for thread in self._threads:
+            thread.start()
+
+    def tell(self, said: Message) -> None:
+        self._arrived.put(said)
+
+    def hear(self) -> Reply:
+        reply = self._own.get()
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def close(self) -> None:
+        """Waits until all workers have said good-bye."""
+        for thread in self._threads:
+            thread.join()
+
+    def failed(self, error: Exception) -> None:
+        self._arrived.put(error)
+        self._own.put(error)
+
+    def state(self) -> tuple[torch.Tensor, dict[str, Any]]:
+        """All parameters, and what the optimiser is, as its ``state_dict`` has it. For the thread that decides."""
+        parts = [shard.state() for shard in self._shards]
+        known = {place: one for part in parts for place, one in part["optimizer"].items()}
+        optimizer = {**self._run.optimizer.state_dict(), "state": known}
+        return torch.cat([part["parameters"] for part in parts]), optimizer
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Whatever goes wrong in a thread ends the worker here, and with it the ring."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001
+            self.failed(error)
+
+    def _take(self) -> None:
+        header, gone = torch.empty(HEADER, dtype=torch.int64), 0
+        while gone < self._size - 1:
+            worker = self._post.receive(header)
+            gone += int(header[0]) == Says.BYE
+            self._arrived.put(message(worker, header.tolist()))
+
+    def _serve(self) -> None:
+        while len(self._gone) < self._size:
+            said = self._arrived.get()
+            if isinstance(said, Exception):
+                return
+            if said.says == Says.BYE:
+                self._gone.add(said.worker)
+                continue
+            self._waiting.add(said.worker)
+            if (said.stop or stopping.should_stop()) and not self._stops:
+                self._stops = True
+                self._run.save()
+            if self._stops:
+                self._answer_all(Order.STOP)
+                continue
+            for worker, work in self._decide(said).items():
+                self._answer(worker, Reply(Order.WORK, self._server.version, work))
+            if self._server.done:
+                self._answer_all(Order.DONE)
+            elif time.monotonic() - self._saved_at >= self._run.checkpoint_seconds:
+                self._saved_at = time.monotonic()
+                self._run.save()
+        # The optimiser that was given knows then what the shards' copies have learnt.
+        self._run.optimizer.load_state_dict(self.state()[1])
+        self.over = True
+        for shard in self._shards:
+            shard.end()
+
+    def _decide(self, said: Message) -> dict[int, Work]:
+        if said.says == Says.READY:
+            return dict(self._server.ask(said.worker))
+        self._last[said.worker] = said
+        self._heard[said.worker] = said.number
+        self._losses = [*self._losses[-self._size * USUAL :], (said.loss, said.samples)]
+        work = dict(self._server.receive(said.worker, Gradients(((said.worker, said.number, 1.0),)), said.computing))
+        if self._run.reporter.due(self._server.done):
+            self._report()
+        return work
+
+    def _answer(self, worker: int, reply: Reply) -> None:
+        self._waiting.discard(worker)
+        if worker == 0:
+            self._own.put(reply)
+        else:
+            self._post.send(reply.header(), worker)
+            if reply.work is not None:
+                self._post.send(torch.from_numpy(reply.work.indices), worker)
+        for shard in self._shards:
+            shard.give(worker, self._heard.get(worker, -1))
+
+    def _answer_all(self, told: Order) -> None:
+        for worker in sorted(self._waiting):
+            self._answer(worker, Reply(told, self._server.version))
+
+    def _apply(self, gradients: Gradients, rate: float) -> None:
+        factor, clip_norm = 1.0, self._run.clip_norm
+        for shard in self._shards:
+            shard.add_up(gradients)
+        if clip_norm is not None:
+            length = math.sqrt(sum(shard.squared() for shard in self._shards))
+            factor = min(1.0, clip_norm / (length + 1e-6))  # as torch's own
+        # A schedule of the user's moves the rates of the optimiser that was given.
+        groups = options(self._run.optimizer)
+        for shard in self._shards:
+            shard.step(groups, rate, factor)
+
+    def _report(self) -> None:
+        server, run, now = self._server, self._run, time.monotonic()
+        at, version = self._reported
+        self._reported = (now, server.version)
+        total, samples = (sum(column) for column in zip(*self._losses, strict=True))
+        done = (server.sampler.epoch + 1 - server.sampler.left / server.sampler.length) / server.epochs
+        run.reporter.step(
+            step=server.version,
+            epoch=server.sampler.epoch,
+            done=min(1.0, done),
+            batch=server.batch,
+            ranks=self._size,
+            seconds=(now - at) / max(1, server.version - version),
+            loss=total / max(1, samples),
+            batches=(server.batch,) * 3,
+        )
+        run.reporter.ranks([self._of_rank(rank) for rank in range(self._size)])
+        run.reporter.flush()
+
+    def _of_rank(self, rank: int) -> RankReport:
+        speed, last = self._server.speeds[rank], self._last.get(rank)
+        expected = speed.fixed_seconds + speed.sample_seconds() * self._server.parts[rank]
+        if last is None:
+            return RankReport(0, 0, 0, expected, speed.error())
+        return RankReport(last.samples, last.computing, last.waiting, expected, speed.error())
+
+
+class Served:
+    """The worker of each rank, in place of what ``Run`` does by itself where all ranks step together."""
+
+    def __init__(self, run: "Run", posts: Posts, shards: int | None = None, **options: Any) -> None:
+        self._run, self._posts, self._options = run, posts, options
+        run.optimizer._opt_called = True  # schedules would complain: copies of it step, if any here
+        self._parameters = [each for each in run.inner.parameters() if each.requires_grad]
+        size = sum(each.numel() for each in self._parameters) * vector_type(self._parameters).itemsize
+        self._count = count_of(size, len(self._parameters), run.size, shards)
+        """Of shards, on the first ranks."""
+        self.server: Server | None = None
+        """On rank 0, from the first epoch on."""
+        self._desk: Desk | None = None
+        self._here: Here | None = None
+        """The shard of this rank, if it has one."""
+        self._commanded: threading.Thread | None = None
+        self._work: Work | None = None
+        self._epoch = self._number = 0
+        self._began_at = self._waited = 0.0
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """All that are left; in some a slow rank may get nothing."""
+        run = self._run
+        self._begin(count)
+        self._exchange(Message(run.rank, Says.READY, stop=stopping.should_stop()))
+        for self._epoch in range(run.sampler.epoch, count):
+            yield self._epoch
+            if self._work is not None and self._work.epoch == self._epoch:
+                raise RuntimeError(f"epoch {self._epoch} is not over: do not leave the loop over run.batches() early")
+        run.sampler.start(count)
+
+    def _begin(self, epochs: int) -> None:
+        run = self._run
+        # Each shard begins with its own rank's parameters, which are to be those of one model.
+        fill(self._parameters, run.world.broadcast(flat(self._parameters)))
+        parts = cut([each.numel() for each in self._parameters], self._count)
+        if run.rank < self._count:
+            self._here = Here(run, self._posts, parts[run.rank], self._failed)
+        if run.rank == 0:
+            assert self._here is not None  # noqa: S101 - there is at least one shard
+            there = [There(rank, self._posts.commands) for rank in range(1, self._count)]
+            self.server = Server(
+                deepcopy(run.sampler),
+                mode=run.mode,  # type: ignore[arg-type]
+                batch=run.batch,
+                workers=run.size,
+                epochs=epochs,
+                version=run.steps,
+                **self._options,
+            )
+            self._desk = Desk(run, self.server, self._posts, [self._here, *there])
+        elif self._here is not None:
+            self._commanded = threading.Thread(target=self._here.serve, daemon=True)
+            self._commanded.start()
+        self._link: Link = self._desk or Afar(self._posts.desk)
+        self._parts = Parts(run.rank, self._posts, self._parameters, self._count, self._here)
+
+    def _failed(self, error: Exception) -> None:
+        """The shard of this rank has. Where the desk is not, the worker waits for other ranks, which wait for the shard: no
+        exception reaches it, so the process ends, and with it the ring."""
+        if self._desk is not None:
+            self._desk.failed(error)
+            return
+        traceback.print_exception(error)
+        sys.stderr.flush()
+        os._exit(1)
+
+    def batches(self) -> Iterator[Batch]:
+        """Of the present epoch, for as long as the server has some for this rank."""
+        while self._work is not None and self._work.epoch == self._epoch:
+            indices = self._work.indices
+            yield Batch(loaded(self._run.data, indices, self._run.device), len(indices), len(indices))
+
+    def step(self, loss: torch.Tensor, samples: int) -> None:
+        """``loss`` is the sum over the samples."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        (loss / samples).backward()
+        gradient = flat_gradients(self._parameters)
+        seconds = time.perf_counter() - self._began_at
+        stop, total = stopping.should_stop(), float(loss.detach())
+        self._run.loss = total / samples
+        self._number += 1
+        asked_at = time.perf_counter()
+        self._parts.send(self._number, gradient)
+        said = Message(self._run.rank, Says.GRADIENT, seconds, self._waited, stop, samples, total, self._number)
+        self._exchange(said, asked_at)
+
+    def _exchange(self, said: Message, asked_at: float | None = None) -> None:
+        """The next work, or none. Raises what ended the training."""
+        asked_at = asked_at or time.perf_counter()
+        self._link.tell(said)
+        reply = self._link.hear()
+        fill(self._parameters, self._parts.receive())
+        self._run.steps, self._work = reply.version, reply.work
+        self._began_at = time.perf_counter()
+        self._waited = self._began_at - asked_at
+        if reply.told != Order.WORK:
+            self._parts.close()
+            self._link.tell(Message(self._run.rank, Says.BYE))
+            self._link.close()
+            if self._commanded is not None:
+                self._commanded.join()  # others may still need the shard
+        if reply.told == Order.STOP:
+            raise stopping.Stopped(0)
+
+    def state(self) -> dict[str, Any] | None:
+        """What the server and the shards have of the training's state. None where it is not, and before it began."""
+        if self._desk is None or self.server is None:
+            return None
+        run = self._run
+        model, optimizer = run.inner.state_dict(), run.optimizer.state_dict()
+        if not self._desk.over:
+            vector, optimizer = self._desk.state()
+            views = {id(each): view for each, view in views_of(self._parameters, vector)}
+            named = run.inner.named_parameters(remove_duplicate=False)
+            model.update({name: views[id(each)] for name, each in named if id(each) in views})
+        facts = {"sampler": self.server.standing(), "steps": self.server.version, "batch": self.server.batch}
+        return {"model": model, "optimizer": optimizer, **facts}

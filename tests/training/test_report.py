@@ -1,0 +1,124 @@
+"""What a training tells of itself, and that it never waits for being heard."""
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runners.training.schedulearn_train import report
+from runners.training.schedulearn_train.report import MOST_BYTES, RANKS_IN_A_LINE, RankReport, Reporter
+
+FACTS = {
+    "epoch": 0,
+    "done": 0.25,
+    "batch": 64,
+    "ranks": 2,
+    "seconds": 0.5,
+    "loss": 1.5,
+    "batches": [64, 32, 512],
+    "noise": [0.5, 80.0],
+}
+
+
+class Pipe:
+    """The supervisor's end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        os.mkfifo(path)
+        self.handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def lines(self) -> list[dict[str, Any]]:
+        try:
+            return [json.loads(line) for line in os.read(self.handle, 1 << 20).splitlines()]
+        except BlockingIOError:
+            return []
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[Pipe]:
+    made = Pipe(tmp_path / "metrics")
+    yield made
+    os.close(made.handle)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    now = [1000.0]
+    monkeypatch.setattr(report.time, "monotonic", lambda: now[0])
+    yield now
+
+
+def test_steps_ranks_and_metrics_are_lines_of_json(pipe: Pipe) -> None:
+    reporter = Reporter(str(pipe.path))
+    reporter.step(step=7, **FACTS)  # type: ignore[arg-type]
+    reporter.ranks([RankReport(30.0, 0.1, 0.05, 0.11, 0.02), RankReport(34.0, 0.2, 0.0, 0.19, 0.01)])
+    reporter.metric("accuracy", 0.5)
+    step, ranks, metric = pipe.lines()
+    assert step.pop("at") > 1e9
+    assert step == {"kind": "step", "step": 7, **FACTS}
+    assert (ranks["first"], ranks["computing"], ranks["expected"]) == (0, [0.1, 0.2], [0.11, 0.19])
+    assert (metric["kind"], metric["step"], metric["name"], metric["value"]) == ("metric", 7, "accuracy", 0.5)
+
+
+def test_what_is_no_number_is_null(pipe: Pipe) -> None:
+    Reporter(str(pipe.path)).step(step=1, **{**FACTS, "loss": math.nan, "done": None})  # type: ignore[arg-type]
+    (line,) = pipe.lines()
+    assert line["loss"] is None and line["done"] is None
+
+
+def test_many_ranks_take_several_lines_each_written_in_one_piece(pipe: Pipe) -> None:
+    Reporter(str(pipe.path)).ranks([RankReport(123.456, 0.123456, 0.123456, 0.123456, 0.123456)] * 100)
+    lines = pipe.lines()
+    assert [line["first"] for line in lines] == list(range(0, 100, RANKS_IN_A_LINE))
+    assert sum(len(line["waiting"]) for line in lines) == 100
+    assert max(len(json.dumps(line)) for line in lines) < MOST_BYTES
+
+
+def test_of_metrics_that_come_fast_the_mean_is_told(pipe: Pipe, clock: list[float]) -> None:
+    reporter = Reporter(str(pipe.path))
+    reporter.metric("loss", 9.0, step=1)
+    clock[0] += 10_000
+    reporter.metric("loss", 8.0, step=2)
+    for value in (1.0, 2.0, 6.0):
+        reporter.metric("loss", value, step=3)
+    clock[0] += 10_000
+    reporter.metric("loss", 3.0, step=4)
+    assert [(line["step"], line["value"]) for line in pipe.lines()] == [(1, 9.0), (2, 8.0), (4, 3.0)]
+
+
+def test_the_older_a_training_is_the_more_rarely_it_tells(pipe: Pipe, clock: list[float]) -> None:
+    reporter, told = Reporter(str(pipe.path)), 0
+    for _ in range(20_000):
+        told += reporter.due()
+        clock[0] += 1
+    assert 3_000 < told < 4_500  # a thousand in the first thousand seconds, then a thousand for each e times as many
+
+
+def test_steps_are_told_twice_a_second_at_most_but_for_the_last(pipe: Pipe, clock: list[float]) -> None:
+    reporter = Reporter(str(pipe.path))
+    assert reporter.due()
+    clock[0] += 0.4
+    assert not reporter.due() and reporter.due(last=True)
+    clock[0] += 0.2
+    assert reporter.due()
+
+
+def test_nobody_who_listens_is_no_reason_to_wait_or_to_fail(tmp_path: Path, pipe: Pipe) -> None:
+    for path in ("", str(tmp_path / "absent")):
+        Reporter(path).step(step=1, **FACTS)  # type: ignore[arg-type]
+    deaf = Reporter(str(pipe.path))
+    for step in range(10_000):  # far more than a pipe holds
+        deaf.step(step=step, **FACTS)  # type: ignore[arg-type]
+    assert [line["step"] for line in pipe.lines()][:3] == [0, 1, 2]
+    os.close(os.open(pipe.path, os.O_RDONLY | os.O_NONBLOCK))
+
+
+def test_a_line_that_would_be_torn_is_left_out(pipe: Pipe) -> None:
+    reporter = Reporter(str(pipe.path))
+    reporter.metric("x" * 5000, 1.0)
+    assert [len(line["name"]) for line in pipe.lines()] == [100]
