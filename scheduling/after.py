@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from scheduling.rewrite import rewritten
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
 
 
@@ -16,9 +17,10 @@ def after(
     jobs = []
     back: dict[NodeId, int] = {}
     for job in snapshot.jobs:
-        target = clean(plan.target.get(job.id, {}))
+        target = plan.target.get(job.id, {})
+        target = target if target is job.now_on else clean(target)
         batch = plan.batches.get(job.id, job.batch) if target else job.batch
-        if target != job.now_on:
+        if target is not job.now_on and target != job.now_on:
             for node, gpus in job.now_on.items():
                 back[node] = back.get(node, 0) + gpus
             for node, gpus in target.items():
@@ -29,7 +31,7 @@ def after(
             else:
                 job = _moved(job, target, snapshot.now, movable=movable)
         if batch != job.batch:
-            job = replace(job, batch=batch)
+            job = rewritten(job, batch=batch)
         jobs.append(job)
     nodes = tuple(
         replace(node, free=node.free + node.leaving + back.get(node.id, 0), leaving=0)
@@ -44,7 +46,7 @@ def after(
 def _moved(job: Job, target: Placement, now: float, *, movable: bool) -> Job:
     started = bool(target) and not job.now_on
     ran = job.first_started_at is not None
-    return replace(
+    return rewritten(
         job,
         now_on=target,
         base=base_of(job, target, movable=movable) if started or not target else job.base,

@@ -25,7 +25,7 @@ def decide(policy: Policy, snapshot: Snapshot) -> Plan:
         hurt = _hurt(snapshot, plan)
         if not hurt:
             return plan
-        then = _decide(policy, after(snapshot, plan))
+        then = _decide(policy, replace(after(snapshot, plan), explain=False))
         vain = {job.id for job in hurt if dict(then.target.get(job.id, {})) == dict(job.now_on)}
         if not vain:
             return plan

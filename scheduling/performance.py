@@ -133,6 +133,9 @@ class Batches:
     """What fits into one GPU's memory; 0: everything."""
     initial: int = 0
     """The batch at which its efficiency is 1; 0: the one asked for."""
+    twice_alone: bool = False
+    """On one GPU a larger batch takes two passes, between which alone the noise of gradients shows (AdaptDL, confirmed).
+    Our own training library sees it between two steps."""
 
     @property
     def start(self) -> int:
@@ -153,9 +156,9 @@ def split(batch: ArrayLike, gpus: ArrayLike, batches: Batches) -> tuple[Array, A
     local = np.asarray(batch, float) / np.asarray(gpus)
     slack = 1e-8
     passes = np.ceil(local / batches.local_most - slack) - 1 if batches.local_most else np.zeros_like(local)
-    # Alone, the noise of gradients shows only between two passes (AdaptDL, confirmed).
-    alone = (np.asarray(gpus) == 1) & (local > batches.start + slack)
-    passes = np.maximum(passes, np.where(alone, 1, 0))
+    if batches.twice_alone:
+        alone = (np.asarray(gpus) == 1) & (local > batches.start + slack)
+        passes = np.maximum(passes, np.where(alone, 1, 0))
     return np.maximum(np.ceil(local / (passes + 1) - slack), 1), passes
 
 

@@ -27,7 +27,8 @@ def realise(
 
     ``order`` has every running and waiting job, the most deserving first; a job wanted with 0, or left out of
     ``wanted``, is to have none. ``why`` are the policy's own sentences for jobs it lets wait; ``short`` tells those for
-    whom too little is left what they wait for, given how many are ahead of them.
+    whom too little is left what they wait for, given how many are ahead of them. It is asked about every job that was
+    wanted with some and finds no place; about the others only where somebody reads it.
 
     A running job that is preemptible and wanted with none is stopped only on behalf of a job before it in the order
     that fits in its place; an elastic one is resized in place; any other keeps what it holds. GPUs of stopped and
@@ -37,14 +38,15 @@ def realise(
     later = Capacity(snapshot, coming=True)
     running = [job for job in order if job.running]
     _shrink(later, running, wanted)
-    served, line, stopped = _serve(later, order, wanted, why)
+    served, line, stopped = _serve(later, order, wanted, why, snapshot.explain)
     for job in (*running, *served):
         if job.elastic and job.id in later.held:
             while later.count(job) < min(wanted.get(job.id, 0), job.max_gpus) and later.grow(job):
                 pass
     now = act(snapshot, later, running, served, stopped, why)
     for ahead, job in enumerate(line):
-        why.setdefault(job.id, short(job, now, ahead))
+        explain = snapshot.explain or wanted.get(job.id)
+        why.setdefault(job.id, short(job, now, ahead) if explain else reasons.UNSAID)
     chosen = {job: size for job, size in (batches or {}).items() if job in now.held}
     return Plan(now.held, why, state or {}, chosen, again_at)
 
@@ -165,7 +167,7 @@ def _shrink(later: Capacity, running: Iterable[Job], wanted: Mapping[JobId, int]
 
 
 def _serve(
-    later: Capacity, order: Sequence[Job], wanted: Mapping[JobId, int], why: dict[JobId, str]
+    later: Capacity, order: Sequence[Job], wanted: Mapping[JobId, int], why: dict[JobId, str], explain: bool
 ) -> tuple[list[Job], list[Job], list[Job]]:
     """Gives waiting jobs their GPUs in ``later``, stopping others where needed: who is served, who waits, who stops."""
     served: list[Job] = []
@@ -181,6 +183,9 @@ def _serve(
     possible: set[Hashable] = set()
     for number, job in enumerate(order):
         if job.now_on or job.stopping or job.id in why:
+            continue
+        if not (explain or wanted.get(job.id)):
+            line.append(job)
             continue
         alike = later.terms(job)
         if job.blocked or alike not in possible:

@@ -3,6 +3,9 @@
 from scheduling.capacity import Capacity
 from scheduling.types import Job, Limit
 
+UNSAID = "It waits."
+"""Where nobody reads why (``Snapshot.explain``)."""
+
 
 def gpus(count: int) -> str:
     return "1 GPU" if count == 1 else f"{count} GPUs"

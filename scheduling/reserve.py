@@ -38,9 +38,9 @@ def around(plan: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
         for item in sorted(snapshot.reservations, key=lambda item: (item.start, item.name, item.node))
         if item.end > snapshot.now and item.start < snapshot.now + AHEAD_SECONDS
     ]
-    state = {key: value for key, value in snapshot.state.items() if key != PARTS}
     put = snapshot.state.get(PARTS, {})
-    snapshot = replace(snapshot, state=state)
+    if PARTS in snapshot.state:
+        snapshot = replace(snapshot, state={key: value for key, value in snapshot.state.items() if key != PARTS})
     if not ahead:
         return plan(snapshot)
     cleared, asked = _clear(snapshot, [item for item in ahead if item.start <= snapshot.now])

@@ -16,6 +16,7 @@ et al. 2022; the rules here are a reconstruction), spare capacity after BFTraine
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, ClassVar
 
 from scheduling import reasons
@@ -46,7 +47,7 @@ def plan(policy: Policy, snapshot: Snapshot) -> Plan:
 
 def _look_again(plan: Plan, snapshot: Snapshot) -> Plan:
     """Patience comes to its end by time alone."""
-    if snapshot.patience_seconds == float("inf"):
+    if snapshot.patience_seconds == inf:
         return plan
     ends = (job.submitted_at + job.run_seconds + snapshot.patience_seconds for job in snapshot.jobs if job.waiting)
     again_at = min((at for at in ends if at >= snapshot.now), default=None)
@@ -61,6 +62,8 @@ def _waited(job: Job, now: float) -> float:
 
 def _patient(snapshot: Snapshot) -> Job | None:
     """Who has waited longer than the lab's patience, and could start if it were alone; of several the first."""
+    if snapshot.patience_seconds == inf:
+        return None
     late = [
         job
         for job in snapshot.jobs
@@ -76,6 +79,8 @@ def _patient(snapshot: Snapshot) -> Job | None:
 def _shielded(snapshot: Snapshot) -> Snapshot:
     """Jobs that started after such a wait keep what they have for as long again."""
     patience, now = snapshot.patience_seconds, snapshot.now
+    if patience == inf:
+        return snapshot
     late = {
         job.id
         for job in snapshot.jobs
@@ -111,12 +116,11 @@ class _Alone:
 
 def _layers(snapshot: Snapshot) -> dict[JobId, str]:
     layers: dict[JobId, str] = {job.id: "spare" if job.opportunistic else job.tier for job in snapshot.jobs}
-    known = {job.id: job for job in snapshot.jobs}
     if patient := _patient(snapshot):
         layers[patient.id] = "patient"
-    for limit in snapshot.limits:
-        if not limit.soft:
-            continue
+    soft = [limit for limit in snapshot.limits if limit.soft]
+    known = {job.id: job for job in snapshot.jobs} if soft else {}
+    for limit in soft:
         left = limit.max_gpus
         for job in sorted((known[id] for id in limit.jobs if id in known), key=lambda job: (not job.now_on, job.turn)):
             least = job.gpus if job.running and not job.elastic else job.min_gpus

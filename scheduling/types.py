@@ -214,6 +214,8 @@ class Snapshot:
     reservations: tuple[Reservation, ...] = ()
     patience_seconds: float = float("inf")
     """Whoever has waited longer is next, whatever the policy."""
+    explain: bool = True
+    """False where nobody will read why a job waits: the plan still names all that wait, but may say anything."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ def snapshot_to_text(snapshot: Snapshot) -> str:
     """JSON. Equal snapshots give equal text, but for the order within a policy's own ``state``: all else is sorted.
 
     Most jobs can run on the same nodes: those are listed once under ``places``, and a job names its place by number.
-    A patience without end is null.
+    A patience without end is null. ``explain`` is left out: who replays a cycle reads why jobs waited.
     """
     places = {nodes: sorted(nodes) for nodes in {job.nodes for job in snapshot.jobs} if nodes is not None}
     numbers = {nodes: number for number, nodes in enumerate(sorted(places, key=places.__getitem__))}

@@ -119,7 +119,8 @@ class FairShare:
             if not job.now_on:
                 continue
             part = part_of[job.id]
-            part.hold(job.gpus)
+            if snapshot.explain:
+                part.hold(job.gpus)
             if count := pool.count[job.id]:
                 order.append(job)
                 part.give(count)
@@ -128,8 +129,10 @@ class FairShare:
         for job in line:
             if not job.now_on:
                 part_of[job.id].line.append(job)
+        running = 0
         for part in set(part_of.values()):
             part.line.reverse()
+            running += sum([1 for job in part.line if job.now_on])
         root.entitle(float(sum(node.total for node in snapshot.nodes if node.open)))
 
         def key(part: _Part) -> tuple[bool, float] | None:
@@ -142,11 +145,16 @@ class FairShare:
         for part in _turns(root, key):
             job = part.line.pop()
             order.append(job)
+            running -= bool(job.now_on)
             if job.id in pool.impossible:
                 continue
             least = pool.least[job.id] if job.now_on else job.min_gpus if self.elastic else job.asked
             if pool.take(job, least) or not pool.free:
                 part.give(least)  # with nothing left it is counted too, so that the line alternates
+            if not (pool.free or running or snapshot.explain):
+                seen = {job.id for job in order}
+                order += [job for job in line if job.id not in seen]  # they get nothing, whatever their order
+                break
         return order
 
 
@@ -154,25 +162,28 @@ def _share_rest(order: Sequence[Job], pool: Pool, root: "_Part", part_of: "Mappi
     """Gives what is left, step by step, to the account that stands lowest, and there to its smallest job."""
     if not pool.free:
         return
+    sizes: dict[_Part, list[tuple[float, tuple[int, float, JobId], int, Job]]] = {}
+    """A heap of the jobs of a part that could have more, the smallest first, with the next size of each."""
     for job in order:
         count = pool.count.get(job.id, 0)
         if count and (size := next_size(job, count, most(job))):
-            part_of[job.id].sizes.append((count / job.weight, job.turn, size, job))
-    for part in set(part_of.values()):
-        heapq.heapify(part.sizes)
-    for part in _turns(root, lambda part: part.level if part.sizes or part.heads else None):
-        _, turn, size, job = part.sizes[0]
+            sizes.setdefault(part_of[job.id], []).append((count / job.weight, job.turn, size, job))
+    for heap in sizes.values():
+        heapq.heapify(heap)
+    for part in _turns(root, lambda part: part.level if sizes.get(part) or part.heads else None):
+        heap = sizes[part]
+        _, turn, size, job = heap[0]
         count = pool.count[job.id]
         if not pool.take(job, size - count):
-            heapq.heappop(part.sizes)
+            heapq.heappop(heap)
             continue
         part.give(size - count)
         if not pool.free:
             return
         if larger := next_size(job, size, most(job)):
-            heapq.heapreplace(part.sizes, (size / job.weight, turn, larger, job))
+            heapq.heapreplace(heap, (size / job.weight, turn, larger, job))
         else:
-            heapq.heappop(part.sizes)
+            heapq.heappop(heap)
 
 
 @dataclass(slots=True, eq=False)
@@ -186,7 +197,7 @@ class _Part:
     held: int = 0
     """GPUs it is to have, as far as decided."""
     now: int = 0
-    """GPUs it holds."""
+    """GPUs it holds, for the sentences."""
     share: float = 0.0
     """GPUs its weight entitles it to beside all that have jobs now."""
     fair: float = 0.0
@@ -197,8 +208,6 @@ class _Part:
     """A heap of the parts below that want something, the lowest first."""
     line: list[Job] = field(default_factory=list)
     """Its jobs that are still to be served, the next one last."""
-    sizes: list[tuple[float, tuple[int, float, JobId], int, Job]] = field(default_factory=list)
-    """A heap of its jobs that could have more, the smallest first, with the next size of each."""
     text: str = ""
     """What ``standing`` said."""
 
@@ -301,7 +310,8 @@ def _tree(snapshot: Snapshot, line: Sequence[Job], half_life_days: float) -> tup
     order, aboves = _lineage(rows)
     account_of: dict[JobId, int] = {}
     for index in order:
-        account_of |= dict.fromkeys(accounts[index].jobs, index)  # the part of a group goes before the group
+        for id in accounts[index].jobs:
+            account_of[id] = index  # the part of a group goes before the group
 
     root = _Part("")
     parts: dict[tuple[str, str], _Part] = {}

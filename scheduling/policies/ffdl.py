@@ -1,5 +1,6 @@
 """The most useful work per second, by dynamic programming over jobs and GPUs."""
 
+import statistics
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,6 +16,8 @@ MARGIN = 1.5
 """A change must be worth this many times what it costs: nobody knows its cost exactly."""
 NUDGE = 1e-6
 """Between plans of equal value the one that changes less."""
+LEAST_SECONDS = 1.0
+"""That a job may have left to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,8 @@ class Ffdl:
     horizon_seconds: int = param(
         1800,
         "Seconds a decision shall last",
-        "A change must win back what it costs within this time. Larger: jobs are resized sooner for smaller gains.",
+        "A change must win back what it costs within this time, and before the job ends. Larger: jobs are resized sooner "
+        "for smaller gains.",
         least=60,
         most=86_400,
         group="Patience and pace",
@@ -119,7 +123,8 @@ class Ffdl:
         return allot.within_limits(question, lambda caps: allot.solve(question, more, caps))
 
     def _table(self, snapshot: Snapshot, question: allot.Question) -> list[allot.Values]:
-        values = [self._values(snapshot.now, candidate, question.gpus) for candidate in question.candidates]
+        others = self._others_last(question)
+        values = [self._values(snapshot.now, candidate, question.gpus, others) for candidate in question.candidates]
         if self.admission == "in_order":
             self._admit(question, values)
         return values
@@ -137,8 +142,20 @@ class Ffdl:
             else:
                 values[number][1:] = -np.inf
 
-    def _values(self, now: float, candidate: allot.Candidate, gpus: int) -> allot.Values:
-        """What it is worth with 0, 1, ... GPUs."""
+    def _others_last(self, question: allot.Question) -> float:
+        """Seconds for which those who wait would use what a stopped job leaves: as long as the middle one of them lasts."""
+        waiting = [candidate for candidate in question.candidates if candidate.job.waiting]
+        if not waiting:
+            return float(self.horizon_seconds)
+        return statistics.median(self._lasts(candidate.job, candidate.least) for candidate in waiting)
+
+    def _lasts(self, job: Job, gpus: int) -> float:
+        """Seconds for which a change that is good for the job pays: no longer than it takes to its end."""
+        left = estimates.remaining_seconds(job, max(1, gpus), free_batch=self._free)
+        return max(LEAST_SECONDS, min(self.horizon_seconds, left))
+
+    def _values(self, now: float, candidate: allot.Candidate, gpus: int, others: float) -> allot.Values:
+        """What it is worth with 0, 1, ... GPUs. ``others``: seconds for which those who wait would use what it leaves."""
         job = candidate.job
         most = min(candidate.most, gpus)
         speeds = allot.speeds(job, most, free_batch=self._free)
@@ -147,8 +164,8 @@ class Ffdl:
         if job.running:
             cost = MARGIN * (job.resize_seconds if job.elastic else job.restart_seconds)
             stays = value[job.gpus] if job.gpus <= most else 0.0
-            value *= max(0.0, 1 - cost / self.horizon_seconds)
-            value[0] = -MARGIN * job.restart_seconds / self.horizon_seconds * stays
+            value *= max(0.0, 1 - cost / self._lasts(job, job.gpus))
+            value[0] = -MARGIN * job.restart_seconds / others * stays
             if job.gpus <= most:
                 value[job.gpus] = stays * (1 + NUDGE)
         value[1 : candidate.least] = -np.inf

@@ -17,6 +17,7 @@ from typing import Any
 from scheduling.after import base_of, clean
 from scheduling.check import violations
 from scheduling.decide import decide
+from scheduling.rewrite import rewritten
 from scheduling.simulate.inputs import Interruption, Loss, Options, Submission
 from scheduling.simulate.ledger import Ledger
 from scheduling.simulate.live import Live
@@ -210,6 +211,7 @@ class Engine:
         return Snapshot(
             self.now, tuple(self.nodes.values()), tuple(jobs), self.ledger.limits(), self.state,
             self.ledger.accounts(self.now), self.reservations, self.options.patience_seconds,
+            explain=self.on_turn is not None,
         )  # fmt: skip
 
     def apply(self, snapshot: Snapshot, plan: Plan) -> bool:
@@ -261,7 +263,7 @@ class Engine:
         live.attempts += 1
         live.trains_from = self.now + (live.submission.start_seconds if first else job.restart_seconds)
         live.saved, live.saved_at, live.since_saved = live.run.save(), live.trains_from, 0.0
-        live.job = replace(
+        live.job = rewritten(
             job,
             now_on=target,
             base=base_of(job, target, movable=movable or live.submission.movable),
@@ -280,7 +282,7 @@ class Engine:
         live.preemptions += 1
         self.halt(live, saves=True)
         self.give_back(live, live.job.now_on, at_once=at_once)
-        live.job = replace(live.job, now_on={}, base={}, stopping=live.leaving > 0, since=self.now, started_at=None)
+        live.job = rewritten(live.job, now_on={}, base={}, stopping=live.leaving > 0, since=self.now, started_at=None)
 
     def resize(self, live: Live, target: Placement, *, at_once: bool = False) -> None:
         self.touch(live)
@@ -292,7 +294,7 @@ class Engine:
         live.interrupt(self.now, Interruption(still_seconds=job.restart_seconds) if moved else changing)
         self.give_back(live, _minus(job.now_on, target), at_once=at_once)
         self.take(more)
-        live.job = replace(job, now_on=target, since=self.now)
+        live.job = rewritten(job, now_on=target, since=self.now)
         live.fresh = False
         self.schedule(live)
 
@@ -321,7 +323,7 @@ class Engine:
             live.fresh = False
             self.ledger.leave(live.job.id, -sum(where.values()))
             if live.job.stopping and not live.leaving:
-                live.job = replace(live.job, stopping=False)
+                live.job = rewritten(live.job, stopping=False)
         for node, gpus in where.items():
             self.leaving[node] -= gpus
             self.free[node] += gpus
@@ -343,13 +345,15 @@ class Engine:
             self.free[node] += here
             if live.job.elastic and rest and node not in live.job.base:
                 live.interrupt(self.now, Interruption())
-                live.job = replace(live.job, now_on=rest, since=self.now)
+                live.job = rewritten(live.job, now_on=rest, since=self.now)
                 live.fresh = False
                 self.schedule(live)
                 continue
             self.halt(live, saves=False)
             self.give_back(live, rest)
-            live.job = replace(live.job, now_on={}, base={}, stopping=live.leaving > 0, since=self.now, started_at=None)
+            live.job = rewritten(
+                live.job, now_on={}, base={}, stopping=live.leaving > 0, since=self.now, started_at=None
+            )
 
     def end(self, live: Live, outcome: Outcome) -> None:
         job = live.job

@@ -1,23 +1,12 @@
 """A job in the simulated lab: what it held, trained and saved, and what the policy is told of it."""
 
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
+from dataclasses import dataclass, field
 from typing import Any
 
+from scheduling.rewrite import rewritten
 from scheduling.simulate.inputs import Interruption, Submission
 from scheduling.simulate.truth import Run
 from scheduling.types import Job, Placement
-
-NAMES = [item.name for item in fields(Job)]
-EVERYTHING = attrgetter(*NAMES)
-"""With it a job with new facts is made three times as fast as by ``replace``: that is half the time of a simulation."""
-SERVED, RUN_SECONDS, RESTARTS, LOST, WORK, SPEED, FREE_SPEED, PROGRESS, BATCH = map(
-    NAMES.index,
-    (
-        "served_gpu_seconds", "run_seconds", "restarts", "lost_gpu_seconds_if_stopped",
-        "work", "speed", "free_speed", "progress", "batch",
-    ),
-)  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -113,15 +102,16 @@ class Live:
         """Writes the facts of now into its ``Job``."""
         job = self.job
         known = self.run.known(job.now_on, self.chosen)
-        facts = list(EVERYTHING(job))
-        facts[SERVED] = self.served_before + self.served
-        facts[RUN_SECONDS] = self.run_seconds
-        facts[RESTARTS] = max(0, self.attempts - 1)
-        facts[LOST] = 0.0 if self.submission.checkpoint_seconds is None else self.since_saved
-        facts[WORK] = known.work
-        facts[SPEED] = known.speed
-        facts[FREE_SPEED] = known.free_speed
-        facts[PROGRESS] = known.progress
-        facts[BATCH] = known.batch or job.batch
-        self.job = Job(*facts)
+        self.job = rewritten(
+            job,
+            served_gpu_seconds=self.served_before + self.served,
+            run_seconds=self.run_seconds,
+            restarts=max(0, self.attempts - 1),
+            lost_gpu_seconds_if_stopped=0.0 if self.submission.checkpoint_seconds is None else self.since_saved,
+            work=known.work,
+            speed=known.speed,
+            free_speed=known.free_speed,
+            progress=known.progress,
+            batch=known.batch or job.batch,
+        )
         self.fresh = True

@@ -235,6 +235,7 @@ class PolluxTruth:
             local_least=math.ceil(app.least_local),
             local_most=int(app.most_local),
             initial=app.first_batch,
+            twice_alone=True,
         )
 
     def begin(self, job: Job, kinds: Mapping[NodeId, str]) -> "PolluxRun":

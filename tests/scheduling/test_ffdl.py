@@ -106,10 +106,28 @@ def test_weight_and_priority_count() -> None:
 def test_a_change_must_win_more_than_it_costs() -> None:
     """From 2 and 2 to 3 and 1 (which begins with y giving back) is worth 0.1 a second, and costs two resizes."""
     better, worse = Curve((1.0, 1.6, 2.2)), Curve((1.0, 1.5, 2.0))
-    x = running("x", {"a": 2}, 1, 3, speed=better, resize_seconds=60.0)
-    y = running("y", {"a": 2}, 1, 3, speed=worse, resize_seconds=60.0)
+    long = {"resize_seconds": 60.0, "work": Estimate(1e6)}
+    x = running("x", {"a": 2}, 1, 3, speed=better, **long)
+    y = running("y", {"a": 2}, 1, 3, speed=worse, **long)
     assert sizes(decide(draw({"a": 4}, x, y))) == {"x": 2, "y": 2}
     assert sizes(decide(draw({"a": 4}, x, y), Ffdl(horizon_seconds=86_400))) == {"x": 2, "y": 1}
+
+
+def test_a_change_must_win_what_it_costs_before_the_job_ends() -> None:
+    def grows(seconds: float) -> bool:
+        job = running("x", {"a": 2}, 1, 4, speed=WELL, resize_seconds=10.0, work=Estimate(2 * seconds))
+        return sizes(decide(draw({"a": 4}, job))) == {"x": 4}
+
+    assert grows(40.0) and not grows(20.0)
+
+
+def test_nobody_is_stopped_for_jobs_that_are_done_sooner_than_the_stop_is_made_up_for() -> None:
+    def stops(seconds: float) -> bool:
+        x = running("x", {"a": 1}, preemptible=True, work=Estimate(16 * seconds), restart_seconds=30.0)
+        y = waiting("y", 1, 1, submitted_at=NOW, work=Estimate(seconds))
+        return sizes(decide(draw({"a": 1}, x, y))) == {}
+
+    assert stops(400.0) and not stops(20.0)
 
 
 def test_a_preemptible_job_stops_only_for_one_that_is_worth_more_than_the_stop() -> None:

@@ -52,6 +52,16 @@ def test_it_tells_each_waiting_job_why_and_no_other(key: str, snapshot: Snapshot
 @EVERY
 @MANY
 @given(snapshot=snapshots())
+def test_it_decides_the_same_where_nobody_reads_why(key: str, snapshot: Snapshot) -> None:
+    """As the product asks it: with the lab's calendar and tiers around it."""
+    said, unsaid = (Decided(built(key)).plan(replace(snapshot, explain=explain)) for explain in (True, False))
+    assert replace(unsaid, reasons=said.reasons) == said
+    assert unsaid.reasons.keys() == said.reasons.keys()
+
+
+@EVERY
+@MANY
+@given(snapshot=snapshots())
 def test_its_state_is_json(key: str, snapshot: Snapshot) -> None:
     state = built(key).plan(snapshot).state
     assert json.loads(json.dumps(state)) == state

@@ -67,7 +67,9 @@ def batches(draw: st.DrawFn) -> Batches:
     asked = draw(st.integers(1, 4096))
     initial = draw(st.just(0) | st.integers(1, asked))
     most = draw(st.just(0) | st.integers(asked, 65536))
-    return Batches(asked, most, draw(st.integers(1, 64)), draw(st.just(0) | st.integers(64, 512)), initial)
+    return Batches(
+        asked, most, draw(st.integers(1, 64)), draw(st.just(0) | st.integers(64, 512)), initial, draw(st.booleans())
+    )
 
 
 def test_it_recovers_planted_parameters() -> None:
@@ -277,6 +279,14 @@ def test_kinds_of_gpus_are_compared_on_one() -> None:
         "A100": 1.0,
         "T4": pytest.approx(0.5),
     }
+
+
+def test_alone_a_larger_batch_takes_two_passes_only_where_noise_shows_no_other_way() -> None:
+    for twice, passes in ((False, 0), (True, 1)):
+        allowed = Batches(64, 512, twice_alone=twice)
+        assert performance.split(64, 1, allowed) == (64, 0)
+        assert performance.split(256, 1, allowed) == (256 / (passes + 1), passes)
+        assert performance.split(256, 2, allowed) == (128, 0)
 
 
 def test_an_unknown_job_has_a_default_that_says_so() -> None:

@@ -1,0 +1,75 @@
+"""How the benches of unequal workers and of a burst read their rows."""
+
+import math
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.bench.learning import burst, picture, unequal
+
+
+def row(
+    mode: str, reached: float | None, *, load: str = "one slow", last: float = 0.1, slow: float = 4.0
+) -> dict[str, Any]:
+    curve = [[0.5, 2.0], [reached or 1.0, 0.2], [9.0, last]]
+    ranks = {"computing": [0.01, 0.01, 0.01, 0.01 * slow]}
+    return {"model": "mlp", "load": load, "seed": 0, "mode": mode, "reached": reached, "curve": curve, "ranks": ranks}
+
+
+def test_a_mode_that_mostly_never_came_there_took_for_ever() -> None:
+    assert unequal.to_target([row("asp", 3.0), row("asp", None), row("asp", None)]) == math.inf
+    assert unequal.to_target([row("asp", 3.0), row("asp", None), row("asp", 4.0)]) == 4.0
+
+
+def test_the_gap_is_how_much_longer_the_slowest_computes() -> None:
+    assert unequal.gap(row("bsp", 8.0)) == pytest.approx(3.0)
+
+
+def test_each_target_is_held_to_what_was_measured() -> None:
+    rows = [
+        row("bsp", 8.0),
+        row("bsp_balanced", 4.0, slow=1.05),
+        row("adaptive_ksync", 6.0, last=0.3),
+        row("asp", 3.0, last=0.15),
+        row("bsp", 2.0, load="equal"),
+        row("adaptive_ksync", 2.1, load="equal"),
+    ]
+    held = {target.name: (round(target.value, 3), target.held) for target in unequal.targets(rows)}
+    assert held == {
+        "mlp, one slow: BSP's time to the target over that of bsp_balanced": (2.0, True),
+        "mlp, one slow: the loss of bsp_balanced in the end, beside ASP's worst": (0.1, True),
+        "mlp, one slow: the loss of adaptive_ksync in the end, beside ASP's worst": (0.3, False),
+        "mlp, equal: time of adaptive_ksync to the target over BSP's": (1.05, False),
+        "mlp, one slow: gap of iterations under bsp_balanced": (0.05, True),
+    }
+
+
+def test_the_table_has_a_line_for_each_mode_with_its_ratio() -> None:
+    lines = unequal.table([row("bsp", 8.0), row("asp", 4.0), row("asp", 2.0)]).splitlines()
+    assert lines[2:] == [
+        "| mlp | one slow | bsp | 8.0 | 8.0 to 8.0, 1 of 1 | 1.00 | 0.100 | +300% |",
+        "| mlp | one slow | asp | 3.0 | 2.0 to 4.0, 2 of 2 | 2.67 | 0.100 | +300% |",
+    ]
+
+
+def test_the_picture_shows_what_most_had_reached_by_then() -> None:
+    curves = [[(1.0, 2.0), (2.0, 1.0)], [(1.5, 4.0), (2.0, 3.0)], [(1.0, 6.0), (3.0, 5.0)]]
+    assert picture.median_at(curves, 1.0) == 4.0
+    assert picture.median_at(curves, 2.5) == 3.0
+    drawn = ElementTree.fromstring(picture.losses("mlp < cnn", {"bsp": curves}, 0.5))
+    assert sum(each.get("stroke") == "#0f766e" for each in drawn.iter()) == 2
+
+
+def test_of_a_burst_jobs_are_counted_that_had_ended_half_way_through_the_baseline() -> None:
+    slow, quick = burst.Found((50.0, 95.0), 105.0, 3), burst.Found((40.0, 41.0), 51.0, 4)
+    rows = {"batch as asked": [slow], "batch chosen": [quick]}
+    assert burst.half_time(rows) == 52.5
+    assert (slow.done_within(52.5), quick.done_within(52.5)) == (1, 2)
+    assert [(round(target.value, 3), target.held) for target in burst.targets(rows)] == [(0.559, True), (1.0, True)]
+    other_way = {"batch as asked": [quick], "batch chosen": [slow]}
+    assert [target.held for target in burst.targets(other_way)] == [False, True]  # none is done by then
+    assert burst.table(rows).splitlines()[2:] == [
+        "| batch as asked | 72 s (72 to 72) | 105 s (105 to 105) | 1 (1 to 1) | 3 (3 to 3) |",
+        "| batch chosen | 40 s (40 to 40) | 51 s (51 to 51) | 2 (2 to 2) | 4 (4 to 4) |",
+    ]
