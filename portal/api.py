@@ -21,6 +21,7 @@ from portal.forecast.api import Forecasts
 from portal.gauges.api import Gauges
 from portal.jobs.api import Attempts, Events, Jobs
 from portal.jobs.log_api import Checkpoints, Log, Outputs, Streams
+from portal.jobs.metric_api import Metrics, TrainingProgress
 from portal.projects.api import Code, Gallery, Members, Projects
 from portal.usage.api import LedgerReport, UsageReport
 from portal.whatif.api import Simulations
@@ -88,6 +89,8 @@ v1 = [
     at(f"{JOB}streams/", Streams, get="list"),
     at(f"{JOB}log/", Log, pages=False, get="text"),
     at(f"{JOB}log/follow/", Log, pages=False, get="follow"),
+    at(f"{JOB}metrics/", Metrics, get="list"),
+    at(f"{JOB}progress/", TrainingProgress, pages=False, get="last"),
     at(f"{JOB}checkpoints/", Checkpoints, pages=False, get="whole"),
     at(f"{JOB}checkpoints/<path:path>", Checkpoints, pages=False, get="file"),
     at(f"{JOB}outputs/", Outputs, get="list"),

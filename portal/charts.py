@@ -19,8 +19,8 @@ In the template ``{% chart chart %}`` (no ``{% load %}``), and in ``{% block hea
 and the same numbers as a table that unfolds, for screen readers and everybody else.
 
 * ``lines(title, xs, series, unit)``: ``xs`` are datetimes, dates or numbers, ascending; ``step=True`` holds a value
-  until the next; ``marks=[(x, "switch")]`` draws dashed upright lines; a value of None leaves a gap;
-  ``least_and_most=(0, 100)`` keeps the axis as it is, whatever the values are.
+  until the next; ``marks=[(x, "switch")]`` draws dashed upright lines; a value of None leaves a gap, over which
+  ``bridged=True`` draws on; ``least_and_most=(0, 100)`` keeps the axis as it is, whatever the values are.
 * ``bars(title, labels, series, unit)``: side by side, or ``stacked=True``; ``across=True`` lays bars from left to right
   with their labels above them, which words that are too long for the foot of a narrow chart get anyway.
 * ``sparkline(values, text)`` and ``range_bar(low, high, least, most, text, value=...)``: small pictures for a table's
@@ -103,6 +103,7 @@ def lines(
     *,
     desc: str = "",
     step: bool = False,
+    bridged: bool = False,
     marks: Sequence[tuple[X, str]] = (),
     x_name: str = "",
     least_and_most: tuple[float, float] | None = None,
@@ -131,10 +132,10 @@ def lines(
             yield _text(across(x) + (-4 if end == "end" else 4), TOP + 10, text, end)
         for index, one in enumerate(series):
             css = _css(index, one)
-            path, dots, pen, last = [], [], False, 0.0
+            path, dots, pen, last = [], [], False, None
             for x, value in zip(where, one.values, strict=True):
                 if value is None:
-                    pen = False
+                    pen = pen and bridged
                     continue
                 px, py = across(x), frame.up(value)
                 if not pen:
@@ -143,15 +144,15 @@ def lines(
                     path.append(f"H{px:.1f}V{py:.1f}")
                 else:
                     path.append(f"L{px:.1f} {py:.1f}")
-                pen, last = True, py
+                pen, last = True, (px, py)
             yield f'<path class="line {css}" d="{"".join(path)}"/>'
             if len(where) <= 45:
                 for x, value, text in zip(where, one.values, texts, strict=True):
                     if value is not None:
                         said = f"{text}: {one.name} {said_value(value, unit)}"
                         dots.append(_dot(across(x), frame.up(value), css, said))
-            elif last and where:
-                dots.append(_dot(across(where[-1]), last, css, one.name))
+            elif last:
+                dots.append(_dot(*last, css, one.name))
             yield from dots
 
     return _chart(title, desc, draw, x_name or _x_name(xs), texts, series, unit, is_lines=True)

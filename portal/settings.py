@@ -398,7 +398,8 @@ IDLE_GPU_MINUTES = env_int("IDLE_GPU_MINUTES", 30, 0, 60)
 """A job all of whose GPUs do less than this for so long is told so; 0 looks for nothing."""
 IDLE_GPU_RULE = env_choice("IDLE_GPU_RULE", "nothing", "stop")
 """What happens when they stay idle as long again: nothing, or the job is put on hold until somebody releases it."""
-NODE_LOST_AFTER_SECONDS = 20
+NODE_LOST_AFTER_SECONDS = 18
+"""Three reports missed, so that a loss is seen within 20 s even when the last one came just before it."""
 GPU_QUARANTINE_FAILURES = env_int("GPU_QUARANTINE_FAILURES", 3, 0, 20)
 """So many different jobs in a row that fail at once on one GPU take it out of use; 0: none ever do."""
 FENCE_SECONDS = 34

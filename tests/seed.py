@@ -115,6 +115,7 @@ def main(lines: int = 4000) -> dict[str, Any]:
     done = job(vision, "resnet18 on digits", max_gpus=2, elastic=True)
     attempt = run(done, list(big.gpus.all()[:2]))
     write_logs(attempt, lines)
+    tell_training(attempt, 3000, done=1.0)
     leave_outputs(attempt)
     end(attempt, 0)
     failed = job(vision, "with augmentation", max_gpus=2)
@@ -130,7 +131,9 @@ def main(lines: int = 4000) -> dict[str, Any]:
         }
     )
     running = job(vision, "sweep lr=0.01 wd=5e-4", max_gpus=4, elastic=True)
-    write_logs(run(running, list(big.gpus.all()[:3])), 600)
+    attempt = run(running, list(big.gpus.all()[:3]))
+    write_logs(attempt, 600)
+    tell_training(attempt, 1730, done=0.577)
     other = job(speech, "keyword spotting", submitted_by=bob)
     write_logs(run(other, list(small.gpus.all()[:1])), 100)
     waiting = job(vision, "large batch", min_gpus=4, max_gpus=4)
@@ -184,6 +187,27 @@ def write_logs(attempt: Any, lines: int) -> None:
                 colour=32 if accuracy > 0.9 else 33,
             ).encode()
         write(attempt, str(rank), bytes(data), marks)
+
+
+def tell_training(attempt: Any, steps: int, done: float) -> None:
+    """As ``schedulearn_train`` tells it, on three ranks, of which the last is slow; the scheduler has chosen larger batches."""
+    import json
+    import time
+
+    chance, now, told = random.Random(steps), time.time(), []
+    for step in range(0, steps + 1, 10):
+        about = {"at": now - 0.12 * (steps - step), "step": step}
+        loss = 2.3 * 0.9985**step + 0.05 + chance.gauss(0, 0.06) * 0.9995**step
+        batch = 256 if step < steps / 3 else 320 if step < steps / 2 else 384
+        facts = {"epoch": step // 150, "done": done * step / steps, "batch": batch, "ranks": 3}
+        seconds = chance.uniform(0.065, 0.075) + batch / 5000
+        told.append({"kind": "step", **about, **facts, "seconds": seconds, "loss": loss})
+        if step % 150 == 0:
+            value = 1 - 0.9 * 0.998**step + chance.gauss(0, 0.005)
+            told.append({"kind": "metric", **about, "name": "validation/accuracy", "value": value})
+    columns = {"samples": [128, 128, 128], "computing": [0.071, 0.069, 0.131], "waiting": [0.072, 0.074, 0.012]}
+    told.append({"kind": "ranks", "at": now, "step": steps, "first": 0, **columns})
+    write(attempt, "metrics", "".join(f"{json.dumps(each)}\n" for each in told).encode(), label="metrics")
 
 
 def leave_outputs(attempt: Any) -> None:

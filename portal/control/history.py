@@ -20,7 +20,8 @@ import numpy as np
 from django.db.models import Count, F, Max, Min, Sum
 from numpy.typing import NDArray
 
-from portal.jobs.models import Allocation, Attempt, JobState, LogStream, Outcome
+from portal.control.speeds import LEAST_REPORTS, ROWS_KEPT, Speeds, Steps, measured_speeds
+from portal.jobs.models import Allocation, Attempt, JobState, LogStream, Outcome, StepStat
 from portal.jobs.rules import GOES_ON
 from scheduling import performance
 from scheduling.estimates import DEFAULT_EXPONENT
@@ -74,17 +75,20 @@ class History:
     """Attempts whose first line is among the settled."""
     _groups: dict[Script, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The arguments that each program was run with."""
+    _steps: dict[Script, dict[int, Steps]] = field(default_factory=lambda: defaultdict(dict))
+    """By their rows' numbers."""
     newcomers: dict[int, tuple[Hashable, Job]] = field(default_factory=dict)
     """Jobs that had no GPU yet in the last snapshot, and what they follow from: most of a long queue stays as it is."""
 
     def refresh(self, now: datetime) -> None:
-        """Reads what came since, in three queries."""
+        """Reads what came since, in four queries."""
         since, still = self.settled_until or now - timedelta(days=LEARNT_DAYS), now - STILL
         self._oldest = now - timedelta(days=LEARNT_DAYS)
         try:
             self._refresh_held(since, still, now)
             self._refresh_runs(since, still)
             self._refresh_begins(since, still)
+            self._refresh_steps(since)
         except BaseException:
             self.__dict__.update(History().__dict__)  # half read, it would count things twice
             raise
@@ -165,10 +169,13 @@ class History:
     def _runs_like(self, key: Hashable) -> tuple[Run, ...]:
         return tuple([run for run in self._runs.newest(key) if run.finished >= self._oldest])
 
-    def speed(self, script: Script, max_gpus: int) -> Curve | None:
-        """From runs of the program with equal arguments on different numbers of GPUs; None without such."""
+    def speeds(self, script: Script, max_gpus: int, gpus_per_node: int) -> Speeds:
+        """From measured steps, else from runs of the program with equal arguments on different numbers of GPUs."""
+        steps = [each for each in self._steps.get(script, {}).values() if each.at >= self._oldest]
+        if measured := measured_speeds(steps, max_gpus, gpus_per_node):
+            return measured
         by_arguments = (self._runs_like((script, arguments)) for arguments in sorted(self._groups.get(script, ())))
-        return _curve(tuple(by_arguments), max_gpus)
+        return Speeds(_curve(tuple(by_arguments), max_gpus))
 
     def like(self, script: Script, arguments: str, people: tuple[int, int], curve: Curve | None) -> "Like":
         """The most similar runs there are: with equal arguments, of the program, of the same person and project."""
@@ -176,6 +183,18 @@ class History:
             if runs := self._runs_like(key):
                 return _like(runs, curve.speeds if curve and key != people else ())
         return Like.of(())
+
+    # How long steps took
+
+    def _refresh_steps(self, since: datetime) -> None:
+        job = ("attempt__job__project", "attempt__job__launcher", "attempt__job__entry")
+        rows = StepStat.objects.filter(at__gte=since, reports__gte=LEAST_REPORTS)
+        for number, project, launcher, entry, *values in rows.values_list("pk", *job, *Steps._fields):
+            self._steps[project, launcher, entry][number] = Steps(*values)
+        for script, some in self._steps.items():
+            if len(some) > 2 * ROWS_KEPT:  # a scheduler leads for months
+                newest = sorted(some.items(), key=lambda item: item[1].at)[-ROWS_KEPT:]
+                self._steps[script] = dict(newest)
 
     # How long until the first line
 

@@ -102,6 +102,12 @@ def read_nodes(now: datetime) -> Nodes:
     )
 
 
+def largest_node() -> int:
+    """How many usable GPUs one has."""
+    usable = Gpu.objects.filter(USABLE_GPU).values("node").annotate(n=Count("pk"))
+    return max(usable.values_list("n", flat=True), default=1)
+
+
 def places_of(nodes: Nodes, environment: int) -> Places:
     prepared = nodes.environments.get(environment, {})
     ready = frozenset(

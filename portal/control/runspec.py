@@ -122,6 +122,7 @@ def _spec(
     job = attempt.job
     launcher: Launcher = job.launcher  # type: ignore[assignment]  # the same words, by the model's choices
     driver = role == Container.Role.DRIVER
+    env = {**job.env_vars, **({"SCHEDULEARN_MODE": job.mode} if job.mode else {})}
     ranks = len(part.gpus) if launcher != "command" else 1
     return RunSpec(
         name=name_of(attempt, index),
@@ -138,7 +139,7 @@ def _spec(
         gpus=tuple(gpu.uuid for gpu in part.gpus),
         gpu_kind="cuda" if any(gpu.kind == Gpu.Kind.CUDA for gpu in part.gpus) else "cpu",
         elastic=job.elastic,
-        env=tuple(sorted((str(key), str(value)) for key, value in job.env_vars.items())),
+        env=tuple(sorted((str(key), str(value)) for key, value in env.items())),
         ring=ring,
         resources=resources,
     )

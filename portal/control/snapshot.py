@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self, cast
 
 from django.conf import settings
 from django.contrib.auth.models import Group
+from django.db.models import Q
 from django.utils import timezone
 
 from portal.accounts.limits import LimitInForce, limits_in_force
@@ -19,8 +20,9 @@ from portal.cluster.models import Environment
 from portal.control.history import USAGE_DAYS, History, Like, Script, speed_on
 from portal.control.history import Holding as Held
 from portal.control.holdings import Holding, Past, active_jobs, read_holdings, read_past
-from portal.control.places import Places, places_of, read_nodes, why_nowhere
-from portal.jobs.models import Job
+from portal.control.places import Places, largest_node, places_of, read_nodes, why_nowhere
+from portal.control.speeds import Speeds
+from portal.jobs.models import Job, Progress
 from scheduling import types
 
 
@@ -42,7 +44,8 @@ def take(
     places = {key: places_of(nodes, key) for key in {row.environment_id for row in rows}}
     titles = dict(Environment.objects.filter(pk__in=places).values_list("pk", "title"))
     limits = limits_in_force()
-    expert = _Expert(history)
+    expert = _Expert(history, max(nodes.gpus.values(), default=1))
+    goals = _read_goals({*holdings, *past})
     blocked = {
         (size, key): why_nowhere(size, key, titles.get(key, "?"), nodes, places[key].ready)
         for size, key in {(row.min_gpus, row.environment_id) for row in rows}
@@ -59,7 +62,7 @@ def take(
             newcomers[row.id] = before if before and before[0] == known else (known, _job(known))
             jobs.append(newcomers[row.id][1])
         else:
-            jobs.append(_job(known, holding, had or Past()))
+            jobs.append(_job(known, holding, had or Past(), goals.get(row.id)))
     history.newcomers = newcomers
     return types.Snapshot(
         now=now.timestamp(),
@@ -91,7 +94,7 @@ def of_the_past(rows: list["Row"], since: datetime, history: History) -> types.S
     what accounts have used is as of then. There are no nodes, and no job is tied to any.
     """
     history.refresh(since)
-    names, limits, expert = _Names.read(rows), limits_in_force(), _Expert(history)
+    names, limits, expert = _Names.read(rows), limits_in_force(), _Expert(history, largest_node())
     return types.Snapshot(
         now=since.timestamp(),
         nodes=(),
@@ -144,7 +147,7 @@ class Program(NamedTuple):
 
     name: str
     """For policies: equal for equal ones."""
-    speed: types.Curve | None
+    speeds: Speeds
     like: Like
     restart_seconds: float
 
@@ -184,24 +187,27 @@ class _Names:
 RESTART_SECONDS = 30.0
 """Until anything was measured; Pollux and Sia suppose so too."""
 RESIZE_SECONDS = 10.0
+LEAST_GOAL_ERROR, EARLY_ERROR = 0.05, 0.01
+"""Relative, of what is left by a training's own account: in its first hundredth nobody knows."""
 
 
 class _Expert:
     """What history says of a program, looked up once for all its jobs."""
 
-    def __init__(self, history: History) -> None:
-        self.history = history
+    def __init__(self, history: History, gpus_per_node: int) -> None:
+        self.history, self.gpus_per_node = history, gpus_per_node
         self._programs: dict[tuple[Script, tuple[str, ...], int, int], Program] = {}
 
     def program(self, row: Row) -> Program:
         script, people = script_of(row), (row.submitted_by_id, row.project_id)
         key = (script, row.arguments, row.submitted_by_id, row.max_gpus)
         if key not in self._programs:
-            speed, begins = self.history.speed(script, row.max_gpus), self.history.begin_seconds(script)
+            speeds = self.history.speeds(script, row.max_gpus, self.gpus_per_node)
+            begins = self.history.begin_seconds(script)
             self._programs[key] = Program(
                 sha256(repr(script).encode()).hexdigest()[:16],
-                speed,
-                self.history.like(script, json.dumps(row.arguments), people, speed),
+                speeds,
+                self.history.like(script, json.dumps(row.arguments), people, speeds.fixed),
                 RESTART_SECONDS if begins is None else begins,
             )
         return self._programs[key]
@@ -211,12 +217,18 @@ def script_of(row: Row) -> Script:
     return (row.project_id, row.launcher, row.entry)
 
 
-def _job(known: Known, holding: Holding | None = None, past: Past = Past()) -> types.Job:  # noqa: B008 - never changed
+def _job(
+    known: Known,
+    holding: Holding | None = None,
+    past: Past = Past(),  # noqa: B008 - never changed
+    goal: "Goal | None" = None,
+) -> types.Job:
     row, reach, blocked, group, program = known
     stopping = holding is not None and holding.stopping
     now_on = _sorted(holding.kept) if holding and not stopping else {}
     elastic = row.elastic and row.launcher != Job.Launcher.COMMAND
-    done = sum(seconds * speed_on(gpus, program.speed) for gpus, seconds in past.done)
+    speed = program.speeds.fixed
+    done = sum(seconds * speed_on(gpus, speed) for gpus, seconds in past.done)
     return types.Job(
         id=str(row.id),
         owner=str(row.submitted_by_id),
@@ -246,11 +258,37 @@ def _job(known: Known, holding: Holding | None = None, past: Past = Past()) -> t
         resize_seconds=_resize_seconds(row, program.restart_seconds),
         script=program.name,
         batch=holding.batch if holding and now_on else 0,
-        speed=program.speed,
-        work=program.like.remaining(done),
+        speed=speed,
+        free_speed=program.speeds.free,
+        work=goal.remaining(speed) if goal else program.like.remaining(done),
         deadline=row.deadline.timestamp() if row.deadline else None,
         longest_seconds=float(max(0, row.time_limit_seconds - past.counted_seconds)),
     )
+
+
+class Goal(NamedTuple):
+    """What a training told of how far it is."""
+
+    done: float
+    step: int
+    step_seconds: float
+    ranks: int
+
+    def remaining(self, speed: types.Curve | None) -> types.Estimate:
+        """At its pace, were it on one GPU. Beginnings tell less than ends."""
+        steps = self.step * (1 - self.done) / self.done
+        error = min(1.0, LEAST_GOAL_ERROR + EARLY_ERROR / self.done)
+        return types.Estimate(
+            round(steps * self.step_seconds * speed_on(self.ranks, speed), 1), "measured", round(error, 3)
+        )
+
+
+def _read_goals(begun: Set[int]) -> dict[int, Goal]:
+    """By job, as its last attempt told that counts: the present one, or one that the next goes on from."""
+    goes_on = Q(attempt__ended_at__isnull=True) | Q(attempt__job__resumable=True)
+    told = Progress.objects.filter(goes_on, attempt__job__in=begun, done__gt=0, step_seconds__gt=0, ranks__gt=0)
+    values = told.order_by("attempt__number").values_list("attempt__job", "done", "step", "step_seconds", "ranks")
+    return {job: Goal(done or 0.0, step, seconds or 0.0, ranks) for job, done, step, seconds, ranks in values}
 
 
 def _resize_seconds(row: Row, restart_seconds: float) -> float:

@@ -165,6 +165,7 @@ def _submission(project: Project, data: dict[str, Any]) -> services.Submission:
         "tier",
         "opportunistic",
         "deadline",
+        "mode",
     )
     return services.Submission(**asked, **{name: data[name] for name in plain if name in data})
 

@@ -229,7 +229,7 @@ class LogConsumer(AsyncWebsocketConsumer):
     @database_sync_to_async
     def _rows(self) -> tuple["_Row", list[LogStream]]:
         job = Job.objects.filter(pk=self.job_id).values_list("state", "finished_at", Count("events")).get()
-        streams = LogStream.objects.filter(container__attempt__job=self.job_id)
+        streams = LogStream.printed.filter(container__attempt__job=self.job_id)
         return _Row(*job), list(streams.select_related("container__attempt").defer("container__spec"))
 
 

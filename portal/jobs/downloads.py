@@ -37,7 +37,7 @@ def visible_job(request: HttpRequest, pk: int) -> Job:
 def log(request: HttpRequest, pk: int) -> HttpResponseBase:
     """All ranks as one text in the order of time; ``?times=1`` with times, ``?attempt=2`` of one attempt."""
     job = visible_job(request, pk)
-    rows = LogStream.objects.filter(container__attempt__job=job).select_related("container__attempt")
+    rows = LogStream.printed.filter(container__attempt__job=job).select_related("container__attempt")
     number = request.GET.get("attempt", "")
     if number:
         rows = rows.filter(container__attempt__number=int(number) if number.isdecimal() and len(number) < 9 else -1)
@@ -62,7 +62,7 @@ def raw_stream(request: HttpRequest, pk: int, stream_pk: int) -> HttpResponseBas
     """The bytes of one rank as they were written."""
     job = visible_job(request, pk)
     row = get_object_or_404(
-        LogStream.objects.select_related("container__attempt"), pk=stream_pk, container__attempt__job=job
+        LogStream.printed.select_related("container__attempt"), pk=stream_pk, container__attempt__job=job
     )
     part = row.container
     name = f"job-{job.pk}-attempt-{part.attempt.number}-{part.role}-{part.index}-{row.name}.log"

@@ -37,7 +37,9 @@ def offered_environments() -> list[Environment]:
 def environment_label(environment: Any) -> str:
     if environment.ready_on:
         return f"{environment.title}"
-    return f"{environment.title} (being prepared)" if environment.known_on else f"{environment.title} (on no node yet)"
+    if environment.known_on:
+        return f"{environment.title} (being prepared)"
+    return f"{environment.title} ({'prepared when a job asks for it' if environment.on_demand else 'on no node yet'})"
 
 
 class JobForm(forms.Form):
@@ -115,6 +117,12 @@ class JobForm(forms.Form):
         required=False,
         help_text="It starts while GPUs are idle and is the first to go. If it cannot go on after a stop, it starts over.",
     )
+    mode = forms.ChoiceField(
+        label="Updates are made",
+        required=False,
+        choices=[("", "as the code says"), *Job.Mode.choices],
+        help_text="For code that uses schedulearn_train, where ranks are not equally fast. All but the first two need torchrun.",
+    )
     deadline = forms.DateTimeField(
         label="Needed by",
         required=False,
@@ -145,6 +153,7 @@ class JobForm(forms.Form):
         "priority",
         "tier",
         "opportunistic",
+        "mode",
         "deadline",
         "name",
         "description",
@@ -241,6 +250,7 @@ class JobForm(forms.Form):
             tier=given["tier"],
             opportunistic=given["opportunistic"],
             deadline=given["deadline"],
+            mode=given["mode"],
         )
 
     def refuse(self, refusal: Refused) -> None:
@@ -327,6 +337,7 @@ def _from_job(job: Job, env_vars: Mapping[str, str | None]) -> dict[str, Any]:
         "tier": job.tier,
         "opportunistic": job.opportunistic,
         "deadline": job.deadline if job.deadline and job.deadline > timezone.now() else None,
+        "mode": job.mode,
         "name": job.name,
         "description": job.description,
         "key": uuid.uuid4().hex,

@@ -39,7 +39,7 @@ class Streams(mixins.ListModelMixin, OfJob):
     serializer_class = StreamSerializer
 
     def get_queryset(self) -> QuerySet[LogStream]:
-        rows = LogStream.objects.filter(container__attempt__job=self.job)
+        rows = LogStream.printed.filter(container__attempt__job=self.job)
         return rows.select_related("container__attempt").order_by("container__attempt__number", "id")
 
 
@@ -80,7 +80,7 @@ class Log(OfJob):
         return get_object_or_404(attempts, number=number) if number is not None else attempts.first()
 
     def _bytes(self, request: Request) -> HttpResponseBase:
-        rows = LogStream.objects.filter(container__attempt__job=self.job)
+        rows = LogStream.printed.filter(container__attempt__job=self.job)
         row = get_object_or_404(rows, pk=_number(request, "stream"))
         start, end = _number(request, "start"), _number(request, "end")
         status = 200
@@ -115,7 +115,7 @@ class Log(OfJob):
         job = self.job
         done = job.finished_at is not None  # before the streams are looked at: what came before the end is seen
         late = job.finished_at is not None and timezone.now() - job.finished_at > LATE
-        rows = LogStream.objects.filter(container__attempt__job=job)
+        rows = LogStream.printed.filter(container__attempt__job=job)
         if (number := _number(request, "attempt")) is not None:
             rows = rows.filter(container__attempt__number=number)
         positions = _positions(request.query_params.get("cursor", ""))

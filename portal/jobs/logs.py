@@ -20,7 +20,8 @@ from django.db import transaction
 from django.db.models import Sum
 from django.utils import timezone
 
-from portal.jobs.models import Attempt, Container, LogStream
+from portal.jobs import metrics
+from portal.jobs.models import METRICS_STREAM, Attempt, Container, LogStream
 from portal.wake import wake_job_viewers
 
 MARK = struct.Struct("<QQ")
@@ -104,6 +105,8 @@ def append(
         row.closed = row.closed or final or cut
         row.first_at = row.first_at or timezone.now()
         row.save(update_fields=["size", "marks", "first_at", "closed", "cut"])
+        if row.name == METRICS_STREAM:
+            metrics.take(row.container, _new_lines(row, row.size - len(data)))
         job_id = Container.objects.values_list("attempt__job_id", flat=True).get(pk=row.container_id)
         wake_job_viewers(job_id, stream=row.pk, size=row.size)
     return end
@@ -115,6 +118,14 @@ def _cut_to_limit(row: LogStream, data: bytes) -> tuple[bytes, bool]:
     if len(data) <= room:
         return data, False
     return data[:room] + CUT_MARKER % settings.MAX_LOG_MIB, True
+
+
+def _new_lines(row: LogStream, before: int) -> bytes:
+    """The lines that were not whole while the stream had only ``before`` bytes."""
+    start = max(0, before - metrics.MOST_LINE)
+    text = read(row, start, row.size - start)
+    first = text.rfind(b"\n", 0, before - start) + 1
+    return text[first : text.rfind(b"\n") + 1]
 
 
 def _usable(marks: Sequence[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
@@ -187,7 +198,7 @@ def read_marks(stream: LogStream, start: int = 0, limit: int | None = None) -> l
 
 def streams_of(attempt: Attempt) -> list[LogStream]:
     """All of an attempt, driver first, then by host and rank."""
-    streams = LogStream.objects.filter(container__attempt=attempt).select_related("container")
+    streams = LogStream.printed.filter(container__attempt=attempt).select_related("container")
     return sorted(
         streams, key=lambda s: (s.container.role != "driver", s.container.index, s.name != "setup", len(s.name), s.name)
     )

@@ -79,6 +79,17 @@ class Job(models.Model):
         STANDARD = "standard", "standard"
         BASIC = "basic", "basic"
 
+    class Mode(models.TextChoices):
+        """Of trainings that use ``schedulearn_train`` (docs/training.md)."""
+
+        BSP = "bsp", "all together"
+        BSP_BALANCED = "bsp_balanced", "all together, faster ranks with more samples"
+        KSYNC = "ksync", "from the first gradients, k-sync"
+        ADAPTIVE_KSYNC = "adaptive_ksync", "from the first gradients, as many as pay: adaptive k-sync"
+        KASYNC = "kasync", "from any gradients, k-async"
+        ADAPTIVE_KASYNC = "adaptive_kasync", "from any gradients, adaptive k-async"
+        ASP = "asp", "each rank for itself, asynchronous"
+
     class Intent(models.TextChoices):
         RUN = "run", "run"
         HOLD = "hold", "hold"
@@ -111,6 +122,8 @@ class Job(models.Model):
     opportunistic = models.BooleanField(default=False)
     """It runs only on GPUs that nobody else wants, and is the first to go."""
     deadline = models.DateTimeField(null=True, blank=True)
+    mode = models.CharField(max_length=16, choices=Mode.choices, blank=True)
+    """How its ranks make updates together; empty leaves that to its code."""
     group = models.ForeignKey(Group, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     """Whose share it uses; fixed when it is submitted (``services.accounted_group``)."""
 
@@ -287,6 +300,14 @@ class JobEvent(models.Model):
         constraints = [models.UniqueConstraint(fields=["job", "seq"], name="job_event_seq_once")]
 
 
+METRICS_STREAM = "metrics"
+
+
+class PrintedStreams(models.Manager["LogStream"]):
+    def get_queryset(self) -> models.QuerySet["LogStream"]:
+        return super().get_queryset().exclude(name=METRICS_STREAM)
+
+
 class LogStream(models.Model):
     """The output of one rank, or of a supervisor or driver itself (name ``setup``).
 
@@ -307,10 +328,78 @@ class LogStream(models.Model):
     cut = models.BooleanField(default=False)
     """Its container's log was full: a marker ends it, and what came later was dropped."""
 
+    objects = models.Manager()
+    printed = PrintedStreams()
+    """What is there to read: all but the lines of JSON that ``metrics`` makes curves of."""
+
     class Meta:
         ordering = ["container", "name"]
         indexes = [models.Index(fields=["first_at"], name="log_stream_first")]
         constraints = [models.UniqueConstraint(fields=["container", "name"], name="log_stream_once")]
+
+
+class MetricPoint(models.Model):
+    """A value of a curve, as the job's code told it."""
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="points")
+    name = models.CharField(max_length=100)
+    step = models.PositiveBigIntegerField()
+    at = models.DateTimeField()
+    value = models.FloatField()
+
+    class Meta:
+        ordering = ["pk"]
+        indexes = [models.Index(fields=["attempt", "name", "step"], name="metric_point_of_a_curve")]
+
+
+class Progress(models.Model):
+    """How far an attempt's training is and how it goes, as its code told last."""
+
+    attempt = models.OneToOneField(Attempt, on_delete=models.CASCADE, related_name="progress")
+    at = models.DateTimeField()
+    step = models.PositiveBigIntegerField()
+    epoch = models.PositiveIntegerField()
+    done = models.FloatField(null=True)
+    """The part of all its work, from 0 to 1; null when it does not know."""
+    batch = models.PositiveBigIntegerField()
+    """Samples of a step, of all ranks together."""
+    ranks = models.PositiveIntegerField()
+    step_seconds = models.FloatField(null=True)
+    loss = models.FloatField(null=True)
+    per_rank = models.JSONField(default=dict)
+    """By name of a column of ``metrics.COLUMNS`` its values, rank by rank."""
+    points = models.PositiveIntegerField(default=0)
+    """How many the attempt has: there is a limit."""
+
+
+class StepStat(models.Model):
+    """How long an attempt's steps took on so many GPUs with such a batch, as its code told."""
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="step_stats")
+    kind = models.CharField(max_length=200)
+    """The model of all its GPUs then."""
+    nodes = models.PositiveIntegerField()
+    gpus = models.PositiveIntegerField()
+    batch = models.PositiveBigIntegerField()
+    """Samples of a step, of all GPUs together."""
+    reports = models.PositiveIntegerField(default=0)
+    seconds = models.FloatField(default=0)
+    """Of a step, the mean over the reports."""
+    waiting_seconds = models.FloatField(null=True)
+    """The part of it in which the rank that waits least waits for the others' gradients."""
+    asked_batch = models.PositiveBigIntegerField(default=0)
+    most_batch = models.PositiveBigIntegerField(default=0)
+    """The batch that was chosen at first, and the most that its owner declared safe."""
+    noise_sqr = models.FloatField(null=True)
+    noise_var = models.FloatField(null=True)
+    """Of its gradients: the squared length of their mean, and the variance of a single sample's."""
+    at = models.DateTimeField()
+
+    class Meta:
+        indexes = [models.Index(fields=["at"], name="step_stat_at")]
+        constraints = [
+            models.UniqueConstraint(fields=["attempt", "kind", "nodes", "gpus", "batch"], name="step_stat_once")
+        ]
 
 
 class Output(models.Model):

@@ -13,6 +13,9 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     code = serializers.IntegerField(source="code.number", read_only=True, help_text="Number of its code version.")
     environment = serializers.SlugRelatedField[Any](slug_field="key", read_only=True)
     submitted_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
+    mode = serializers.CharField(
+        read_only=True, help_text="How ranks make updates together; empty leaves that to the code."
+    )
     group = serializers.SlugRelatedField[Any](
         slug_field="name", read_only=True, allow_null=True, help_text="Whose share it uses."
     )
@@ -35,6 +38,7 @@ class JobSerializer(serializers.ModelSerializer[Job]):
             "opportunistic",
             "resumable",
             "deadline",
+            "mode",
             "group",
             "submitted_by",
             "submitted_at",
@@ -122,6 +126,12 @@ class SubmitSerializer(serializers.Serializer[Any]):
     )
     deadline = serializers.DateTimeField(
         required=False, allow_null=True, help_text="When the result must be there. Only some policies look at it."
+    )
+    mode = serializers.ChoiceField(
+        Job.Mode.choices,
+        required=False,
+        allow_blank=True,
+        help_text="How ranks make updates together, for code that uses schedulearn_train; empty leaves that to the code.",
     )
 
 

@@ -34,6 +34,8 @@ MAX_TIME_LIMIT_SECONDS = 30 * 24 * 3600
 MAX_RETRIES = 10
 MAX_PRIORITY = 10
 """Priorities go from minus this to this."""
+TOGETHER = (Job.Mode.BSP, Job.Mode.BSP_BALANCED)
+"""The modes without a parameter server."""
 LATEST_DEADLINE = datetime(3000, 1, 1, tzinfo=UTC)
 """Before the end of what a date can hold in every time zone."""
 MAX_ARGUMENTS = 200
@@ -50,6 +52,8 @@ RESERVED_ENV = re.compile(
     re.IGNORECASE,
 )
 """These decide which devices and libraries a rank sees and how it finds the others: set by us alone."""
+PATIENCE_ENV = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
+"""But for this one: how long ranks wait for one that hangs (docs/jobs.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class Submission:
     tier: str = Job.Tier.STANDARD
     opportunistic: bool = False
     deadline: datetime | None = None
+    mode: str = ""
 
 
 # --- submit ------------------------------------------------------------------------------------------------------
@@ -133,6 +138,7 @@ def _insert(user: User, project: Project, asked: Submission, copied_from: Job | 
         tier=asked.tier,
         opportunistic=asked.opportunistic,
         deadline=asked.deadline,
+        mode=asked.mode,
         group=accounted_group(user, project),
     )
     text = f"Submitted by {user}." if copied_from is None else f"Submitted by {user}, copied from job {copied_from.pk}."
@@ -295,6 +301,14 @@ def _check_goals(asked: Submission) -> None:
         raise Refused("This time has passed. Choose one that is still to come, or leave it empty.", field="deadline")
     if asked.deadline is not None and asked.deadline >= LATEST_DEADLINE:
         raise Refused("This time is too far away. Leave it empty instead.", field="deadline")
+    if asked.mode not in ("", *Job.Mode.values):
+        raise Refused(
+            f"Choose how ranks make updates: {', '.join(Job.Mode.values)}, or leave it to the code.", field="mode"
+        )
+    if asked.mode not in ("", *TOGETHER) and asked.launcher == Job.Launcher.HOROVOD:
+        raise Refused(
+            "Horovod's ranks can only make updates all together. Choose torchrun for this mode.", field="mode"
+        )
 
 
 def _check_env(env_vars: Mapping[str, str]) -> None:
@@ -305,7 +319,10 @@ def _check_env(env_vars: Mapping[str, str]) -> None:
             raise Refused(
                 f"{name[:100]!r} cannot name an environment variable: letters, digits and _ only.", field="env_vars"
             )
-        if RESERVED_ENV.fullmatch(name):
+        if name == PATIENCE_ENV:
+            if not re.fullmatch(r"[0-9]{1,6}", value):
+                raise Refused(f"{name} is a number of whole seconds; 0 lets ranks wait for ever.", field="env_vars")
+        elif RESERVED_ENV.fullmatch(name):
             raise Refused(f"{name} is set by Schedulearn and cannot be changed by a job.", field="env_vars")
         if len(value) > MAX_ENV_VALUE_LENGTH or unstorable(value):
             raise Refused(
@@ -433,6 +450,7 @@ def submission_of(job: Job) -> Submission:
         tier=job.tier,
         opportunistic=job.opportunistic,
         deadline=job.deadline,
+        mode=job.mode,
     )
 
 

@@ -23,6 +23,7 @@ from portal.cluster.alarms import alarms
 from portal.cluster.models import Environment
 from portal.cluster.services import holder, is_online, nodes_with_gpus
 from portal.jobs import checkpoints, services
+from portal.jobs.curve_views import about_job
 from portal.jobs.forms import JobForm, specification, warnings_for
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobState
 from portal.projects.models import CodeVersion, Membership, Project
@@ -279,7 +280,8 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
     job = _job_with_all(request, pk)
     spec = json.dumps(specification(job, signed_in(request)), indent=2, ensure_ascii=False)
-    return render(request, "jobs/detail.html", {**_about(request, job), "spec": spec, "edition": ""})
+    context = {**_about(request, job), "spec": spec, "edition": "", "training": about_job(job)}
+    return render(request, "jobs/detail.html", context)
 
 
 @require_safe

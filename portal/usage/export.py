@@ -1,14 +1,10 @@
 """Reports as CSV. Amounts are GPU-seconds with all their digits, so that sums in a spreadsheet are exact, too."""
 
-import csv
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
-from django.http import HttpResponse
-
+from portal.spreadsheets import Cell
 from portal.usage.reports import Ledger, Row, Usage
-
-Cell = str | int | float | Decimal | None
 
 
 def gpu_seconds(amount: int) -> Decimal:
@@ -71,17 +67,3 @@ def _amounts(row: Row) -> Iterable[Cell]:
     yield len(spent.waits)
     for wait in (row.mean, row.median, row.p95):
         yield None if wait is None else round(wait, 1)
-
-
-def as_csv(name: str, rows: Iterable[Sequence[Cell]]) -> HttpResponse:
-    response = HttpResponse(content_type="text/csv; charset=utf-8")
-    response["Content-Disposition"] = f'attachment; filename="{name}.csv"'
-    response["Cache-Control"] = "no-store"
-    writer = csv.writer(response)
-    writer.writerows([_harmless(cell) for cell in row] for row in rows)
-    return response
-
-
-def _harmless(cell: Cell) -> Cell:
-    """Spreadsheets take a name that begins like a formula for one."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

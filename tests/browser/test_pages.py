@@ -19,6 +19,8 @@ PAGES = {
     "done": "/jobs/{done}/",
     "failed": "/jobs/{failed}/",
     "running": "/jobs/{running}/",
+    "curves side by side": "/jobs/compare?job={done}&job={running}",
+    "no curves": "/jobs/compare",
     "waiting": "/jobs/{waiting}/",
     "image": "/jobs/{done}/view/plots/loss.png",
     "text": "/jobs/{done}/view/metrics.json",

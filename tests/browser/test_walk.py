@@ -84,6 +84,7 @@ def test_from_the_set_up_link_to_downloaded_outputs(product: Product, page: Page
     page.get_by_role("link", name="New project").first.click()
     page.get_by_label("Name").fill("Digits")
     page.get_by_role("button", name="Create").click()
+    page.wait_for_load_state("load")  # else what listens for drops may not be there yet
     expect(page.locator("[data-drop]")).to_be_visible()
     page.evaluate(DROP, ["digits.zip", base64.b64encode(example_zip()).decode()])
     page.get_by_role("link", name="Submit a job with this").click()

@@ -235,6 +235,9 @@ TABLE: dict[str, list[Visit]] = {
     ],
     "jobs/<int:pk>/help": [get("/jobs/{job}/help", IN_PROJECT), get("/jobs/{running}/help", IN_PROJECT)],
     "jobs/<int:pk>/change": [post("/jobs/{job}/change", "302 404 302- 302- 302 302-", change="time-1800")],
+    "jobs/compare": [get("/jobs/compare?job={running}&job={failed}&job=x&smoothing=much", MEMBERS)],
+    "jobs/<int:pk>/training": [get("/jobs/{running}/training?smoothing=some", IN_PROJECT)],
+    "jobs/<int:pk>/metrics.csv": [get("/jobs/{running}/metrics.csv", IN_PROJECT)],
     "jobs/<int:pk>/log.txt": [get("/jobs/{running}/log.txt", IN_PROJECT)],
     "jobs/<int:pk>/streams/<int:stream_pk>.log": [get("/jobs/{running}/streams/{stream}.log", IN_PROJECT)],
     "jobs/<int:pk>/outputs.zip": [get("/jobs/{running}/outputs.zip", IN_PROJECT)],
@@ -376,6 +379,11 @@ TABLE: dict[str, list[Visit]] = {
         get("/api/v1/jobs/{running}/log/?stream={stream}", API_IN_PROJECT),
     ],
     "api/v1/jobs/<int:job_pk>/log/follow/": [get("/api/v1/jobs/{running}/log/follow/", API_IN_PROJECT)],
+    "api/v1/jobs/<int:job_pk>/metrics/": [get("/api/v1/jobs/{running}/metrics/", API_IN_PROJECT)],
+    "api/v1/jobs/<int:job_pk>/progress/": [
+        get("/api/v1/jobs/{running}/progress/", API_IN_PROJECT),
+        get("/api/v1/jobs/{job}/progress/", "401 404 404 404 404 404"),
+    ],
     "api/v1/jobs/<int:job_pk>/checkpoints/": [get("/api/v1/jobs/{running}/checkpoints/", API_IN_PROJECT)],
     "api/v1/jobs/<int:job_pk>/checkpoints/<path:path>": [
         get("/api/v1/jobs/{running}/checkpoints/last/step.pt", API_IN_PROJECT)

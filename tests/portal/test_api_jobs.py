@@ -34,6 +34,7 @@ class TestSubmit:
         said = asked(world, name="n", arguments=["--a", " b "], env_vars={"LR": "0.1"}, min_gpus=1, max_gpus=2)
         said |= {"time_limit_seconds": 60, "retries": 2, "priority": 3, "description": "d", "code": 1}
         said |= {"resumable": True, "tier": "basic", "opportunistic": True, "deadline": "2999-01-02T03:04:00Z"}
+        said |= {"mode": "asp"}
         response = Script(world.bob).send("post", "jobs/", said)
         assert response.status_code == 201, response.content
         job = response.json()

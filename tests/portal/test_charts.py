@@ -50,6 +50,15 @@ def test_a_gap_in_the_values_is_a_gap_in_the_line() -> None:
     assert path.get("d", "").count("M") == 2
 
 
+def test_a_line_may_be_drawn_on_over_gaps_and_ends_where_its_values_end() -> None:
+    values = [5.0 if x % 2 else None for x in range(60)]
+    chart = charts.lines("L", range(100), [Series("s", [*values, *[None] * 40])], bridged=True)
+    for picture in pictures(chart):
+        (path,), (dot,) = of_class(picture, "line"), of_class(picture, "dot")
+        assert path.get("d", "").count("M") == 1
+        assert path.get("d", "").endswith(f"L{dot.get('cx')} {dot.get('cy')}")
+
+
 def test_each_picture_has_a_name_a_description_and_a_table_beside_it() -> None:
     chart = charts.lines(
         "GPUs in use", [datetime(2026, 11, 1, tzinfo=UTC)], [Series("alice", [3])], "GPUs", desc="Alice holds three."

@@ -91,6 +91,15 @@ def test_a_command_has_one_container_and_no_network() -> None:
     assert (spec.hostname, spec.slots, len(spec.gpus), spec.ring, spec.network) == ("h0", 1, 2, None, None)
 
 
+@pytest.mark.parametrize(("mode", "told"), [("", None), ("asp", "asp")])
+def test_a_mode_that_was_chosen_is_told_to_the_ranks(mode: str, told: str | None) -> None:
+    ready_node("a")
+    queue(launcher="torchrun", mode=mode)
+    turn()
+    spec = RunSpec.from_json(Container.objects.get().spec)
+    assert dict(spec.env).get("SCHEDULEARN_MODE") == told
+
+
 def test_torchrun_on_one_node_has_one_container_and_no_network() -> None:
     ready_node("a", 2)
     queue(2, launcher="torchrun")
@@ -401,7 +410,7 @@ def test_the_number_of_queries_of_a_turn_does_not_grow_with_the_jobs_that_wait()
     ready_node("a", 2)
     few = queries_of_turns(5)
     assert queries_of_turns(60) == few
-    assert few[0] <= 36 and few[1] <= 100
+    assert few[0] <= 38 and few[1] <= 100
 
 
 def test_the_growth_clock_of_the_policy_is_kept_between_turns() -> None:

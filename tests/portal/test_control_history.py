@@ -39,7 +39,7 @@ def script(job: Job) -> tuple[int, str, str]:
 def like(job: Job, arguments: str = "[]") -> tuple[float, ...]:
     history = read()
     people = (job.submitted_by_id, job.project_id)
-    return history.like(script(job), arguments, people, history.speed(script(job), 8)).lengths
+    return history.like(script(job), arguments, people, history.speeds(script(job), 8, 8).fixed).lengths
 
 
 def test_use_falls_into_the_days_it_was_in(node: Node) -> None:
@@ -97,7 +97,7 @@ def test_reading_bit_by_bit_says_the_same_as_reading_at_once(node: Node) -> None
         at, people = now.timestamp(), (job.submitted_by_id, job.project_id)
         assert kept.used([], at) == fresh.used([], at)
         for arguments in ('["0"]', '["1"]', "[]"):
-            speeds = [each.speed(script(job), 8) for each in (kept, fresh)]
+            speeds = [each.speeds(script(job), 8, 8).fixed for each in (kept, fresh)]
             assert speeds[0] == speeds[1]
             assert kept.like(script(job), arguments, people, speeds[0]) == fresh.like(
                 script(job), arguments, people, speeds[1]
@@ -155,10 +155,10 @@ def test_runs_on_several_sizes_tell_how_a_program_scales(node: Node) -> None:
     for number in range(30):
         gpus = (1, 2, 4)[number % 3]
         job = ran(node, gpus, 1000 / gpus**0.5, NOW - HOUR - timedelta(minutes=number))
-    curve = read().speed(script(job), 8)
+    curve = read().speeds(script(job), 8, 8).fixed
     assert curve is not None and curve.source == "history"
     assert 2 <= curve.speeds[3] < 2.4, "half of what one would suppose"
-    assert read().speed((0, "", ""), 8) is None
+    assert read().speeds((0, "", ""), 8, 8).fixed is None
 
 
 def test_the_first_line_of_a_rank_ends_the_beginning(node: Node) -> None:
@@ -196,12 +196,12 @@ def test_speeds_between_sizes_lie_on_a_line() -> None:
     assert speed_on(2, None) == 2**0.9
 
 
-def test_reading_takes_three_queries_whatever_the_past(node: Node) -> None:
+def test_reading_takes_four_queries_whatever_the_past(node: Node) -> None:
     for number in range(12):
         ran(node, 1, 100, NOW - timedelta(hours=number + 1))
     with CaptureQueriesContext(connection) as asked:
         history = read()
-    assert len(asked) == 3
+    assert len(asked) == 4
     with CaptureQueriesContext(connection) as asked:
         history.refresh(NOW + timedelta(seconds=5))
-    assert len(asked) == 3
+    assert len(asked) == 4

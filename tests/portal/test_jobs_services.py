@@ -1,7 +1,7 @@
 """What people may do with jobs, and what they are told when they may not."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 from unittest import mock
 
 import pytest
@@ -12,9 +12,11 @@ from portal.accounts.models import Limit, User
 from portal.cluster.models import Gpu
 from portal.jobs import lifecycle, services
 from portal.jobs.models import IdempotencyKey, Job
-from portal.jobs.services import Submission, cancel, hold, release, retry, submit
+from portal.jobs.services import TOGETHER, Submission, cancel, hold, release, retry, submit
+from portal.projects.inspecting.program import SERVED
 from portal.projects.models import Membership, Project
 from portal.refused import Refused
+from runners.training.schedulearn_train.server import Mode
 from tests.portal.jobs_world import (
     exit,
     make_code,
@@ -53,12 +55,13 @@ def member(project: Project, name: str, role: str) -> User:
 
 
 def test_it_queues_a_job_and_says_who_asked(alice: User, project: Project) -> None:
-    job = submit(alice, project, asked(project, env_vars={"EPOCHS": "3"}, arguments=("--lr", "0.1")))
+    variables = {"EPOCHS": "3", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "50"}
+    job = submit(alice, project, asked(project, env_vars=variables, arguments=("--lr", "0.1")))
     assert (job.state, job.name, job.arguments, job.env_vars) == (
         "QUEUED",
         "train.py",
         ["--lr", "0.1"],
-        {"EPOCHS": "3"},
+        variables,
     )
     event = job.events.get()
     assert (event.kind, event.actor) == ("submitted", alice)
@@ -92,6 +95,8 @@ def test_a_torchrun_job_may_be_elastic(alice: User, project: Project) -> None:
         ({"tier": "premium"}, "tier"),
         ({"deadline": timezone.now()}, "deadline"),
         ({"deadline": datetime.max.replace(tzinfo=UTC)}, "deadline"),
+        ({"mode": "k-sync"}, "mode"),
+        ({"mode": "asp"}, "mode"),
         ({"name": "x" * 81}, "name"),
         ({"name": "nul\0"}, "name"),
         ({"description": "\ud800"}, "description"),
@@ -110,6 +115,7 @@ def test_a_torchrun_job_may_be_elastic(alice: User, project: Project) -> None:
                 "PATH",
                 "PYTHONPATH",
                 "HOROVOD_GLOO_IFACE",
+                "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
                 "SCHEDULEARN_JOB",
                 "MASTER_ADDR",
             )
@@ -322,3 +328,10 @@ def test_who_sees_a_job(alice: User, project: Project) -> None:
     viewer, admin = member(project, "eve", "viewer"), make_user("admin", is_staff=True)
     for user, sees in ((alice, True), (viewer, True), (admin, True), (make_user("x"), False)):
         assert Job.objects.visible_to(user).filter(pk=job.pk).exists() == sees
+
+
+def test_the_modes_of_the_form_are_those_of_the_training_library() -> None:
+    """Each names them for itself: the portal imports nothing that runs in jobs."""
+    served = set(get_args(Mode))
+    assert set(Job.Mode.values) == {*TOGETHER, *served}
+    assert served == SERVED

@@ -298,6 +298,7 @@ class TestSubmit:
             "tier": "basic",
             "opportunistic": "on",
             "deadline": "2999-01-02T03:04",
+            "mode": "bsp_balanced",
             "name": "mine",
             "description": "a note",
             "time_amount": "90",
@@ -309,6 +310,7 @@ class TestSubmit:
         assert job.env_vars == {"SEED": "7", "PATH_LIKE": "a=b"}
         assert (job.resumable, job.tier, job.opportunistic) == (True, "basic", True)
         assert job.deadline == datetime(2999, 1, 2, 3, 4, tzinfo=UTC)
+        assert job.mode == "bsp_balanced"
         assert (job.retries, job.priority, job.name, job.description, job.time_limit_seconds) == (
             2,
             -3,

@@ -1,0 +1,102 @@
+"""How fast a program is on how many GPUs, and with what batch, from the steps that its trainings told of."""
+
+from collections import defaultdict
+from collections.abc import Collection
+from datetime import datetime
+from functools import lru_cache
+from math import exp, log
+from typing import NamedTuple
+
+from scheduling import performance
+from scheduling.performance import Batches, Measurement, Stats
+from scheduling.types import Curve
+
+LEAST_REPORTS = 2
+"""A single report is of the first steps, which are slow."""
+ROWS_KEPT = 200
+"""Of a program: the newest tell how it is now."""
+ALIKE = 0.05
+"""Steps that differ by less than this part are taken as equal: the same curve is not reckoned anew in each turn."""
+PROGRAMS_REMEMBERED = 4096
+
+
+class Steps(NamedTuple):
+    """How long steps took on GPUs of one kind with one batch: a row of ``StepStat``."""
+
+    at: datetime
+    kind: str
+    nodes: int
+    gpus: int
+    batch: int
+    reports: int
+    seconds: float
+    waiting_seconds: float | None
+    asked_batch: int
+    most_batch: int
+    noise_sqr: float | None
+    noise_var: float | None
+
+
+class Speeds(NamedTuple):
+    """Of a program: with the batch its owner chose, and with the best one within what the owner allows."""
+
+    fixed: Curve | None
+    free: Curve | None = None
+
+
+class _Alike(NamedTuple):
+    """What is left of a row when small differences are none."""
+
+    kind: str
+    nodes: int
+    gpus: int
+    batch: int
+    reports: int
+    seconds: float
+    waiting_seconds: float | None
+
+
+def measured_speeds(rows: Collection[Steps], max_gpus: int, gpus_per_node: int) -> Speeds | None:
+    """None without any steps. Batch and noise are those of the newest row."""
+    newest = sorted(rows, key=lambda row: row.at)[-ROWS_KEPT:]
+    if not newest:
+        return None
+    last = newest[-1]
+    asked = last.asked_batch or last.batch
+    batches = Batches(asked, most=last.most_batch, initial=asked)
+    stats = None
+    if last.noise_sqr is not None and last.noise_var is not None:
+        stats = Stats(_alike(last.noise_sqr), _alike(last.noise_var) / asked)
+    return _speeds(tuple(sorted((_alike_row(row) for row in newest), key=str)), batches, stats, max_gpus, gpus_per_node)
+
+
+def _alike_row(row: Steps) -> _Alike:
+    waiting = None if row.waiting_seconds is None else _alike(row.waiting_seconds)
+    reports = 1 << min(10, row.reports.bit_length() - 1)
+    return _Alike(row.kind, row.nodes, row.gpus, row.batch, reports, _alike(row.seconds), waiting)
+
+
+def _alike(value: float) -> float:
+    return round(exp(round(log(value) / ALIKE) * ALIKE), 12) if value > 0 else 0.0
+
+
+@lru_cache(PROGRAMS_REMEMBERED)
+def _speeds(
+    rows: tuple[_Alike, ...], batches: Batches, stats: Stats | None, max_gpus: int, gpus_per_node: int
+) -> Speeds | None:
+    by_kind: dict[str, list[Measurement]] = defaultdict(list)
+    weights: dict[str, int] = defaultdict(int)
+    for row in rows:
+        local, weight = row.batch / row.gpus, float(row.reports)
+        measured = Measurement(row.nodes, row.gpus, local, row.seconds, 0, row.waiting_seconds, weight)
+        by_kind[row.kind].append(measured)
+        weights[row.kind] += row.reports
+    models = {kind: model for kind, some in by_kind.items() if (model := performance.fit(some)) is not None}
+    if not models:
+        return None
+    usual = max(models, key=lambda kind: (weights[kind], kind))
+    kinds = performance.kind_factors(models, usual, batches)
+    fixed = performance.curve(models[usual], batches, max_gpus, gpus_per_node, kinds=kinds)
+    if stats is None or batches.most <= batches.asked:
+        return Speeds(fixed)
+    return Speeds(fixed, performance.curve(models[usual], batches, max_gpus, gpus_per_node, stats=stats, kinds=kinds))

@@ -1,0 +1,86 @@
+"""A job's curves: beside its log, several jobs over each other, and as CSV."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, render
+from django.views.decorators.http import require_safe
+
+from portal.accounts.permissions import signed_in
+from portal.jobs import curves
+from portal.jobs.models import FINISHED_STATES, Job, JobState, MetricPoint, Progress
+from portal.spreadsheets import Cell, as_csv
+
+MOST_JOBS = 6
+"""Lines in one picture: more cannot be told apart."""
+SMOOTHING_WORDS = {"none": "as they are", "some": "smoothed a little", "much": "smoothed much"}
+
+
+def about_job(job: Job, smoothing: str = "none") -> dict[str, Any]:
+    """For ``jobs/part_training.html``, which shows nothing of a job that told nothing."""
+    progress = Progress.objects.filter(attempt__job=job).select_related("attempt").order_by("-attempt__number").first()
+    common = {"job": job, "progress": progress, "polls": job.state not in FINISHED_STATES}
+    if progress is None:
+        return common
+    ranks = curves.ranks_of(progress)
+    live = job.state == JobState.RUNNING and progress.attempt.ended_at is None
+    many = curves.curves([job.pk], curves.names_of([job.pk]))
+    return {
+        **common,
+        "live": live,
+        "percent": None if progress.done is None else round(100 * progress.done, 1),
+        "remaining_seconds": curves.remaining_seconds(progress) if live else None,
+        "charts": curves.pictures(many, smoothing, {job.pk: f"#{job.pk}"}),
+        "ranks": ranks,
+        "rank_chart": curves.rank_picture(ranks),
+        "smoothing": smoothing,
+        "smoothings": SMOOTHING_WORDS.items(),
+    }
+
+
+def _smoothing(request: HttpRequest) -> str:
+    asked = request.GET.get("smoothing", "none")
+    return asked if asked in SMOOTHING_WORDS else "none"
+
+
+@require_safe
+def training(request: HttpRequest, pk: int) -> HttpResponse:
+    """What changes of the job's page while it trains."""
+    job = get_object_or_404(Job.objects.visible_to(signed_in(request)), pk=pk)
+    return render(request, "jobs/part_training.html", {"training": about_job(job, _smoothing(request))})
+
+
+@require_safe
+def compare(request: HttpRequest) -> HttpResponse:
+    """Up to six jobs, as far as one may see them."""
+    asked = [int(each) for each in request.GET.getlist("job") if each.isascii() and each.isdecimal() and len(each) < 19]
+    jobs = list(Job.objects.visible_to(signed_in(request)).filter(pk__in=asked).order_by("pk")[:MOST_JOBS])
+    numbers = [job.pk for job in jobs]
+    many = curves.curves(numbers, curves.names_of(numbers))
+    called = {job.pk: f"#{job.pk} {job.name}" for job in jobs}
+    context = {
+        "jobs": jobs,
+        "charts": curves.pictures(many, _smoothing(request), called),
+        "smoothing": _smoothing(request),
+        "smoothings": SMOOTHING_WORDS.items(),
+        "left_out": len(set(asked)) > MOST_JOBS,
+        "most": MOST_JOBS,
+    }
+    return render(request, "jobs/compare.html", context)
+
+
+@require_safe
+def metrics_csv(request: HttpRequest, pk: int) -> HttpResponse:
+    """All points, as they came."""
+    job = get_object_or_404(Job.objects.visible_to(signed_in(request)), pk=pk)
+    return as_csv(f"job-{job.pk}-metrics", _rows(job))
+
+
+def _rows(job: Job) -> Iterator[Sequence[Cell]]:
+    yield "attempt", "at", "step", "name", "value"
+    points = MetricPoint.objects.filter(attempt__job=job).order_by("pk")
+    for number, at, step, name, value in points.values_list(
+        "attempt__number", "at", "step", "name", "value"
+    ).iterator():
+        yield number, at.isoformat(), step, name, value

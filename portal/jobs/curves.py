@@ -1,0 +1,153 @@
+"""Curves of what trainings told, ready to draw: a few hundred points, however many were kept."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from django.db.models import Avg, F, Max, Min
+
+from portal import charts
+from portal.charts import Chart, Series
+from portal.jobs.metrics import BATCH, COLUMNS, LOSS, THROUGHPUT
+from portal.jobs.models import MetricPoint, Progress
+
+BINS = 200
+MOST_CURVES = 24
+MOST_RANKS = 32
+"""Bars of more cannot be told apart: of more ranks the slowest are shown."""
+FIRST = (LOSS, THROUGHPUT)
+SMOOTHING = {"none": 0.0, "some": 0.6, "much": 0.9}
+"""What the mean so far counts beside the next value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Of one job: the mean value at each step of the grid, None where nothing was told."""
+
+    job: int
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """One metric of one or more jobs, over a grid of steps that they share."""
+
+    name: str
+    steps: tuple[int, ...]
+    of: tuple[Curve, ...]
+
+
+def names_of(jobs: Sequence[int]) -> list[str]:
+    """The library's own first, then by name; at most ``MOST_CURVES``."""
+    names = MetricPoint.objects.filter(attempt__job__in=jobs).order_by("name").values_list("name", flat=True).distinct()
+    known = list(names[: 2 * MOST_CURVES])
+    return [*(name for name in FIRST if name in known), *(name for name in known if name not in FIRST)][:MOST_CURVES]
+
+
+def curves(jobs: Sequence[int], names: Sequence[str]) -> list[Curves]:
+    """In two queries. A step that was done again, after work was lost, counts as it was done last."""
+    points = MetricPoint.objects.filter(attempt__job__in=jobs, name__in=names)
+    ends = {row["name"]: row for row in points.values("name").order_by().annotate(low=Min("step"), high=Max("step"))}
+    if not ends:
+        return []
+    low, high = min(row["low"] for row in ends.values()), max(row["high"] for row in ends.values())
+    width = -(-(high - low + 1) // BINS)
+    rows = points.annotate(bin=(F("step") - low) / width).values("name", "attempt__job", "attempt__number", "bin")
+    found: dict[str, dict[int, dict[int, float]]] = {}
+    for row in rows.annotate(mean=Avg("value")).order_by("attempt__number"):
+        found.setdefault(row["name"], {}).setdefault(row["attempt__job"], {})[row["bin"]] = row["mean"]
+    return [_on_grid(name, found[name], low, width) for name in names if name in found]
+
+
+def _on_grid(name: str, by_job: Mapping[int, Mapping[int, float]], low: int, width: int) -> Curves:
+    bins = sorted({each for values in by_job.values() for each in values})
+    of = tuple(Curve(job, tuple(values.get(each) for each in bins)) for job, values in sorted(by_job.items()))
+    return Curves(name, tuple(low + each * width for each in bins), of)
+
+
+def smoothed(values: Sequence[float | None], keep: float) -> list[float | None]:
+    """Exponentially, without the pull to zero at the beginning."""
+    mean, weight, found = 0.0, 0.0, list[float | None]()
+    for value in values:
+        if value is not None:
+            mean, weight = keep * mean + (1 - keep) * value, keep * weight + (1 - keep)
+        found.append(None if value is None else mean / weight)
+    return found
+
+
+def pictures(many: Sequence[Curves], smoothing: str, called: Mapping[int, str]) -> list[Chart]:
+    """One for each metric, with a line for each job; ``called`` are the jobs' names in the legend.
+
+    A batch that never changes is no picture: it stands among the facts.
+    """
+    keep = SMOOTHING.get(smoothing, 0.0)
+    drawn = []
+    for curve in many:
+        if curve.name == BATCH and len({value for one in curve.of for value in one.values} - {None}) == 1:
+            continue
+        lines = [
+            Series(called.get(one.job, f"#{one.job}"), [_short(value) for value in smoothed(one.values, keep)])
+            for one in curve.of
+        ]
+        drawn.append(charts.lines(curve.name, curve.steps, lines, desc=_desc(curve), bridged=True))
+    return drawn
+
+
+def _desc(curves: Curves) -> str:
+    last = next((value for value in reversed(curves.of[0].values) if value is not None), None)
+    return f"Over steps; {charts.said_value(_short(last))} at last." if len(curves.of) == 1 else "Over steps."
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+# --- how far, how long still, and which rank holds the others up -------------------------------------------------
+
+
+def remaining_seconds(progress: Progress) -> float | None:
+    """At the pace of the last steps; None when it does not say how far it is."""
+    if not progress.done or not progress.step_seconds:
+        return None
+    return (1 - progress.done) / progress.done * progress.step * progress.step_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    number: int
+    samples: float
+    computing: float
+    waiting: float
+    expected: float | None
+    error: float | None
+
+
+def ranks_of(progress: Progress) -> list[Rank]:
+    """The slowest first."""
+    columns = [progress.per_rank.get(name, []) for name in COLUMNS]
+    rows = enumerate(zip_longest(*columns))
+    ranks = [Rank(number, row[0] or 0, row[1] or 0, row[2] or 0, row[3], row[4]) for number, row in rows]
+    return sorted(ranks, key=lambda rank: (-rank.computing, rank.number))
+
+
+def rank_picture(ranks: Sequence[Rank]) -> Chart | None:
+    """Computing and waiting side by side: who waits least is who the others wait for. None for a single rank."""
+    if len(ranks) < 2:
+        return None
+    some = sorted(ranks[:MOST_RANKS], key=lambda rank: rank.number)
+    slowest, quickest = ranks[0], ranks[-1]
+    desc = f"Rank {slowest.number} computes longest"
+    if quickest.computing:
+        desc += f", {charts.said_number(round(slowest.computing / quickest.computing, 1))} times as long as rank {quickest.number}"
+    return charts.bars(
+        "A step, rank by rank",
+        [f"rank {rank.number}" for rank in some],
+        [
+            Series("computing", [_short(rank.computing * 1000) for rank in some]),
+            Series("waiting and updating", [_short(rank.waiting * 1000) for rank in some], "idle"),
+        ],
+        "ms",
+        stacked=True,
+        across=True,
+        desc=f"{desc}.",
+    )

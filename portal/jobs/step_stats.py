@@ -1,0 +1,64 @@
+"""How long steps of a training take, by what it runs on and with what batch: from its reports to one row for each.
+
+From these rows ``portal.control.history`` learns how fast a program is on how many GPUs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from portal.jobs.models import Allocation, Attempt, StepStat
+
+MOST_WEIGHT = 100
+"""So many reports count in a mean: a job that becomes slower is seen to be slower by and by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a training told at one moment."""
+
+    at: datetime
+    batch: int
+    ranks: int
+    seconds: float
+    waiting: float | None
+    asked_batch: int
+    most_batch: int
+    noise: tuple[float, float] | None
+
+
+def note(attempt: Attempt, reports: Sequence[Report]) -> None:
+    """The caller holds the lock on the attempt's ``Progress``.
+
+    Passed over is what came while its GPUs were about to change, and what ran on GPUs of several kinds.
+    """
+    held = Allocation.objects.filter(attempt=attempt, released_at__isnull=True)
+    gpus = list(held.values_list("gpu__node", "gpu__model"))
+    kinds, nodes = {kind for _, kind in gpus}, len({node for node, _ in gpus})
+    fit = [report for report in reports if report.ranks == len(gpus) and report.batch and report.seconds > 0]
+    if not fit or len(kinds) != 1:
+        return
+    rows: dict[int, StepStat] = {}
+    for report in fit:
+        if report.batch not in rows:
+            about = {"kind": next(iter(kinds)), "nodes": nodes, "gpus": len(gpus), "batch": report.batch}
+            rows[report.batch], _ = StepStat.objects.get_or_create(attempt=attempt, **about, defaults={"at": report.at})
+        _count_in(rows[report.batch], report)
+    for row in rows.values():
+        row.save()
+
+
+def _count_in(row: StepStat, report: Report) -> None:
+    before = min(row.reports, MOST_WEIGHT - 1)
+    row.seconds = _mean(row.seconds, before, report.seconds)
+    if report.waiting is not None:
+        known = row.waiting_seconds is not None
+        row.waiting_seconds = _mean(row.waiting_seconds or 0.0, before if known else 0, report.waiting)
+    row.reports += 1
+    row.at, row.asked_batch, row.most_batch = report.at, report.asked_batch, report.most_batch
+    if report.noise is not None:
+        row.noise_sqr, row.noise_var = report.noise
+
+
+def _mean(mean: float, count: int, value: float) -> float:
+    return (mean * count + value) / (count + 1)

@@ -1,0 +1,23 @@
+"""Rows as a CSV file that spreadsheets open without harm."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+
+from django.http import HttpResponse
+
+Cell = str | int | float | Decimal | None
+
+
+def as_csv(name: str, rows: Iterable[Sequence[Cell]]) -> HttpResponse:
+    response = HttpResponse(content_type="text/csv; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="{name}.csv"'
+    response["Cache-Control"] = "no-store"
+    writer = csv.writer(response)
+    writer.writerows([_harmless(cell) for cell in row] for row in rows)
+    return response
+
+
+def _harmless(cell: Cell) -> Cell:
+    """Spreadsheets take a name that begins like a formula for one."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

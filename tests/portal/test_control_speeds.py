@@ -1,0 +1,167 @@
+"""From what trainings tell of their steps to what policies know of speeds, batches and work that is left."""
+
+import json
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from portal.control import snapshot
+from portal.control.history import History
+from portal.control.speeds import Speeds
+from portal.jobs import logs
+from portal.jobs.models import Attempt, Job, StepStat
+from scheduling import registry
+from scheduling.decide import decide
+from tests.portal import jobs_world as world
+from tests.portal.control_world import queue, ready_node
+
+pytestmark = pytest.mark.django_db
+ALONE, BOTH = 0.40, 0.22
+"""Seconds of a step on one GPU, and on two."""
+
+
+def running(gpus: int, nodes: int = 1, **fields: Any) -> Attempt:
+    """A job on so many GPUs, as many on each of its nodes."""
+    places = [ready_node(f"node-{Attempt.objects.count()}-{number}", 4) for number in range(nodes)]
+    attempt = world.place(
+        queue(gpus, 8, elastic=True, **fields),
+        [gpu for node in places for gpu in list(node.gpus.all())[: gpus // nodes]],
+    )
+    for part in attempt.containers.all():
+        world.run(part)
+    return attempt
+
+
+def tell(attempt: Attempt, ranks: int, seconds: float, *, times: int = 3, batch: int = 64, **facts: Any) -> None:
+    """So many reports, as ``schedulearn_train`` writes them."""
+    stream = logs.open_stream(attempt.containers.order_by("pk")[0], "metrics", "metrics")
+    lines = []
+    for step in range(100, 100 * (times + 1), 100):
+        common = {"at": timezone.now().timestamp() - 1, "step": step}
+        usual = {"epoch": 0, "done": 0.25, "loss": 1.0, "batches": [64, 64, 64], "noise": None}
+        lines.append({"kind": "step", **common, "batch": batch, "ranks": ranks, "seconds": seconds, **usual, **facts})
+        waiting = [0.02 + 0.01 * rank for rank in range(ranks)]
+        lines.append({"kind": "ranks", **common, "first": 0, "waiting": waiting})
+    stream.refresh_from_db()
+    logs.append(stream, stream.size, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
+
+
+def speeds_of(job: Job, most: int = 8) -> Speeds:
+    history = History()
+    history.refresh(timezone.now())
+    return history.speeds((job.project_id, job.launcher, job.entry), most, 4)
+
+
+def test_reports_of_steps_become_a_row_for_each_batch() -> None:
+    attempt = running(2)
+    tell(attempt, 2, 0.2)
+    tell(attempt, 2, 0.4)
+    tell(attempt, 2, 0.5, batch=128, batches=[64, 32, 512], noise=[0.5, 80.0])
+    small, large = StepStat.objects.order_by("batch")
+    assert (small.nodes, small.gpus, small.reports, small.asked_batch, small.most_batch) == (1, 2, 6, 64, 64)
+    assert small.seconds == pytest.approx(0.3) and small.waiting_seconds == pytest.approx(0.02)
+    assert (large.batch, large.most_batch, large.noise_sqr, large.noise_var) == (128, 512, 0.5, 80.0)
+
+
+def test_what_was_told_while_gpus_came_or_went_is_no_measurement() -> None:
+    attempt = running(2)
+    tell(attempt, 1, 0.2)
+    tell(attempt, 2, 0.0)
+    tell(attempt, 2, 0.2, batch=0)
+    assert not StepStat.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"batches": "x"},
+        {"batches": [1, 2]},
+        {"batches": [-1, 0, "x"]},
+        {"noise": [1]},
+        {"noise": [-1, 2]},
+        {"noise": 5},
+    ],
+)
+def test_nonsense_beside_a_step_is_passed_over(facts: dict[str, Any]) -> None:
+    attempt = running(2)
+    tell(attempt, 2, 0.2, **facts)
+    row = StepStat.objects.get()
+    assert (row.asked_batch, row.most_batch, row.noise_sqr) == (64, 64, None)
+
+
+def test_steps_on_one_and_two_gpus_tell_how_fast_it_is_on_more() -> None:
+    tell(running(1), 1, ALONE)
+    attempt = running(2)
+    tell(attempt, 2, BOTH)
+    speeds = speeds_of(attempt.job)
+    assert speeds.fixed is not None and speeds.fixed.source == "measured"
+    assert speeds.fixed.speeds[1] == pytest.approx(ALONE / BOTH, rel=0.1)
+    assert len(speeds.fixed.speeds) == 4  # twice as many as were measured
+    assert speeds.free is None  # its owner allows no other batch
+
+
+def test_a_batch_is_free_within_what_its_owner_allows_once_its_noise_is_known() -> None:
+    allowed: Any = {"batches": [64, 64, 1024]}
+    attempt = running(2)
+    tell(attempt, 2, BOTH, **allowed)
+    assert speeds_of(attempt.job).free is None
+    tell(attempt, 2, BOTH, batch=256, noise=[1.0, 6400.0], **allowed)
+    free = speeds_of(attempt.job).free
+    assert free is not None and free.batches[0] >= 64
+    assert all(64 <= batch <= 1024 for batch in free.batches)
+    assert free.batches[-1] > 64
+
+
+def test_small_changes_of_what_was_measured_are_none() -> None:
+    """Else each report would cost a fit in each turn."""
+    attempt = running(2)
+    tell(attempt, 2, BOTH, times=4)
+    before = speeds_of(attempt.job)
+    tell(attempt, 2, 1.001 * BOTH, times=1)
+    assert speeds_of(attempt.job).fixed is before.fixed
+
+
+def test_steps_over_several_nodes_are_told_apart() -> None:
+    attempt = running(4, nodes=2)
+    tell(attempt, 4, 0.3)
+    row = StepStat.objects.get()
+    assert (row.nodes, row.gpus) == (2, 4)
+
+
+def test_a_slower_kind_of_gpu_has_a_factor() -> None:
+    fast, slow = running(1), running(1, entry="other.py")
+    Job.objects.filter(pk=slow.job_id).update(entry=fast.job.entry, project=fast.job.project)
+    for attempt, kind in ((fast, "NVIDIA H100"), (slow, "NVIDIA T4")):
+        for gpu in attempt.containers.get().node.gpus.all():
+            gpu.model = kind
+            gpu.save()
+    tell(fast, 1, 0.1, times=9)
+    tell(slow, 1, 0.4)
+    fixed = speeds_of(fast.job).fixed
+    assert fixed is not None
+    assert fixed.kinds["NVIDIA T4"] == pytest.approx(0.25, rel=0.05)
+    assert fixed.kinds["NVIDIA H100"] == 1.0
+
+
+def test_policies_see_the_speed_the_work_that_is_left_and_choose_a_batch() -> None:
+    attempt = running(2, resumable=True)
+    tell(attempt, 2, BOTH, batches=[64, 64, 1024], noise=[1.0, 6400.0], done=0.25)
+    seen = snapshot.take()
+    (job,) = seen.jobs
+    assert job.speed is not None and job.speed.source == "measured"
+    assert job.free_speed is not None
+    assert job.work is not None and job.work.source == "measured"
+    pace = job.speed.speeds[1]
+    assert job.work.value == pytest.approx(300 * 3 * BOTH * pace, rel=0.01)
+    plan = decide(registry.build("ffdl", {}), seen)
+    assert 64 < plan.batches[job.id] <= 1024
+
+
+def test_what_an_attempt_told_that_nothing_goes_on_from_is_forgotten() -> None:
+    attempt = running(2, resumable=False)
+    tell(attempt, 2, BOTH)
+    Attempt.objects.filter(pk=attempt.pk).update(ended_at=timezone.now(), outcome="failed")
+    assert snapshot._read_goals({attempt.job_id}) == {}
+    Job.objects.filter(pk=attempt.job_id).update(resumable=True)
+    assert snapshot._read_goals({attempt.job_id})[attempt.job_id].step == 300
