@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import django
@@ -13,10 +14,16 @@ from django.db.models.signals import post_migrate
 
 os.environ.setdefault("SCHEDULEARN_HOME", tempfile.mkdtemp(prefix="schedulearn-test-"))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
-if os.environ.get("PYTEST_XDIST_WORKER") == "gw1" and "REDIS_URL_OF_GW1" in os.environ:
+if (worker := os.environ.get("PYTEST_XDIST_WORKER")) == "gw1" and "REDIS_URL_OF_GW1" in os.environ:
     os.environ["REDIS_URL"] = os.environ["REDIS_URL_OF_GW1"]  # bells of one worker's tests must not ring in the other's
 # Not in pyproject.toml: from there pytest-django would read the settings before this folder is named.
 django.setup()  # test modules import models, and pytest-django waits with this until settings were looked at
+
+if (
+    worker
+):  # has read the settings with the folder of all workers, whose jobs have the same numbers, and so the same files
+    settings.HOME = Path(tempfile.mkdtemp(prefix=f"{worker}-", dir=settings.HOME))
+    os.environ["SCHEDULEARN_HOME"] = str(settings.HOME)
 
 # Nothing here asks Django's own permissions. Making them anew after each test that commits takes most of its clearing up.
 from django.contrib.contenttypes.management import create_contenttypes  # noqa: E402

@@ -94,10 +94,19 @@ def docker_engine() -> Iterator[None]:
         finally:
             process.terminate()
             process.wait(60)
+            unmount_beneath(Path(folder))
             if before is None:
                 del os.environ["DOCKER_HOST"]
             else:
                 os.environ["DOCKER_HOST"] = before
+
+
+def unmount_beneath(folder: Path) -> None:
+    """An engine that had containers on the host's network leaves that mounted."""
+    mounted = [Path(line.split()[1]) for line in Path("/proc/mounts").read_text().splitlines()]
+    for path in mounted:
+        if folder in path.parents:
+            subprocess.run(["umount", path], check=False)
 
 
 def wait_until_it_answers(process: subprocess.Popen[bytes], log: Path) -> None:
@@ -139,6 +148,16 @@ def job_environment_image(key: str = KEY) -> str:
 
 
 @cache
+def rank_env(python: str) -> dict[str, str]:
+    """For ranks of that job environment, started by hand on this machine: its programs, and the training library."""
+    return {
+        "PATH": f"{Path(python).parent}:{os.environ['PATH']}",
+        "HOME": os.environ.get("HOME", "/tmp"),
+        "PYTHONPATH": str(ROOT / "runners" / "training"),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
 def job_environment_python(key: str = KEY) -> str:
     return prepared(ProcessEnvironments(), key)
 

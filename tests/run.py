@@ -74,7 +74,7 @@ LAYERS = (
     Layer(
         "horovod",
         "real Horovod and torchrun",
-        ("-m", "horovod and not (docker or system or browser or gpu)", "tests/runners", "tests/training"),
+        ("-m", "horovod and not (docker or system or browser or gpu)", *TWO, "tests/runners", "tests/training"),
         ENGINE,
     ),
     Layer(

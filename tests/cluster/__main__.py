@@ -110,7 +110,8 @@ def write(rows: list[Row], seed: int) -> None:
         "| # | fault | injections | jobs | run again | outcome |",
         "|---|---|---|---|---|---|",
     ]
-    for row in rows:
+    order = [fault.key for fault in FAULTS]
+    for row in sorted(rows, key=lambda row: order.index(row.fault.key)):
         outcome = "as it must be" if not row.complaints else "; ".join(row.complaints[:3])
         late = f" ({'; '.join(row.slow[:3])})" if row.slow else ""
         cells = (row.fault.key, row.fault.title, row.injections, row.jobs, row.restarted, outcome + late)

@@ -39,7 +39,16 @@ FAULTS = (
         short=True,
         seconds=22,
     ),
-    Fault("F10b", "power of a machine is away", node.power_is_away, LOSES, longest_seconds=20, power=True, seconds=85),
+    Fault(
+        "F10b",
+        "power of a machine is away",
+        node.power_is_away,
+        LOSES,
+        longest_seconds=20,
+        pace_seconds=4,
+        power=True,
+        seconds=85,
+    ),
     Fault(
         "F11a",
         "a machine cut off for up to 25 s",
@@ -54,8 +63,8 @@ FAULTS = (
         "a machine cut off for longer",
         node.cable_for_long,
         LOSES,
-        longest_seconds=40,
-        pace_seconds=4,
+        longest_seconds=20,
+        pace_seconds=8,
         seconds=85,
     ),
     Fault(

@@ -62,10 +62,12 @@ def pretended_gpus(scene: Scene) -> Callable[[], None]:
     wait_for("the GPUs are there", lambda: len(rows_of(scene, "cuda")) == MACHINES * SLOTS, 60, every=0.5)
 
     def back() -> None:
-        wait_for("the GPUs are no longer needed", lambda: not scene.client.open_jobs(), 180, every=0.5)
-        for machine in machines:
-            scene.lab.agent_env.pop(machine.name)
-            restart(scene, machine)
+        try:
+            wait_for("the GPUs are no longer needed", lambda: not scene.client.open_jobs(), 300, every=0.5)
+        finally:  # else the faults after this one meet a lab without them
+            for machine in machines:
+                scene.lab.agent_env.pop(machine.name)
+                restart(scene, machine)
         wait_for("no GPU is there", lambda: not rows_of(scene, "cuda"), 60, every=0.5)
 
     return back
@@ -88,7 +90,7 @@ def rows_of(scene: Scene, kind: str) -> list[dict[str, Any]]:
 def gpu_fails(scene: Scene) -> None:
     """Its driver tells of an error, counts one in its memory, or loses it. The job goes elsewhere, and back comes the GPU
     by an admin's hand."""
-    for _ in range(2 * SLOTS * MACHINES):
+    for _ in range(SLOTS * MACHINES + 2):
         scene.client.submit(scene.rng.uniform(15, 25))
     run: Run = wait_for("a job has a GPU", lambda: next((run for run in living(scene)), None), 60)
     machine, uuid = scene.lab.machine(run.machine), run.gpus[0]

@@ -66,10 +66,14 @@ def alive(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
+    """Whichever of its threads has made them."""
+    found: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            found += [int(child) for child in (thread / "children").read_text().split()]
+        except OSError:
+            pass
+    return found
 
 
 def descendants(pid: int) -> list[int]:

@@ -65,12 +65,25 @@ def leader_is_a_zombie(scene: Scene) -> None:
 def worker_dies(scene: Scene) -> None:
     """All of it, or the child that does its tasks. Jobs do not wait for it."""
     if scene.rng.random() < 0.5:
-        kill_dead(scene.rng.choice(children(scene.lab.processes["worker"].pid)))
+        kill_dead(scene.rng.choice(children_of_the_worker(scene)))
         scene.rest(1, 3)
+        children_of_the_worker(scene)
     else:
         scene.lab.kill("worker")
         scene.rest(0, 3)
         scene.lab.start("worker")
+
+
+def children_of_the_worker(scene: Scene) -> list[int]:
+    """Waits for them. Celery gives up when its first child dies at once; as systemd and compose do, we start it again."""
+
+    def look() -> list[int]:
+        if scene.lab.processes["worker"].poll() is not None:
+            scene.lab.kill("worker")
+            scene.lab.start("worker")
+        return children(scene.lab.processes["worker"].pid)
+
+    return list(wait_for("the worker has a child", look, 30))
 
 
 def tasks_come_again(scene: Scene) -> None:

@@ -51,5 +51,4 @@ def test_torchrun_grows_over_two_machines_and_leaves_the_first_without_losing_a_
 
 
 def test_torchrun_survives_that_its_first_machine_loses_its_power(ring_lab: Lab) -> None:
-    """The last test of this module: the machine stays dark."""
     Run(ring_lab, "torchrun", 3).survives_that_the_first_machine_loses_its_power()
