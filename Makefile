@@ -5,12 +5,13 @@
 # make soak               leave the portal away for an hour while jobs write (docs/reliability.md)
 # make bench-policies DATA=FOLDER   all policies on measured workloads, side by side (docs/policies.md)
 # make bench-live   half an hour of jobs in real containers, beside the simulator (docs/policies.md)
+# make bench-training   the training library's costs and gains, an hour and a half (docs/training.md)
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-fast test-faults soak lint bench bench-policies bench-live clean
+.PHONY: run test test-fast test-faults soak lint bench bench-policies bench-live bench-training clean
 
 run: $(VENV)/installed
 	@exec $(BIN)/python manage.py up
@@ -39,6 +40,9 @@ bench-policies: $(VENV)/installed-dev
 
 bench-live: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.bench.live
+
+bench-training: $(VENV)/installed-dev
+	@$(BIN)/python -m tests.bench.learning $(OPTIONS)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Schedulearn needs Python 3.11 or newer. Name one: make run PYTHON=/path/to/python3.11"; exit 1; }

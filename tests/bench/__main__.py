@@ -13,16 +13,22 @@ Each is a program of its own: ``python -m tests.bench.start``, and so on. Ends w
 
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 
 PARTS = ("start", "training", "resize", "line", "cycle", "decisions", "nodes")
 """In processes of their own: one sets Django up, another wants nothing else in the way."""
 
 
 def main() -> int:
+    return in_turn("tests.bench", dict.fromkeys(PARTS, ()))
+
+
+def in_turn(package: str, parts: Mapping[str, Sequence[str]]) -> int:
+    """Runs programs of a package with their arguments; which of them missed a target, as an exit code."""
     missed = []
-    for part in PARTS:
+    for part, arguments in parts.items():
         print(f"\n=== {part} ===", flush=True)
-        if subprocess.run([sys.executable, "-m", f"tests.bench.{part}"], check=False).returncode:
+        if subprocess.run([sys.executable, "-m", f"{package}.{part}", *arguments], check=False).returncode:
             missed.append(part)
     if missed:
         print(f"\nTargets were missed, or could not be measured, in: {', '.join(missed)}.")

@@ -1,0 +1,17 @@
+"""``make bench-training``: what the training library costs and gains (docs/training.md).
+
+1. its steps beside those of plain Horovod, with and without telling of them;
+2. how well workers' speeds are predicted;
+3. real elastic jobs under ``ffdl``, with the batch chosen and with it as asked;
+4. time to a target on unequal workers, mode by mode.
+
+Each is a program of its own: ``python -m tests.bench.learning.library``, and so on. Ends with 1 when any misses a target.
+Arguments go to the last one: ``--resume``, ``--minutes 60``, ``--plots docs/plots``.
+"""
+
+import sys
+
+from tests.bench.__main__ import in_turn
+
+if __name__ == "__main__":
+    sys.exit(in_turn("tests.bench.learning", {"library": (), "predictors": (), "burst": (), "unequal": sys.argv[1:]}))

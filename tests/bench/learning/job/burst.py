@@ -1,0 +1,39 @@
+"""An elastic training on a GPU that is only pretended: a step takes the time that one would need, asleep.
+
+``python burst.py EPOCHS``. Everything else is real: ranks, ring, sums, batches, checkpoints.
+"""
+
+import sys
+import time
+
+import torch
+from schedulearn_train import Run
+from torch import nn
+from torch.utils.data import TensorDataset
+
+STEP_SECONDS, SAMPLE_SECONDS = 0.02, 0.001
+"""A step of the batch as asked is by a quarter what each step costs."""
+SUM_SECONDS = 0.04
+"""For adding up gradients over more than one rank, however large the batch is."""
+BATCH, LARGEST = 64, 512
+SAMPLES = 4096
+
+torch.manual_seed(0)
+inputs = torch.randn(SAMPLES, 8)
+noise = 40 * torch.randn(SAMPLES, 1)
+"""Gradients are noise for the most part: larger batches lose next to nothing."""
+data = TensorDataset(inputs, inputs.sum(dim=1, keepdim=True) + noise)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0001)
+run = Run(model, optimizer, data, batch=BATCH, batch_range=(BATCH, LARGEST), rate_rule="linear")
+
+
+@run.elastic
+def train() -> None:
+    for _ in run.epochs(int(sys.argv[1])):
+        for x, y in run.batches():
+            time.sleep(STEP_SECONDS + SAMPLE_SECONDS * len(x) + (SUM_SECONDS if run.size > 1 else 0))
+            run.step(nn.functional.mse_loss(run.model(x), y, reduction="sum"))
+
+
+train()

@@ -1,0 +1,138 @@
+"""Three models on real data that ships with packages, trained by the library; part of a job's environment, not of the portal's.
+
+Losses are measured afterwards, on copies of the parameters that rank 0 took as it went: measuring slows nobody down.
+"""
+
+import pydoc_data.topics
+import tempfile
+import time
+from typing import Any, NamedTuple
+
+import torch
+from schedulearn_train import Checkpoints, Run
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import TensorDataset
+
+COPY_SECONDS = 0.25
+CONTEXT = 48
+"""Characters that the transformer sees."""
+WINDOWS, HELD_BACK = 4096, 256
+
+
+class Lesson(NamedTuple):
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    data: TensorDataset
+    held_back: TensorDataset
+    batch: int
+    """Of a step, on all ranks together."""
+    epochs: int
+
+
+class Transformer(nn.Module):
+    """The next character from the last ones."""
+
+    def __init__(self, characters: int, width: int = 48, heads: int = 4, layers: int = 2) -> None:
+        super().__init__()
+        self.characters = nn.Embedding(characters, width)
+        self.places = nn.Parameter(torch.zeros(CONTEXT, width))
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.out = nn.Linear(width, characters)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen = self.layers(self.characters(x) + self.places, mask=self.mask, is_causal=True)
+        return self.out(seen).flatten(0, 1)
+
+
+def lesson(name: str, seed: int) -> Lesson:
+    """``seed`` draws the first weights; the data is always the same."""
+    torch.manual_seed(seed)
+    if name == "transformer":
+        return _transformer()
+    data, held_back = _digits()
+    if name == "mlp":
+        model = nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 384), nn.ReLU(), nn.Linear(384, 384), nn.ReLU(), nn.Linear(384, 10)
+        )
+        return Lesson(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), data, held_back, 1024, 30)
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(),
+        nn.Flatten(), nn.Linear(32 * 16, 10),
+    )  # fmt: skip
+    return Lesson(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), data, held_back, 512, 14)
+
+
+def _digits() -> tuple[TensorDataset, TensorDataset]:
+    """scikit-learn's 1,797 pictures of 8 by 8 pixels; to learn from also shifted by one pixel in four directions."""
+    pictures, digits = load_digits(return_X_y=True)
+    pictures, digits = torch.tensor(pictures / 16, dtype=torch.float32).view(-1, 1, 8, 8), torch.tensor(digits)
+    order = torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))
+    test, rest = order[:360], order[360:]
+    shifts = [(0, 0), (1, 2), (-1, 2), (1, 3), (-1, 3)]
+    shifted = torch.cat([torch.roll(pictures[rest], by, along) if by else pictures[rest] for by, along in shifts])
+    return TensorDataset(shifted, digits[rest].repeat(len(shifts))), TensorDataset(pictures[test], digits[test])
+
+
+def _transformer() -> Lesson:
+    """On the help texts of Python itself."""
+    text = "\n".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics))
+    known = {character: number for number, character in enumerate(sorted(set(text)))}
+    codes = torch.tensor([known[character] for character in text])
+    starts = torch.randint(len(codes) - CONTEXT - 1, (WINDOWS + HELD_BACK,), generator=torch.Generator().manual_seed(0))
+    windows = torch.stack([codes[start : start + CONTEXT + 1] for start in starts.tolist()])
+    x, y = windows[:, :-1], windows[:, 1:]
+    model = Transformer(len(known))
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    data, held_back = TensorDataset(x[:WINDOWS], y[:WINDOWS]), TensorDataset(x[WINDOWS:], y[WINDOWS:])
+    return Lesson(model, optimizer, data, held_back, 64, 2)
+
+
+def learn(name: str, mode: str, balanced: bool, seed: int, epochs: int = 0) -> dict[str, Any]:
+    """Trains; what rank 0 tells: seconds of it all, and [[seconds, loss of what was held back]] on the way."""
+    it = lesson(name, seed)
+    each = CONTEXT if name == "transformer" else 1
+    options: dict[str, Any] = {} if mode in ("bsp", "bsp_balanced") else {"balanced": balanced}
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(
+            it.model,
+            it.optimizer,
+            it.data,
+            batch=it.batch,
+            mode=mode,
+            seed=seed,
+            checkpoints=Checkpoints(folder),
+            **options,
+        )
+        run.world.gather(None)
+        copies: list[tuple[float, list[torch.Tensor]]] = []
+        began = last = time.monotonic()
+
+        @run.elastic
+        def train() -> None:
+            nonlocal last
+            for _ in run.epochs(epochs or it.epochs):
+                for x, y in run.batches():
+                    # Characters of a window count together as one sample.
+                    run.step(nn.functional.cross_entropy(run.model(x), y.flatten(), reduction="sum") / each)
+                    if run.rank == 0 and (now := time.monotonic()) - last >= COPY_SECONDS:
+                        last = now
+                        copies.append((now - began, [each.detach().clone() for each in run.inner.parameters()]))
+
+        train()
+        took = time.monotonic() - began
+    if run.rank:
+        return {}
+    copies.append((took, [each.detach().clone() for each in run.inner.parameters()]))
+    return {"seconds": took, "curve": [[at, _loss(it, parameters)] for at, parameters in copies]}
+
+
+def _loss(it: Lesson, parameters: list[torch.Tensor]) -> float:
+    x, y = it.held_back.tensors
+    with torch.no_grad():
+        for own, copied in zip(it.model.parameters(), parameters, strict=True):
+            own.copy_(copied)
+        it.model.eval()
+        return float(nn.functional.cross_entropy(it.model(x), y.flatten()))

@@ -1,0 +1,54 @@
+"""One worker in its container: python worker.py RANK RANKS FOLDER
+
+It loads torch once, and trains in a child of its own for each order that appears in the folder.
+"""
+
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import torch
+from learn import learn
+
+
+def main(rank: int, ranks: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    done = 0
+    (folder / f"ready-{rank}").touch()
+    while True:
+        try:
+            order = json.loads((folder / "order.json").read_text())
+        except (FileNotFoundError, ValueError):
+            order = {"number": 0}
+        if order["number"] <= done:
+            time.sleep(0.02)
+            continue
+        done = order["number"]
+        child = os.fork()
+        if child == 0:
+            os._exit(obey(order, rank, ranks, folder))
+        os.waitpid(child, 0)
+
+
+def obey(order: dict, rank: int, ranks: int, folder: Path) -> int:
+    number = order["number"]
+    env = {"RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": order["port"]}
+    os.environ.update({name: str(value) for name, value in env.items()})
+    if rank == 0:
+        (folder / f"told-{number}").touch()
+        os.environ["SCHEDULEARN_METRICS"] = str(folder / f"told-{number}")
+    try:
+        found, code = learn(**order["options"]), 0
+    except Exception:
+        found, code = {"error": traceback.format_exc()}, 1
+    beside = folder / f".result-{number}-{rank}"
+    beside.write_text(json.dumps(found))
+    beside.rename(folder / f"result-{number}-{rank}.json")
+    return code
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,166 @@
+"""``python -m tests.bench.learning.unequal``: time to a target on unequal workers, mode by mode.
+
+Four workers are containers with shares of a processor: equal ones, one at a quarter, and slow ones that change. Three
+models learn on them, from several first weights, each in every mode; how low the loss of held-back data is by then is
+measured afterwards, so it costs nothing. Modes take turns, so that what else the machine does meets them alike. Rows
+are kept in a file: ``--resume`` goes on where an interrupted run stopped. ``--plots`` writes pictures.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runners.preparing import cache_home
+from tests.bench.learning import picture
+from tests.bench.learning.workers import LOADS, FailedError, on_an_engine
+from tests.bench.rig import Target, verdict
+from tests.run import install, missing_packages
+
+MODES: Mapping[str, tuple[str, bool]] = {
+    "bsp": ("bsp", False),
+    "bsp_balanced": ("bsp_balanced", False),
+    "adaptive_ksync": ("adaptive_ksync", False),
+    "adaptive_ksync, balanced": ("adaptive_ksync", True),
+    "asp": ("asp", False),
+}
+OURS = ("bsp_balanced", "adaptive_ksync", "adaptive_ksync, balanced")
+TARGETS = {"mlp": 0.25, "cnn": 0.15, "transformer": 2.5}
+"""Losses of held-back data, in nats: what BSP reaches after about two thirds of its epochs."""
+SEEDS = 5
+LEAST_GAIN, MOST_LOSS, MOST_GAP = 1.5, 1.03, 0.1
+Row = dict[str, Any]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.learning.unequal", description=__doc__)
+    parser.add_argument("--models", nargs="*", default=list(TARGETS), choices=list(TARGETS))
+    parser.add_argument("--loads", nargs="*", default=list(LOADS), choices=list(LOADS))
+    parser.add_argument("--modes", nargs="*", default=list(MODES), choices=list(MODES))
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--minutes", type=float, default=180, help="no run is begun after so long")
+    parser.add_argument("--file", type=Path, default=cache_home() / "bench-unequal.json", help="where rows are kept")
+    parser.add_argument("--resume", action="store_true", help="go on with what the file has")
+    parser.add_argument("--plots", type=Path, help="a folder for pictures of the losses over time")
+    given = parser.parse_args()
+    rows: list[Row] = json.loads(given.file.read_text()) if given.resume and given.file.exists() else []
+    left = measure(rows, wanted(given), given.file, time.monotonic() + given.minutes * 60)
+    print(table(rows))
+    if given.plots:
+        picture.write(given.plots, rows, TARGETS)
+    if left:
+        print(f"{left} runs are left: go on with --resume.")
+    return verdict(list(targets(rows))) or int(left > 0)
+
+
+def wanted(given: argparse.Namespace) -> Iterator[tuple[str, str, int, str]]:
+    for seed in range(given.seeds):
+        for model in given.models:
+            for load in given.loads:
+                for mode in given.modes:
+                    yield model, load, seed, mode
+
+
+def measure(rows: list[Row], runs: Iterator[tuple[str, str, int, str]], file: Path, until: float) -> int:
+    """Adds a row for each run; how many are left."""
+    known = {(row["model"], row["load"], row["seed"], row["mode"]) for row in rows}
+    todo = [run for run in runs if run not in known]
+    if not todo:
+        return 0
+    if (missing := missing_packages(frozenset({"engine"}))) and (problem := install(missing)):
+        raise SystemExit(f"The bench needs a Docker Engine: {problem}")
+    with on_an_engine() as some:
+        for count, (model, load, seed, mode) in enumerate(todo):
+            if time.monotonic() > until:
+                return len(todo) - count
+            name, balanced = MODES[mode]
+            try:
+                found = some.train(load, name=model, mode=name, balanced=balanced, seed=seed)
+            except FailedError as error:
+                raise SystemExit(f"{model}, {load}, {mode}: {error}") from error
+            reached = next((at for at, loss in found["curve"] if loss <= TARGETS[model]), None)
+            rows.append({"model": model, "load": load, "seed": seed, "mode": mode, "reached": reached, **found})
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(rows))
+            told = "not reached" if reached is None else f"after {reached:.1f} s"
+            print(f"{model:12} {load:15} seed {seed} {mode:25} target {told}, {found['seconds']:.1f} s", flush=True)
+    return 0
+
+
+def of(rows: Sequence[Row], model: str, load: str, mode: str) -> list[Row]:
+    return [row for row in rows if (row["model"], row["load"], row["mode"]) == (model, load, mode)]
+
+
+def to_target(rows: Sequence[Row]) -> float:
+    """Median seconds; infinite where most never came there."""
+    return statistics.median(row["reached"] if row["reached"] is not None else float("inf") for row in rows)
+
+
+def final(rows: Sequence[Row]) -> float:
+    return statistics.median(row["curve"][-1][1] for row in rows)
+
+
+def gap(row: Row) -> float:
+    """How much longer the slowest worker computes in an iteration than the fastest, as a part of the fastest."""
+    computing = row["ranks"]["computing"]
+    return float(max(computing) / max(1e-9, min(computing)) - 1)
+
+
+def table(rows: Sequence[Row]) -> str:
+    lines = [
+        "| model | workers | mode | s to the target | range | times BSP | loss in the end | longest over shortest iteration |",
+        "|---|---|---|---:|---|---:|---:|---:|",
+    ]
+    for model in TARGETS:
+        for load in LOADS:
+            beside = of(rows, model, load, "bsp")
+            for mode in MODES:
+                if not (some := of(rows, model, load, mode)):
+                    continue
+                times = sorted(row["reached"] for row in some if row["reached"] is not None)
+                spread = f"{times[0]:.1f} to {times[-1]:.1f}, {len(times)} of {len(some)}" if times else "never"
+                ratio = f"{to_target(beside) / to_target(some):.2f}" if beside and times else ""
+                gaps = statistics.median(gap(row) for row in some)
+                lines.append(
+                    f"| {model} | {load} | {mode} | {to_target(some):.1f} | {spread} | {ratio} | {final(some):.3f} "
+                    f"| {gaps:+.0%} |"
+                )
+    return "\n".join(lines)
+
+
+def targets(rows: Sequence[Row]) -> Iterator[Target]:
+    for model in TARGETS:
+        bsp = {load: of(rows, model, load, "bsp") for load in LOADS}
+        asp = of(rows, model, "one slow", "asp")
+        ours = {mode: of(rows, model, "one slow", mode) for mode in OURS}
+        measured = {mode: some for mode, some in ours.items() if some}
+        if bsp["one slow"] and measured:
+            best = min(measured, key=lambda mode: to_target(measured[mode]))
+            gain = to_target(bsp["one slow"]) / to_target(measured[best])
+            yield Target(
+                f"{model}, one slow: BSP's time to the target over that of {best}", gain, LEAST_GAIN, least=True
+            )
+        for mode, some in measured.items():
+            if asp:
+                worst = max(row["curve"][-1][1] for row in asp)
+                yield Target(
+                    f"{model}, one slow: the loss of {mode} in the end, beside ASP's worst", final(some), worst
+                )
+        for mode in OURS:
+            if bsp["equal"] and (some := of(rows, model, "equal", mode)):
+                ratio = to_target(some) / to_target(bsp["equal"])
+                yield Target(f"{model}, equal: time of {mode} to the target over BSP's", ratio, MOST_LOSS)
+        if balanced := ours["bsp_balanced"]:
+            yield Target(
+                f"{model}, one slow: gap of iterations under bsp_balanced",
+                statistics.median(map(gap, balanced)),
+                MOST_GAP,
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

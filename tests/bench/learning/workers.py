@@ -1,0 +1,143 @@
+"""Four workers in containers of a job environment, each with its share of a processor, which may change as they train."""
+
+import json
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import docker
+
+from tests import engine
+
+ROOT = Path(__file__).resolve().parents[3]
+RANKS = 4
+PERIOD_US = 10_000
+"""Of the kernel's accounting: short, so that a slow worker is slow in every step and not stopped in some."""
+WHOLE = 0.45
+"""Of a processor for a worker at full speed: all of them together leave some of two processors to the machine."""
+SLOW = 0.25
+LOADS: Mapping[str, Sequence[float]] = {
+    "equal": (1, 1, 1, 1),
+    "one slow": (1, 1, 1, SLOW),
+    "comes and goes": (1, 1, 1, 1),
+}
+TURN_SECONDS = 4.0
+"""In the last one, the ranks after the first are slow in turn, each for so long."""
+READY_SECONDS = 120
+MOST_SECONDS = 240
+
+
+class FailedError(Exception):
+    """A run ended without a result."""
+
+
+class Workers:
+    def __init__(self, folder: Path, containers: Sequence[Any]) -> None:
+        self._folder, self._containers = folder, containers
+        self._number = 0
+
+    def give(self, rank: int, part: float) -> None:
+        """So much of what a worker at full speed has."""
+        self._containers[rank].update(cpu_period=PERIOD_US, cpu_quota=int(PERIOD_US * WHOLE * part))
+
+    def train(self, load: str, **options: Any) -> dict[str, Any]:
+        """One training of all workers: what ``learn`` tells, and of each rank the means of its steps after the first third."""
+        self._number += 1
+        for rank, part in enumerate(LOADS[load]):
+            self.give(rank, part)
+        order = {"number": self._number, "port": _free_port(), "options": options}
+        beside = self._folder / "order.new"
+        beside.write_text(json.dumps(order))
+        beside.rename(self._folder / "order.json")
+        over = threading.Event()
+        turns = threading.Thread(target=self._take_turns, args=(over,), daemon=True)
+        if load == "comes and goes":
+            turns.start()
+        try:
+            results = [self._result(rank) for rank in range(RANKS)]
+        finally:
+            over.set()
+            if turns.is_alive():
+                turns.join()
+        return {**results[0], "ranks": self._ranks()}
+
+    def _take_turns(self, over: threading.Event) -> None:
+        slow = 0
+        while True:
+            slow = slow % (RANKS - 1) + 1
+            for rank in range(1, RANKS):
+                self.give(rank, SLOW if rank == slow else 1)
+            if over.wait(TURN_SECONDS):
+                return
+
+    def _result(self, rank: int) -> dict[str, Any]:
+        path, until = self._folder / f"result-{self._number}-{rank}.json", time.monotonic() + MOST_SECONDS
+        while not path.exists():
+            if time.monotonic() > until:
+                raise FailedError(f"rank {rank} has no result after {MOST_SECONDS} s")
+            time.sleep(0.05)
+        found: dict[str, Any] = json.loads(path.read_text())
+        if "error" in found:
+            raise FailedError(f"rank {rank}: {found['error']}")
+        return found
+
+    def _ranks(self) -> dict[str, list[float]]:
+        lines = (json.loads(line) for line in (self._folder / f"told-{self._number}").read_text().splitlines())
+        told = [line for line in lines if line["kind"] == "ranks"]
+        told = told[len(told) // 3 :]
+        names = ("samples", "computing", "waiting", "error")
+        return {
+            name: [sum(line[name][rank] for line in told) / len(told) for rank in range(RANKS)]
+            for name in names
+            if told
+        }
+
+
+@contextmanager
+def workers(image: str) -> Iterator[Workers]:
+    client = docker.from_env()
+    with tempfile.TemporaryDirectory(prefix="sl-unequal-") as name:
+        folder, made = Path(name), []
+        folder.chmod(0o777)  # who works in a container is nobody here
+        volumes = {
+            str(ROOT / "runners" / "training"): {"bind": "/library", "mode": "ro"},
+            str(Path(__file__).parent / "job"): {"bind": "/bench", "mode": "ro"},
+            name: {"bind": "/orders", "mode": "rw"},
+        }
+        env = {"PYTHONPATH": "/library:/bench", "OMP_NUM_THREADS": "1", "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            for rank in range(RANKS):
+                command = ["python", "/bench/worker.py", str(rank), str(RANKS), "/orders"]
+                options: dict[str, Any] = {"environment": env, "volumes": volumes, "network_mode": "host"}
+                made.append(client.containers.run(image, command, detach=True, **options))
+            until = time.monotonic() + READY_SECONDS
+            while len(list(folder.glob("ready-*"))) < RANKS:
+                if time.monotonic() > until or any(_has_ended(each) for each in made):
+                    raise FailedError("\n".join(each.logs().decode()[-1000:] for each in made))
+                time.sleep(0.2)
+            yield Workers(folder, made)
+        finally:
+            for each in made:
+                each.remove(force=True)
+
+
+def _has_ended(container: Any) -> bool:
+    container.reload()
+    return bool(container.status == "exited")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def on_an_engine() -> Iterator[Workers]:
+    with engine.docker_engine(), workers(engine.job_environment_image()) as some:
+        yield some
