@@ -82,7 +82,7 @@ def test_the_gallery_is_complete_and_in_order() -> None:
 
 
 @pytest.mark.horovod
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)  # an environment may have to be made first, with a Horovod compiled for it
 @pytest.mark.parametrize("key", [key for key in KEYS if key != "failing"])
 def test_it_learns_to_read_digits(tmp_path: Path, python: str, key: str) -> None:
     with attempt(tmp_path, python) as made:
@@ -96,7 +96,7 @@ def test_it_learns_to_read_digits(tmp_path: Path, python: str, key: str) -> None
 
 
 @pytest.mark.horovod
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)  # an environment may have to be made first, with a Horovod compiled for it
 @pytest.mark.parametrize(
     "key", ["pytorch-digits", "horovod-elastic", "torchrun-ddp", "five-lines", "own-pace", "keras-elastic"]
 )
