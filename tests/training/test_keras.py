@@ -91,6 +91,16 @@ def test_a_training_that_is_told_to_go_saves_and_goes_on_in_the_same_epoch(keras
     assert found["steps"] == found["optimizer_steps"] == steps + (4 - began) * STEPS
 
 
+def test_who_is_told_to_go_at_the_end_of_an_epoch_still_tells_of_it(keras_python: str, tmp_path: Path) -> None:
+    code, said = ended(started(keras_python, tmp_path, "3", "0.2", "2"))
+    assert code == 0 and "in epoch 3 of 3" not in said, said
+    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    assert [line["step"] for line in told if line.get("name") == "validation/loss"] == [STEPS, 2 * STEPS]
+    (tmp_path / "notice.json").unlink()
+    code, said = ended(started(keras_python, tmp_path, "3"))
+    assert code == 0 and f"goes on from step {2 * STEPS}, in epoch 3" in said, said
+
+
 def test_a_ring_grows_and_shrinks_while_it_trains(keras_python: str, tmp_path: Path) -> None:
     with attempt(tmp_path, keras_python) as made:
         rings = Rings(made, command=("python", "train.py", "20", "0.05"), code=SCRIPT, max_ranks=2)

@@ -14,7 +14,6 @@ that was learnt in it: Keras does not say which samples it has used.
 """
 
 import functools
-import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -23,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow import keras
 
-from . import stopping
+from . import launched, stopping
 from .checkpoints import ArrayCheckpoints
 from .looks import steps_between
 from .report import reporter
@@ -71,7 +70,7 @@ class Training:
     @property
     def is_elastic(self) -> bool:
         """Ranks come and go while it runs."""
-        return self._hvd is not None and "HOROVOD_ELASTIC" in os.environ
+        return self._hvd is not None and launched.by_elastic_horovod()
 
     @property
     def epoch(self) -> int:
@@ -164,6 +163,8 @@ class _Looks(keras.callbacks.Callback):
         self._epoch = 0
         self._next_look, self._looked_at, self._looked_step = 0, 0.0, 0
         self._fresh = True
+        self._leaves = False
+        """All ranks are to stop, when all that belongs to this epoch is done."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         training = self._training
@@ -173,6 +174,8 @@ class _Looks(keras.callbacks.Callback):
         self._looked_at, self._looked_step = time.monotonic(), training.steps
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._leaves:
+            raise Stopped(0)
         self._epoch = epoch
         self._training.stands_at(epoch)
 
@@ -190,7 +193,8 @@ class _Looks(keras.callbacks.Callback):
                 curve = f"validation/{name.removeprefix('val_')}" if name.startswith("val_") else f"train/{name}"
                 reporter().metric(curve, float(value), training.steps)
             reporter().flush()
-        training.commit()
+        if not self._leaves:
+            training.commit()
 
     def _look_up(self, batch: int, logs: Mapping[str, Any], last: bool) -> None:
         """``last``: of an epoch."""
@@ -205,13 +209,14 @@ class _Looks(keras.callbacks.Callback):
         self._looked_at, self._looked_step, self._fresh = now, training.steps, False
         self._next_look = training.steps + steps_between(seconds)
         training.stands_at(self._epoch + last)
-        leaves = stops == training.size if training.is_elastic else stops > 0
-        if leaves or saves:
+        self._leaves = stops == training.size if training.is_elastic else stops > 0
+        if self._leaves or saves:
             training.save()
-        if leaves:
+        if last:  # the end of the epoch, after its validation, is where to go on from, or to stop
+            return
+        if self._leaves:
             raise Stopped(0)
-        if not last:  # else the end of the epoch, which comes at once, is where to go on from
-            training.commit()
+        training.commit()
 
     def _report(self, batch: int, seconds: float, logs: Mapping[str, Any]) -> None:
         training, in_epoch = self._training, self.params.get("steps")
@@ -232,7 +237,7 @@ class _Looks(keras.callbacks.Callback):
 
 def _horovod() -> tuple[Any, Any]:
     """Horovod for Keras and for TensorFlow where it has started this rank, else None."""
-    if not os.environ.keys() & {"HOROVOD_RANK", "HOROVOD_GLOO_RENDEZVOUS_PORT"}:
+    if not launched.by_horovod():
         return None, None
     import horovod.tensorflow as plain
     import horovod.tensorflow.keras as hvd

@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from . import launched
+
 if TYPE_CHECKING:
     from .run import Run
 
@@ -81,9 +83,9 @@ class World(Protocol):
 
 def find_world() -> World:
     """By the variables that the launcher set."""
-    if os.environ.keys() & {"HOROVOD_RANK", "HOROVOD_GLOO_RENDEZVOUS_PORT"}:
+    if launched.by_horovod():
         return HorovodWorld()
-    if {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
+    if launched.by_torchrun():
         return TorchWorld()
     return Alone()
 
@@ -139,7 +141,7 @@ class HorovodWorld:
         hvd.init()
         if torch.cuda.is_available():
             torch.cuda.set_device(hvd.local_rank())
-        self.elastic = "HOROVOD_ELASTIC" in os.environ
+        self.elastic = launched.by_elastic_horovod()
         self._state: Any = None
 
     @property

@@ -1,12 +1,15 @@
 """Two epochs or more of a small Keras model: what came of it, as JSON, from each rank.
 
-horovodrun -np 2 python keras_digits.py EPOCHS [SECONDS_A_STEP]
+horovodrun -np 2 python keras_digits.py EPOCHS [SECONDS_A_STEP [NOTICE_IN]]
+
+NOTICE_IN: the epoch before whose last step it is told to go.
 """
 
 import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
@@ -19,7 +22,7 @@ from schedulearn_train.keras import Training
 from tensorflow import keras
 
 SAMPLES, BATCH = 256, 16
-epochs, pause = int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
+epochs, (pause, notice_in, *_) = int(sys.argv[1]), [*map(float, sys.argv[2:]), 0.0, 0.0]
 hvd.init()
 keras.utils.set_random_seed(hvd.rank())  # ranks begin with different weights, and are made equal
 chance = np.random.default_rng(0)
@@ -39,6 +42,8 @@ class Slowly(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if training.rank == 0 and batch == 0:
             print(f"in epoch {training.epoch + 1} of {epochs} on {training.size} ranks", flush=True)
+        if training.rank == 0 and training.epoch + 1 == notice_in and batch + 2 == self.params["steps"]:
+            Path(os.environ["SCHEDULEARN_NOTICE"]).write_text('{"reason": "preempted", "until": 4000000000}')
         time.sleep(pause)
 
 
