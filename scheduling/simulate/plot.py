@@ -1,11 +1,11 @@
-"""How long jobs took under each policy, as one SVG picture that needs nothing else."""
+"""Lines in one SVG picture that needs nothing else: how long jobs took under each policy."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 WIDTH, HEIGHT = 760, 440
-LEFT, RIGHT, TOP, BOTTOM = 56, 180, 40, 48
+LEFT, RIGHT, TOP, BOTTOM = 56, 200, 40, 48
 COLOURS = ("#0f766e", "#b45309", "#6d28d9", "#1d4ed8", "#b91c1c", "#15803d", "#be185d", "#475569")
 DASHES = ("", "6 3", "2 3", "10 4", "8 3 2 3", "1 4", "12 3", "4 4")
 MARKS = ((1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"), (36_000, "10 h"), (86_400, "1 d"),
@@ -24,33 +24,49 @@ def turnarounds(title: str, by_policy: Mapping[str, Sequence[float]]) -> str:
     def up(share: float) -> float:
         return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
+    return picture(
+        title,
+        {policy: _steps(sorted(some), across, up) for policy, some in by_policy.items()},
+        upright=[(across(at), name) for at, name in MARKS if low <= math.log10(at) <= high],
+        level=[(up(share), f"{share:.0%}") for share in (0, 0.25, 0.5, 0.75, 1)],
+        below="from submission to end",
+    )
+
+
+def picture(
+    title: str,
+    lines: Mapping[str, str],
+    *,
+    upright: Sequence[tuple[float, str]],
+    level: Sequence[tuple[float, str]],
+    below: str = "",
+) -> str:
+    """``lines`` are paths by the name that stands beside them; ``upright`` and ``level`` say where the grid is, and what."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
         f"<title>{escape(title)}</title>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
         f'<text x="{LEFT}" y="22" font-size="15">{escape(title)}</text>',
-        f'<text x="{LEFT}" y="{HEIGHT - 10}">from submission to end</text>',
+        f'<text x="{LEFT}" y="{HEIGHT - 10}">{escape(below)}</text>',
     ]
-    for share in (0, 0.25, 0.5, 0.75, 1):
+    for y, name in level:
         parts.append(
-            f'<path d="M{LEFT} {up(share):.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>'
-            f'<text x="{LEFT - 6}" y="{up(share) + 4:.1f}" text-anchor="end">{share:.0%}</text>'
+            f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>'
+            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(name)}</text>'
         )
-    for seconds, name in MARKS:
-        if low <= math.log10(seconds) <= high:
-            x = across(seconds)
-            parts.append(
-                f'<path d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#eee"/>'
-                f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{name}</text>'
-            )
-    for number, (policy, some) in enumerate(by_policy.items()):
+    for x, name in upright:
+        parts.append(
+            f'<path d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#eee"/>'
+            f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{escape(name)}</text>'
+        )
+    for number, (name, path) in enumerate(lines.items()):
         colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         style = f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}" fill="none"'
         y = TOP + 16 * number + 8
         parts.append(
-            f'<path d="{_steps(sorted(some), across, up)}" {style}/>'
+            f'<path d="{path}" {style}/>'
             f'<path d="M{WIDTH - RIGHT + 12} {y}h24" {style}/>'
-            f'<text x="{WIDTH - RIGHT + 42}" y="{y + 4}">{escape(policy)}</text>'
+            f'<text x="{WIDTH - RIGHT + 42}" y="{y + 4}">{escape(name)}</text>'
         )
     return "\n".join([*parts, "</svg>\n"])
 

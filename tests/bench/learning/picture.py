@@ -2,13 +2,11 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
-from scheduling.simulate.plot import COLOURS, DASHES
+from scheduling.simulate.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, picture
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 400, 56, 200, 40, 48
 POINTS = 120
 
 
@@ -39,29 +37,13 @@ def losses(title: str, by_mode: Mapping[str, Sequence[Sequence[tuple[float, floa
     def up(loss: float) -> float:
         return TOP + (high - loss) / (high - low) * (HEIGHT - TOP - BOTTOM)
 
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
-        f'<title>{escape(title)}</title><rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
-        f'<text x="{LEFT}" y="22" font-size="15">{escape(title)}: loss of held-back data</text>',
-        f'<path d="M{LEFT} {up(target):.1f}H{WIDTH - RIGHT}" stroke="#888" stroke-dasharray="2 2"/>'
-        f'<text x="{LEFT - 6}" y="{up(target) + 4:.1f}" text-anchor="end">{target:g}</text>',
-        f'<text x="{LEFT - 6}" y="{up(high) + 4:.1f}" text-anchor="end">{high:.2g}</text>',
-    ]
-    for part in range(6):
-        x = across(last * part / 5)
-        parts.append(
-            f'<path d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#eee"/>'
-            f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{last * part / 5:.0f} s</text>'
-        )
-    for number, (mode, line) in enumerate(lines.items()):
-        style = f'stroke="{COLOURS[number]}" stroke-width="2" stroke-dasharray="{DASHES[number]}" fill="none"'
-        path = "L".join(f"{across(at):.1f} {up(loss):.1f}" for at, loss in line)
-        y = TOP + 16 * number + 8
-        parts.append(
-            f'<path d="M{path}" {style}/><path d="M{WIDTH - RIGHT + 12} {y}h24" {style}/>'
-            f'<text x="{WIDTH - RIGHT + 42}" y="{y + 4}">{escape(mode)}</text>'
-        )
-    return "\n".join([*parts, "</svg>\n"])
+    return picture(
+        f"{title}: loss of held-back data",
+        {mode: "M" + "L".join(f"{across(at):.1f} {up(loss):.1f}" for at, loss in line) for mode, line in lines.items()},
+        upright=[(across(last * part / 5), f"{last * part / 5:.0f} s") for part in range(6)],
+        level=[(up(target), f"{target:g}"), (up(high), f"{high:.2g}")],
+        below="the lower line is the target",
+    )
 
 
 def moments(end: float) -> list[float]:
