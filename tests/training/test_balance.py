@@ -1,8 +1,12 @@
 """From what each rank measures to parts of a batch."""
 
+import random
+from math import exp
+
 import pytest
 
-from runners.training.schedulearn_train.balance import Speed, Told, fixed_part, rebalanced
+from runners.training.schedulearn_train.allocation import Worker, allocate, seconds
+from runners.training.schedulearn_train.balance import Speed, Told, rebalanced
 
 
 def told(sample_seconds: float, fixed_seconds: float = 0.0, most: float = 1e9) -> Told:
@@ -20,11 +24,45 @@ def test_a_rank_learns_how_long_a_sample_takes_it() -> None:
 
 def test_two_sizes_tell_the_fixed_part_from_the_samples() -> None:
     speed = Speed()
-    for samples in (20, 20, 40, 40, 10, 10, 30):
+    for samples in (20, 20, 40, 40, 10, 10, 30) * 4:
         speed.observe(samples, 0.05 + 0.002 * samples)
-    assert speed.fixed_seconds == pytest.approx(0.05)
-    assert fixed_part([(20, 0.1), (21, 0.2)]) == 0  # about equal sizes say nothing
-    assert fixed_part([]) == 0
+    assert speed.fixed_seconds() == pytest.approx(0.05, rel=0.2)
+    assert speed.fixed_seconds() + 30 * speed.sample_seconds() == pytest.approx(0.11, rel=0.05)
+
+
+def test_sizes_that_are_alike_say_nothing_of_the_fixed_part() -> None:
+    speed = Speed()
+    for samples, computed in ((20, 0.1), (21, 0.2), (20, 0.05)):
+        speed.observe(samples, computed)
+    assert speed.fixed_seconds() == 0
+
+
+def test_who_is_slowed_down_is_not_thought_to_have_a_larger_fixed_part() -> None:
+    """It becomes four times slower, gets fewer samples for that, and is faster again later."""
+    speed = Speed()
+    for samples, slower in [(100, 1)] * 10 + [(100, 4)] * 5 + [(30, 4)] * 10 + [(30, 1)] * 5 + [(100, 1)] * 5:
+        speed.observe(samples, slower * 0.001 * (samples + 20))
+    assert speed.fixed_seconds() / speed.sample_seconds() == pytest.approx(20, abs=8)
+    assert speed.error() < 0.3
+
+
+@pytest.mark.parametrize("slow", [1.0, 4.0])
+@pytest.mark.parametrize("fixed", [0.0, 0.3])
+def test_splits_come_close_to_the_best_one_and_do_not_follow_noise(slow: float, fixed: float) -> None:
+    """Four ranks, the last of them slower, whose iterations are up to a third longer or shorter than the next."""
+    took, least = 0.0, 0.0
+    for seed in range(5):
+        chance, speeds = random.Random(seed), [Speed() for _ in range(4)]
+        counts: tuple[int, ...] = (100,) * 4
+        for turn in range(60):
+            true = [Worker(each, each * fixed * 100) for each in (0.001, 0.001, 0.001, 0.001 * slow)]
+            for speed, worker, count in zip(speeds, true, counts, strict=True):
+                speed.observe(count, worker.seconds(count) * exp(chance.gauss(0, 0.15)))
+            counts = rebalanced([told(each.sample_seconds(), each.fixed_seconds()) for each in speeds], counts)
+            if turn >= 20:
+                took += seconds(true, counts)
+                least += seconds(true, allocate(true, 400))
+    assert took < 1.08 * least
 
 
 def test_an_iteration_without_samples_says_nothing() -> None:

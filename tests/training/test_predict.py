@@ -1,11 +1,12 @@
 """Predicting a worker's speed."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from runners.training.schedulearn_train.predict import Blend, LastValue, Scored, Smoothing, log_seconds
+from runners.training.schedulearn_train.predict import Blend, LastValue, Predictor, Scored, Smoothing, log_seconds
 
 
 def error_of(predictor: Scored, trace: np.ndarray) -> float:
@@ -48,6 +49,8 @@ def test_the_better_predictor_counts_more() -> None:
         def predict(self) -> float:
             return 10.0
 
+        def shift(self, by: float) -> None: ...
+
     blend = Blend(LastValue(), Wrong())
     for number in range(50):
         blend.observe(1.0 + 0.1 * (number % 2))
@@ -61,6 +64,17 @@ def test_nothing_seen_nothing_said() -> None:
     assert Blend(Smoothing(), LastValue()).predict() is None
 
 
-def test_the_fixed_part_of_an_iteration_is_not_the_samples() -> None:
-    assert log_seconds(0.5, 40, fixed_seconds=0.1) == pytest.approx(math.log(0.01))
-    assert log_seconds(0.1, 0, fixed_seconds=0.2) == pytest.approx(math.log(1e-9))
+@pytest.mark.parametrize("made", [LastValue, Smoothing, lambda: Blend(LastValue(), Smoothing())])
+def test_what_was_seen_can_be_put_in_other_terms(made: Callable[[], Predictor]) -> None:
+    predictor = Scored(made())
+    for value in (1.0, 1.0, 1.0):
+        predictor.observe(value)
+    predictor.shift(0.5)
+    assert predictor.predict() == pytest.approx(1.5)
+    predictor.observe(1.5)
+    assert predictor.error == pytest.approx(0)
+
+
+def test_what_is_predicted_is_of_one_sample() -> None:
+    assert log_seconds(0.4, 40) == pytest.approx(math.log(0.01))
+    assert log_seconds(0, 40) == pytest.approx(math.log(1e-9))

@@ -2,8 +2,8 @@
 
 from collections import deque
 from collections.abc import Sequence
-from math import exp
-from statistics import linear_regression
+from math import exp, log
+from statistics import fmean
 from typing import Literal, NamedTuple
 
 from .allocation import Worker, allocate, seconds
@@ -13,10 +13,6 @@ from .report import RankReport
 Kind = Literal["smoothing", "gru", "blend"]
 LEAST_GAIN = 0.05
 """A new split must make the iteration so much shorter."""
-REMEMBERED = 64
-"""Iterations from which the fixed part is fitted."""
-UNEQUAL = 1.1
-"""Sizes that differ by less say nothing of the fixed part."""
 
 
 def predictor(kind: Kind, seed: int = 0) -> Predictor:
@@ -28,42 +24,75 @@ def predictor(kind: Kind, seed: int = 0) -> Predictor:
 
 
 class Speed:
-    """One worker's own view of its speed."""
+    """One worker's speed, learnt from its iterations, or from the means of several under one split.
+
+    An iteration takes ``sample_seconds * (samples + fixed.samples)``; what is predicted is the first of these.
+    """
 
     def __init__(self, kind: Kind = "smoothing", seed: int = 0) -> None:
         self._predictor = Scored(predictor(kind, seed))
-        self._past: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)
-        self.fixed_seconds = 0.0
+        self._fixed = Fixed()
 
-    def observe(self, samples: int, computed: float) -> None:
-        """An iteration of its own. One without samples says nothing."""
+    def observe(self, samples: float, computed: float) -> None:
+        """None without samples says anything."""
         if not samples:
             return
-        self._past.append((samples, computed))
-        self.fixed_seconds = fixed_part(list(self._past))
-        self._predictor.observe(log_seconds(computed, samples, self.fixed_seconds))
+        before = samples + self._fixed.samples
+        self._fixed.observe(samples, computed)
+        now = samples + self._fixed.samples
+        if now != before:
+            self._predictor.shift(log(before / now))
+        self._predictor.observe(log_seconds(computed, now))
 
     def sample_seconds(self) -> float:
         """Expected in the next iteration; 0 while nothing is known."""
         meant = self._predictor.predict()
         return 0.0 if meant is None else exp(meant)
 
+    def fixed_seconds(self) -> float:
+        """What an iteration takes besides."""
+        return self._fixed.samples * self.sample_seconds()
+
     def error(self) -> float:
         """Of its predictions one iteration ahead, as a part of the speed."""
         return self._predictor.error or 0.0
 
 
-def fixed_part(past: Sequence[tuple[int, float]]) -> float:
-    """The intercept of seconds over samples; 0 while all iterations were about equally large.
+class Fixed:
+    """What an iteration takes however few samples it has, in samples: who is slowed down is slower in both alike.
 
-    No probing is needed to see two sizes: the first change of the split, made as if there were no fixed part, brings the
-    second one.
+    Learnt from neighbours of different sizes, between which hardly anything else has changed. No probing is needed to
+    see them: the first change of a split, made as if there were no fixed part, brings the first two.
     """
-    sizes = [samples for samples, _ in past]
-    if not sizes or max(sizes) < UNEQUAL * min(sizes):
-        return 0.0
-    fitted = linear_regression(sizes, [computed for _, computed in past])
-    return min(max(0.0, fitted.intercept), 0.9 * min(computed for _, computed in past))
+
+    UNEQUAL = 0.1
+    """Of sizes, as a logarithm: more alike they say nothing."""
+    NOISE = 0.25
+    """Of the ratio of two iterations; what is off by more than twice of it was a change of the load."""
+    LIKELY = 0.7
+    """Before anything was seen, of the logarithm of 1 + its part of the sizes."""
+    PARTS = (0.0, *(0.05 * 1.3**step for step in range(12)))
+    """Of the mean size: what is tried."""
+
+    def __init__(self) -> None:
+        self.samples = 0.0
+        self._last: tuple[float, float] | None = None
+        self._pairs: deque[tuple[float, float, float]] = deque(maxlen=16)
+        """Two sizes, and the logarithm of how much longer the second one took."""
+
+    def observe(self, samples: float, seconds: float) -> None:
+        last, self._last = self._last, (samples, max(seconds, 1e-9))
+        if last is None or abs(log(samples / last[0])) < self.UNEQUAL:
+            return
+        self._pairs.append((last[0], samples, log(self._last[1] / last[1])))
+        mean = fmean((one + other) / 2 for one, other, _ in self._pairs)
+        self.samples = mean * min(self.PARTS, key=lambda part: self._unlikely(part, mean))
+
+    def _unlikely(self, part: float, mean: float) -> float:
+        """A sum of squares."""
+        fixed = part * mean
+        misfits = (log((other + fixed) / (one + fixed)) - longer for one, other, longer in self._pairs)
+        return (log(1 + part) / self.LIKELY) ** 2 + sum(min(4.0, (each / self.NOISE) ** 2) for each in misfits)
 
 
 class Told(NamedTuple):
@@ -95,7 +124,10 @@ def rebalanced(told: Sequence[Told], counts: Sequence[int]) -> tuple[int, ...]:
     if sum(counts) < len(told) or not all(each.sample_seconds for each in told):
         return tuple(counts)
     workers = [Worker(each.sample_seconds, each.fixed_seconds, 1, int(each.most_samples)) for each in told]
-    better = allocate(workers, sum(counts))
-    if seconds(workers, better) < (1 - LEAST_GAIN) * seconds(workers, counts):
-        return better
-    return tuple(counts)
+    return better(workers, counts)
+
+
+def better(workers: Sequence[Worker], counts: Sequence[int]) -> tuple[int, ...]:
+    """A split of as many samples in which they are ready noticeably sooner, else ``counts``."""
+    split = allocate(workers, sum(counts))
+    return split if seconds(workers, split) < (1 - LEAST_GAIN) * seconds(workers, counts) else tuple(counts)

@@ -49,6 +49,9 @@ class Gru:
         with torch.no_grad():
             return float(past[-1] + self._difference(past[None])[0])
 
+    def shift(self, by: float) -> None:
+        self._past = deque((value + by for value in self._past), maxlen=KEPT)
+
     def _difference(self, windows: torch.Tensor) -> torch.Tensor:
         """(n, WINDOW) values -> (n,) differences to the last of each."""
         past = torch.tensor(list(self._past))

@@ -7,13 +7,13 @@ parts of a speed, and a worker that is now and then four times slower does not d
 import math
 from typing import Protocol
 
-SMOOTHING = 0.3
-"""Of exponential smoothing: what the newest value counts."""
+SMOOTHING = 0.1
+"""Of exponential smoothing: what the newest value counts at least; fewer values than ten count alike."""
 SPREAD = 0.1
 """What the newest deviation counts, for the standard deviation that says what is unusual."""
 UNUSUAL = 3.0
 """Twice in a row further away than so many standard deviations: the load has changed, what was before is forgotten."""
-LEAST_SPREAD = 0.02
+LEAST_SPREAD, FIRST_SPREAD = 0.02, 0.1
 ERROR = 0.05
 """What the newest error counts for the running mean by which predictors are compared."""
 
@@ -23,6 +23,9 @@ class Predictor(Protocol):
 
     def predict(self) -> float | None:
         """The next value; None while it cannot tell yet."""
+
+    def shift(self, by: float) -> None:
+        """What it has seen would be so much more in the terms of today."""
 
 
 class LastValue:
@@ -37,6 +40,10 @@ class LastValue:
     def predict(self) -> float | None:
         return self._last
 
+    def shift(self, by: float) -> None:
+        if self._last is not None:
+            self._last += by
+
 
 class Smoothing:
     """Exponential smoothing that begins anew after a step change, and that a single outlier does not move."""
@@ -44,26 +51,35 @@ class Smoothing:
     def __init__(self, newest: float = SMOOTHING) -> None:
         self.newest = newest
         self._mean: float | None = None
-        self._variance = LEAST_SPREAD**2
+        self._seen = 0
+        """Values since it began anew."""
+        self._variance = FIRST_SPREAD**2
         self._outlier: float | None = None
 
     def observe(self, value: float) -> None:
         if self._mean is None:
-            self._mean = value
+            self._mean, self._seen = value, 1
             return
         away, bound = value - self._mean, UNUSUAL * max(LEAST_SPREAD, math.sqrt(self._variance))
         before, self._outlier = self._outlier, None
         if abs(away) <= bound:
             self._variance += SPREAD * (away * away - self._variance)
-            self._mean += self.newest * away
+            self._seen += 1
+            self._mean += max(self.newest, 1 / self._seen) * away
         elif before is not None and (before > self._mean) == (value > self._mean):
-            self._mean = (before + value) / 2
+            self._mean, self._seen = (before + value) / 2, 2
         else:
             self._outlier = value
             self._variance += SPREAD * (bound * bound - self._variance)  # it may be the noise that has grown
 
     def predict(self) -> float | None:
         return self._mean
+
+    def shift(self, by: float) -> None:
+        if self._mean is not None:
+            self._mean += by
+        if self._outlier is not None:
+            self._outlier += by
 
 
 class Scored:
@@ -84,6 +100,10 @@ class Scored:
     def predict(self) -> float | None:
         return self._meant
 
+    def shift(self, by: float) -> None:
+        self.predictor.shift(by)
+        self._meant = self.predictor.predict()
+
 
 class Blend:
     """Two predictors, each counting as much as the other one errs: (a * err_b + b * err_a) / (err_a + err_b)."""
@@ -102,7 +122,11 @@ class Blend:
         together = self.one.error + self.other.error
         return (one * self.other.error + other * self.one.error) / together if together else one
 
+    def shift(self, by: float) -> None:
+        self.one.shift(by)
+        self.other.shift(by)
 
-def log_seconds(seconds: float, samples: int, fixed_seconds: float = 0.0) -> float:
+
+def log_seconds(seconds: float, samples: float) -> float:
     """What predictors are told of an iteration. Never below a nanosecond for a sample."""
-    return math.log(max(1e-9, (seconds - fixed_seconds) / max(1, samples)))
+    return math.log(max(1e-9, seconds / samples))

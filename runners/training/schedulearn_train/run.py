@@ -304,15 +304,21 @@ class Run:
 
     def _own_facts(self) -> Sequence[float]:
         steps = self._clock.read()
-        for samples, computed, _ in steps:
-            self._speed.observe(samples, computed)
         count = max(1, len(steps))
         samples, computing, waiting = (
             (sum(column) / count for column in zip(*steps, strict=True)) if steps else (0, 0, 0)
         )
+        if not self._fresh:  # first steps are slower, and a split holds until the next look: single steps do not matter
+            self._speed.observe(samples, computing)
         speed = self._speed
         return Told(
-            speed.sample_seconds(), speed.fixed_seconds, self._most_samples, speed.error(), samples, computing, waiting
+            speed.sample_seconds(),
+            speed.fixed_seconds(),
+            self._most_samples,
+            speed.error(),
+            samples,
+            computing,
+            waiting,
         )
 
     def _ordered_batch(self) -> int:

@@ -186,7 +186,7 @@ class Desk:
 
     def _of_rank(self, rank: int) -> RankReport:
         speed, last = self._server.speeds[rank], self._last.get(rank)
-        expected = speed.fixed_seconds + speed.sample_seconds() * self._server.parts[rank]
+        expected = speed.fixed_seconds() + speed.sample_seconds() * self._server.parts[rank]
         if last is None:
             return RankReport(0, 0, 0, expected, speed.error())
         return RankReport(last.samples, last.computing, last.waiting, expected, speed.error())

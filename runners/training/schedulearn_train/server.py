@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from . import synchrony
-from .allocation import Worker, allocate, even
-from .balance import Kind, Speed
+from .allocation import Worker, even
+from .balance import Kind, Speed, better
 from .sampler import Indices, Sampler
 
 Mode = Literal["ksync", "adaptive_ksync", "kasync", "adaptive_kasync", "asp"]
@@ -186,7 +186,7 @@ class Server:
         if not all(known):
             return
         speeds = zip(known, self.speeds, strict=True)
-        times = [speed.fixed_seconds + each * part for (each, speed), part in zip(speeds, self.parts, strict=True)]
+        times = [speed.fixed_seconds() + each * part for (each, speed), part in zip(speeds, self.parts, strict=True)]
         if self.mode == "adaptive_ksync":
             expected = [synchrony.Expected(*each) for each in zip(times, self.parts, strict=True)]
             self.k = synchrony.next_k_sync(self.k, expected, self.version)
@@ -195,7 +195,7 @@ class Server:
         if self._balanced and self.version % REBALANCED_EVERY == 0:
             most = self._most or [self.batch] * self.workers
             them = zip(known, self.speeds, most, strict=True)
-            self.parts = allocate([Worker(each, speed.fixed_seconds, 1, top) for each, speed, top in them], self.batch)
+            self.parts = better([Worker(each, speed.fixed_seconds(), 1, top) for each, speed, top in them], self.parts)
 
     # --- work
 
