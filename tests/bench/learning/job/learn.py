@@ -33,7 +33,7 @@ class Lesson(NamedTuple):
 class Transformer(nn.Module):
     """The next character from the last ones."""
 
-    def __init__(self, characters: int, width: int = 48, heads: int = 4, layers: int = 2) -> None:
+    def __init__(self, characters: int, width: int = 64, heads: int = 4, layers: int = 2) -> None:
         super().__init__()
         self.characters = nn.Embedding(characters, width)
         self.places = nn.Parameter(torch.zeros(CONTEXT, width))
@@ -55,14 +55,14 @@ def lesson(name: str, seed: int) -> Lesson:
     data, held_back = _digits()
     if name == "mlp":
         model = nn.Sequential(
-            nn.Flatten(), nn.Linear(64, 384), nn.ReLU(), nn.Linear(384, 384), nn.ReLU(), nn.Linear(384, 10)
+            nn.Flatten(), nn.Linear(64, 768), nn.ReLU(), nn.Linear(768, 768), nn.ReLU(), nn.Linear(768, 10)
         )
-        return Lesson(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), data, held_back, 1024, 30)
+        return Lesson(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), data, held_back, 1024, 14)
     model = nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(),
-        nn.Flatten(), nn.Linear(32 * 16, 10),
+        nn.Conv2d(1, 48, 3, padding=1), nn.ReLU(), nn.Conv2d(48, 64, 3, stride=2, padding=1), nn.ReLU(),
+        nn.Flatten(), nn.Linear(64 * 16, 10),
     )  # fmt: skip
-    return Lesson(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), data, held_back, 512, 14)
+    return Lesson(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), data, held_back, 512, 8)
 
 
 def _digits() -> tuple[TensorDataset, TensorDataset]:
@@ -87,7 +87,7 @@ def _transformer() -> Lesson:
     model = Transformer(len(known))
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     data, held_back = TensorDataset(x[:WINDOWS], y[:WINDOWS]), TensorDataset(x[WINDOWS:], y[WINDOWS:])
-    return Lesson(model, optimizer, data, held_back, 64, 2)
+    return Lesson(model, optimizer, data, held_back, 128, 3)
 
 
 def learn(name: str, mode: str, balanced: bool, seed: int, epochs: int = 0) -> dict[str, Any]:
