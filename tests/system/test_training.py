@@ -16,10 +16,13 @@ from tests.system.product import Product, running, wait_for
 
 pytestmark = pytest.mark.system
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "training" / "scripts"
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS, GALLERY = ROOT / "tests" / "training" / "scripts", ROOT / "portal" / "projects" / "gallery"
 ENVIRONMENT = "pytorch-horovod"
 EXACT = b"0 of 480 samples were not used"
 START_SECONDS = 120
+PREPARE_SECONDS = 800
+"""For an image with a Horovod that may have to be compiled."""
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +121,18 @@ def test_with_a_throttled_worker_adaptive_k_sync_ends_well_before_bsp(it: Produc
         seconds[mode] = float(found[1])
         assert float(found[2]) < 0.02
     assert seconds["adaptive_ksync"] < seconds["bsp"] / 1.5
+
+
+def test_a_keras_job_waits_for_its_environment_and_learns_on_two_ranks(it: Product) -> None:
+    """The gallery's, in containers, its environment prepared because it asks for it."""
+    policy(it, "fifo")
+    code = it.upload("keras", train=(GALLERY / "keras-elastic" / "train.py").read_text())
+    spec = {"launcher": "horovod", "elastic": True, "max_gpus": 2, "environment": "tensorflow-horovod"}
+    job = it.submit(code, "train.py", arguments=["--epochs", "15"], **spec)
+    wait_for("why it waits", lambda: "TensorFlow" in it.get(f"jobs/{job}/")["waiting_reason"], 30)
+    assert it.wait_for_job(job, "SUCCEEDED", "FAILED", seconds=PREPARE_SECONDS) == "SUCCEEDED"
+    found = wait_for("its last line", lambda: re.search(rb"accuracy: ([\d.]+)", it.log(job)), 30)
+    assert float(found[1]) > 0.9
+    assert b"I am rank 0 of 2" in it.log(job) and b"I am rank 1 of 2" in it.log(job, "rank 1")
+    curves = {each["name"] for each in it.get(f"jobs/{job}/metrics/")}
+    assert {"train/loss", "validation/accuracy"} <= curves

@@ -6,7 +6,7 @@ from math import exp
 import pytest
 
 from runners.training.schedulearn_train.allocation import Worker, allocate, seconds
-from runners.training.schedulearn_train.balance import Speed, Told, rebalanced
+from runners.training.schedulearn_train.balance import Speed, Told, is_whole, rebalanced
 
 
 def told(sample_seconds: float, fixed_seconds: float = 0.0, most: float = 1e9) -> Told:
@@ -69,6 +69,11 @@ def test_an_iteration_without_samples_says_nothing() -> None:
     speed = Speed()
     speed.observe(0, 0.1)
     assert speed.sample_seconds() == 0
+
+
+def test_the_rest_of_an_epoch_is_no_whole_iteration() -> None:
+    assert is_whole(100, 100) and is_whole(50, 100) and is_whole(3, 0)
+    assert not is_whole(49, 100)
 
 
 def test_faster_ranks_get_larger_parts_once_all_are_known() -> None:

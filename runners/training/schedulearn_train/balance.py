@@ -23,6 +23,11 @@ def predictor(kind: Kind, seed: int = 0) -> Predictor:
     return Gru(seed) if kind == "gru" else Blend(Smoothing(), Gru(seed))
 
 
+def is_whole(samples: int, part: int) -> bool:
+    """Does an iteration with so many samples say how long one with ``part`` takes. The rest of an epoch does not."""
+    return 2 * samples >= part
+
+
 class Speed:
     """One worker's speed, learnt from its iterations, or from the means of several under one split.
 

@@ -25,7 +25,7 @@ from torch import nn
 
 from . import server, stopping
 from .allocation import UNLIMITED, even, shares
-from .balance import FACTS, Kind, Speed, Told, rebalanced
+from .balance import FACTS, Kind, Speed, Told, is_whole, rebalanced
 from .checkpoints import Checkpoints
 from .clock import StepClock
 from .loading import Batch, Loader
@@ -47,6 +47,13 @@ BY_ALL = ("bsp", "bsp_balanced")
 """Every update is made by all ranks together."""
 MODES = (*BY_ALL, *get_args(server.Mode))
 Result = TypeVar("Result")
+
+
+def _means(steps: Sequence[tuple[int, float, float]]) -> tuple[float, float, float]:
+    """Column by column; zeros where there are none."""
+    count = max(1, len(steps))
+    samples, computing, waiting = zip(*steps, strict=True) if steps else ((), (), ())
+    return sum(samples) / count, sum(computing) / count, sum(waiting) / count
 
 
 class Look(NamedTuple):
@@ -304,22 +311,15 @@ class Run:
 
     def _own_facts(self) -> Sequence[float]:
         steps = self._clock.read()
-        count = max(1, len(steps))
-        samples, computing, waiting = (
-            (sum(column) / count for column in zip(*steps, strict=True)) if steps else (0, 0, 0)
-        )
-        if not self._fresh:  # first steps are slower, and a split holds until the next look: single steps do not matter
-            self._speed.observe(samples, computing)
+        samples, computing, waiting = _means(steps)
         speed = self._speed
-        return Told(
-            speed.sample_seconds(),
-            speed.fixed_seconds(),
-            self._most_samples,
-            speed.error(),
-            samples,
-            computing,
-            waiting,
-        )
+        if (
+            not self._fresh
+        ):  # first steps are slower; and a split holds until the next look, so single steps do not matter
+            whole, computed, _ = _means([step for step in steps if is_whole(step[0], self.parts[self.rank])])
+            speed.observe(whole, computed)
+        expected = speed.sample_seconds(), speed.fixed_seconds()
+        return Told(*expected, self._most_samples, speed.error(), samples, computing, waiting)
 
     def _ordered_batch(self) -> int:
         """The scheduler's choice, within what the owner declared safe; the present one while there is none."""

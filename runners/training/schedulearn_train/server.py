@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from . import synchrony
 from .allocation import Worker, even
-from .balance import Kind, Speed, better
+from .balance import Kind, Speed, better, is_whole
 from .sampler import Indices, Sampler
 
 Mode = Literal["ksync", "adaptive_ksync", "kasync", "adaptive_kasync", "asp"]
@@ -118,7 +118,8 @@ class Server:
         not in it waits. When ``done``, all that still wait are to be told so."""
         task = self._tasks.pop(worker)
         samples = len(task.work.indices)
-        self.speeds[worker].observe(samples, seconds)
+        if is_whole(samples, self.parts[worker]):
+            self.speeds[worker].observe(samples, seconds)
         self._made[worker] += 1
         self._idle.add(worker)
         if task.cancelled:
