@@ -14,6 +14,7 @@ SPREAD = 0.1
 UNUSUAL = 3.0
 """Twice in a row further away than so many standard deviations: the load has changed, what was before is forgotten."""
 LEAST_SPREAD, FIRST_SPREAD = 0.02, 0.1
+"""Standard deviations: none is thought to be smaller; and what is thought before anything is known."""
 ERROR = 0.05
 """What the newest error counts for the running mean by which predictors are compared."""
 
