@@ -17,15 +17,16 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.bench.portal import portal_here
 
 NODES, SECONDS, GPUS = 500, 60, 8
 HEARTBEAT_SECONDS = 5.0
@@ -291,24 +292,7 @@ def turn_ms() -> tuple[float, float]:
 
 
 def main(nodes: int = NODES, seconds: float = SECONDS) -> int:
-    from tests import servers
-
-    with ExitStack() as stack:
-        env = {
-            **os.environ,
-            "DATABASE_URL": stack.enter_context(servers.postgres()),
-            "REDIS_URL": stack.enter_context(servers.redis()),
-            "SECRET_KEY": "only-for-tests-and-longer-than-thirty-two-characters",
-            "SCHEDULEARN_HOME": stack.enter_context(tempfile.TemporaryDirectory(prefix="sl-bench-nodes-")),
-            "DJANGO_SETTINGS_MODULE": "portal.settings",
-            "LOG_LEVEL": "WARNING",
-        }
-        os.environ.update(env)
-        import django
-        from django.core.management import call_command
-
-        django.setup()
-        call_command("migrate", verbosity=0)
+    with portal_here() as env:
         tokens = make_lab(nodes)
         parts = containers()
         with web("tests.bench.nodes:floor", env) as (pid, port):

@@ -22,7 +22,8 @@ from typing import Any
 
 from tests.bench import live
 from tests.bench.measure import Stamp, stamps_of, step_lengths
-from tests.bench.rig import ENVIRONMENT, SLOTS, START_SECONDS, Rig, Target, p95, rig, seconds, verdict
+from tests.bench.rig import ENVIRONMENT, SLOTS, START_SECONDS, Rig, p95, rig, seconds
+from tests.bench.targets import Target, verdict
 from tests.system.product import wait_for
 
 ROUNDS = 4

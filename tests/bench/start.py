@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from tests.bench.rig import ENVIRONMENT, START_SECONDS, Rig, Target, rig, seconds, verdict
+from tests.bench.rig import ENVIRONMENT, START_SECONDS, Rig, rig, seconds
+from tests.bench.targets import Target, verdict
 from tests.system.product import wait_for
 
 RUNS = 5

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.bench.rig import ENVIRONMENT, SLOTS, START_SECONDS, Rig, Target, rig, verdict
+from tests.bench.rig import ENVIRONMENT, SLOTS, START_SECONDS, Rig, rig
+from tests.bench.targets import Target, verdict
 from tests.system.product import wait_for
 
 RUNS = 5

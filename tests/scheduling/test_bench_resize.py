@@ -5,7 +5,8 @@ import pytest
 from tests.bench import resize, training
 from tests.bench.measure import Stamp
 from tests.bench.resize import Held, Lost
-from tests.bench.rig import Target, p95, verdict
+from tests.bench.rig import p95
+from tests.bench.targets import Target, verdict
 
 
 def steps(start: float, count: int, seconds: float, ranks: int) -> list[Stamp]:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runners.preparing import cache_home
-from tests.bench.rig import ENVIRONMENT, Target, verdict
+from tests.bench.rig import ENVIRONMENT
+from tests.bench.targets import Target, verdict
 from tests.system.product import Product, running, wait_for
 
 SCRIPT = Path(__file__).parent / "job" / "burst.py"

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from tests import engine
-from tests.bench.rig import Target, verdict
+from tests.bench.targets import Target, verdict
 
 SCRIPT = Path(__file__).parent / "job" / "steps.py"
 SIDES = ("plain", "library", "telling")

@@ -18,7 +18,7 @@ from typing import Any
 from runners.preparing import cache_home
 from tests.bench.learning import picture
 from tests.bench.learning.workers import LOADS, FailedError, on_an_engine
-from tests.bench.rig import Target, verdict
+from tests.bench.targets import Target, verdict
 from tests.run import install, missing_packages
 
 MODES: Mapping[str, tuple[str, bool]] = {
