@@ -21,9 +21,7 @@ class Target:
     def __str__(self) -> str:
         words = "at least" if self.least else "at most"
         unit = f" {self.unit}" if self.unit else ""
-        return (
-            f"{'held  ' if self.held else 'MISSED'} {self.name}: {self.value:.3g}{unit}, {words} {self.limit:g}{unit}"
-        )
+        return f"{'held  ' if self.held else 'MISSED'} {self.name}: {self.value:,.4g}{unit}, {words} {self.limit:,.4g}{unit}"
 
 
 def verdict(targets: Sequence[Target]) -> int:
