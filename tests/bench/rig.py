@@ -41,13 +41,18 @@ class Rig:
     """Of the engine."""
     image: str
 
+    def host(self, job: int) -> Any:
+        """The job's first host as a container; None while none runs."""
+        found = self.client.containers.list(filters={"label": f"sl.job={job}"}, ignore_removed=True)
+        hosts = [each for each in found if each.attrs["Config"]["Hostname"] != "driver"]
+        return hosts[0] if hosts else None
+
     def limits(self, job: int) -> dict[str, Any]:
         """What the engine grants the job's first host, in the words of ``docker run``; empty while none runs."""
-        found = self.client.containers.list(filters={"label": f"sl.job={job}"}, ignore_removed=True)
-        hosts = [each.attrs["HostConfig"] for each in found if each.attrs["Config"]["Hostname"] != "driver"]
-        if not hosts:
+        container = self.host(job)
+        if container is None:
             return {}
-        host = hosts[0]
+        host = container.attrs["HostConfig"]
         return {
             "nano_cpus": host["NanoCpus"],
             "mem_limit": host["Memory"],

@@ -1,16 +1,24 @@
 """``python -m tests.bench.training``: training under Schedulearn, beside bare ``horovodrun`` of the same script.
 
 A small network learns on two ranks, which both write a line every few steps. Both sides use the same image, processors,
-memory and threads, and take turns while the portal and its agent are there; what is measured is what container,
-supervisor, log capture and metrics cost. Speed is that of rank 0 after its first steps, by its own clock.
+memory and threads. On a machine that others load too, runs of half a minute differ by a tenth with nothing changed; so
+both trainings are there at once, and every few seconds the ranks of one are stopped (SIGSTOP) and those of the other go
+on. What is compared is neighbouring stretches, by rank 0's own clock. That is what container, supervisor, log capture
+and metrics cost a training. What the portal and its agent need for a job that is merely there would fall upon both
+sides: it is measured besides, as processor time with a job and without one.
 """
 
 import argparse
+import os
 import re
+import signal
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +26,11 @@ from tests.bench.rig import ENVIRONMENT, SLOTS, START_SECONDS, Rig, rig
 from tests.bench.targets import Target, verdict
 from tests.system.product import wait_for
 
-RUNS = 5
-LEAST_RATIO = 0.98
-STEPS, EVERY, FIRST = 2000, 20, 200
-"""Steps of a run, from one line to the next, and before the clock starts."""
-RUN_SECONDS = 280
+PAIRS = 40
+STRETCH_SECONDS = 4.0
+LEAST_RATIO, MOST_BESIDE = 0.98, 0.02
+EVERY = 10
+"""Steps from one line to the next."""
 SCRIPT = """
 import sys, time
 
@@ -30,7 +38,7 @@ import horovod.torch as hvd
 import torch
 from torch import nn
 
-steps, every = int(sys.argv[1]), int(sys.argv[2])
+every = int(sys.argv[1])
 hvd.init()
 torch.manual_seed(hvd.rank())
 model = nn.Sequential(
@@ -42,7 +50,9 @@ optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_par
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 images, labels = torch.randn(4096, 1, 28, 28), torch.randint(10, (4096,))
 print(f"threads {torch.get_num_threads()}", flush=True)
-for step in range(1, steps + 1):
+step = 0
+while True:
+    step += 1
     chosen = torch.randint(len(images), (64,))
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(images[chosen]), labels[chosen])
@@ -52,13 +62,41 @@ for step in range(1, steps + 1):
         print(f"rank {hvd.rank()} step {step} loss {loss.item():.4f} at {time.time():.4f}", flush=True)
 """
 STEP = re.compile(r"rank 0 step (\d+) loss \S+ at (\d+\.\d+)")
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def speed(log: str) -> float:
-    """Steps per second of rank 0, first steps left out."""
-    said = {int(step): float(at) for step, at in STEP.findall(log)}
-    begin, end = min(step for step in said if step >= FIRST), max(said)
-    return (end - begin) / (said[end] - said[begin])
+@dataclass(frozen=True)
+class Side:
+    """One of the two trainings; its ranks, by their process ids here."""
+
+    ranks: Sequence[int]
+
+    @classmethod
+    def of(cls, container: Any) -> "Side":
+        rows = container.top(ps_args="-eo pid,args")["Processes"]
+        return cls([int(pid) for pid, command in rows if command == f"python train.py {EVERY}"])
+
+    def go(self, signum: int = signal.SIGCONT) -> None:
+        for pid in self.ranks:
+            os.kill(pid, signum)
+
+    def stop(self) -> None:
+        self.go(signal.SIGSTOP)
+
+    def stretch(self) -> tuple[float, float]:
+        """Goes on for a while, then stops. From when to when, Unix seconds."""
+        begun = time.time()
+        self.go()
+        time.sleep(STRETCH_SECONDS)
+        self.stop()
+        return begun, time.time()
+
+
+def speed(log: str, begun: float, ended: float) -> float:
+    """Steps per second of rank 0 within a stretch, from its first line to its last."""
+    said = [(int(step), float(at)) for step, at in STEP.findall(log) if begun <= float(at) <= ended]
+    assert len(said) > 2, f"{len(said)} lines in {ended - begun:.1f} s"
+    return (said[-1][0] - said[0][0]) / (said[-1][1] - said[0][1])
 
 
 def threads(log: str) -> int:
@@ -67,56 +105,93 @@ def threads(log: str) -> int:
     return int(found[1])
 
 
-def ours(it: Rig, code: Mapping[str, int], steps: int) -> tuple[str, dict[str, Any]]:
-    """The log of rank 0, and the limits of the ranks' container."""
-    job = it.product.submit(
-        dict(code), "train.py", launcher="horovod", environment=ENVIRONMENT, min_gpus=SLOTS, max_gpus=SLOTS,
-        arguments=[str(steps), str(EVERY)],
-    )  # fmt: skip
-    wait_for("the first steps", lambda: STEP.search(it.product.log(job).decode()), START_SECONDS, every=0.5)
-    limits = it.limits(job)
-    it.product.wait_for_job(job, "SUCCEEDED", seconds=RUN_SECONDS)
-    last = f"rank 0 step {steps} "
-    return str(wait_for("its log", lambda: last in (text := it.product.log(job).decode()) and text, 30)), limits
-
-
-def bare(it: Rig, folder: Path, steps: int, limits: Mapping[str, Any], threads: int) -> str:
+@contextmanager
+def bare(it: Rig, folder: Path, limits: Mapping[str, Any], threads: int) -> Iterator[Any]:
+    """The container of a bare ``horovodrun``."""
     env = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", "HOME": "/tmp"}
-    command = ["horovodrun", "--gloo", "-np", str(SLOTS), "python", "train.py", str(steps), str(EVERY)]
+    command = ["horovodrun", "--gloo", "-np", str(SLOTS), "python", "train.py", str(EVERY)]
     options = {"working_dir": "/workspace", "volumes": {str(folder): {"bind": "/workspace", "mode": "ro"}}}
     # Its ranks use the loopback. Gloo looks its own name up, which the engine writes down only where there is a network.
     options |= {"network_mode": "none", "hostname": "bare", "extra_hosts": {"bare": "127.0.0.1"}}
     with it.container(command, environment=env, **options, **limits) as container:
-        code = container.wait(timeout=RUN_SECONDS)["StatusCode"]
-        text = container.logs().decode()
-    assert code == 0, text[-2000:]
-    return text
+        yield container
+
+
+def busy(pids: Sequence[int], seconds: float) -> float:
+    """Processors that these processes kept busy from now on."""
+
+    def used() -> int:
+        rows = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+        return sum(int(row[11]) + int(row[12]) for row in rows)
+
+    begun, before = time.monotonic(), used()
+    time.sleep(seconds)
+    return (used() - before) / TICKS / (time.monotonic() - begun)
+
+
+def take_turns(ours: Side, theirs: Side, pairs: int) -> list[tuple[tuple[float, float], tuple[float, float]]]:
+    """Stretches of both, the one that was last going first: (ours, theirs)."""
+    found = []
+    for number in range(pairs):
+        if number % 2:
+            beside = theirs.stretch()
+            found.append((ours.stretch(), beside))
+        else:
+            found.append((ours.stretch(), theirs.stretch()))
+    return found
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.training", description=__doc__)
-    parser.add_argument("--runs", type=int, default=RUNS, help=f"of each side ({RUNS})")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"of a run ({STEPS})")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help=f"of stretches ({PAIRS})")
     return parser.parse_args()
 
 
 def main() -> int:
     options = arguments()
-    pairs = []
     with rig() as it, tempfile.TemporaryDirectory(prefix="sl-train-") as folder:
         Path(folder).chmod(0o755)
         (Path(folder) / "train.py").write_text(SCRIPT)
-        code = it.product.upload("train", train=SCRIPT)
-        for _ in range(options.runs):
-            log, limits = ours(it, code, options.steps)
-            beside = bare(it, Path(folder), options.steps, limits, threads(log))
-            assert threads(beside) == threads(log)
-            pairs.append((speed(log), speed(beside)))
-            print("training, steps/s: {:.1f}; bare horovodrun: {:.1f}".format(*pairs[-1]), flush=True)
+        beside = [process.pid for process in it.product.processes.values()]
+        idle = busy(beside, 4 * STRETCH_SECONDS)
+        job = it.product.submit(
+            it.product.upload("train", train=SCRIPT), "train.py", launcher="horovod", environment=ENVIRONMENT,
+            min_gpus=SLOTS, max_gpus=SLOTS, arguments=[str(EVERY)],
+        )  # fmt: skip
+
+        def log() -> str:
+            return str(it.product.log(job).decode())
+
+        wait_for("the first steps", lambda: STEP.search(log()), START_SECONDS, every=0.5)
+        ours, count = Side.of(it.host(job)), threads(log())
+        with_job = busy(beside, 4 * STRETCH_SECONDS)
+        ours.stop()
+        with bare(it, Path(folder), it.limits(job), count) as container:
+            wait_for("bare steps", lambda: STEP.search(container.logs().decode()), START_SECONDS, every=0.5)
+            theirs = Side.of(container)
+            theirs.stop()
+            assert len(ours.ranks) == len(theirs.ranks) == SLOTS
+            stretches = take_turns(ours, theirs, options.pairs)
+            text = container.logs().decode()
+        assert threads(text) == count
+        ours.go()
+        last = stretches[-1][0][1]
+        wait_for("its log", lambda: any(float(at) > last for _, at in STEP.findall(log())), 30)
+        said = log()
+        it.product.post(f"jobs/{job}/cancel/")
+    pairs = [(speed(said, *one), speed(text, *other)) for one, other in stretches]
     here, there = (statistics.median(side) for side in zip(*pairs, strict=True))
+    ratios = [one / other for one, other in pairs]
+    low, ratio, high = statistics.quantiles(ratios, n=4)
     print(f"training on {SLOTS} ranks: {here:.1f} steps/s; bare horovodrun: {there:.1f} steps/s (medians)")
-    ratio = statistics.median(one / other for one, other in pairs)
-    return verdict([Target("training over bare horovodrun", ratio, LEAST_RATIO, least=True)])
+    print(f"ratio of neighbouring stretches: {ratio:.3f} (half of {len(ratios)} within {low:.3f} to {high:.3f})")
+    print(f"portal, scheduler and agent beside it: {with_job:.1%} of a processor; without a job {idle:.1%}")
+    return verdict(
+        [
+            Target("training over bare horovodrun", ratio, LEAST_RATIO, least=True),
+            Target("what a job adds to portal and agent, of the processors", (with_job - idle) / SLOTS, MOST_BESIDE),
+        ]
+    )
 
 
 if __name__ == "__main__":

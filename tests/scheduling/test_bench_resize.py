@@ -52,8 +52,10 @@ def test_a_target_is_held_up_to_its_limit(capsys: pytest.CaptureFixture[str]) ->
     assert "MISSED b: 0.97, at least 0.98" in capsys.readouterr().out
 
 
-def test_speed_is_read_from_either_log_without_the_first_steps() -> None:
+def test_speed_is_read_from_either_log_within_a_stretch() -> None:
     lines = [f"rank {rank} step {step} loss 2.3 at {step / 50:.4f}" for step in range(100, 1001, 20) for rank in (0, 1)]
-    lines[0] = "rank 0 step 100 loss 2.3 at -60.0"
-    assert training.speed("\n".join(lines)) == pytest.approx(50)
-    assert training.speed("\n".join(f"[1,0]<stdout>:{line}" for line in lines)) == pytest.approx(50)
+    lines[0] = "rank 0 step 100 loss 2.3 at 0.5000"
+    for log in ("\n".join(lines), "\n".join(f"[1,0]<stdout>:{line}" for line in lines)):
+        assert training.speed(log, 4.0, 15.0) == pytest.approx(50)
+    with pytest.raises(AssertionError, match="1 lines"):
+        training.speed("\n".join(lines), 0.0, 2.3)
