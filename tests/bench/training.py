@@ -3,9 +3,10 @@
 A small network learns on two ranks, which both write a line every few steps. Both sides use the same image, processors,
 memory and threads. On a machine that others load too, runs of half a minute differ by a tenth with nothing changed; so
 both trainings are there at once, and every few seconds the ranks of one are stopped (SIGSTOP) and those of the other go
-on. What is compared is neighbouring stretches, by rank 0's own clock. That is what container, supervisor, log capture
-and metrics cost a training. What the portal and its agent need for a job that is merely there would fall upon both
-sides: it is measured besides, as processor time with a job and without one.
+on. What is compared is neighbouring stretches, by rank 0's own clock. Ours are bound to a processor each, as ranks in
+CPU slots are, which ``horovodrun`` does not do; then the bare ranks are bound too, which tells what container,
+supervisor, log capture and metrics cost. What the portal and its agent need for a job that is merely there would fall
+upon both sides: it is measured besides, as processor time with a job and without one.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from tests.bench.rig import ENVIRONMENT, SLOTS, START_SECONDS, Rig, rig
 from tests.bench.targets import Target, verdict
 from tests.system.product import wait_for
 
-PAIRS = 40
+PAIRS = 24
 STRETCH_SECONDS = 4.0
 LEAST_RATIO, MOST_BESIDE = 0.98, 0.02
 EVERY = 10
@@ -65,6 +66,10 @@ STEP = re.compile(r"rank 0 step (\d+) loss \S+ at (\d+\.\d+)")
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
+Stretch = tuple[float, float]
+"""From when to when, Unix seconds."""
+
+
 @dataclass(frozen=True)
 class Side:
     """One of the two trainings; its ranks, by their process ids here."""
@@ -83,8 +88,14 @@ class Side:
     def stop(self) -> None:
         self.go(signal.SIGSTOP)
 
-    def stretch(self) -> tuple[float, float]:
-        """Goes on for a while, then stops. From when to when, Unix seconds."""
+    def bind(self) -> None:
+        """Each rank with all its threads to a processor of its own."""
+        for pid, processor in zip(self.ranks, sorted(os.sched_getaffinity(0)), strict=False):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                os.sched_setaffinity(int(thread), {processor})
+
+    def stretch(self) -> Stretch:
+        """Goes on for a while, then stops."""
         begun = time.time()
         self.go()
         time.sleep(STRETCH_SECONDS)
@@ -129,7 +140,7 @@ def busy(pids: Sequence[int], seconds: float) -> float:
     return (used() - before) / TICKS / (time.monotonic() - begun)
 
 
-def take_turns(ours: Side, theirs: Side, pairs: int) -> list[tuple[tuple[float, float], tuple[float, float]]]:
+def take_turns(ours: Side, theirs: Side, pairs: int) -> list[tuple[Stretch, Stretch]]:
     """Stretches of both, the one that was last going first: (ours, theirs)."""
     found = []
     for number in range(pairs):
@@ -139,6 +150,17 @@ def take_turns(ours: Side, theirs: Side, pairs: int) -> list[tuple[tuple[float, 
         else:
             found.append((ours.stretch(), theirs.stretch()))
     return found
+
+
+def compared(floor: str, ours: str, theirs: str, stretches: Sequence[tuple[Stretch, Stretch]]) -> float:
+    """Prints and returns the median ratio of our speed to that of the floor, by both logs."""
+    pairs = [(speed(ours, *one), speed(theirs, *other)) for one, other in stretches]
+    here, there = (statistics.median(side) for side in zip(*pairs, strict=True))
+    ratios = [one / other for one, other in pairs]
+    low, ratio, high = statistics.quantiles(ratios, n=4)
+    print(f"training on {SLOTS} ranks: {here:.1f} steps/s; {floor}: {there:.1f} steps/s (medians)")
+    print(f"ratio of neighbouring stretches: {ratio:.3f} (half of {len(ratios)} within {low:.3f} to {high:.3f})")
+    return ratio
 
 
 def arguments() -> argparse.Namespace:
@@ -172,19 +194,17 @@ def main() -> int:
             theirs.stop()
             assert len(ours.ranks) == len(theirs.ranks) == SLOTS
             stretches = take_turns(ours, theirs, options.pairs)
+            theirs.bind()
+            bound = take_turns(ours, theirs, options.pairs)
             text = container.logs().decode()
         assert threads(text) == count
         ours.go()
-        last = stretches[-1][0][1]
+        last = bound[-1][0][1]
         wait_for("its log", lambda: any(float(at) > last for _, at in STEP.findall(log())), 30)
         said = log()
         it.product.post(f"jobs/{job}/cancel/")
-    pairs = [(speed(said, *one), speed(text, *other)) for one, other in stretches]
-    here, there = (statistics.median(side) for side in zip(*pairs, strict=True))
-    ratios = [one / other for one, other in pairs]
-    low, ratio, high = statistics.quantiles(ratios, n=4)
-    print(f"training on {SLOTS} ranks: {here:.1f} steps/s; bare horovodrun: {there:.1f} steps/s (medians)")
-    print(f"ratio of neighbouring stretches: {ratio:.3f} (half of {len(ratios)} within {low:.3f} to {high:.3f})")
+    ratio = compared("bare horovodrun", said, text, stretches)
+    compared("bare horovodrun with bound ranks", said, text, bound)
     print(f"portal, scheduler and agent beside it: {with_job:.1%} of a processor; without a job {idle:.1%}")
     return verdict(
         [
