@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from runners.launch.files import Places
@@ -44,6 +44,19 @@ def rank_env(spec: RunSpec, places: Places, inherited: Mapping[str, str]) -> dic
         CUDA_VISIBLE_DEVICES=",".join(spec.gpus) if spec.gpu_kind == "cuda" else "",
     )
     return env
+
+
+def processors(spec: RunSpec, slot: int, offered: Collection[int]) -> frozenset[int]:
+    """The processors that the rank in a CPU slot keeps to, an equal share of all; empty where it may use any.
+
+    Ranks that compute and wait for each other otherwise meet on one processor while another idles, for as long as the
+    kernel takes to see it: bound ones made a third more steps. A job with GPUs waits for these instead, and loads its
+    data with as many processors as it likes.
+    """
+    each, rest = divmod(len(offered), max(1, spec.slots))
+    if spec.gpu_kind != "cpu" or spec.slots < 2 or rest or not 0 <= slot < spec.slots:
+        return frozenset()
+    return frozenset(sorted(offered)[slot * each : (slot + 1) * each])
 
 
 def horovod_env(env: Mapping[str, str], interface: str, forwarder_port: int, elastic: bool) -> dict[str, str]:

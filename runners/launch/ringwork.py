@@ -71,7 +71,7 @@ class RingWork:
             self.desk.scribe.label(key, label)
             self.desk.scribe.say(f"Starting {label} of {' '.join(spec.command)} with Horovod")
             env = {**self._env(), **slot_env(slot), NEWCOMER: "1"}
-            self._early.begun(key, self.desk.start(key, key, spec.command, env))
+            self._early.begun(key, self.desk.start_rank(slot.local_rank, env))
 
     def _driver(self) -> str:
         return self.desk.control.driver or self.ring.driver_host
@@ -200,7 +200,7 @@ class RingWork:
         self.desk.scribe.say(f"Starting {command['label']} of {' '.join(spec.command)} with {with_what}")
         if self._torch:
             self.desk.take_notice_back()
-        if failed := self.desk.start(key, key, spec.command, {**self._env(), **_env_of(command)}):
+        if failed := self.desk.start_rank(slot, {**self._env(), **_env_of(command)}):
             self.client.exited(run, failed)
             return
         self._runs[key] = run

@@ -1,10 +1,11 @@
 """What a host's supervisor supervises when no driver leads it: a plain command, or torchrun over fixed hosts."""
 
+import contextlib
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
@@ -13,7 +14,7 @@ from typing import Protocol
 from runners.launch import network
 from runners.launch.files import Control, Places, write_json
 from runners.launch.processes import Exit, Processes
-from runners.launch.ranks import NOTICE_FILE, rank_env, torchrun_argv, with_python
+from runners.launch.ranks import NOTICE_FILE, processors, rank_env, torchrun_argv, with_python
 from runners.launch.scribe import Scribe
 from runners.spec import RunSpec
 
@@ -60,15 +61,28 @@ class Desk:
         """For ranks that begin anew."""
         (self.places.scribe / NOTICE_FILE).unlink(missing_ok=True)
 
-    def start(self, key: str, stream: str, argv: tuple[str, ...], env: Mapping[str, str]) -> int:
-        """0, or the code that stands for a program that could not be started. Says so to the user."""
+    def start_rank(self, slot: int, env: Mapping[str, str]) -> int:
+        """The job's command as the rank in this slot: see ``start``."""
+        bound = processors(self.spec, slot, os.sched_getaffinity(0))
+        return self.start(str(slot), str(slot), self.spec.command, env, bound)
+
+    def start(
+        self, key: str, stream: str, argv: tuple[str, ...], env: Mapping[str, str], bound: Set[int] = frozenset()
+    ) -> int:
+        """0, or the code that stands for a program that could not be started. Says so to the user.
+
+        ``bound``: the only processors it may use; none: any.
+        """
         argv = with_python(argv)
         try:
-            _, output = self.processes.start(key, argv, env, self.places.workspace)
+            pid, output = self.processes.start(key, argv, env, self.places.workspace)
         except (OSError, ValueError, IndexError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             self.scribe.say(f"“{argv[0] if argv else ''}” could not be started: {why}. Check the job's command.")
             return NOT_FOUND_CODE if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE_CODE
+        if bound:
+            with contextlib.suppress(OSError):  # it has ended already, or is refused: it runs on any
+                os.sched_setaffinity(pid, bound)
         self.pumps.append(self.scribe.pump(output, stream))
         return 0
 

@@ -1,16 +1,27 @@
 """A ring that does not change, with real supervisors and a real driver. Its ranks need no Horovod."""
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from runners.launch.forwarder import call
+from runners.launch.ranks import processors
+from runners.spec import RunSpec
 from tests.runners.launching import Attempt, Container, attempt, local_ring, until
 
 WHO = """
 import json, os
 print(json.dumps({k: v for k, v in os.environ.items() if k.startswith(("HOROVOD_", "NCCL_"))}))
+"""
+WHERE = """
+import json, os, time
+time.sleep(1)  # it is bound as soon as it is there
+print(json.dumps(sorted(os.sched_getaffinity(0))))
 """
 RANK_ONE_FAILS = """
 import os, sys, time
@@ -51,6 +62,30 @@ def test_every_rank_learns_who_it_is(tmp_path: Path) -> None:
     assert not any("HOROVOD_ELASTIC" in env for env in envs)
     assert h1.labels() == {"setup": "set-up", "0": "rank 0", "1": "rank 1"}
     assert h2.labels()["0"] == "rank 2"
+
+
+def test_ranks_in_cpu_slots_keep_to_processors_of_their_own(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        _, h1, h2 = ring_of(made, WHERE, 2, 1)
+        for host in (h1, h2):
+            assert host.wait()["code"] == 0
+    here = os.sched_getaffinity(0)
+    bound = [processors(h1.spec, slot, here) for slot in (0, 1)]
+    assert [set(json.loads(h1.log(str(slot)))) for slot in (0, 1)] == [one or here for one in bound]
+    assert set(json.loads(h2.log("0"))) == here
+    assert all(bound) == (len(here) % 2 == 0)
+
+
+@given(st.sets(st.integers(0, 63), min_size=1), st.integers(0, 9), st.sampled_from(["cpu", "cuda"]))
+def test_ranks_share_processors_equally_or_not_at_all(offered: set[int], slots: int, kind: Any) -> None:
+    spec = RunSpec("sl-1-a1-1", 1, 1, 1, "host", "h1", "python", "0" * 64, "horovod", ("x",), slots, gpu_kind=kind)
+    shares = [processors(spec, slot, offered) for slot in range(slots)]
+    if kind == "cpu" and slots > 1 and len(offered) % slots == 0:
+        assert {len(one) for one in shares} == {len(offered) // slots}
+        assert set().union(*shares) == offered
+    else:
+        assert not any(shares)
+    assert not processors(spec, slots, offered) and not processors(spec, -1, offered)
 
 
 def test_one_failing_rank_ends_the_attempt_with_its_code(tmp_path: Path) -> None:
