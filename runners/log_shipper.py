@@ -38,8 +38,10 @@ MOST_NAMES = 2_000
 """Looked at in a log folder: a rank has two files, everything beyond is mischief."""
 LOOK_SECONDS = 0.1
 """Between two looks at a container that wrote nothing: the delay of a first line."""
+UNWATCHED_SECONDS = 2.0
+"""From one batch of a stream to its next, when it is written to steadily and nobody looks: the delay of a first look."""
 MOST_REST_SECONDS = 1.0
-"""Between two batches of a container that writes steadily, when the portal is slow."""
+"""Between two batches of a container that writes steadily, when nobody looks or the portal is slow."""
 REST_PER_SEND = 4
 """A steady writer's rest in multiples of the last send's time, so that sends stay a fifth of it and grow instead."""
 FULL = 256 * 1024
@@ -85,6 +87,8 @@ class ContainerLog:
         """Set once nobody writes any more: what is there now is all."""
         self.refusal = ""
         """The portal's sentence when it did not take a stream."""
+        self.watched = False
+        """The portal said so when it took the last batch."""
         self._known = known_to_portal
         self._streams: dict[str, _Stream] = {}
         self._last = ""
@@ -107,6 +111,10 @@ class ContainerLog:
             # No log folder (yet): nothing was said. Or something hostile in its place.
             return None
         return None
+
+    @property
+    def open_streams(self) -> int:
+        return sum([not stream.finished for stream in self._streams.values()])
 
     @property
     def drained(self) -> bool:
@@ -159,6 +167,7 @@ class ContainerLog:
             label=_label(self.scribe, stream.name),
             final=final,
         )
+        self.watched = answer.watched
         if answer.accepted:
             stream.rejections = 0
             stream.finished = final
@@ -180,6 +189,8 @@ class _Turn:
     number: int = 0
     """Of its newest place in the queue; older places are void."""
     busy: bool = False
+    steady: int = 0
+    """Batches since it last had nothing to send."""
     forgotten: bool = False
     backoff: Backoff = field(default_factory=lambda: Backoff(0.2, AWAY_SECONDS))
     drained: threading.Event = field(default_factory=threading.Event)
@@ -306,10 +317,21 @@ class LogShipper:
                 return None
             return 0.0 if sent is not None else LOOK_SECONDS
         if sent is None:
+            turn.steady = 0
             return LOOK_SECONDS
+        turn.steady += 1
         if sent >= FULL:
             return 0.0
-        return min(MOST_REST_SECONDS, max(LOOK_SECONDS, REST_PER_SEND * (time.monotonic() - began)))
+        took = time.monotonic() - began
+        return min(MOST_REST_SECONDS, max(LOOK_SECONDS, REST_PER_SEND * took, _lull(turn)))
+
+
+def _lull(turn: _Turn) -> float:
+    """How long a steady writer may be let alone while nobody looks: longer and longer, shared among its streams."""
+    if turn.log.watched:
+        return 0.0
+    whole = min(UNWATCHED_SECONDS, LOOK_SECONDS * 2 ** min(turn.steady, 8))
+    return whole / max(1, turn.log.open_streams)
 
 
 def read_marks(folder: int, name: str, start: int, end: int) -> tuple[tuple[int, int], ...]:

@@ -58,6 +58,8 @@ class LogAnswer:
 
     size: int
     accepted: bool
+    watched: bool = False
+    """Somebody looks at the job's log now."""
 
 
 @dataclass(slots=True)
@@ -198,12 +200,13 @@ class PortalClient:
         if response.status_code not in (200, 409):
             raise refusal(response)
         try:
-            size = int(response.json()["size"])
-        except (KeyError, TypeError, ValueError) as error:
+            answer = response.json()
+            size, watched = int(answer["size"]), answer.get("watched") is True
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise PortalAwayError("The portal's answer to a piece of log is not understood.") from error
         if size < 0:
             raise PortalAwayError("The portal's answer to a piece of log is not understood.")
-        return LogAnswer(size, response.status_code == 200)
+        return LogAnswer(size, response.status_code == 200, watched)
 
     def put_output(self, container: str, path: str, file: BinaryIO, size: int) -> None:
         """Sends exactly ``size`` bytes of the file. Raises OSError when it turns out shorter: it is being written."""

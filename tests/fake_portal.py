@@ -49,6 +49,8 @@ class FakePortal:
         """A node that has yet to send its checkpoints."""
         self.reports: list[dict[str, Any]] = []
         self.requests: Counter[str] = Counter()
+        self.watched = False
+        """Somebody looks at every log."""
         self.posts: list[tuple[float, str, str, int]] = []
         """(monotonic time, container, stream, bytes) of each piece of log taken."""
         self.largest_output = 1 << 30
@@ -170,7 +172,7 @@ class FakePortal:
             kept.label = query.get("label", kept.label)
             kept.closed = kept.closed or query.get("final") == "1"
             self.posts.append((time.monotonic(), container, stream, len(body)))
-            return 200, {"size": len(kept.data)}
+            return 200, {"size": len(kept.data), "watched": self.watched}
 
     def put(self, container: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
         if len(body) > self.largest_output:

@@ -23,7 +23,7 @@ from portal.cluster import services as cluster
 from portal.cluster.models import Node
 from portal.control import agent_sync
 from portal.control.agent_reports import NAME, BadReport, load, parse, read_join, read_marks
-from portal.jobs import logs, outputs
+from portal.jobs import audience, logs, outputs
 from portal.jobs.models import Container, ContainerState
 from portal.projects import store
 from portal.refused import Refused
@@ -258,7 +258,7 @@ def append_log(request: HttpRequest, name: str, stream: str) -> HttpResponseBase
         return JsonResponse({"size": error.size}, status=409)
     except ValueError as error:
         raise AgentError(400, "invalid", str(error)) from error
-    return JsonResponse({"size": size})
+    return JsonResponse({"size": size, "watched": audience.watched(container.attempt.job_id)})
 
 
 @agent_view("PUT")

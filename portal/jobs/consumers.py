@@ -28,6 +28,7 @@ from django.db.models import Count
 from django.utils import timezone
 
 from portal.accounts.models import User
+from portal.jobs import audience
 from portal.jobs.feed import Feed
 from portal.jobs.models import FINISHED_STATES, Job, LogStream
 from portal.wake import job_group
@@ -228,6 +229,7 @@ class LogConsumer(AsyncWebsocketConsumer):
 
     @database_sync_to_async
     def _rows(self) -> tuple["_Row", list[LogStream]]:
+        audience.watch(self.job_id)
         job = Job.objects.filter(pk=self.job_id).values_list("state", "finished_at", Count("events")).get()
         streams = LogStream.printed.filter(container__attempt__job=self.job_id)
         return _Row(*job), list(streams.select_related("container__attempt").defer("container__spec"))

@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.downloads import download
-from portal.jobs import checkpoints, logs, outputs
+from portal.jobs import audience, checkpoints, logs, outputs
 from portal.jobs.api import OfJob
 from portal.jobs.consumers import LATE
 from portal.jobs.downloads import checkpoint_file
@@ -65,6 +65,7 @@ class Log(OfJob):
     )
     def text(self, request: Request, job_pk: int) -> HttpResponseBase:
         """The log as text, all ranks merged by time; with ``stream``, bytes of one stream."""
+        audience.watch(self.job.pk)
         if request.query_params.get("stream"):
             return self._bytes(request)
         attempt = self._attempt(request)
@@ -113,6 +114,7 @@ class Log(OfJob):
     def follow(self, request: Request, job_pk: int) -> Response:
         """What came since the cursor. Ask again, at once after an answer with pieces, else after a second."""
         job = self.job
+        audience.watch(job.pk)
         done = job.finished_at is not None  # before the streams are looked at: what came before the end is seen
         late = job.finished_at is not None and timezone.now() - job.finished_at > LATE
         rows = LogStream.printed.filter(container__attempt__job=job)

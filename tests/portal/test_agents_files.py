@@ -7,12 +7,13 @@ from typing import Any, cast
 import pytest
 from asgiref.sync import sync_to_async
 from django.conf import LazySettings
+from django.core.cache import cache
 from django.db import connections
 from django.http import StreamingHttpResponse
 from django.test import AsyncClient
 
 from portal.control import agents
-from portal.jobs import outputs
+from portal.jobs import audience, outputs
 from portal.jobs.models import Container, Output
 from portal.projects import store
 from portal.wake import node_bell, ring
@@ -33,6 +34,7 @@ async def threads() -> AsyncIterator[None]:
 
 @pytest.fixture
 def placed() -> tuple[Agent, Container]:
+    cache.clear()  # nobody watches yet
     agent = Agent()
     agent.sync()
     job_on(agent)
@@ -46,12 +48,20 @@ def send_log(agent: Agent, part: Container, query: str, body: bytes, **headers: 
 
 def test_log_pieces_continue_or_say_where_to(placed: tuple[Agent, Container]) -> None:
     agent, part = placed
-    assert send_log(agent, part, "0?offset=0", b"abc").json() == {"size": 3}
+    assert send_log(agent, part, "0?offset=0", b"abc").json() == {"size": 3, "watched": False}
     gap = send_log(agent, part, "0?offset=9", b"x")
     assert (gap.status_code, gap.json()) == (409, {"size": 3})
     final = send_log(agent, part, "0?offset=3&final=1", b"", Marks="junk,1:2:3,-1:5," + "9" * 40 + ":1")
-    assert (final.status_code, final.json()) == (200, {"size": 3})
+    assert (final.status_code, final.json()) == (200, {"size": 3, "watched": False})
     assert part.streams.get().closed
+
+
+def test_a_node_learns_whether_somebody_watches_the_log(placed: tuple[Agent, Container]) -> None:
+    agent, part = placed
+    audience.watch(part.attempt.job_id + 1)
+    assert send_log(agent, part, "0?offset=0", b"abc").json()["watched"] is False
+    audience.watch(part.attempt.job_id)
+    assert send_log(agent, part, "0?offset=3", b"d").json()["watched"] is True
 
 
 @pytest.mark.parametrize(

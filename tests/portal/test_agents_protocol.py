@@ -53,7 +53,7 @@ def test_a_container_is_listed_run_reported_and_collected() -> None:
         content_type="application/octet-stream",
         headers={**agent.headers, "Marks": "0:1000"},
     )
-    assert (sent.status_code, sent.json()) == (200, {"size": 6})
+    assert (sent.status_code, sent.json()["size"]) == (200, 6)
     answer = agent.sync(about(driver, "EXITED", exit_code=0, exit_reason="exited"), about(host, "RUNNING"))
     assert [item["wanted"] for item in answer["containers"]] == ["stop", "collect"]
     assert answer["containers"][0]["stop"] == {"reason": "done", "grace_seconds": 10}

@@ -12,11 +12,12 @@ from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer
 from channels.testing import WebsocketCommunicator
 from django.conf import settings
+from django.core.cache import cache
 from django.test import Client
 
 from portal.accounts.models import User
 from portal.asgi import application
-from portal.jobs import consumers, logs
+from portal.jobs import audience, consumers, logs
 from portal.jobs.feed import Feed
 from portal.jobs.models import Job, LogStream
 from portal.projects.models import Membership
@@ -131,7 +132,9 @@ async def cookie_of(lab: Lab, user: User) -> bytes:
 async def test_anonymous_visitors_and_strangers_are_refused_in_the_handshake(lab: Lab) -> None:
     assert not await Viewer(lab.job).open()
     assert not await Viewer(lab.job, f"{SESSION}=nonsense".encode()).open()
+    cache.clear()
     assert not await Viewer(lab.job, await cookie_of(lab, lab.charlie)).open()
+    assert not audience.watched(lab.job.pk)
 
 
 @pytest.mark.parametrize(
@@ -165,9 +168,11 @@ async def test_other_addresses_are_refused() -> None:
 
 async def test_the_history_comes_first_and_then_each_line_as_it_is_stored(lab: Lab) -> None:
     stream = await sync_to_async(lab.write)(b"one\ntwo\n", marks=[(0, 1000), (4, 2000)])
+    cache.clear()
     viewer = Viewer(lab.job, await cookie_of(lab, lab.bob))
     assert await viewer.open()
     await viewer.until("idle")
+    assert audience.watched(lab.job.pk) and not audience.watched(lab.job.pk + 1)
     assert viewer.bytes == {stream.pk: b"one\ntwo\n"}
     assert viewer.marks == {stream.pk: [[0, 1000], [4, 2000]]}
     await sync_to_async(lab.write)(b"three\n", marks=[(8, 3000)])

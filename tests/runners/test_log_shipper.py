@@ -309,21 +309,44 @@ class TestOverTheNetwork:
         shipper.stop()
         client.close()
 
-    def test_a_line_arrives_within_a_fifth_of_a_second(
+    def test_a_log_that_nobody_looks_at_comes_in_fewer_batches(
         self, portal: FakePortal, shipper: LogShipper, tmp_path: Path
+    ) -> None:
+        shipper.follow("c", make_log(tmp_path), 1)
+        posts = []
+        with open(tmp_path / "log/0.log", "ab", buffering=0) as file:
+            for watched in (False, True):
+                portal.watched = watched
+                # The time until it has heard, or rests longest again, does not count.
+                for measured in (False, True):
+                    before = len(portal.posts)
+                    until = time.monotonic() + 2.5
+                    while time.monotonic() < until:
+                        file.write(b"a line\n")
+                        time.sleep(0.02)
+                    if measured:
+                        posts.append(len(portal.posts) - before)
+            written = file.tell()
+        assert posts[0] <= 4 and 2 * posts[0] <= posts[1], posts
+        portal.until(lambda: len(portal.log("c")) == written, 5)
+
+    @pytest.mark.parametrize(("watched", "lines", "silence"), [(True, 20, 0.03), (False, 5, 0.5)])
+    def test_a_line_arrives_within_a_fifth_of_a_second_if_somebody_looks_or_after_a_silence(
+        self, portal: FakePortal, shipper: LogShipper, tmp_path: Path, watched: bool, lines: int, silence: float
     ) -> None:
         def arrived(wanted: int) -> bool:
             return len(portal.log("c")) == wanted
 
         delays = []
+        portal.watched = watched
         shipper.follow("c", make_log(tmp_path), 1)
         with open(tmp_path / "log/0.log", "ab", buffering=0) as file:
-            for number in range(20):
+            for number in range(lines):
                 wanted = len(portal.log("c")) + file.write(b"line %d\n" % number)
                 began = time.monotonic()
                 portal.until(partial(arrived, wanted), 5)
                 delays.append(time.monotonic() - began)
-                time.sleep(0.03)
+                time.sleep(silence)
         assert sorted(delays)[len(delays) // 2] < 0.2, delays
 
     def test_nothing_is_lost_while_the_portal_is_away(
