@@ -373,13 +373,13 @@ def test_whatever_becomes_of_a_waiting_job_a_kept_history_shows_it_as_a_fresh_on
         lambda: rows.update(max_gpus=4, min_gpus=1),
         turn,
         lambda: lifecycle.stop_attempt(Attempt.objects.get(job=job, ended_at=None), "preempted"),
-        lambda: rows.update(intent="hold"),
-        lambda: Job.objects.filter(pk=others[0].pk).update(intent="cancel"),
+        lambda: Job.objects.filter(pk=others[0].pk).update(intent="hold"),
+        lambda: Job.objects.filter(pk=others[1].pk).update(intent="cancel"),
     ]
     for number, happen in enumerate(happens):
-        before = snapshot.take(history=kept)
+        now = timezone.now() + timedelta(seconds=1)  # the same before and after: that time passes is no change
+        before = snapshot.take(now, history=kept)
         happen()
-        now = timezone.now()
         after = snapshot.take(now, history=kept)
         assert after == snapshot.take(now), number
         assert (before.jobs, before.nodes) != (after.jobs, after.nodes), number
