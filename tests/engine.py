@@ -147,7 +147,6 @@ def job_environment_image(key: str = KEY) -> str:
     return prepared(DockerEnvironments(base_image=base_image()), key)
 
 
-@cache
 def rank_env(python: str) -> dict[str, str]:
     """For ranks of that job environment, started by hand on this machine: its programs, and the training library."""
     return {
@@ -158,6 +157,7 @@ def rank_env(python: str) -> dict[str, str]:
     }
 
 
+@cache
 def job_environment_python(key: str = KEY) -> str:
     return prepared(ProcessEnvironments(), key)
 
