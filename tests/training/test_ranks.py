@@ -69,6 +69,11 @@ def test_the_mode_of_the_jobs_form_counts_more_than_that_of_its_code(alone: dict
     assert alone["the_form_chooses_the_mode"] == "asp"
 
 
+def test_batches_of_tensors_are_those_of_a_data_loader(alone: dict[str, Any]) -> None:
+    assert alone["a_batch_of_tensors_is_what_a_data_loader_gives"]
+    assert alone["a_class_made_of_a_tensor_data_set_has_its_own_samples"]
+
+
 def test_batches_that_are_loaded_ahead_give_the_same_training(alone: dict[str, Any]) -> None:
     assert alone["loaded_ahead_is_the_same"]
 

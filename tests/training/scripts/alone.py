@@ -15,7 +15,7 @@ from schedulearn_train.gru import Gru
 from schedulearn_train.predict import Predictor, Scored, Smoothing
 from schedulearn_train.world import Alone
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(3)
@@ -73,6 +73,37 @@ def a_step_without_a_batch(folder: str) -> str:
 
 def a_batch_without_a_step(folder: str) -> str:
     return complaint(lambda: list(new_run(folder).batches()))
+
+
+def a_batch_of_tensors_is_what_a_data_loader_gives(folder: str) -> bool:
+    run = new_run(folder)
+    batches = [run.sampler.take(8).tolist() for _ in range(5)]
+    run.sampler.start(0)
+    found: list[Any] = []
+    for own in run.batches():
+        found.append(own)
+        run.step(nn.functional.mse_loss(run.model(own[0]), own[1], reduction="sum"))
+    for own, theirs in zip(found, DataLoader(DATA, batch_sampler=batches), strict=True):
+        if type(own) is not type(theirs) or not all(map(torch.equal, own, theirs)):
+            return False
+    return True
+
+
+def a_class_made_of_a_tensor_data_set_has_its_own_samples(folder: str) -> bool:
+    class Doubled(TensorDataset):
+        def __getitem__(self, index: Any) -> Any:
+            return tuple(2 * each for each in super().__getitem__(index))
+
+    (x, y), (other, _) = (
+        next(iter(Run(model, sgd(model), data, batch=8, checkpoints=Checkpoints(folder), world=Alone()).batches()))
+        for data in (DATA, Doubled(*DATA.tensors))
+        for model in (nn.Linear(4, 1),)
+    )
+    return torch.equal(2 * x, other) and len(y) == 8
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.01)
 
 
 def loaded_ahead_is_the_same(folder: str) -> bool:
@@ -147,6 +178,7 @@ def a_network_sees_a_rhythm(folder: str) -> list[Any]:
 
 
 CASES = (
+    a_batch_of_tensors_is_what_a_data_loader_gives, a_class_made_of_a_tensor_data_set_has_its_own_samples,
     a_step_without_a_batch, a_batch_without_a_step, loaded_ahead_is_the_same, goes_on_as_if_never_stopped,
     a_scaler_changes_nothing, a_broken_checkpoint_is_passed_over, only_the_last_are_kept, a_network_sees_a_rhythm,
     told_by_a_signal, told_by_a_notice, a_mode_that_is_none, the_form_chooses_the_mode,
