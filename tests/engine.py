@@ -27,6 +27,7 @@ from pathlib import Path
 from runners.docker_images import DockerImages
 from runners.docker_runtime import connect
 from runners.environments import LOCAL_BASE, PUBLIC_BASE, DockerEnvironments, ProcessEnvironments
+from runners.launch.ranks import KEEP_MEMORY
 from runners.preparing import cache_home, content_key
 from runners.runtime import EngineError
 
@@ -148,12 +149,13 @@ def job_environment_image(key: str = KEY) -> str:
 
 
 def rank_env(python: str) -> dict[str, str]:
-    """For ranks of that job environment, started by hand on this machine: its programs, and the training library."""
+    """For ranks of that job environment, started by hand on this machine, as a supervisor would in a CPU slot."""
     return {
         "PATH": f"{Path(python).parent}:{os.environ['PATH']}",
         "HOME": os.environ.get("HOME", "/tmp"),
         "PYTHONPATH": str(ROOT / "runners" / "training"),
         "OMP_NUM_THREADS": "1",
+        **KEEP_MEMORY,
     }
 
 

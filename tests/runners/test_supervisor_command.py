@@ -17,19 +17,20 @@ def run(tmp_path: Path, program: str, **more: object) -> Container:
 
 
 def test_it_runs_the_command_once_with_all_gpus(tmp_path: Path) -> None:
-    program = "import os; print('once', os.environ['CUDA_VISIBLE_DEVICES'])"
+    program = "import os; print('once', os.environ['CUDA_VISIBLE_DEVICES'], 'MALLOC_TRIM_THRESHOLD_' in os.environ)"
     gpus = ("GPU-1", "GPU-2")
     with attempt(tmp_path) as made:
         container = made.container(("python", "-c", program), gpus=gpus, gpu_kind="cuda", slots=2).start()
         exit = container.wait()
     assert exit == {"code": 0, "reason": "exited", "detail": ""}
-    assert container.log() == "once GPU-1,GPU-2\n"
+    assert container.log() == "once GPU-1,GPU-2 False\n"  # what computes on GPUs leaves memory as it is
     assert container.labels() == {"setup": "set-up", "0": "rank 0"}
 
 
 def test_it_tells_the_program_where_everything_is(tmp_path: Path) -> None:
     program = "import os, json; print(json.dumps({**os.environ, 'cwd': os.getcwd()}))"
-    container = run(tmp_path, program, env=(("LEARNING_RATE", "0.1"), ("SCHEDULEARN_JOB", "999")))
+    own = (("LEARNING_RATE", "0.1"), ("SCHEDULEARN_JOB", "999"), ("MALLOC_TRIM_THRESHOLD_", "131072"))
+    container = run(tmp_path, program, env=own)
     env = json.loads(container.log())
     assert env["cwd"] == env["SCHEDULEARN_WORKSPACE"] == str(container.workspace)
     assert env["SCHEDULEARN_OUTPUTS"] == str(container.outputs)
@@ -38,6 +39,8 @@ def test_it_tells_the_program_where_everything_is(tmp_path: Path) -> None:
     assert env["SCHEDULEARN_JOB"] == "1"  # ours is not the user's to change
     assert env["CUDA_VISIBLE_DEVICES"] == ""  # CPU slots: a GPU of the machine is somebody else's
     assert (env["PYTHONUNBUFFERED"], env["OMP_NUM_THREADS"]) == ("1", "1")
+    assert env["MALLOC_MMAP_THRESHOLD_"] == "33554432"
+    assert env["MALLOC_TRIM_THRESHOLD_"] == "131072"  # what it is by default is the user's to change
     assert "SCHEDULEARN_CONTROL" not in env
 
 

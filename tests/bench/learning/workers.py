@@ -12,6 +12,7 @@ from typing import Any
 
 import docker
 
+from runners.launch.ranks import KEEP_MEMORY
 from tests import engine
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -110,6 +111,7 @@ def workers(image: str) -> Iterator[Workers]:
             name: {"bind": "/orders", "mode": "rw"},
         }
         env = {"PYTHONPATH": "/library:/bench", "OMP_NUM_THREADS": "1", "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
+        env |= KEEP_MEMORY
         try:
             for rank in range(RANKS):
                 command = ["python", "/bench/worker.py", str(rank), str(RANKS), "/orders"]
