@@ -52,11 +52,11 @@ class Driver:
         self.wakeup = Wakeup()
         self.fence = Fence.from_env(places.control / "lease", os.environ)
         first = NUMBERS_EACH * int(spec.name.rpartition("-")[2])
-        self.hosts = Hosts(first=first)
         self.news = News(first)
         self._phase, self._ranks = "", 0
         self._formed_at = 0.0
         self.ring_log = RingLog(self._write_status)
+        self.hosts = Hosts(first=first, went_on=self.ring_log.went_on)
         self.routes = Routes(
             poll=self.hosts.poll, exited=self.hosts.exited, news=self.news.read, went_on=self.ring_log.went_on
         )

@@ -39,6 +39,8 @@ class Run:
     """How many ranks were started together with it, where a changed ring begins anew; else 0, like the next."""
     generation: int = 0
     """The same number for those."""
+    cost_ms: int | None = None
+    """How long it was from the last step in its slot before it to its own first one, once its supervisor has said so."""
 
 
 @dataclass
@@ -60,10 +62,19 @@ class _Host:
 
 
 class Hosts:
-    """``first``: above all numbers of runs that drivers before this one gave."""
+    """``first``: above all numbers of runs that drivers before this one gave.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, first: int = 0) -> None:
+    ``went_on`` is told each run's ``cost_ms`` while its rank counts as running, once.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        first: int = 0,
+        went_on: Callable[[int], None] = lambda _milliseconds: None,
+    ) -> None:
         self._clock = clock
+        self._went_on = went_on
         self._first = first
         self._last = first
         self._driver = uuid.uuid4().hex
@@ -94,6 +105,8 @@ class Hosts:
                 self._lose(name)
                 host = self._hosts[name] = _Host(slots, boot, self._clock(), address=address)
                 self._find(name, host, found)
+            for entry in found:
+                self._cost(self._runs.get(entry.run), entry.cost_ms)
             host.heard = max(host.heard, seen)
             host.asking += 1
             host.asked_at = self._clock()
@@ -111,8 +124,10 @@ class Hosts:
         number, code, ending = message.get("run"), message.get("code"), message.get("ending", "")
         if not (isinstance(number, int) and isinstance(code, int)):
             raise RefusedError(400, "run and code are needed")
+        cost_ms = _cost_ms(message)
         with self._changed:
             run = self._runs.get(number)
+            self._cost(run, cost_ms)
             if run is not None and not run.ended.is_set():
                 run.ending = ending if ending in {"stopped", "fenced"} else ""
             self._end(run, code)
@@ -245,6 +260,11 @@ class Hosts:
                 run.ending = "fenced"
                 self._end(run, LOST_CODE)
 
+    def _cost(self, run: Run | None, cost_ms: int | None) -> None:
+        if run is not None and run.cost_ms is None and cost_ms is not None and not run.ended.is_set():
+            run.cost_ms = cost_ms
+            self._went_on(cost_ms)
+
     def _end(self, run: Run | None, code: int) -> None:
         if run is not None and not run.ended.is_set():
             run.code, run.ended_at = code, self._clock()
@@ -261,6 +281,7 @@ class _Found(NamedTuple):
     rank: int = -1
     size: int = 0
     generation: int = 0
+    cost_ms: int | None = None
 
 
 def _found(entries: Any) -> list[_Found]:
@@ -271,10 +292,21 @@ def _found(entries: Any) -> list[_Found]:
     for entry in entries:
         told = entry if isinstance(entry, dict) else {}
         number, slot, code = (told.get(key, "") for key in ("run", "slot", "code"))
-        together = [told.get(key, default) for key, default in (("rank", -1), ("size", 0), ("generation", 0))]
+        rank, size, generation = (
+            told.get(key, default) for key, default in (("rank", -1), ("size", 0), ("generation", 0))
+        )
         if not (isinstance(number, int) and isinstance(slot, int) and 0 <= slot < MAX_SLOTS):
             raise RefusedError(400, "run and slot are needed")
-        if not ((code is None or isinstance(code, int)) and all(isinstance(each, int) for each in together)):
+        if not (
+            (code is None or isinstance(code, int)) and all(isinstance(each, int) for each in (rank, size, generation))
+        ):
             raise RefusedError(400, "a code is a number, and so are rank, size and generation")
-        found.append(_Found(number, slot, code, *together))
+        found.append(_Found(number, slot, code, rank, size, generation, _cost_ms(told)))
     return found
+
+
+def _cost_ms(told: dict[str, Any]) -> int | None:
+    cost = told.get("cost_ms")
+    if not (cost is None or (isinstance(cost, int) and cost >= 0)):
+        raise RefusedError(400, "a cost is in milliseconds")
+    return cost

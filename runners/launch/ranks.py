@@ -97,6 +97,7 @@ def torch_env(env: Mapping[str, str], interface: str, spec: RunSpec) -> dict[str
         "NCCL_SOCKET_IFNAME": interface,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         **env,
+        "PYTHONPATH": ":".join(filter(None, (str(SHIM), env.get("PYTHONPATH")))),
         "TORCHELASTIC_RUN_ID": f"sl-{spec.job}-{spec.attempt}",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "False",

@@ -29,7 +29,8 @@ class RingClient:
         self.heard_at: float | None = None
         """When the driver last answered, on the monotonic clock; None: never yet."""
         self.runs: tuple[dict[str, Any], ...] = ()
-        """The last one of each slot: {"run", "slot", "code"}, the code None while it runs."""
+        """The last one of each slot: {"run", "slot", "code"}, the code None while it runs; and, once it is known,
+        "cost_ms", how long the change that it began with kept it from training."""
         self._ring = ring
         self._driver = driver or (lambda: ring.driver_host)
         self._message = {"host": host, "slots": slots, "boot": uuid.uuid4().hex, "address": ring.address}
@@ -41,9 +42,9 @@ class RingClient:
         threading.Thread(target=self._ask, name="ask driver", daemon=True).start()
         threading.Thread(target=self._tell, name="tell driver", daemon=True).start()
 
-    def exited(self, run: int, code: int, ending: str = "") -> None:
-        """``ending``: why this host ended the rank itself, if it did."""
-        self._exits.put({"run": run, "code": code, "ending": ending})
+    def exited(self, run: int, code: int, ending: str = "", cost_ms: int | None = None) -> None:
+        """``ending``: why this host ended the rank itself, if it did. ``cost_ms``: as in ``runs``."""
+        self._exits.put({"run": run, "code": code, "ending": ending, "cost_ms": cost_ms})
 
     def wait_until_told(self, seconds: float) -> None:
         """For the exits to reach the driver: who leaves without a word is given up only after its silence."""

@@ -1,7 +1,8 @@
 """What became of an attempt's ring: who formed it when, and what each change cost. For the people who wait for it.
 
 The cost is what the ranks themselves measured (``shim``): the time from their last commit before a change to the first
-one after it, less the time that usually lies between two. A rank that waits for a lost one counts that too.
+one after it, less the time that usually lies between two. A rank that waits for a lost one counts that too. Where ranks
+begin anew (``torchring``), their supervisors measure it by the steps of the optimizer (``stepclock``).
 """
 
 import threading

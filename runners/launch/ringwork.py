@@ -15,6 +15,7 @@ from runners.launch.ranks import horovod_env, torch_env
 from runners.launch.rendezvous import Server
 from runners.launch.ringclient import RingClient
 from runners.launch.slots import slot_env
+from runners.launch.stepclock import STEPS_VARIABLE, StepClock
 from runners.launch.work import Desk, Verdict
 from runners.spec import Ring
 
@@ -42,6 +43,7 @@ class RingWork:
         self._interface = ""
         self._torch = desk.spec.launcher == "torchrun"
         self._early = Early()
+        self._steps = StepClock(desk.places.scribe)
         self._runs: dict[str, int] = {}
         """By slot, of the ranks that run and that the driver has asked for."""
         self._next: dict[str, dict[str, Any]] = {}
@@ -86,20 +88,24 @@ class RingWork:
         for key, at in list(self._kill_at.items()):
             if now >= at:
                 self.desk.processes.signal(signal.SIGKILL, key)
+        self._note_costs()
         self._watch_driver(now)
 
     def exited(self, exit: Exit) -> None:
         run = self._runs.pop(exit.key, None)
         self._kill_at.pop(exit.key, None)
         self._early.ended(exit.key, exit.code)
+        self._note_costs()
+        self._steps.ended(exit.key)
         if self._leaving:
             self.desk.scribe.say(f"The rank in slot {exit.key} has left the ring")
         else:
             self.desk.scribe.say(f"The rank in slot {exit.key} ended with exit code {exit.code}")
         if run is None:
             return  # an early one: its driver hears of it when it asks for it
-        self._note({**self._noted(int(exit.key)), "code": exit.code})
-        self.client.exited(run, exit.code, self.desk.ending)
+        noted = {**self._noted(int(exit.key)), "code": exit.code}
+        self._note(noted)
+        self.client.exited(run, exit.code, self.desk.ending, noted.get("cost_ms"))
         if command := self._next.pop(exit.key, None):
             self._start(command)
 
@@ -110,6 +116,10 @@ class RingWork:
 
     def _noted(self, slot: int) -> dict[str, Any]:
         return next(entry for entry in self.client.runs if entry["slot"] == slot)
+
+    def _note_costs(self) -> None:
+        for key, seconds in self._steps.costs().items():
+            self._note({**self._noted(int(key)), "cost_ms": round(seconds * 1000)})
 
     def verdict(self) -> Verdict | None:
         if self._failed:
@@ -198,9 +208,12 @@ class RingWork:
         self.desk.scribe.label(key, str(command["label"]))
         with_what = "torchrun" if self._torch else "Horovod"
         self.desk.scribe.say(f"Starting {command['label']} of {' '.join(spec.command)} with {with_what}")
+        env = {**self._env(), **_env_of(command)}
         if self._torch:
             self.desk.take_notice_back()
-        if failed := self.desk.start_rank(slot, {**self._env(), **_env_of(command)}):
+            self._steps.begins(key)
+            env[STEPS_VARIABLE] = str(self._steps.file(key))
+        if failed := self.desk.start_rank(slot, env):
             self.client.exited(run, failed)
             return
         self._runs[key] = run

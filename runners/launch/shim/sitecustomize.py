@@ -3,7 +3,8 @@
 Horovod has each elastic worker open a port and send its address as a pickle, and pickles come back on that port. Here
 the worker asks the forwarder on its own loopback, which answers when hosts were added or removed, in JSON. And it tells
 how long a change of the ring has kept it from training. A rank that was started before its ring could have it asks for
-its place when it begins. A ``sitecustomize`` that this one hides is run afterwards.
+its place when it begins. A rank of torchrun's kind, which a change ends, leaves the times of its steps behind (``stepclock``).
+A ``sitecustomize`` that this one hides is run afterwards.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ if TYPE_CHECKING:  # typing would take longer to import than all the rest
 WORKER = "horovod.runner.elastic.worker"
 STATE = "horovod.common.elastic"
 BASICS = "horovod.common.basics"
+OPTIMIZER = "torch.optim.optimizer"
+STEPS_VARIABLE = "SCHEDULEARN_STEPS"
 NEWCOMER = "SCHEDULEARN_NEWCOMER"
 USUAL = 5  # steps, of whose times the middle one is the usual
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - in every Python's start: no pathlib
@@ -156,6 +159,37 @@ def count_cost(module: Any) -> None:
     module.State.check_host_updates, module.State.on_reset = check_host_updates, on_reset
 
 
+def note_steps(module: Any) -> None:
+    """Writes the times of the first and the last step, and how many there were, to the file that the supervisor reads.
+
+    The process that makes the first step is the rank; others that it starts may have optimizers of their own.
+    """
+    import struct
+    import time
+
+    path = os.environ.get(STEPS_VARIABLE)
+    if not path or not hasattr(module, "register_optimizer_step_post_hook"):  # torch has it since 2.0
+        return
+    owner, file, first, count = os.getpid(), -1, 0.0, 0
+
+    def note(*_step: object) -> None:
+        nonlocal file, first, count
+        if os.getpid() != owner:
+            return
+        now = time.monotonic()
+        count += 1
+        try:
+            if count == 1:
+                first = now
+                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            if file >= 0:
+                os.pwrite(file, struct.pack("=ddq", first, now, count), 0)
+        except OSError:
+            pass  # it is only told, not needed
+
+    module.register_optimizer_step_post_hook(note)
+
+
 def teach(module: Any) -> None:
     """Replaces what would open a port and send a pickle."""
     import threading
@@ -176,7 +210,7 @@ class Finder(importlib.abc.MetaPathFinder):
     """Finds Horovod's modules as they would be found without us, and teaches each once it is loaded."""
 
     def __init__(self) -> None:
-        self.lessons = {WORKER: teach, STATE: count_cost, BASICS: wait_for_place}
+        self.lessons = {WORKER: teach, STATE: count_cost, BASICS: wait_for_place, OPTIMIZER: note_steps}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         lesson = self.lessons.pop(name, None)

@@ -1,0 +1,123 @@
+"""What a change costs a rank that begins anew, by the steps of its optimizer."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runners.launch.ranks import SHIM
+from runners.launch.stepclock import LAYOUT, STEPS_VARIABLE, StepClock, read
+
+TORCH = """
+hooks = []
+def register_optimizer_step_post_hook(hook): hooks.append(hook)
+class Optimizer:
+    def step(self):
+        for hook in hooks:
+            hook(self, (), {})
+"""
+RANK = """
+import importlib, os, sys, time
+optimizer = importlib.import_module("torch.optim.optimizer").Optimizer()
+for _ in range(int(sys.argv[1])):
+    optimizer.step()
+    time.sleep(0.2)
+if os.fork() == 0:  # as a data loader's worker; it is no rank
+    time.sleep(0.5)
+    optimizer.step()
+    os._exit(0)
+os.wait()
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture
+def torch(tmp_path: Path) -> Path:
+    """What there is of it here has what the real one has; that is in tests/cluster/test_torch_rings.py."""
+    package = tmp_path / "packages" / "torch" / "optim"
+    package.mkdir(parents=True)
+    (package / "optimizer.py").write_text(TORCH)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    return package.parent.parent
+
+
+def rank(torch: Path, file: Path, steps: int) -> None:
+    env = {"PYTHONPATH": f"{SHIM}:{torch}", STEPS_VARIABLE: str(file)}
+    subprocess.run([sys.executable, "-c", RANK, str(steps)], env=env, check=False, timeout=60)
+
+
+def test_a_rank_that_is_killed_leaves_the_times_of_its_steps(torch: Path, tmp_path: Path) -> None:
+    rank(torch, tmp_path / "steps", 4)
+    steps = read(tmp_path / "steps")
+    assert steps is not None
+    assert steps.number == 4
+    assert 0.6 <= steps.last - steps.first < 0.95  # the child's came half a second later
+    assert steps.usual_seconds == pytest.approx((steps.last - steps.first) / 3)
+    assert (tmp_path / "steps").stat().st_mode & 0o777 == 0o600
+
+
+def test_without_a_step_or_a_file_to_write_nothing_is_told(torch: Path, tmp_path: Path) -> None:
+    rank(torch, tmp_path / "steps", 0)
+    rank(torch, tmp_path / "missing" / "steps", 2)
+    assert read(tmp_path / "steps") is None
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["packages"]
+
+
+def put(clock: StepClock, slot: str, first: float, last: float, count: int) -> None:
+    clock.file(slot).write_bytes(LAYOUT.pack(first, last, count))
+
+
+def test_the_cost_is_the_time_between_two_ranks_less_a_usual_step(tmp_path: Path) -> None:
+    clock = StepClock(tmp_path)
+    clock.begins("0")
+    put(clock, "0", 100.0, 110.0, 11)
+    assert clock.costs() == {}, "nobody waited for the first one"
+    clock.ended("0")
+    clock.begins("0")
+    clock.begins("1")
+    assert clock.costs() == {}
+    put(clock, "0", 117.0, 117.0, 1)
+    put(clock, "1", 119.0, 119.0, 1)
+    assert clock.costs() == {"0": 6.0}
+    assert clock.costs() == {}
+
+
+def test_a_rank_that_made_no_step_adds_to_what_the_next_change_costs(tmp_path: Path) -> None:
+    clock = StepClock(tmp_path)
+    put(clock, "0", 100.0, 101.0, 2)
+    clock.ended("0")
+    clock.begins("0")
+    clock.ended("0")
+    clock.begins("0")
+    put(clock, "0", 110.0, 110.0, 1)
+    assert clock.costs() == {"0": 8.0}
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [b"", b"short", LAYOUT.pack(5.0, 4.0, 2), LAYOUT.pack(float("nan"), 4.0, 2), LAYOUT.pack(1.0, float("inf"), 2),
+     LAYOUT.pack(-1.0, 4.0, 2), LAYOUT.pack(1.0, 4.0, 0)],
+)  # fmt: skip
+def test_what_no_rank_would_write_is_passed_over(tmp_path: Path, junk: bytes) -> None:
+    (tmp_path / "steps").write_bytes(junk)
+    assert read(tmp_path / "steps") is None
+
+
+def test_no_file_of_a_rank_holds_its_supervisor_up(tmp_path: Path) -> None:
+    clock = StepClock(tmp_path)
+    put(clock, "0", 1.0, 2.0, 2)
+    clock.ended("0")
+    clock.file("0").unlink()
+    os.mkfifo(clock.file("0"))
+    assert read(clock.file("0")) is None
+    clock.file("0").unlink()
+    clock.file("0").mkdir()
+    clock.begins("0")
+    clock.ended("0")
+    assert clock.costs() == {}
+    (tmp_path / "elsewhere").write_bytes(LAYOUT.pack(1.0, 2.0, 2))
+    clock.file("1").symlink_to(tmp_path / "elsewhere")
+    assert read(clock.file("1")) is None
