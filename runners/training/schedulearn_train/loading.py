@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from .allocation import shares
 from .sampler import Indices, Sampler, part
@@ -39,7 +39,7 @@ class Loader:
         """
         drawn: deque[tuple[int, int]] = deque()
 
-        def indices() -> Iterator[list[int]]:
+        def indices() -> Iterator[Indices]:
             ahead = deepcopy(sampler)
             while ahead.left:
                 parts = split()
@@ -47,39 +47,27 @@ class Loader:
                 counts = shares(len(batch), parts)
                 own: Indices = part(batch, counts, rank)
                 drawn.append((len(own), len(batch)))
-                yield (own if len(own) else batch[:1]).tolist()
+                yield own if len(own) else batch[:1]
 
-        for content in _loader(self._data, indices(), self._device, self._workers):
+        for content in _loaded(self._data, indices(), self._workers, self._device):
             own, total = drawn.popleft()
-            yield Batch(moved(content, self._device), own, total)
+            yield Batch(content, own, total)
 
 
 def loaded(data: Any, indices: Indices, device: torch.device) -> Any:
     """These samples as a batch, on the device."""
-    (content,) = _loader(data, [indices.tolist()], device)
-    return moved(content, device)
+    return next(_loaded(data, [indices], 0, device))
 
 
-class _Rows(Dataset[Any]):
-    """Tensors of which a batch is taken at once. Sample by sample took a thirtieth of a small network's step."""
-
-    def __init__(self, data: TensorDataset) -> None:
-        self._tensors = data.tensors
-
-    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
-        return [tensor[indices] for tensor in self._tensors]
-
-
-def _as_it_is(batch: list[torch.Tensor]) -> list[torch.Tensor]:
-    return batch
-
-
-def _loader(data: Any, batches: Iterable[list[int]], device: torch.device, workers: int = 0) -> DataLoader[Any]:
-    collate = None
-    if type(data) is TensorDataset:  # a class made of it may do otherwise with a sample
-        data, collate = _Rows(data), _as_it_is
-    pin = device.type == "cuda"
-    return DataLoader(data, batch_sampler=batches, num_workers=workers, pin_memory=pin, collate_fn=collate)
+def _loaded(data: Any, batches: Iterable[Indices], workers: int, device: torch.device) -> Iterator[Any]:
+    if type(data) is TensorDataset and not workers:  # a class made of it may do otherwise with a sample
+        for batch in batches:  # all samples at once: one by one took a twentieth of a small network's step
+            rows = torch.from_numpy(batch)
+            yield moved([tensor[rows.to(tensor.device)] for tensor in data.tensors], device)
+        return
+    lists = (batch.tolist() for batch in batches)
+    for content in DataLoader(data, batch_sampler=lists, num_workers=workers, pin_memory=device.type == "cuda"):
+        yield moved(content, device)
 
 
 def moved(content: Any, device: torch.device) -> Any:

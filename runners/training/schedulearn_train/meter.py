@@ -33,11 +33,8 @@ class Meter:
         self._reading = NOTHING
 
     @contextmanager
-    def own(self, wanted: bool) -> Iterator[None]:
+    def own(self) -> Iterator[None]:
         """Around ``backward``: gradients as this rank alone has them, before anybody sums."""
-        if not wanted:
-            yield
-            return
         lengths: list[torch.Tensor] = []
 
         def add(gradient: torch.Tensor) -> None:

@@ -17,6 +17,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
@@ -226,27 +227,34 @@ class Run:
         self.optimizer.zero_grad()
         mean = loss * (batch.weight / batch.total)
         soon = self._next_look - self.steps <= (1 if self.size > 1 else 2)
-        with self._meter.own(soon and batch.total == self.batch):
+        measured = soon and batch.total == self.batch
+        with self._meter.own() if measured else nullcontext():
             (scaler.scale(mean) if scaler else mean).backward()
         self._clock.backward_done()
-        self._update(batch, scaler)
+        self._update(batch, scaler, measured)
         self._clock.end()
-        self._loss_sum += loss.detach() * batch.weight
+        if batch.own:
+            self._loss_sum += loss.detach()
         self._loss_samples += batch.own
         self.sampler.take(batch.total)
         self.steps += 1
         if self.steps >= self._next_look or not self.sampler.left:
             self._look_up()
 
-    def _update(self, batch: Batch, scaler: Any) -> None:
+    def _update(self, batch: Batch, scaler: Any, measured: bool) -> None:
         rate = factor(self.rate_rule, self.batch, self.base_batch, self.noise.scale)
-        with self.world.summed(self.optimizer):
-            if scaler:
-                scaler.unscale_(self.optimizer)
-            self._meter.whole(self.steps, batch.own, batch.total, self.size == 1, scaler.get_scale() if scaler else 1.0)
-            if self.clip_norm is not None:
-                nn.utils.clip_grad_norm_(self.inner.parameters(), self.clip_norm)
-            with scaled(self.optimizer, rate):
+        with scaled(self.optimizer, rate) if rate != 1 else nullcontext():
+            if not (scaler or measured or self.clip_norm is not None):
+                self.optimizer.step()
+                return
+            with self.world.summed(self.optimizer):
+                if scaler:
+                    scaler.unscale_(self.optimizer)
+                if measured:
+                    scale = scaler.get_scale() if scaler else 1.0
+                    self._meter.whole(self.steps, batch.own, batch.total, self.size == 1, scale)
+                if self.clip_norm is not None:
+                    nn.utils.clip_grad_norm_(self.inner.parameters(), self.clip_norm)
                 if scaler:
                     scaler.step(self.optimizer)
                     scaler.update()

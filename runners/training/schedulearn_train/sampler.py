@@ -46,7 +46,7 @@ class Sampler:
         again = [self._back.popleft() for _ in range(min(count, len(self._back)))]
         fresh = self._order[self._cursor : self._cursor + count - len(again)]
         self._cursor += len(fresh)
-        return np.concatenate([np.array(again, dtype=np.int64), fresh.astype(np.int64)])
+        return np.concatenate([np.array(again, dtype=np.int64), fresh]) if again else fresh
 
     def give_back(self, indices: Sequence[int] | Indices) -> None:
         """Samples of this epoch that were taken and not computed."""
