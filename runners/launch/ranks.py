@@ -105,8 +105,9 @@ def torch_env(env: Mapping[str, str], interface: str, spec: RunSpec) -> dict[str
 
 
 def torchrun_argv(spec: RunSpec, hosts: int, endpoint: str, own_address: str, streams: Path) -> tuple[str, ...]:
-    """torchrun over fixed hosts. Each rank opens the pipe of its own stream and becomes the user's program."""
-    open_stream = f'echo "$RANK" >"{streams}/rank.$LOCAL_RANK"; exec "$@" >"{streams}/$LOCAL_RANK" 2>&1'
+    """torchrun over fixed hosts. Each rank says who it is (``TorchrunWork``), opens the pipe of its own stream and becomes the
+    user's program. torchrun, which replaces names of its own, makes one dollar of two."""
+    open_stream = f'echo "$RANK $$$$" >"{streams}/rank.$LOCAL_RANK"; exec "$@" >"{streams}/$LOCAL_RANK" 2>&1'
     return (
         "python",
         "-m",

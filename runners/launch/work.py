@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
@@ -63,15 +63,20 @@ class Desk:
 
     def start_rank(self, slot: int, env: Mapping[str, str]) -> int:
         """The job's command as the rank in this slot: see ``start``."""
-        bound = processors(self.spec, slot, os.sched_getaffinity(0))
-        return self.start(str(slot), str(slot), self.spec.command, env, bound)
+        return self.start(str(slot), str(slot), self.spec.command, env, slot)
+
+    def bind(self, pid: int, slot: int) -> None:
+        """The rank in this slot to its own processors, if it is to keep to some."""
+        if bound := processors(self.spec, slot, os.sched_getaffinity(0)):
+            with contextlib.suppress(OSError, OverflowError):  # it has ended, or is no process: the rank runs on any
+                os.sched_setaffinity(pid, bound)
 
     def start(
-        self, key: str, stream: str, argv: tuple[str, ...], env: Mapping[str, str], bound: Set[int] = frozenset()
+        self, key: str, stream: str, argv: tuple[str, ...], env: Mapping[str, str], slot: int | None = None
     ) -> int:
         """0, or the code that stands for a program that could not be started. Says so to the user.
 
-        ``bound``: the only processors it may use; none: any.
+        ``slot``: that of the rank, if it is one.
         """
         argv = with_python(argv)
         try:
@@ -80,9 +85,8 @@ class Desk:
             why = error.strerror if isinstance(error, OSError) else error
             self.scribe.say(f"“{argv[0] if argv else ''}” could not be started: {why}. Check the job's command.")
             return NOT_FOUND_CODE if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE_CODE
-        if bound:
-            with contextlib.suppress(OSError):  # it has ended already, or is refused: it runs on any
-                os.sched_setaffinity(pid, bound)
+        if slot is not None:
+            self.bind(pid, slot)
         self.pumps.append(self.scribe.pump(output, stream))
         return 0
 
@@ -190,10 +194,11 @@ class TorchrunWork:
     def turn(self) -> None:
         for slot in list(self._unlabelled):
             try:
-                rank = int((self._folder / f"rank.{slot}").read_bytes()[:12])
+                rank, pid = (int(word) for word in (self._folder / f"rank.{slot}").read_bytes()[:32].split())
             except (OSError, ValueError):
                 continue
             self._unlabelled.discard(slot)
+            self.desk.bind(pid, slot)
             self.desk.scribe.label(str(slot), f"rank {rank}")
 
     def exited(self, exit: Exit) -> None:

@@ -1,9 +1,12 @@
 """torchrun under the supervisor: one stream for each rank, over one host and over several."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 
+from runners.launch.ranks import processors
 from tests.runners.launching import attempt, local_ring, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
@@ -16,6 +19,14 @@ print("out of rank", dist.get_rank(), "of", dist.get_world_size())
 print("err of rank", dist.get_rank(), file=sys.stderr)
 dist.barrier()
 """
+WHERE = """
+import json, os, time
+seen = []
+while seen[-3:] != [sorted(os.sched_getaffinity(0))] * 3:
+    seen.append(sorted(os.sched_getaffinity(0)))
+    time.sleep(1)
+print(json.dumps(seen[-1]))
+"""
 ONE_FAILS = "import os, sys, time; print('up'); time.sleep(1); sys.exit(3 if os.environ['RANK'] == '1' else 0)"
 
 
@@ -27,6 +38,15 @@ def test_each_rank_has_its_own_stream(tmp_path: Path, job_python: str) -> None:
         lines = [line for line in host.log(rank).splitlines() if "of rank" in line]
         assert lines == [f"out of rank {rank} of 2", f"err of rank {rank}"]
     assert host.labels() == {"setup": "set-up", "0": "rank 0", "1": "rank 1"}
+
+
+def test_ranks_in_cpu_slots_keep_to_processors_of_their_own(tmp_path: Path, job_python: str) -> None:
+    with attempt(tmp_path, job_python) as made:
+        host = made.container(("python", "-c", WHERE), "torchrun", slots=2).start()
+        assert host.wait(150)["code"] == 0
+    here = os.sched_getaffinity(0)
+    for slot in (0, 1):
+        assert set(json.loads(host.log(str(slot)))) == (processors(host.spec, slot, here) or here)
 
 
 def test_unequal_hosts_form_one_ring(tmp_path: Path, job_python: str) -> None:
