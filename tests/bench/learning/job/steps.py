@@ -15,8 +15,8 @@ from schedulearn_train import Run, looks
 from torch import nn
 from torch.utils.data import TensorDataset
 
-BATCH, SAMPLES, EPOCHS = 512, 12_800, 1_000_000
-"""Of both ranks together; they end by the number of pairs."""
+BATCH, SAMPLES, EPOCHS = 512, 51_200, 1_000_000
+"""Of both ranks together: an epoch takes two seconds. They end by the number of pairs."""
 STEPS, PAIRS, FIRST = 5, 150, 10
 """Of a block, which is short, as the machine is faster in one second than in the next; of blocks that count, and before."""
 looks.LOOK_SECONDS *= 2  # half of the seconds are not the library's
