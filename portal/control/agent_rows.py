@@ -56,6 +56,8 @@ class Part:
     detail: str
     wanted: str
     stop_reason: str
+    given_up: bool
+    """It was told to stop, and does not."""
     batch: int
     spec: Mapping[str, Any]
 
@@ -69,11 +71,10 @@ SELECT node.id, node.approved_at IS NOT NULL, node.rotation_asked_at IS NOT NULL
        node.last_seen_at = %s AND node.said = %s,
        NOT EXISTS (SELECT 1 FROM gauges_sample AS sample WHERE sample.node_id = node.id AND sample.at = %s),
        part.name, part.attempt_id, attempt.number, part.role, part.state, part.detail, part.wanted, part.stop_reason,
-       COALESCE(chosen.batch, 0), part.spec
+       COALESCE(part.stop_requested_at <= %s, FALSE), COALESCE(chosen.batch, 0), part.spec
 FROM cluster_node AS node
 LEFT JOIN jobs_container AS part ON part.node_id = node.id AND node.approved_at IS NOT NULL AND (
-    (part.state <> 'EXITED' AND (part.stop_requested_at IS NULL OR part.stop_requested_at > %s))
-    OR (part.collected_at IS NULL AND part.exited_at > %s)
+    part.state <> 'EXITED' OR (part.collected_at IS NULL AND part.exited_at > %s)
 )
 LEFT JOIN jobs_attempt AS attempt ON attempt.id = part.attempt_id
 LEFT JOIN control_chosenbatch AS chosen ON chosen.attempt_id = part.attempt_id
@@ -106,8 +107,7 @@ def see(held: str, said: str, now: datetime) -> tuple[Caller | None, list[Part]]
 def look(held: str, now: datetime) -> tuple[Caller | None, list[Part]]:
     """Who holds the token with this digest, and the containers it is told of: none before it is approved.
 
-    Those that live, unless they were told to stop long ago: one that will not stop is no longer listed, its lease
-    runs out, and the sweep ends it after that. And those that ended lately and are not collected.
+    Those that live, and those that ended lately and are not collected.
     """
     _, looking = _seeing_and_looking(held, "", now)
     with connection.cursor() as cursor:

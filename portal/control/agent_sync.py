@@ -260,7 +260,8 @@ def _containers(node: Caller, parts: Sequence[Part]) -> list[dict[str, Any]]:
     return [
         {
             "spec": part.spec,
-            "wanted": "collect" if part.state == ContainerState.EXITED else part.wanted,
+            # What will not stop gets no lease any more; if that does not end it either, the sweep calls it lost.
+            "wanted": "collect" if part.state == ContainerState.EXITED or part.given_up else part.wanted,
             "stop": {"reason": part.stop_reason, "grace_seconds": part.spec.get("grace_seconds", 10)}
             if part.wanted == Container.Wanted.STOP
             else None,

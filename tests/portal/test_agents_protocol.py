@@ -267,7 +267,8 @@ def test_what_the_fence_has_ended_while_the_portal_was_away_has_not_run_into_its
     assert (job.state, job.attempts.get().outcome) == ("QUEUED", "lost")
 
 
-def test_what_will_not_stop_loses_its_lease() -> None:
+def test_what_will_not_stop_is_to_be_collected_without_a_lease() -> None:
+    """And still listed: what its node finds ended is not removed with the rest of its log."""
     agent = Agent()
     agent.sync()
     job = job_on(agent)
@@ -275,7 +276,13 @@ def test_what_will_not_stop_loses_its_lease() -> None:
     lifecycle.stop_attempt(attempt, "preempted")
     assert [item["wanted"] for item in agent.sync()["containers"]] == ["stop", "stop"]
     Container.objects.update(stop_requested_at=timezone.now() - timedelta(seconds=STOP_SECONDS + 1))
+    parts = Container.objects.order_by("index")
+    told = agent.sync(*(about(part, "STOPPING") for part in parts))
+    assert [item["wanted"] for item in told["containers"]] == ["collect", "collect"]
+    agent.sync(*(about(part, "EXITED", exit_code=137, exit_reason="stopped", collected=True) for part in parts))
     assert agent.sync()["containers"] == []
+    attempt.refresh_from_db()
+    assert attempt.outcome == "preempted"
 
 
 def test_a_driver_is_given_the_hosts_that_shall_run() -> None:
