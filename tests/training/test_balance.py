@@ -30,6 +30,15 @@ def test_two_sizes_tell_the_fixed_part_from_the_samples() -> None:
     assert speed.fixed_seconds() + 30 * speed.sample_seconds() == pytest.approx(0.11, rel=0.05)
 
 
+def test_a_second_size_explains_the_first_one_too() -> None:
+    """A slow worker's two first splits, as they were measured."""
+    speed = Speed()
+    speed.observe(256, 0.171)
+    speed.observe(65, 0.066)
+    for samples, computed in ((256, 0.171), (65, 0.066)):
+        assert speed.fixed_seconds() + samples * speed.sample_seconds() == pytest.approx(computed, rel=0.03)
+
+
 def test_sizes_that_are_alike_say_nothing_of_the_fixed_part() -> None:
     speed = Speed()
     for samples, computed in ((20, 0.1), (21, 0.2), (20, 0.05)):

@@ -14,6 +14,9 @@ Kind = Literal["smoothing", "gru", "blend"]
 LEAST_GAIN = 0.05
 """A new split must make the iteration so much shorter."""
 
+REMEMBERED = 10
+"""Iterations, as many as count alike in a prediction."""
+
 
 def predictor(kind: Kind, seed: int = 0) -> Predictor:
     if kind == "smoothing":
@@ -37,17 +40,20 @@ class Speed:
     def __init__(self, kind: Kind = "smoothing", seed: int = 0) -> None:
         self._predictor = Scored(predictor(kind, seed))
         self._fixed = Fixed()
+        self._sizes: deque[float] = deque(maxlen=REMEMBERED)
+        """What the predictor has seen was of iterations with so many samples."""
 
     def observe(self, samples: float, computed: float) -> None:
         """None without samples says anything."""
         if not samples:
             return
-        before = samples + self._fixed.samples
+        before = self._fixed.samples
         self._fixed.observe(samples, computed)
-        now = samples + self._fixed.samples
+        now = self._fixed.samples
         if now != before:
-            self._predictor.shift(log(before / now))
-        self._predictor.observe(log_seconds(computed, now))
+            self._predictor.shift(fmean(log((size + before) / (size + now)) for size in self._sizes))
+        self._sizes.append(samples)
+        self._predictor.observe(log_seconds(computed, samples + now))
 
     def sample_seconds(self) -> float:
         """Expected in the next iteration; 0 while nothing is known."""
