@@ -45,11 +45,22 @@ def test_each_target_is_held_to_what_was_measured() -> None:
     }
 
 
-def test_the_table_has_a_line_for_each_mode_with_its_ratio() -> None:
-    lines = unequal.table([row("bsp", 8.0), row("asp", 4.0), row("asp", 2.0)]).splitlines()
-    assert lines[2:] == [
-        "| mlp | one slow | bsp | 8.0 | 8.0 to 8.0, 1 of 1 | 1.00 | 0.100 | +300% |",
-        "| mlp | one slow | asp | 3.0 | 2.0 to 4.0, 2 of 2 | 2.67 | 0.100 | +300% |",
+def test_the_tables_have_a_cell_for_each_mode_with_its_ratio() -> None:
+    rows = [
+        row("bsp", 8.0),
+        row("bsp_balanced", 4.0),
+        row("bsp_balanced", 2.0),
+        row("bsp_balanced", None),
+        row("asp", None),
+    ]
+    lines = unequal.tables(rows).splitlines()
+    assert lines[2:4] == [
+        "| mlp | one slow | 8.0 s (8.0 to 8.0) | 4.0 s (2.0 to never), 2.00 times |  |  | never |",
+        "",
+    ]
+    assert lines[6:] == [
+        "| mlp: loss in the end | 0.100 | 0.100 |  |  | 0.100 |",
+        "| its longest computing over its shortest | +300% | +300% |  |  | +300% |",
     ]
 
 
