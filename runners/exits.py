@@ -23,7 +23,7 @@ def judge(wish: Desired, seen: Observed | None, note: Note | None, said: dict[st
     printed, asked for only because a supervisor that fell over leaves no exit.json.
     """
     if note is None or not note.started:
-        if wish.wanted == "stop":
+        if wish.wanted == "stop" or (note is not None and wish.told.stop_reason):
             return Exit(None, "stopped", "It was told to stop before it started.")
         return Exit(None, "lost", "This node knows nothing of it.")
     told = note.told is not None and bool(note.told.stop_reason)

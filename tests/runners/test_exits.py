@@ -63,6 +63,8 @@ def test_an_end_is_judged(
 def test_what_never_started_was_stopped_or_is_unknown() -> None:
     assert judge(Desired(spec(), "stop", Told("cancelled")), None, None, {}).reason == "stopped"
     assert judge(Desired(spec(), "collect"), None, None, {}).reason == "lost"
+    prepared_for_long = Note(1, 1, 1)
+    assert judge(Desired(spec(), "collect", Told("cancelled")), None, prepared_for_long, {}).reason == "stopped"
     created = Note(1, 1, 1, created=True)
     assert judge(Desired(spec(), "stop"), ended(), created, {"code": 0, "reason": "exited"}).reason == "stopped"
 
