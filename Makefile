@@ -1,6 +1,7 @@
 # make run    start everything on this machine        make test       all tests (installs and starts what they need)
 # make lint   ruff, mypy, import contracts            make test-fast  the pure ones, in seconds
 # make bench  ratios to their floors                  make clean      forget the virtual environment and caches
+# make test-gpu           what only a machine with CUDA devices can show; make test does it there, too
 # make test-faults        break a lab of several machines in every way, for three hours (docs/reliability.md)
 # make soak               leave the portal away for an hour while jobs write (docs/reliability.md)
 # make bench-policies DATA=FOLDER   all policies on measured workloads, side by side (docs/policies.md)
@@ -11,7 +12,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-fast test-faults soak lint bench bench-policies bench-live bench-training clean
+.PHONY: run test test-fast test-gpu test-faults soak lint bench bench-policies bench-live bench-training clean
 
 run: $(VENV)/installed
 	@exec $(BIN)/python manage.py up
@@ -21,6 +22,9 @@ test: $(VENV)/installed-dev
 
 test-fast: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.run fast
+
+test-gpu: $(VENV)/installed-dev
+	@$(BIN)/python -m tests.run gpu
 
 test-faults: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.cluster $(FAULTS)

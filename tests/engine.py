@@ -160,8 +160,8 @@ def rank_env(python: str) -> dict[str, str]:
 
 
 @cache
-def job_environment_python(key: str = KEY) -> str:
-    return prepared(ProcessEnvironments(), key)
+def job_environment_python(key: str = KEY, cuda: bool = False) -> str:
+    return prepared(ProcessEnvironments(cuda), key)
 
 
 def prepared(environments: DockerEnvironments | ProcessEnvironments, key: str) -> str:

@@ -2,7 +2,8 @@
 
 ``python -m tests.run [all | lint | LAYER ...]``. Needs root (or passwordless sudo) to install Debian
 packages and to start a Docker Engine; without, it runs what it can and says plainly what it did not. Layers that need an
-engine run one after the other, and beside them, one after the other too, those that need none.
+engine run one after the other, and beside them, one after the other too, those that need none. The layer *gpu* needs a
+machine with NVIDIA's driver, which nothing here can install.
 """
 
 import os
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+DRIVER = Path("/proc/driver/nvidia/version")
+"""Only where it is, *all* includes the layer *gpu*."""
 MEMORY = Path("/dev/shm")  # noqa: S108 - each layer makes a folder of its own in it
 MEMORY_BYTES = 6 << 30
 """So much must be free for layers without engines to keep their small files there, which makes a tenth of their time."""
@@ -87,6 +90,7 @@ LAYERS = (
         frozenset({"servers", "engine", "namespaces"}),
     ),
     Layer("browser", "Chromium", ("-m", "browser and not gpu", "--timeout=900", "tests/browser", "tests/js"), ALL),
+    Layer("gpu", "CUDA devices, in containers and in training", ("-m", "gpu", "tests/gpu"), ENGINE),
 )
 
 PACKAGES = {
@@ -276,7 +280,8 @@ def main(names: list[str]) -> int:
     results: dict[str, Result] = {}
     if "lint" in wanted or "all" in wanted:
         results["lint"] = lint()
-    layers = [layer for layer in LAYERS if layer.name in wanted or "all" in wanted]
+    everything = [layer for layer in LAYERS if layer.name != "gpu" or DRIVER.exists()]
+    layers = everything if "all" in wanted else [layer for layer in LAYERS if layer.name in wanted]
     with ExitStack() as stack:
         ready: dict[str, dict[str, str]] = {}
         # Those of engines mostly wait: for containers, for processes that import torch, for clocks. The others compute.
@@ -300,6 +305,8 @@ def main(names: list[str]) -> int:
     left_out = [name for name, result in results.items() if result.note.startswith(NOT_RUN)]
     if left_out and os.environ.get("CI"):
         failed += len(left_out)  # CI has root: a layer that did not run there is a failure
+    if "all" in wanted and not DRIVER.exists():
+        print("\nThe layer gpu is for machines with NVIDIA's driver, which this one does not have: make test-gpu.")
     print(f"\n{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 

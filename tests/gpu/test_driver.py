@@ -1,0 +1,76 @@
+"""What a node reports of its GPUs, beside what the driver's own program says of them."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from runners.gpu_watch import Watch
+from runners.gpus import cuda_devices, driver_facts, driver_problem, inventory
+from runners.hostconfig import GPU_UUID
+
+pytestmark = pytest.mark.gpu
+
+HOLDS = Path(__file__).parent / "scripts" / "holds.py"
+
+
+def asked(what: str) -> list[list[str]]:
+    """By nvidia-smi: a row for each GPU."""
+    command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [[cell.strip() for cell in line.split(",")] for line in said.splitlines()]
+
+
+@contextmanager
+def somebody_on(index: int, mebibytes: int) -> Iterator[int]:
+    """A process of nobody's job that has so much memory of a GPU: its number."""
+    command = [sys.executable, str(HOLDS), str(index), str(mebibytes)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout and process.stdin
+        assert process.stdout.readline() == "holds it\n"
+        yield process.pid
+        process.stdin.close()
+
+
+def test_the_inventory_is_what_the_driver_says() -> None:
+    assert driver_problem() is None
+    found = cuda_devices()
+    said = asked("uuid,name,memory.total,index")
+    assert [[gpu.uuid, gpu.model, str(gpu.index)] for gpu in found] == [[row[0], row[1], row[3]] for row in said]
+    assert [gpu.memory_mib for gpu in found] == pytest.approx([int(row[2]) for row in said], rel=0.02)
+    assert all(GPU_UUID.fullmatch(gpu.uuid) for gpu in found), "containers are given them by these"
+    assert [gpu.uuid for gpu in inventory()] == [gpu.uuid for gpu in found], "no CPU slots beside GPUs"
+
+
+def test_readings_are_there_and_possible() -> None:
+    for gpu in cuda_devices():
+        assert gpu.healthy, gpu.problem
+        assert gpu.utilisation_percent is not None and 0 <= gpu.utilisation_percent <= 100
+        assert gpu.temperature_celsius is not None and 5 <= gpu.temperature_celsius < 100
+        assert gpu.memory_used_mib is not None and 0 <= gpu.memory_used_mib <= gpu.memory_mib
+    facts = driver_facts()
+    assert facts["driver"] == asked("driver_version")[0][0]
+    assert float(facts["cuda"]) >= 11
+
+
+def test_who_computes_without_the_portal_is_named_and_its_memory_counted() -> None:
+    watch = Watch()
+    free = watch.inventory(lambda pid: False)[0]
+    with somebody_on(0, 512) as pid:
+        held = watch.inventory(lambda pid: False)[0]
+        assert f"process {pid}" in held.outside
+        assert held.memory_used_mib is not None and free.memory_used_mib is not None
+        assert held.memory_used_mib >= free.memory_used_mib + 512
+        assert f"process {pid}" not in watch.inventory(lambda some: some == pid)[0].outside, "it is ours"
+    assert f"process {pid}" not in watch.inventory(lambda pid: False)[0].outside
+
+
+def test_a_driver_without_errors_tells_of_none_and_links_are_named() -> None:
+    watch = Watch()
+    for _ in range(3):
+        for gpu in watch.inventory(lambda pid: True):
+            assert gpu.fault == ""
+            assert "PCIe" in gpu.links or "NVLink" in gpu.links
