@@ -94,6 +94,11 @@ def test_a_gain_of_less_than_a_twentieth_changes_nothing() -> None:
     assert rebalanced([told(0.00100), told(0.00104)], (50, 50)) == (50, 50)
 
 
+def test_who_has_noticeably_less_to_do_than_the_others_gets_more_even_if_no_iteration_gets_shorter_for_it() -> None:
+    assert rebalanced([told(0.001)] * 4, (90, 104, 103, 103)) == (100, 100, 100, 100)
+    assert rebalanced([told(0.001)] * 4, (98, 101, 101, 100)) == (98, 101, 101, 100)
+
+
 def test_a_batch_smaller_than_the_ranks_stays_as_it_is() -> None:
     assert rebalanced([told(0.001), told(0.004), told(0.001)], (1, 1, 0)) == (1, 1, 0)
 

@@ -12,7 +12,9 @@ from .report import RankReport
 
 Kind = Literal["smoothing", "gru", "blend"]
 LEAST_GAIN = 0.05
-"""A new split must make the iteration so much shorter."""
+"""A new split must make the iteration so much shorter,"""
+LEAST_GAP = 0.05
+"""or bring the workers so much closer together: one that has too little to do shortens no iteration, and idles."""
 
 REMEMBERED = 10
 """Iterations, as many as count alike in a prediction."""
@@ -139,6 +141,14 @@ def rebalanced(told: Sequence[Told], counts: Sequence[int]) -> tuple[int, ...]:
 
 
 def better(workers: Sequence[Worker], counts: Sequence[int]) -> tuple[int, ...]:
-    """A split of as many samples in which they are ready noticeably sooner, else ``counts``."""
+    """A split of as many samples in which they are ready noticeably sooner, or noticeably closer together; else ``counts``."""
     split = allocate(workers, sum(counts))
-    return split if seconds(workers, split) < (1 - LEAST_GAIN) * seconds(workers, counts) else tuple(counts)
+    sooner = seconds(workers, split) < (1 - LEAST_GAIN) * seconds(workers, counts)
+    closer = gap(workers, split) < gap(workers, counts) - LEAST_GAP
+    return split if sooner or closer else tuple(counts)
+
+
+def gap(workers: Sequence[Worker], counts: Sequence[int]) -> float:
+    """How much longer the last one takes than the first, as a part of what the first takes."""
+    times = [worker.seconds(count) for worker, count in zip(workers, counts, strict=True)]
+    return max(times) / min(times) - 1
