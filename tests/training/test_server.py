@@ -117,7 +117,14 @@ def test_adaptive_ksync_finds_out_that_one_is_slow_and_that_none_is() -> None:
     equal = World([1, 1, 1, 1], "adaptive_ksync", samples=2400).run()
     assert unequal.server.k == 3
     assert equal.server.k == 4
-    assert equal.server.counts.wasted <= 48  # before it knew
+    assert equal.server.counts.wasted == 0  # it begins with all of them
+
+
+@pytest.mark.parametrize("mode", ["ksync", "adaptive_ksync"])
+def test_the_rest_of_an_epoch_is_shared_by_all(mode: Mode) -> None:
+    """56 samples in batches of 32: eight for each worker, then six."""
+    world = World([1, 1, 1, 1], mode, samples=56, batch=32, epochs=1, options={"k": 4}).run()
+    assert world.steps == [8.0, 14.0]
 
 
 def test_with_balanced_parts_all_are_ready_at_once_and_nothing_is_wasted_for_long() -> None:

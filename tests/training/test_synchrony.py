@@ -1,24 +1,28 @@
 """Whose gradients make an update."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runners.training.schedulearn_train import synchrony
-from runners.training.schedulearn_train.synchrony import Expected, best_k, k_async, next_k_sync
+from runners.training.schedulearn_train.synchrony import NEARLY, Expected, best_k, k_async, next_k_sync
 
 times = st.floats(0.01, 10.0)
 rounds = st.lists(st.builds(Expected, times, st.integers(1, 64)), min_size=1, max_size=12)
 
 
 @given(rounds)
-def test_no_other_k_uses_more_samples_in_a_second(expected: list[Expected]) -> None:
+def test_no_other_k_uses_noticeably_more_samples_in_a_second_and_a_larger_one_noticeably_fewer(
+    expected: list[Expected],
+) -> None:
     order = sorted(expected, key=lambda worker: worker.seconds)
 
     def rate(k: int) -> float:
         return sum(worker.samples for worker in order[:k]) / order[k - 1].seconds
 
-    assert rate(best_k(expected)) == pytest.approx(max(rate(k) for k in range(1, len(order) + 1)))
+    rates = {k: rate(k) for k in range(1, len(order) + 1)}
+    best, enough = best_k(expected), NEARLY * max(rates.values())
+    assert rates[best] >= enough * (1 - 1e-9)
+    assert all(each < enough * (1 + 1e-9) for k, each in rates.items() if k > best)
 
 
 def test_one_slow_worker_of_four_is_not_waited_for_and_an_equal_one_is() -> None:

@@ -114,7 +114,8 @@ class Desk:
             if self._stops:
                 self._answer_all(Order.STOP)
                 continue
-            for worker, work in self._decide(said).items():
+            # The worker of this rank last: it would compute while the others still wait for their answers.
+            for worker, work in sorted(self._decide(said).items(), reverse=True):
                 self._answer(worker, Reply(Order.WORK, self._server.version, work))
             if self._server.done:
                 self._answer_all(Order.DONE)
@@ -150,7 +151,7 @@ class Desk:
             shard.give(worker, self._heard.get(worker, -1))
 
     def _answer_all(self, told: Order) -> None:
-        for worker in sorted(self._waiting):
+        for worker in sorted(self._waiting, reverse=True):
             self._answer(worker, Reply(told, self._server.version))
 
     def _apply(self, gradients: Gradients, rate: float) -> None:

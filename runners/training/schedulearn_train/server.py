@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from . import synchrony
-from .allocation import Worker, even
+from .allocation import Worker, even, shares
 from .balance import Kind, Speed, better, is_whole
 from .sampler import Indices, Sampler
 
@@ -86,7 +86,8 @@ class Server:
         self.sampler, self.mode = sampler, mode
         self.apply: Apply = apply or (lambda gradient, rate: None)
         self.batch, self.workers, self.epochs = batch, workers, epochs
-        self.k = 1 if mode == "asp" else min(workers, k or synchrony.least_k(workers))
+        first = workers if mode == "adaptive_ksync" else synchrony.least_k(workers)
+        self.k = 1 if mode == "asp" else min(workers, k or first)
         self.staleness, self.power, self.lead = staleness, power, lead
         self.parts = even(batch, workers)
         self.version = version
@@ -207,12 +208,14 @@ class Server:
         given: dict[int, Work] = {}
         if self.done:
             return given
-        for worker in sorted(self._idle):
-            if not self._may_work(worker):
-                continue
-            work = Work(self.version, self.sampler.epoch, self.sampler.take(self.parts[worker]))
-            self._tasks[worker] = _Task(work)
-            given[worker] = work
+        ready = [worker for worker in sorted(self._idle) if self._may_work(worker)]
+        parts = [self.parts[worker] for worker in ready]
+        if sum(parts) > self.sampler.left:  # the rest of an epoch takes less time if all have some of it
+            parts = list(shares(self.sampler.left, parts))
+        for worker, part in zip(ready, parts, strict=True):
+            if part:
+                given[worker] = Work(self.version, self.sampler.epoch, self.sampler.take(part))
+                self._tasks[worker] = _Task(given[worker])
         self._idle -= given.keys()
         return given
 

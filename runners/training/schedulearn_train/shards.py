@@ -132,7 +132,7 @@ class Here:
         for worker, number, weight in gradients.terms:
             with self._changed:
                 self._changed.wait_for(lambda: (worker, number) in self._gradients or self._broken)  # noqa: B023
-                self._sum += self._gradients[worker, number] * weight
+                self._sum.add_(self._gradients[worker, number], alpha=weight)
         fill_gradients(self._parameters, self._sum)
 
     def squared(self) -> float:
@@ -266,7 +266,8 @@ class Parts:
 
     def receive(self) -> torch.Tensor:
         """All parameters."""
-        return torch.cat([self._part(shard, length) for shard, length in enumerate(self._lengths)])
+        parts = [self._part(shard, length) for shard, length in enumerate(self._lengths)]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _part(self, shard: int, length: int) -> torch.Tensor:
         if shard == self._rank and self._here is not None:

@@ -4,12 +4,15 @@ After Dutta et al. (2018, "Slow and stale gradients can win the race") and the a
 which only the abstract was at hand: the concrete rules are a reconstruction, as ``docs/training.md`` tells.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
 FORCED_ROUNDS = 50
 """Every so many rounds all workers are waited for, so that nobody's samples are left out for ever."""
+NEARLY = 0.9
+"""Of the most samples in a second: so many are as good, if fewer are thrown away."""
 STALENESS = 6.0
 """Adaptive k-async aims at so many updates while the slowest worker computes one gradient."""
 
@@ -27,18 +30,16 @@ def least_k(workers: int) -> int:
 
 
 def best_k(expected: Sequence[Expected], aggregate_seconds: float = 0.0) -> int:
-    """How many workers to wait for so that the most samples are used in a second.
+    """How many workers to wait for so that the most samples are used in a second; of those nearly as good the most.
 
     The first k are ready after ``T_(k)``, with the sum of their samples; an update takes ``aggregate_seconds`` more.
     """
     order = sorted(expected, key=lambda worker: worker.seconds)
-    samples, best, most = 0, 1, -1.0
-    for k, worker in enumerate(order, start=1):
-        samples += worker.samples
-        rate = samples / max(1e-9, worker.seconds + aggregate_seconds)
-        if rate >= most:  # of equals the larger: less is thrown away
-            best, most = k, rate
-    return best
+    samples = itertools.accumulate(worker.samples for worker in order)
+    seconds = (max(1e-9, worker.seconds + aggregate_seconds) for worker in order)
+    rates = [some / after for some, after in zip(samples, seconds, strict=True)]
+    enough = NEARLY * max(rates)
+    return max(k for k, rate in enumerate(rates, start=1) if rate >= enough)
 
 
 def next_k_sync(
