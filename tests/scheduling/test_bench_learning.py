@@ -22,6 +22,13 @@ def test_a_mode_that_mostly_never_came_there_took_for_ever() -> None:
     assert unequal.to_target([row("asp", 3.0), row("asp", None), row("asp", 4.0)]) == 4.0
 
 
+def test_the_target_is_reached_between_the_two_measurements_around_it() -> None:
+    curve = [[1.0, 2.0], [2.0, 1.0], [3.0, 0.5]]
+    assert unequal.crossing(curve, 1.25) == 1.75
+    assert unequal.crossing(curve, 2.5) == 1.0
+    assert unequal.crossing(curve, 0.1) is None
+
+
 def test_the_gap_is_how_much_longer_the_slowest_computes() -> None:
     assert unequal.gap(row("bsp", 8.0)) == pytest.approx(3.0)
 

@@ -60,12 +60,14 @@ class Workers:
         if load == "comes and goes":
             turns.start()
         try:
-            results = [self._result(rank) for rank in range(RANKS)]
+            for rank in range(1, RANKS):
+                self._result(rank)
         finally:
             over.set()
             if turns.is_alive():
                 turns.join()
-        return {**results[0], "ranks": self._ranks()}
+        self.give(0, 1 / WHOLE)  # it measures losses now, and nobody else works
+        return {**self._result(0), "ranks": self._ranks()}
 
     def _take_turns(self, over: threading.Event) -> None:
         slow = 0

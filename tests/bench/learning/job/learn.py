@@ -6,6 +6,7 @@ Losses are measured afterwards, on copies of the parameters that rank 0 took as 
 import pydoc_data.topics
 import tempfile
 import time
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -47,6 +48,17 @@ class Transformer(nn.Module):
         return self.out(seen).flatten(0, 1)
 
 
+MODELS = ("mlp", "cnn", "transformer")
+
+
+def prepare() -> None:
+    """What every training needs and is the same for all, done once in the process that they are forked from."""
+    import torch._dynamo  # noqa: F401 - the first step of an optimiser would
+
+    for name in MODELS:
+        lesson(name, 0)
+
+
 def lesson(name: str, seed: int) -> Lesson:
     """``seed`` draws the first weights; the data is always the same."""
     torch.manual_seed(seed)
@@ -57,14 +69,15 @@ def lesson(name: str, seed: int) -> Lesson:
         model = nn.Sequential(
             nn.Flatten(), nn.Linear(64, 768), nn.ReLU(), nn.Linear(768, 768), nn.ReLU(), nn.Linear(768, 10)
         )
-        return Lesson(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), data, held_back, 1024, 14)
+        return Lesson(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), data, held_back, 2048, 24)
     model = nn.Sequential(
-        nn.Conv2d(1, 48, 3, padding=1), nn.ReLU(), nn.Conv2d(48, 64, 3, stride=2, padding=1), nn.ReLU(),
-        nn.Flatten(), nn.Linear(64 * 16, 10),
+        nn.Conv2d(1, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 128, 3, stride=2, padding=1), nn.ReLU(),
+        nn.Flatten(), nn.Linear(128 * 16, 10),
     )  # fmt: skip
-    return Lesson(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), data, held_back, 512, 8)
+    return Lesson(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), data, held_back, 1024, 10)
 
 
+@cache
 def _digits() -> tuple[TensorDataset, TensorDataset]:
     """scikit-learn's 1,797 pictures of 8 by 8 pixels; to learn from also shifted by one pixel in four directions."""
     pictures, digits = load_digits(return_X_y=True)
@@ -77,17 +90,21 @@ def _digits() -> tuple[TensorDataset, TensorDataset]:
 
 
 def _transformer() -> Lesson:
-    """On the help texts of Python itself."""
+    characters, data, held_back = _texts()
+    model = Transformer(characters)
+    return Lesson(model, torch.optim.Adam(model.parameters(), lr=3e-3), data, held_back, 192, 3)
+
+
+@cache
+def _texts() -> tuple[int, TensorDataset, TensorDataset]:
+    """The help texts of Python itself: how many characters it knows, and windows of them."""
     text = "\n".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics))
     known = {character: number for number, character in enumerate(sorted(set(text)))}
     codes = torch.tensor([known[character] for character in text])
     starts = torch.randint(len(codes) - CONTEXT - 1, (WINDOWS + HELD_BACK,), generator=torch.Generator().manual_seed(0))
     windows = torch.stack([codes[start : start + CONTEXT + 1] for start in starts.tolist()])
     x, y = windows[:, :-1], windows[:, 1:]
-    model = Transformer(len(known))
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    data, held_back = TensorDataset(x[:WINDOWS], y[:WINDOWS]), TensorDataset(x[WINDOWS:], y[WINDOWS:])
-    return Lesson(model, optimizer, data, held_back, 128, 3)
+    return len(known), TensorDataset(x[:WINDOWS], y[:WINDOWS]), TensorDataset(x[WINDOWS:], y[WINDOWS:])
 
 
 def learn(name: str, mode: str, balanced: bool, seed: int, epochs: int = 0) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """One worker in its container: python worker.py RANK RANKS FOLDER
 
-It loads torch once, and trains in a child of its own for each order that appears in the folder.
+It loads torch and the data once, and trains in a child of its own for each order that appears in the folder.
 """
 
+import gc
 import json
 import os
 import sys
@@ -11,12 +12,14 @@ import traceback
 from pathlib import Path
 
 import torch
-from learn import learn
+from learn import learn, prepare
 
 
 def main(rank: int, ranks: int, folder: Path) -> None:
     torch.set_num_threads(1)
     done = 0
+    prepare()
+    gc.freeze()  # else a child's first collection copies all that was loaded, in the midst of a step
     (folder / f"ready-{rank}").touch()
     while True:
         try:
