@@ -1,6 +1,7 @@
 """Four workers in containers of a job environment, each with its share of a processor, which may change as they train."""
 
 import json
+import os
 import socket
 import tempfile
 import threading
@@ -114,10 +115,13 @@ def workers(image: str) -> Iterator[Workers]:
         }
         env = {"PYTHONPATH": "/library:/bench", "OMP_NUM_THREADS": "1", "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
         env |= KEEP_MEMORY
+        processors = sorted(os.sched_getaffinity(0))
         try:
             for rank in range(RANKS):
                 command = ["python", "/bench/worker.py", str(rank), str(RANKS), "/orders"]
                 options: dict[str, Any] = {"environment": env, "volumes": volumes, "network_mode": "host"}
+                # As on machines of their own: else three of them meet on one processor now and then.
+                options["cpuset_cpus"] = str(processors[rank * len(processors) // RANKS])
                 made.append(client.containers.run(image, command, detach=True, **options))
             until = time.monotonic() + READY_SECONDS
             while len(list(folder.glob("ready-*"))) < RANKS:
