@@ -99,6 +99,11 @@ def test_who_has_noticeably_less_to_do_than_the_others_gets_more_even_if_no_iter
     assert rebalanced([told(0.001)] * 4, (98, 101, 101, 100)) == (98, 101, 101, 100)
 
 
+def test_who_was_left_with_nothing_gets_a_part_again() -> None:
+    """A smaller batch in the same proportions may leave a slow rank none."""
+    assert rebalanced([told(0.001), told(0.001)], (16, 0)) == (8, 8)
+
+
 def test_a_batch_smaller_than_the_ranks_stays_as_it_is() -> None:
     assert rebalanced([told(0.001), told(0.004), told(0.001)], (1, 1, 0)) == (1, 1, 0)
 

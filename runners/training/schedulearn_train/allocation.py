@@ -7,6 +7,7 @@ and the rules of when to change are our own.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -94,3 +95,9 @@ def even(total: int, workers: int) -> tuple[int, ...]:
 def seconds(workers: Sequence[Worker], counts: Sequence[int]) -> float:
     """When the last one is ready."""
     return max(worker.seconds(count) for worker, count in zip(workers, counts, strict=True))
+
+
+def gap(workers: Sequence[Worker], counts: Sequence[int]) -> float:
+    """How much longer the last one takes than the first, as a part of what the first takes. Infinite if that is nothing."""
+    times = [worker.seconds(count) for worker, count in zip(workers, counts, strict=True)]
+    return max(times) / min(times) - 1 if min(times) else inf

@@ -6,7 +6,7 @@ from math import exp, log
 from statistics import fmean
 from typing import Literal, NamedTuple
 
-from .allocation import Worker, allocate, seconds
+from .allocation import Worker, allocate, gap, seconds
 from .predict import Blend, Predictor, Scored, Smoothing, log_seconds
 from .report import RankReport
 
@@ -146,9 +146,3 @@ def better(workers: Sequence[Worker], counts: Sequence[int]) -> tuple[int, ...]:
     sooner = seconds(workers, split) < (1 - LEAST_GAIN) * seconds(workers, counts)
     closer = gap(workers, split) < gap(workers, counts) - LEAST_GAP
     return split if sooner or closer else tuple(counts)
-
-
-def gap(workers: Sequence[Worker], counts: Sequence[int]) -> float:
-    """How much longer the last one takes than the first, as a part of what the first takes."""
-    times = [worker.seconds(count) for worker, count in zip(workers, counts, strict=True)]
-    return max(times) / min(times) - 1

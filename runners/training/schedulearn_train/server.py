@@ -210,9 +210,9 @@ class Server:
             return given
         ready = [worker for worker in sorted(self._idle) if self._may_work(worker)]
         parts = [self.parts[worker] for worker in ready]
-        if sum(parts) > self.sampler.left:  # the rest of an epoch takes less time if all have some of it
-            parts = list(shares(self.sampler.left, parts))
-        for worker, part in zip(ready, parts, strict=True):
+        # The rest of an epoch takes less time if all have some of it.
+        counts = shares(min(sum(parts), self.sampler.left), parts)
+        for worker, part in zip(ready, counts, strict=True):
             if part:
                 given[worker] = Work(self.version, self.sampler.epoch, self.sampler.take(part))
                 self._tasks[worker] = _Task(given[worker])

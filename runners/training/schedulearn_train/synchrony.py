@@ -30,7 +30,7 @@ def least_k(workers: int) -> int:
 
 
 def best_k(expected: Sequence[Expected], aggregate_seconds: float = 0.0) -> int:
-    """How many workers to wait for so that the most samples are used in a second; of those nearly as good the most.
+    """How many workers to wait for so that the most samples are used in a second; of several nearly as good the largest k.
 
     The first k are ready after ``T_(k)``, with the sum of their samples; an update takes ``aggregate_seconds`` more.
     """

@@ -119,9 +119,10 @@ def workers(image: str) -> Iterator[Workers]:
         try:
             for rank in range(RANKS):
                 command = ["python", "/bench/worker.py", str(rank), str(RANKS), "/orders"]
+                # As on machines of their own: else three of them could meet on one processor.
+                processor = str(processors[rank * len(processors) // RANKS])
                 options: dict[str, Any] = {"environment": env, "volumes": volumes, "network_mode": "host"}
-                # As on machines of their own: else three of them meet on one processor now and then.
-                options["cpuset_cpus"] = str(processors[rank * len(processors) // RANKS])
+                options |= {"cpuset_cpus": processor}
                 made.append(client.containers.run(image, command, detach=True, **options))
             until = time.monotonic() + READY_SECONDS
             while len(list(folder.glob("ready-*"))) < RANKS:

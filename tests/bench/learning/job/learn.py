@@ -48,15 +48,12 @@ class Transformer(nn.Module):
         return self.out(seen).flatten(0, 1)
 
 
-MODELS = ("mlp", "cnn", "transformer")
-
-
 def prepare() -> None:
     """What every training needs and is the same for all, done once in the process that they are forked from."""
     import torch._dynamo  # noqa: F401 - the first step of an optimiser would
 
-    for name in MODELS:
-        lesson(name, 0)
+    _digits()
+    _texts()
 
 
 def lesson(name: str, seed: int) -> Lesson:
