@@ -3,34 +3,39 @@
 import os
 import select
 import signal
+from types import FrameType
 
 
 class StopSignal:
     """Set by SIGTERM or SIGINT, for ever.
 
-    Not a ``threading.Event``: a handler runs in the main thread between any two steps of it, also while that thread
-    holds the Event's lock (in ``wait``, or in the handler of the signal before), and would then wait for itself.
-    A byte in a pipe needs no lock.
+    A byte in a pipe, which the interpreter itself writes the moment a signal arrives, on whichever thread the kernel
+    chose. A Python handler runs in the main thread only, between two steps of it: one that should end a wait of that
+    thread is not run before the wait is over when another thread got the signal, and one that takes a lock (a
+    ``threading.Event``'s) may wait for what its own thread holds. Any other signal with a Python handler in this process
+    would set it as well.
     """
 
     def __init__(self, *numbers: signal.Signals) -> None:
-        self._told = False
         self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        if numbers:
+            signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in numbers:
-            signal.signal(number, lambda *_: self.set())
+            signal.signal(number, _noted)
 
     def set(self) -> None:
-        self._told = True
         try:
             os.write(self._write, b"!")
         except BlockingIOError:
             pass  # the pipe is full of the same word
 
     def is_set(self) -> bool:
-        return self._told
+        return self.wait(0)
 
     def wait(self, seconds: float | None = None) -> bool:
         """True once told to stop, False when the time was up before. Any number of threads may wait."""
-        if not self._told:
-            select.select([self._read], [], [], seconds)
-        return self._told
+        return bool(select.select([self._read], [], [], seconds)[0])
+
+
+def _noted(_number: int, _frame: FrameType | None) -> None:
+    """A handler of our own: without one the signal would end the process, and wake nobody."""

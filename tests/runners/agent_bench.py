@@ -137,6 +137,7 @@ class AgentProcess:
             "AGENT_HOME": str(home),
             "RUNTIME": "process",
             "SCHEDULEARN_CPU_SLOTS": "2",
+            "PYTHONFAULTHANDLER": "1",  # where each thread stood, in the log, if ``end`` has to abort it
             **env,
         }
         self.process: subprocess.Popen[bytes] | None = None
@@ -162,7 +163,12 @@ class AgentProcess:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(seconds)
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)
+            self.process.wait(5)
+            raise AssertionError(f"the agent did not end in {seconds} s:\n{self.log.read_text()[-8000:]}") from None
 
 
 def starts(runtime: object) -> list[str]:

@@ -31,6 +31,19 @@ def test_ctrl_c_and_sigterm_together_end_a_waiting_program() -> None:
             assert process.wait(60) == 0
 
 
+def test_a_signal_that_the_kernel_gives_to_another_thread_ends_the_wait() -> None:
+    waiter = """
+import signal, threading, time
+from runners.signals import StopSignal
+stop = StopSignal(signal.SIGTERM)
+other = threading.Thread(target=time.sleep, args=(3600,), daemon=True)
+other.start()
+threading.Timer(0.5, signal.pthread_kill, (other.ident, signal.SIGTERM)).start()
+assert stop.wait() and stop.is_set()
+"""
+    assert subprocess.run([sys.executable, "-c", waiter], timeout=20).returncode == 0
+
+
 def test_it_waits_no_longer_than_asked_and_remembers() -> None:
     stop, started = StopSignal(), time.monotonic()
     assert not stop.wait(0.05) and time.monotonic() - started >= 0.05 and not stop.is_set()
