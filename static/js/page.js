@@ -83,7 +83,6 @@ addEventListener("pageshow", (event) => {
 });
 
 document.addEventListener("change", (event) => {
-  if (event.target.matches("[data-submit-on-change]")) event.target.form.requestSubmit();
   if (event.target.matches("[data-check-all]")) {
     for (const box of event.target.closest("form, table").querySelectorAll("tbody input[type=checkbox]:not(:disabled)")) box.checked = event.target.checked;
   }

@@ -76,6 +76,14 @@ def test_an_admin_compares_switches_and_undoes(portal: Portal, lab: dict[str, An
     assert len(portal.ask("holds", job=lab["runs"])) == 2, "the elastic policy makes room again"
 
 
+def test_a_choice_made_before_the_modules_have_come_counts(portal: Portal, lab: dict[str, Any], page: Page) -> None:
+    page.route("**/js/page*.js", lambda route: route.abort())
+    page.goto(f"{portal.url}/admin/simulations/new?policy=srjf")
+    with page.expect_navigation():
+        page.get_by_label("Days", exact=True).select_option(label="the last 7 days")
+    expect(page.get_by_role("button", name="Simulate the last 7 days")).to_be_visible()
+
+
 def test_the_preview_leads_to_a_simulation_with_its_parameters(portal: Portal, lab: dict[str, Any], page: Page) -> None:
     page.goto(f"{portal.url}/admin/policy/?policy=tiresias")
     page.get_by_label("Queues").fill("3")
