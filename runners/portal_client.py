@@ -29,8 +29,8 @@ ANSWER_SECONDS = 10.0
 KEEP_SECONDS = 8.0
 """An idle connection outlives the pause between two reports, but not the wait for an answer: a network that was cut has
 spoilt them all, and the try after one that got no answer makes a new one."""
-WAIT_SECONDS = 40.0
-"""The portal answers a long poll after 25 s; what is slower than this is cut off."""
+WAIT_SECONDS = 60.0
+"""The portal answers a long poll after 45 s; what is slower than this is cut off."""
 UPLOAD_SECONDS = 60.0
 """Between two pieces of an output file, not for all of it."""
 UPLOAD = httpx.Timeout(UPLOAD_SECONDS, connect=CONNECT_SECONDS)
@@ -151,7 +151,7 @@ class PortalClient:
         return self._json("POST", "/agent/v1/sync", content=content, timeout=timeout)
 
     def wait(self, seen: str) -> str:
-        """Answers when what is desired differs from ``seen``, or after 25 s."""
+        """Answers when what is desired differs from ``seen``, or after 45 s."""
         timeout = httpx.Timeout(WAIT_SECONDS, connect=CONNECT_SECONDS)
         return str(self._json("GET", "/agent/v1/wait", params={"seen": seen}, timeout=timeout).get("seen", ""))
 

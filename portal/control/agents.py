@@ -35,8 +35,9 @@ MAX_JOIN_BYTES = 128 * 1024
 MAX_SYNC_BYTES = 2 * 1024 * 1024
 MAX_LOG_BYTES = 1024 * 1024
 MAX_OFFSET = 1 << 50
-WAIT_SECONDS = 25.0
-"""A bell that was not heard costs less: a node is told what is desired in each answer to its reports."""
+WAIT_SECONDS = 45.0
+"""Proxies commonly give up after 50 s or 60 s. A bell that was not heard costs little: a node is told what is desired in each
+answer to its reports."""
 PIECE = 256 * 1024
 
 View = Callable[..., HttpResponseBase]
@@ -178,7 +179,7 @@ def new_token(request: HttpRequest) -> HttpResponseBase:
 @csrf_exempt
 @login_not_required
 async def wait(request: HttpRequest, run: Run = sync_to_async) -> HttpResponseBase:
-    """Answers when what is desired differs from ``seen``, or after 25 s. ``run`` calls what asks the database."""
+    """Answers when what is desired differs from ``seen``, or after 45 s. ``run`` calls what asks the database."""
     if request.method != "GET":
         return AgentError(405, "method", "Use GET.").response()
     seen = request.GET.get("seen", "")

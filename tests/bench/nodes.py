@@ -36,7 +36,7 @@ AT_ONCE = 16
 """Reports under way, as many as 500 nodes have when each is answered within a few hundredths of a second."""
 WAITING = 100
 """Nodes whose long poll is measured; more are as many times as much."""
-POLL_SECONDS, IDLE_SECONDS = 25.0, 10.0
+POLL_SECONDS, IDLE_SECONDS = 45.0, 10.0
 TICKS = os.sysconf("SC_CLK_TCK")
 ROOT = Path(__file__).resolve().parents[2]
 
