@@ -22,7 +22,16 @@ from docker.errors import APIError, ContainerError, DockerException, ImageNotFou
 
 from runners import docker_checks, firewall, gpus, host_facts, overlay, processes
 from runners.hostconfig import Host, Identity, Owner, container_config, network_config, owner_for
-from runners.runtime import CreateError, EngineError, Folders, Interpreter, Neighbours, Observed, Problem
+from runners.runtime import (
+    CreateError,
+    EngineError,
+    Folders,
+    Interpreter,
+    Neighbours,
+    Observed,
+    Problem,
+    TroubleError,
+)
 from runners.spec import Ring, RunSpec
 
 CALL_SECONDS = 20
@@ -68,6 +77,11 @@ def engine_calls() -> Iterator[None]:
         raise EngineError(f"The Docker Engine failed: {error.explanation or error}") from error
     except (requests.exceptions.RequestException, DockerException, OSError, KeyError) as error:
         raise EngineError(f"The Docker Engine does not answer: {error}") from error
+
+
+def _refused(what: str, error: APIError) -> CreateError:
+    kind = TroubleError if error.is_server_error() else CreateError
+    return kind(f"{what}: {error.explanation}")
 
 
 class DockerRuntime:
@@ -174,7 +188,7 @@ class DockerRuntime:
             except APIError as error:
                 if error.status_code == 409 and self._find(spec.name) is not None:
                     return
-                raise CreateError(f"The Docker Engine refused the container: {error.explanation}") from error
+                raise _refused("The Docker Engine refused the container", error) from error
 
     def start(self, name: str) -> None:
         """The engine answers "not modified" for one that runs; one that has ended must not run again."""
@@ -187,7 +201,7 @@ class DockerRuntime:
             try:
                 self.client.api.start(found["Id"])
             except APIError as error:
-                raise CreateError(f"The container could not be started: {error.explanation}") from error
+                raise _refused("The container could not be started", error) from error
 
     def signal(self, name: str, signum: int) -> None:
         with engine_calls():

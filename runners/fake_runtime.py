@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from runners.runtime import CreateError, EngineError, Folders, Neighbours, Observed, Problem
+from runners.runtime import CreateError, EngineError, Folders, Neighbours, Observed, Problem, RunError
 from runners.spec import RunSpec
 
 FENCE_SECONDS = 34.0
@@ -197,18 +197,18 @@ class NeverRuntime(FakeRuntime):
 
 
 class BadRuntime(FakeRuntime):
-    """The engine fails the named verbs ``times`` times each: it does not answer, or with ``refuse`` it says no."""
+    """The engine fails the named verbs ``times`` times each: it does not answer, or has another ``error``."""
 
-    def __init__(self, verbs: tuple[str, ...], times: int = 1, refuse: bool = False, **kwargs: Any) -> None:
+    def __init__(self, verbs: tuple[str, ...], times: int = 1, error: RunError | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.left = dict.fromkeys(verbs, times)
-        self.refuse = refuse
+        self.error = error or EngineError("The engine does not answer.")
 
     def _called(self, verb: str, name: str) -> None:
         super()._called(verb, name)
         if self.left.get(verb, 0) > 0:
             self.left[verb] -= 1
-            raise CreateError("No.") if self.refuse else EngineError("The engine does not answer.")
+            raise self.error
 
 
 def write_beside(path: Path, data: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Carries out one action for one container. Slow; each runs in a thread of its own.
 
-Raises PortalAwayError, EngineError or NotYet when the same action should be tried again later. What can never work
+Raises PortalAwayError, EngineError, TroubleError or NotYet when the same action should be tried again later. What can never work
 ends the container with ``create_error`` and a sentence.
 """
 
@@ -37,7 +37,7 @@ from runners.reconcile import (
     Tell,
     Told,
 )
-from runners.runtime import ContainerRuntime, CreateError, EngineError, Observed, RunError
+from runners.runtime import ContainerRuntime, CreateError, EngineError, Observed, RunError, TroubleError
 from runners.spec import RunSpec
 
 logger = logging.getLogger(__name__)
@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 DRAIN_SECONDS = 10.0
 """The end of a container is reported after its log; but a portal that is away does not hold the report up longer."""
 COLLECT_SECONDS = 60.0
+TROUBLE_SECONDS = 15.0
+"""So long a container is tried again with which the engine has trouble: a job that fails for it would be back at once, and
+after three times have failed for good."""
 PRINTED_BYTES = 2000
 HOSTS_FIRST_SECONDS = 3.0
 """So long a driver lets the hosts of its ring that are here start before it: their ranks load while it comes up."""
@@ -89,6 +92,8 @@ class Hands:
         """Why nothing may start on these GPUs: somebody works there without the portal. Empty when nobody does."""
         self.details: dict[str, str] = {}
         """What each container does now, in words."""
+        self._trouble_since: dict[str, float] = {}
+        """Since when the engine has had trouble with a container that is to start; monotonic."""
         self._portal = portal
         self._senders: dict[int, OutputSender] = {}
         self._checkpoints: dict[int, JobCheckpoints] = {}
@@ -182,8 +187,12 @@ class Hands:
     def _or_create_error(self, spec: RunSpec, work: Callable[[], None]) -> None:
         try:
             work()
+            self._trouble_since.pop(spec.name, None)
             return
         except CreateError as error:
+            since = self._trouble_since.setdefault(spec.name, time.monotonic())
+            if isinstance(error, TroubleError) and time.monotonic() - since < TROUBLE_SECONDS:
+                raise
             sentence = str(error)
         except PortalRefusedError as error:
             if error.status == 401:
@@ -195,6 +204,7 @@ class Hands:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise NotYet("waiting for room on its node's disk, which is full") from error
             sentence = f"The node could not prepare the job's folders: {error.strerror or error}."
+        self._trouble_since.pop(spec.name, None)
         logger.warning("%s cannot start: %s", spec.name, sentence)
         self._end(spec, Exit(None, "create_error", sentence))
 

@@ -23,6 +23,7 @@ class RunError(Exception):
     RunError
     ├── EngineError   it does not answer, or not in time: nothing is known, ask again later
     └── CreateError   this container will not come to be by asking again: exit_reason ``create_error``
+        └── TroubleError   the engine itself had trouble with it, which may pass
     """
 
 
@@ -31,6 +32,10 @@ class EngineError(RunError):
 
 
 class CreateError(RunError):
+    pass
+
+
+class TroubleError(CreateError):
     pass
 
 

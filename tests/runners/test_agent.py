@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runners.fake_runtime import BadRuntime, FakeRuntime, SlowRuntime
-from runners.runtime import Neighbours, Observed
+from runners.runtime import CreateError, Neighbours, Observed
 from runners.spec import Ring
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, settle, spec_of, starts
@@ -164,7 +164,7 @@ class TestWhatCannotStart:
         assert any(part in portal.container(NAME)["detail"] for part in sentence.split("|"))
 
     def test_an_engine_that_refuses(self, portal: FakePortal, tmp_path: Path) -> None:
-        bench = Bench(tmp_path / "agent", portal, BadRuntime(("create",), refuse=True))
+        bench = Bench(tmp_path / "agent", portal, BadRuntime(("create",), error=CreateError("No.")))
         portal.want(entry(spec_of(give_code(portal))))
         bench.start()
         portal.until(lambda: portal.container(NAME).get("state") == "EXITED")

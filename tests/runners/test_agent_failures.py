@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from runners import hands
 from runners.agent import RETRY_SECONDS
 from runners.fake_runtime import BadRuntime, SlowRuntime
 from runners.hands import renew_lease
 from runners.launch.scribe import RESERVE, RESERVE_BYTES, keep_room
 from runners.nodefiles import NodeFiles
+from runners.runtime import TroubleError
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, settle, spec_of, starts
 
@@ -27,6 +29,25 @@ class TestFailures:
         portal.until(lambda: not portal.desired and not bench.runtime.containers, 20)  # type: ignore[attr-defined]
         assert portal.states(NAME)[-1] == "EXITED"
         assert portal.container(NAME)["exit_reason"] == "exited"
+        bench.stop()
+
+    def test_an_engine_in_trouble_is_asked_again(self, portal: FakePortal, tmp_path: Path) -> None:
+        runtime = BadRuntime(("create", "start"), times=2, error=TroubleError("No disk."))
+        bench = Bench(tmp_path / "agent", portal, runtime)
+        portal.want(entry(spec_of(give_code(portal))))
+        bench.start()
+        portal.until(lambda: not portal.desired, 20)
+        assert portal.container(NAME)["exit_reason"] == "exited"
+        bench.stop()
+
+    def test_but_not_for_ever(self, portal: FakePortal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(hands, "TROUBLE_SECONDS", 0.5)
+        bench = Bench(tmp_path / "agent", portal, BadRuntime(("start",), times=99, error=TroubleError("No disk.")))
+        portal.want(entry(spec_of(give_code(portal))))
+        bench.start()
+        portal.until(lambda: not portal.desired, 20)
+        assert (portal.container(NAME)["exit_reason"], portal.container(NAME)["detail"]) == ("create_error", "No disk.")
+        assert starts(bench.runtime).count(NAME) > 1
         bench.stop()
 
     def test_a_slow_engine_does_not_hold_up_the_reports(self, portal: FakePortal, tmp_path: Path) -> None:

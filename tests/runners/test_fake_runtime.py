@@ -105,7 +105,7 @@ def test_the_failing_kinds_fail_as_they_say(clock: Clock, folders: Folders) -> N
         bad.list()
     assert len(bad.list()) == 1
     with pytest.raises(CreateError):
-        BadRuntime(("create",), refuse=True).create(make_spec(), folders)
+        BadRuntime(("create",), error=CreateError("No.")).create(make_spec(), folders)
     slow, began = SlowRuntime(0.05, clock=clock), time.monotonic()
     slow.list()
     assert time.monotonic() - began >= 0.05
