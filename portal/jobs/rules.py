@@ -258,7 +258,7 @@ def overdue(attempt: SeenAttempt, parts: Sequence[SeenPart], now: datetime) -> I
         return
     if reason := _reason_by_time(attempt, parts, live, now):
         yield Due("stop", reason=reason)
-    elif attempt.wanted == Attempt.Wanted.RUN:
+    elif attempt.wanted == Attempt.Wanted.RUN and not all(map(_is_at_work, live)):
         needed = essential(attempt.elastic, counting(attempt.bond, parts))
         moves_out = goes_on_without_drained(attempt.bond, parts)
         for part in live:
@@ -293,6 +293,8 @@ def _reason_by_time(
         return StopReason.HELD
     if attempt.started_at and heard_until(live, now) - attempt.started_at > time_left(attempt):
         return StopReason.TIMED_OUT
+    if all(map(_is_at_work, parts)):
+        return None
     needed = essential(attempt.elastic, counting(attempt.bond, parts))
     if any(part.draining for part in live if part in needed) and not goes_on_without_drained(attempt.bond, parts):
         return StopReason.DRAINED
@@ -305,6 +307,11 @@ def _reason_by_time(
     if any(_is_stuck(part, now) for part in needed):
         return StopReason.STUCK
     return None
+
+
+def _is_at_work(part: SeenPart) -> bool:
+    """As nearly all are at nearly all times: nothing more needs to be looked at."""
+    return part.state == RUNNING and not part.draining
 
 
 def _is_stuck(part: SeenPart, now: datetime) -> bool:
