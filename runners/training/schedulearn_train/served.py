@@ -12,8 +12,10 @@ import sys
 import threading
 import time
 import traceback
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from .run import Run
 
 USUAL = 20
-"""Gradients of each worker that the loss is the mean of."""
+"""Gradients of each worker, at most, that losses and times are the means of."""
 
 
 class Desk:
@@ -49,8 +51,10 @@ class Desk:
         self._waiting: set[int] = set()
         self._gone: set[int] = set()
         self._stops = False
-        self._losses: list[tuple[float, int]] = []
+        self._losses: deque[tuple[float, int]] = deque(maxlen=self._size * USUAL)
         self._last: dict[int, Message] = {}
+        self._lately: dict[int, deque[Message]] = defaultdict(lambda: deque(maxlen=USUAL))
+        """Since the last report."""
         self._heard: dict[int, int] = {}
         """The number of each worker's last gradient."""
         self._reported = (time.monotonic(), server.version)
@@ -132,8 +136,9 @@ class Desk:
         if said.says == Says.READY:
             return dict(self._server.ask(said.worker))
         self._last[said.worker] = said
+        self._lately[said.worker].append(said)
         self._heard[said.worker] = said.number
-        self._losses = [*self._losses[-self._size * USUAL :], (said.loss, said.samples)]
+        self._losses.append((said.loss, said.samples))
         work = dict(self._server.receive(said.worker, Gradients(((said.worker, said.number, 1.0),)), said.computing))
         if self._run.reporter.due(self._server.done):
             self._report()
@@ -186,11 +191,14 @@ class Desk:
         run.reporter.flush()
 
     def _of_rank(self, rank: int) -> RankReport:
-        speed, last = self._server.speeds[rank], self._last.get(rank)
+        speed = self._server.speeds[rank]
         expected = speed.fixed_seconds() + speed.sample_seconds() * self._server.parts[rank]
-        if last is None:
+        if rank not in self._last:
             return RankReport(0, 0, 0, expected, speed.error())
-        return RankReport(last.samples, last.computing, last.waiting, expected, speed.error())
+        lately = self._lately.pop(rank, (self._last[rank],))
+        told = ((each.samples, each.computing, each.waiting) for each in lately)
+        samples, computing, waiting = map(fmean, zip(*told, strict=True))
+        return RankReport(samples, computing, waiting, expected, speed.error())
 
 
 class Served:
