@@ -97,6 +97,11 @@ class Client:
                 time.sleep(0.5)
         return states
 
+    def causes(self, jobs: Iterable[int]) -> list[str]:
+        """What the portal gives as the causes of those that failed: where to look when they should not have."""
+        rows = {job: self.get(f"jobs/{job}/") for job in sorted(jobs)}
+        return [f"job {job}: {row['cause']}" for job, row in rows.items() if row and row["state"] == "FAILED"]
+
     def logs(self) -> dict[tuple[int, int], bytes]:
         """All that the portal has of what the jobs wrote, by job and attempt."""
         found: dict[tuple[int, int], bytes] = {}
