@@ -1,7 +1,7 @@
 """Carries out one action for one container. Slow; each runs in a thread of its own.
 
-Raises PortalAwayError, EngineError, TroubleError or NotYet when the same action should be tried again later. What can never work
-ends the container with ``create_error`` and a sentence.
+Raises PortalAwayError, EngineError, TroubleError or NotYet when the same action should be tried again later. What can
+never work ends the container with ``create_error`` and a sentence.
 """
 
 import contextlib
@@ -190,8 +190,7 @@ class Hands:
             self._trouble_since.pop(spec.name, None)
             return
         except CreateError as error:
-            since = self._trouble_since.setdefault(spec.name, time.monotonic())
-            if isinstance(error, TroubleError) and time.monotonic() - since < TROUBLE_SECONDS:
+            if isinstance(error, TroubleError) and self._may_pass(spec.name):
                 raise
             sentence = str(error)
         except PortalRefusedError as error:
@@ -204,9 +203,13 @@ class Hands:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise NotYet("waiting for room on its node's disk, which is full") from error
             sentence = f"The node could not prepare the job's folders: {error.strerror or error}."
-        self._trouble_since.pop(spec.name, None)
         logger.warning("%s cannot start: %s", spec.name, sentence)
         self._end(spec, Exit(None, "create_error", sentence))
+
+    def _may_pass(self, name: str) -> bool:
+        """The engine's trouble with a container is not old yet."""
+        now = time.monotonic()
+        return now - self._trouble_since.setdefault(name, now) < TROUBLE_SECONDS
 
     def _bring_up(self, wish: Desired) -> None:
         """Starts it at once: to list what there is first would take longer than all of the rest."""
@@ -319,6 +322,7 @@ class Hands:
     def _forget(self, name: str) -> None:
         self.shipper.forget(name)
         self.details.pop(name, None)
+        self._trouble_since.pop(name, None)
         note = self.ledger.get(name)
         self.ledger.forget(name)
         if note is not None and not self.files.attempt(note.attempt).exists():

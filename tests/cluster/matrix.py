@@ -132,7 +132,7 @@ def _carry_out(on: Stage, fault: Fault, seed: int, times: int) -> Row:
     row.complaints += judged(client.asked, runs, finals, client.logs(), fault.rules, lost)
     row.complaints += judged_rings(scene.rings, on.judge.seen_ranks(), rings)
     if row.complaints:
-        print("\n".join(client.causes({*finals, *rings})), flush=True)
+        print(*client.causes({*finals, *rings}), sep="\n", flush=True)
     row.complaints += [load.trouble] if load.trouble else []
     row.jobs, row.runs = len(client.asked) + len(scene.rings), len(runs)
     row.restarted = len(runs) - len({run.job for run in runs}) + again(scene.rings, on.judge.seen_ranks())
