@@ -10,16 +10,37 @@ from tests.bench.learning import burst, picture, unequal
 
 
 def row(
-    mode: str, reached: float | None, *, load: str = "one slow", last: float = 0.1, slow: float = 4.0
+    mode: str,
+    reached: float | None,
+    *,
+    load: str = "one slow",
+    last: float = 0.1,
+    slow: float = 4.0,
+    seed: int = 0,
 ) -> dict[str, Any]:
     curve = [[0.5, 2.0], [reached or 1.0, 0.2], [9.0, last]]
     ranks = {"computing": [0.01, 0.01, 0.01, 0.01 * slow]}
-    return {"model": "mlp", "load": load, "seed": 0, "mode": mode, "reached": reached, "curve": curve, "ranks": ranks}
+    return {
+        "model": "mlp",
+        "load": load,
+        "seed": seed,
+        "mode": mode,
+        "reached": reached,
+        "curve": curve,
+        "ranks": ranks,
+    }
 
 
 def test_a_mode_that_mostly_never_came_there_took_for_ever() -> None:
     assert unequal.to_target([row("asp", 3.0), row("asp", None), row("asp", None)]) == math.inf
     assert unequal.to_target([row("asp", 3.0), row("asp", None), row("asp", 4.0)]) == 4.0
+
+
+def test_times_on_equal_workers_are_compared_from_the_same_first_weights() -> None:
+    bsp = [row("bsp", 2.0), row("bsp", 4.0, seed=1), row("bsp", 8.0, seed=2)]
+    ours = [row("asp", 8.8, seed=2), row("asp", 2.0), row("asp", 4.2, seed=1), row("asp", 99.0, seed=3)]
+    assert unequal.beside(ours, bsp) == pytest.approx(1.05)
+    assert unequal.beside([row("asp", None)], bsp) == math.inf
 
 
 def test_the_target_is_reached_between_the_two_measurements_around_it() -> None:
@@ -60,12 +81,14 @@ def test_the_tables_have_a_cell_for_each_mode_with_its_ratio() -> None:
         row("bsp_balanced", None),
         row("asp", None),
     ]
+    equal = [row(mode, 2.2 if mode == "asp" else 2.0, load="equal") for mode in unequal.MODES]
     lines = unequal.tables(rows).splitlines()
+    assert unequal.tables([*rows, *equal]).splitlines()[-1] == "| mlp | 1.000 | 1.000 | 1.000 | 1.000 | 1.100 |"
     assert lines[2:4] == [
         "| mlp | one slow | 8.0 s (8.0 to 8.0) | 4.0 s (2.0 to never), 2.00 times |  |  | never |",
         "",
     ]
-    assert lines[6:] == [
+    assert lines[6:-3] == [
         "| mlp: loss in the end | 0.100 | 0.100 |  |  | 0.100 |",
         "| its longest computing over its shortest | +300% | +300% |  |  | +300% |",
     ]

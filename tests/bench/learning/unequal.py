@@ -109,6 +109,13 @@ def to_target(rows: Sequence[Row]) -> float:
     return statistics.median(row["reached"] if row["reached"] is not None else float("inf") for row in rows)
 
 
+def beside(rows: Sequence[Row], others: Sequence[Row]) -> float:
+    """The time to the target over that of others from the same first weights: the median of such pairs."""
+    theirs = {row["seed"]: row for row in others}
+    pairs = [(row, theirs[row["seed"]]) for row in rows if row["seed"] in theirs]
+    return statistics.median(to_target([row]) / to_target([other]) for row, other in pairs)
+
+
 def final(rows: Sequence[Row]) -> float:
     return statistics.median(row["curve"][-1][1] for row in rows)
 
@@ -120,7 +127,8 @@ def gap(row: Row) -> float:
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """As they stand in docs/training.md: how long it took to the target, then where one slow worker led in the end."""
+    """As they stand in docs/training.md: how long it took to the target, where one slow worker led in the end, and how
+    the same first weights fared on equal ones."""
     head = " | ".join(MODES)
     lines = [f"| model | workers | {head} |", "|---|---|" + "---:|" * len(MODES)]
     for model in TARGETS:
@@ -138,17 +146,23 @@ def tables(rows: Sequence[Row]) -> str:
             )
             gaps = (f"{statistics.median(map(gap, some)):+.0%}" if some else "" for some in ends)
             lines.append(f"| its longest computing over its shortest | {' | '.join(gaps)} |")
+    lines += ["", f"| equal workers, time over BSP's | {head} |", "|---|" + "---:|" * len(MODES)]
+    for model in TARGETS:
+        ways = [of(rows, model, "equal", mode) for mode in MODES]
+        if all(ways):
+            ratios = (f"{beside(some, ways[0]):.3f}" for some in ways)
+            lines.append(f"| {model} | {' | '.join(ratios).replace('inf', 'never')} |")
     return "\n".join(lines)
 
 
-def duration(some: Sequence[Row], beside: Sequence[Row]) -> str:
+def duration(some: Sequence[Row], bsp: Sequence[Row]) -> str:
     """Median seconds to the target, their range, and how many times sooner than BSP."""
     if not some:
         return ""
     if (middle := to_target(some)) == float("inf"):
         return "never"
     times = sorted(row["reached"] if row["reached"] is not None else float("inf") for row in some)
-    sooner = f", {to_target(beside) / middle:.2f} times" if beside and beside is not some else ""
+    sooner = f", {to_target(bsp) / middle:.2f} times" if bsp and bsp is not some else ""
     return f"{middle:.1f} s ({times[0]:.1f} to {times[-1]:.1f}){sooner}".replace("inf", "never")
 
 
@@ -172,8 +186,9 @@ def targets(rows: Sequence[Row]) -> Iterator[Target]:
                 )
         for mode in OURS:
             if bsp["equal"] and (some := of(rows, model, "equal", mode)):
-                ratio = to_target(some) / to_target(bsp["equal"])
-                yield Target(f"{model}, equal: time of {mode} to the target over BSP's", ratio, MOST_LOSS)
+                yield Target(
+                    f"{model}, equal: time of {mode} to the target over BSP's", beside(some, bsp["equal"]), MOST_LOSS
+                )
         if balanced := ours["bsp_balanced"]:
             yield Target(
                 f"{model}, one slow: gap of iterations under bsp_balanced",
