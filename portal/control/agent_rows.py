@@ -17,7 +17,6 @@ from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 
 from portal.gauges import sampling
-from portal.gauges.sampling import Reading
 from portal.jobs.rules import STOP_SECONDS
 
 Readings = tuple[int | None, int | None, int | None]
@@ -83,16 +82,25 @@ ORDER BY part.id
 """
 OF_NODE = 5
 """Columns of the node in each row; the rest are a container's, or null."""
-GPUS = "SELECT id, uuid FROM cluster_gpu WHERE node_id = %s ORDER BY id"
+GPUS = "SELECT id FROM cluster_gpu WHERE node_id = %s ORDER BY id"
 LOCKED = " FOR NO KEY UPDATE"
 READ = """
 UPDATE cluster_gpu SET
     utilisation_percent = CAST(said.column2 AS smallint),
     memory_used_mib = CAST(said.column3 AS integer),
     temperature_celsius = CAST(said.column4 AS smallint)
-FROM (VALUES {}) AS said WHERE cluster_gpu.id = said.column1
+FROM (VALUES {}) AS said WHERE cluster_gpu.node_id = %s AND cluster_gpu.uuid = said.column1
 """
-SAMPLE = "INSERT INTO gauges_sample (node_id, at, readings) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
+SAMPLE = """
+INSERT INTO gauges_sample (node_id, at, readings)
+SELECT %s, %s, {}(id, utilisation_percent, memory_used_mib, temperature_celsius)) FROM cluster_gpu
+WHERE node_id = %s AND uuid IN ({})
+    AND COALESCE(utilisation_percent, memory_used_mib, temperature_celsius) IS NOT NULL
+HAVING COUNT(*) > 0
+ON CONFLICT DO NOTHING
+"""
+AS_LISTS = {"postgresql": "jsonb_agg(jsonb_build_array", "sqlite": "json_group_array(json_array"}
+"""By the database's kind."""
 
 
 def see(held: str, said: str, now: datetime) -> tuple[Caller | None, list[Part]]:
@@ -141,18 +149,15 @@ def write_readings(node_id: int, said: Mapping[str, Readings], now: datetime) ->
     """What GPUs read now, by UUID: onto their rows, and as the sample of this slot. Nothing when they say nothing."""
     if all(value is None for values in said.values() for value in values):
         return
+    vendor, slot = connection.vendor, _moments(sampling.slot_of(now))
+    values, marks = ", ".join(["(%s, %s, %s, %s)"] * len(said)), ", ".join(["%s"] * len(said))
     with connection.cursor() as cursor:
-        cursor.execute(GPUS, [node_id])
-        readings = [Reading(pk, *said[uuid]) for pk, uuid in cursor.fetchall() if uuid in said]
-        if not (sample := sampling.sample_of(readings)):
-            return
-        values = ", ".join(["(%s, %s, %s, %s)"] * len(readings))
         _together(
             cursor,
             # Their rows are locked in the order of their ids, as the scheduler does. SQLite has one writer and no such lock.
-            (GPUS + LOCKED * (connection.vendor == "postgresql"), [node_id]),
-            (READ.format(values), [value for reading in readings for value in reading]),
-            (SAMPLE, [node_id, *_moments(sampling.slot_of(now)), json.dumps(sample)]),
+            (GPUS + LOCKED * (vendor == "postgresql"), [node_id]),
+            (READ.format(values), [*(value for uuid, each in said.items() for value in (uuid, *each)), node_id]),
+            (SAMPLE.format(AS_LISTS[vendor], marks), [node_id, *slot, node_id, *said]),
         )
 
 
