@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.db import Error as DatabaseTrouble
 from django.db import connection, transaction
@@ -208,16 +209,16 @@ _left_behind: list[threading.Thread] = []
 
 
 def _tell(seen: Snapshot, reasons: Mapping[int, str]) -> bool:
-    """Keeps each waiting job's reason and place in the queue; True when any reason changed."""
+    """Keeps each waiting job's reason and place in the queue; True when any reason is another now."""
     place = {int(job.id): number for number, job in enumerate(_queue(seen, reasons), start=1)}
 
-    def news(rows: QuerySet[Job]) -> Iterator[tuple[int, str, str, int | None]]:
-        """Of each job that should be told something else: what it was told, and what is true."""
-        for job, state, intent, *told in rows.values_list("pk", "state", "intent", "waiting_reason", "queue_position"):
+    def news(rows: QuerySet[Job]) -> Iterator[_News]:
+        told = rows.values_list("pk", "state", "intent", "waiting_reason", "queue_position")
+        for job, state, intent, before, number in told:
             waits = state == JobState.QUEUED and intent == Job.Intent.RUN and job in place
-            truth = [reasons.get(job, ""), place[job]] if waits else ["", None]
-            if told != truth:
-                yield job, told[0], *truth
+            truth = (reasons.get(job, ""), place[job]) if waits else ("", None)
+            if (before, number) != truth:
+                yield _News(job, state, intent, before, *truth)
 
     # Three questions, each with an index: all who ever failed are more and more.
     left = Job.objects.filter(queue_position__isnull=False)
@@ -226,31 +227,46 @@ def _tell(seen: Snapshot, reasons: Mapping[int, str]) -> bool:
         left.filter(state__in=(JobState.HELD, JobState.RUNNING)),
         left.filter(state__in=(JobState.CANCELLED, JobState.FAILED), finished_at__gt=timezone.now() - LEFT_QUEUE),
     )
-    outdated = [job for look in looks for job, *_ in news(look.order_by())]
-    if not outdated:
-        return False
-    # Somebody else's lock is not waited for: it is only a sentence, and the next turn comes soon.
-    ours = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(pk__in=outdated).order_by()
-    changed = list(news(ours))
-    _write(sorted((job, reason, number) for job, _, reason, number in changed))
-    return any(before != reason for _, before, reason, _ in changed)
+    outdated = [each for look in looks for each in news(look.order_by())]
+    if outdated:
+        _write(outdated)
+    return any(each.before != each.reason for each in outdated)
 
 
-def _write(told: Sequence[tuple[int, str, int | None]]) -> None:
-    """Job, reason and place. One start moves everybody behind it up: too many small updates for ``bulk_update``."""
+class _News(NamedTuple):
+    """What a job should be told, and what it was told; true as long as its state and intent are these."""
+
+    job: int
+    state: str
+    intent: str
+    before: str
+    reason: str
+    place: int | None
+
+
+def _write(told: Sequence[_News]) -> None:
+    """One start moves everybody behind it up: too many small updates for ``bulk_update``.
+
+    Somebody else's lock is not waited for: it is only a sentence, and the next turn comes soon.
+    """
     table = Job._meta.db_table
     with connection.cursor() as cursor:
-        if connection.vendor == "postgresql" and told:
+        if connection.vendor == "postgresql":
+            columns = [[getattr(each, name) for each in told] for name in ("job", "state", "intent", "reason", "place")]
             cursor.execute(
-                f"UPDATE {table} SET waiting_reason = told.reason, queue_position = told.place"  # noqa: S608
-                " FROM unnest(%s::bigint[], %s::text[], %s::integer[]) AS told(job, reason, place)"
-                f" WHERE {table}.id = told.job",
-                [list(column) for column in zip(*told, strict=True)],
+                "WITH told AS (SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::integer[])"  # noqa: S608
+                " AS told(job, state, intent, reason, place)), "
+                f"ours AS (SELECT told.* FROM told JOIN {table} AS job ON job.id = told.job"
+                " AND job.state = told.state AND job.intent = told.intent FOR NO KEY UPDATE OF job SKIP LOCKED) "
+                f"UPDATE {table} SET waiting_reason = ours.reason, queue_position = ours.place"
+                f" FROM ours WHERE {table}.id = ours.job",
+                columns,
             )
         else:
             cursor.executemany(
-                f"UPDATE {table} SET waiting_reason = %s, queue_position = %s WHERE id = %s",  # noqa: S608
-                [(reason, place, job) for job, reason, place in told],
+                f"UPDATE {table} SET waiting_reason = %s, queue_position = %s"  # noqa: S608
+                " WHERE id = %s AND state = %s AND intent = %s",
+                [(each.reason, each.place, each.job, each.state, each.intent) for each in told],
             )
 
 

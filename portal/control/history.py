@@ -167,7 +167,10 @@ class History:
                 self._runs.add(key, run, settled=finished < still)
 
     def _runs_like(self, key: Hashable) -> tuple[Run, ...]:
-        return tuple([run for run in self._runs.newest(key) if run.finished >= self._oldest])
+        known = self._runs.newest(key)
+        if known and known[0].finished < self._oldest:  # they are in order
+            known = [run for run in known if run.finished >= self._oldest]
+        return tuple(known)
 
     def speeds(self, script: Script, max_gpus: int, gpus_per_node: int) -> Speeds:
         """From measured steps, else from runs of the program with equal arguments on different numbers of GPUs."""

@@ -77,6 +77,8 @@ def leave() -> None:
     held = Allocation.objects.filter(
         gpu__quarantined_at__isnull=False, released_at__isnull=True, container__wanted=Container.Wanted.RUN
     ).exclude(gpu__fault="")
+    if not held.exists():
+        return  # as nearly always, and far quicker than to ask for all of their columns
     for row in held.select_related("gpu", "container", "attempt__job").order_by("attempt__job_id", "gpu"):
         if row.gpu.failed_since(row.allocated_at):
             attempt, parts = row.attempt, list(row.attempt.containers.all())

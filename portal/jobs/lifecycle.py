@@ -66,10 +66,15 @@ def locked(job_id: int) -> Job:
     return Job.objects.select_for_update(no_key=True).get(pk=job_id)
 
 
+def lock(job_id: int) -> None:
+    """As ``locked``, for those who need no more than that: reading all of a job takes longer than locking it."""
+    Job.objects.select_for_update(no_key=True).values_list("pk").get(pk=job_id)
+
+
 def record(job: Job, kind: str, text: str, actor: User | None = None, **data: object) -> JobEvent:
     """Adds a line to the job's history, in the transaction of what it tells of."""
-    with transaction.atomic():
-        locked(job.pk)
+    with transaction.atomic(savepoint=False):
+        lock(job.pk)
         last = JobEvent.objects.filter(job=job).aggregate(last=Max("seq"))["last"] or 0
         event = JobEvent.objects.create(job=job, seq=last + 1, kind=kind, text=text[:300], actor=actor, data=data)
         wake_job_viewers(job.pk)
@@ -170,7 +175,7 @@ def start_attempt(job: Job, policy: str, where: str = "", ring: int | None = Non
     )
     placed = f"placed on {where}" if where else "placed"
     record(row, "placed", f"Attempt {attempt.number} was {placed} by {policy}.", attempt=attempt.number)
-    settle(row)
+    _set_state(row)
     _copy_state(row, job)
     return attempt
 
@@ -218,7 +223,7 @@ def stop_attempt(attempt: Attempt, reason: str) -> None:
 @transaction.atomic
 def stop_container(container: Container, reason: str) -> None:
     """Tells one container to stop and asks its GPUs back."""
-    locked(container.attempt.job_id)
+    lock(container.attempt.job_id)
     now = timezone.now()
     told = (
         Container.objects.filter(pk=container.pk, wanted=Container.Wanted.RUN)
@@ -303,6 +308,7 @@ NEWS = {
 
 
 def _set_state(job: Job) -> None:
+    """``job`` is locked."""
     outcomes = list(job.attempts.order_by("number").values_list("outcome", flat=True))
     state = job_state(job.intent, job.retries, outcomes)
     if state == job.state or job.state in FINISHED_STATES:
