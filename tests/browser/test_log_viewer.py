@@ -135,7 +135,7 @@ def test_search_counts_marks_and_steps(page: Page, portal: Portal, job: dict[str
     expect(page.locator("[data-log=count]")).to_have_text("2 of 5")
     page.keyboard.press("Escape")
     expect(page.locator("[data-log=count]")).to_have_text("")
-    assert page.locator(".log-line mark").count() == 0
+    expect(page.locator(".log-line mark")).to_have_count(0)
 
 
 def test_colours_bars_and_odd_bytes_are_shown_as_a_terminal_would(
