@@ -178,11 +178,13 @@ class DockerRuntime:
             if spec.network:
                 with self._joined:  # while one makes it, another would find its addresses taken
                     self._ensure_network(spec.network, spec.ring)
+            host = self.host()
             try:
-                config = container_config(spec, folders, image, owner, self.identity, self.host())
-                self.client.api.create_container_from_config(config, self.identity.engine_name(spec.name))
-            except ValueError as error:
+                config = container_config(spec, folders, image, owner, self.identity, host)
+            except ValueError as error:  # nothing but this: an answer of the engine that was cut off is one, too
                 raise CreateError(str(error)) from error
+            try:
+                self.client.api.create_container_from_config(config, self.identity.engine_name(spec.name))
             except ImageNotFound as error:
                 raise CreateError(f"The image of “{spec.environment}” ({image}) is gone from this node.") from error
             except APIError as error:

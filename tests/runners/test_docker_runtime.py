@@ -14,6 +14,7 @@ from runners.docker_runtime import DockerRuntime, connect
 from runners.hostconfig import container_config, network_config, owner_for
 from runners.runtime import ContainerRuntime, CreateError, EngineError, Folders, Observed
 from runners.spec import Resources, RunSpec
+from tests.cluster.between import Between
 from tests.runners.conftest import RING, make_folders, make_spec
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
@@ -281,6 +282,23 @@ def test_an_engine_that_never_answers_is_left_in_time(tmp_path: Path) -> None:
         with pytest.raises(EngineError):
             connect(f"unix://{tmp_path}/silent.sock", timeout_seconds=1)
         assert time.monotonic() - began < 5
+
+
+def test_an_answer_that_is_cut_off_is_asked_for_again(pretender: str, tmp_path: Path, folders: Folders) -> None:
+    """Of what it says to a new container, too, which is then there or not: that the job cannot run was not said."""
+    address, spec = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"), make_spec()
+    between = Between(tmp_path / "between.sock", Path(address.removeprefix("unix://")))
+    runtime = DockerRuntime(f"test {tmp_path}", "node", lambda key: pretender, f"unix://{tmp_path}/between.sock")
+    assert runtime.host().cpus >= 1
+    runtime.client.close()  # its connections: each keeps the mood that it began with
+    between.mood = "cut"
+    with pytest.raises(EngineError, match="does not answer"):
+        runtime.create(spec, folders)
+    between.mood = "well"
+    runtime.create(spec, folders)
+    assert [one.state for one in runtime.list()] == ["created"]
+    runtime.remove(spec.name)
+    between.close()
 
 
 def test_it_says_what_this_machine_is(runtime: DockerRuntime) -> None:
