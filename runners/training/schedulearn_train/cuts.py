@@ -1,21 +1,38 @@
-"""How the parameters of a model are cut into shards."""
+"""How the parameters of a model are cut into shards: parts of all of them, laid end to end."""
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-SHARD_BYTES = 100 * 1024 * 1024
-"""Of parameters that one shard holds by default."""
+SHARD_BYTES = 4 * 1024 * 1024
+"""Of parameters that one shard holds by default: with fewer, what a message costs by itself outweighs what it carries."""
 
 
-def count_of(size: int, tensors: int, ranks: int, asked: int | None = None) -> int:
-    """Shards of ``size`` bytes: as many as asked for, or one for each ``SHARD_BYTES``; at most one for each rank and each
-    tensor."""
-    return max(1, min(asked or math.ceil(size / SHARD_BYTES), ranks, tensors))
+class Piece(NamedTuple):
+    """The elements from ``start`` to before ``stop`` of a tensor, numbered as in its memory."""
+
+    tensor: int
+    start: int
+    stop: int
+
+
+def count_of(size: int, places: int, ranks: int, asked: int | None = None) -> int:
+    """Shards of ``size`` bytes: as many as asked for, or one for each ``SHARD_BYTES``; at most one for each rank, and for
+    each of the ``places`` that one may begin at."""
+    return max(1, min(asked or math.ceil(size / SHARD_BYTES), ranks, places))
 
 
 def cut(lengths: Sequence[int], count: int) -> list[slice]:
-    """Neighbouring tensors for each of ``count`` shards, none without any, of about equal lengths together."""
+    """The elements of each of ``count`` shards, about as many in each; tensors are cut, too."""
+    whole = sum(lengths)
+    if not 0 < count <= whole:
+        raise ValueError(f"{whole} elements cannot be cut into {count} shards")
+    return _slices([whole * number // count for number in range(count + 1)])
+
+
+def cut_between(lengths: Sequence[int], count: int) -> list[slice]:
+    """The same, with no tensor in two shards, and at least one in each: they are as equal as that allows."""
     if not 0 < count <= len(lengths):
         raise ValueError(f"{len(lengths)} tensors cannot be cut into {count} shards")
     ends = list(itertools.accumulate(lengths))
@@ -24,4 +41,17 @@ def cut(lengths: Sequence[int], count: int) -> list[slice]:
         aim = ends[-1] * number / count
         nearest = min(range(1, len(lengths)), key=lambda bound: abs(ends[bound - 1] - aim))  # noqa: B023
         bounds.append(max(bounds[-1] + 1, min(nearest, len(lengths) - (count - number))))
-    return [slice(start, stop) for start, stop in itertools.pairwise([*bounds, len(lengths)])]
+    return _slices([0, *(ends[bound - 1] for bound in bounds[1:]), ends[-1]])
+
+
+def _slices(bounds: Sequence[int]) -> list[slice]:
+    return [slice(start, stop) for start, stop in itertools.pairwise(bounds)]
+
+
+def pieces(lengths: Sequence[int], part: slice) -> Iterator[Piece]:
+    """What a shard has of the tensors, in order."""
+    begins = itertools.accumulate(lengths, initial=0)
+    for tensor, (length, begin) in enumerate(zip(lengths, begins, strict=False)):  # the last begin is the end of all
+        start, stop = max(0, part.start - begin), min(length, part.stop - begin)
+        if start < stop:
+            yield Piece(tensor, start, stop)

@@ -83,7 +83,7 @@ class Run:
     only then does a step come to the same whatever the parts are. Within ``batch_range`` (least, most) the scheduler may
     choose another batch, and ``rate_rule`` says what becomes of the learning rate then. In the modes of ``server.py``
     updates take ``k`` ranks' gradients, aim at this ``staleness``, and split the batch by speed if ``balanced``; the
-    parameters are cut into ``shards``, by default one for each 100 MB. ``also`` are further things with ``state_dict``
+    parameters are cut into ``shards``, by default one for each 4 MB. ``also`` are further things with ``state_dict``
     that belong to the training: learning-rate schedules, a gradient scaler.
     """
 

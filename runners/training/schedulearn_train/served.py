@@ -1,8 +1,8 @@
 """A training with a parameter server: each rank at its own pace, rank 0 with the server (``server.py``) beside its worker.
 
-A worker sends the mean gradient of the samples it was given to the shards (``shards.py``), of which there is one for a
-model of usual size, on rank 0 too; then it tells the desk. Back come parameters and the next samples, at once or when there
-is a version to go on from.
+A worker sends the mean gradient of the samples it was given to the shards of the parameters (``shards.py``), which lie on
+the same ranks; then it tells the desk. Back come parameters and the next samples, at once or when there is a version to go
+on from.
 """
 
 import math
@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import stopping
-from .cuts import count_of, cut
 from .loading import Batch, loaded
 from .messages import HEADER, Afar, Link, Message, Order, Reply, Says, message
 from .report import RankReport
 from .server import Server, Work
-from .shards import Gradients, Here, Parts, Posts, Shard, There, options
+from .shards import Gradients, Here, Parts, Posts, Shard, There, joined, options, parts_of
 from .vectors import fill, flat, flat_gradients, vector_type, views_of
 
 if TYPE_CHECKING:
@@ -41,7 +40,8 @@ class Desk:
 
     def __init__(self, run: "Run", server: Server, posts: Posts, shards: Sequence[Shard]) -> None:
         self._run, self._server, self._post, self._size = run, server, posts.desk, run.size
-        self._shards = shards
+        self._shards, self._others_first = shards, shards[::-1]
+        """The one of this rank comes last: the others are at work meanwhile."""
         self.over = False
         """The shards have nothing any more that the run here has not."""
         server.apply = self._apply
@@ -85,7 +85,7 @@ class Desk:
     def state(self) -> tuple[torch.Tensor, dict[str, Any]]:
         """All parameters, and what the optimiser is, as its ``state_dict`` has it. For the thread that decides."""
         parts = [shard.state() for shard in self._shards]
-        known = {place: one for part in parts for place, one in part["optimizer"].items()}
+        known = joined(self._run.optimizer, (part["optimizer"] for part in parts))
         optimizer = {**self._run.optimizer.state_dict(), "state": known}
         return torch.cat([part["parameters"] for part in parts]), optimizer
 
@@ -118,9 +118,8 @@ class Desk:
             if self._stops:
                 self._answer_all(Order.STOP)
                 continue
-            # The worker of this rank last: it would compute while the others still wait for their answers.
-            for worker, work in sorted(self._decide(said).items(), reverse=True):
-                self._answer(worker, Reply(Order.WORK, self._server.version, work))
+            work = self._decide(said)
+            self._answer({worker: Reply(Order.WORK, self._server.version, each) for worker, each in work.items()})
             if self._server.done:
                 self._answer_all(Order.DONE)
             elif time.monotonic() - self._saved_at >= self._run.checkpoint_seconds:
@@ -144,31 +143,35 @@ class Desk:
             self._report()
         return work
 
-    def _answer(self, worker: int, reply: Reply) -> None:
-        self._waiting.discard(worker)
-        if worker == 0:
-            self._own.put(reply)
-        else:
+    def _answer(self, replies: Mapping[int, Reply]) -> None:
+        # The worker of this rank last: it would compute while the others still wait for their answers.
+        workers = sorted(replies, reverse=True)
+        for worker in workers:
+            self._waiting.discard(worker)
+            reply = replies[worker]
+            if worker == 0:
+                self._own.put(reply)
+                continue
             self._post.send(reply.header(), worker)
             if reply.work is not None:
                 self._post.send(torch.from_numpy(reply.work.indices), worker)
-        for shard in self._shards:
-            shard.give(worker, self._heard.get(worker, -1))
+        if workers:
+            for shard in self._others_first:
+                shard.give([(worker, self._heard.get(worker, -1)) for worker in workers])
 
     def _answer_all(self, told: Order) -> None:
-        for worker in sorted(self._waiting, reverse=True):
-            self._answer(worker, Reply(told, self._server.version))
+        self._answer({worker: Reply(told, self._server.version) for worker in self._waiting})
 
     def _apply(self, gradients: Gradients, rate: float) -> None:
         factor, clip_norm = 1.0, self._run.clip_norm
-        for shard in self._shards:
+        for shard in self._others_first:
             shard.add_up(gradients)
         if clip_norm is not None:
-            length = math.sqrt(sum(shard.squared() for shard in self._shards))
+            length = math.sqrt(sum(shard.squared() for shard in self._others_first))
             factor = min(1.0, clip_norm / (length + 1e-6))  # as torch's own
         # A schedule of the user's moves the rates of the optimiser that was given.
         groups = options(self._run.optimizer)
-        for shard in self._shards:
+        for shard in self._others_first:
             shard.step(groups, rate, factor)
 
     def _report(self) -> None:
@@ -208,9 +211,7 @@ class Served:
         self._run, self._posts, self._options = run, posts, options
         run.optimizer._opt_called = True  # schedules would complain: copies of it step, if any here
         self._parameters = [each for each in run.inner.parameters() if each.requires_grad]
-        size = sum(each.numel() for each in self._parameters) * vector_type(self._parameters).itemsize
-        self._count = count_of(size, len(self._parameters), run.size, shards)
-        """Of shards, on the first ranks."""
+        self._shards = parts_of(run.optimizer, self._parameters, run.size, shards)
         self.server: Server | None = None
         """On rank 0, from the first epoch on."""
         self._desk: Desk | None = None
@@ -236,12 +237,11 @@ class Served:
         run = self._run
         # Each shard begins with its own rank's parameters, which are to be those of one model.
         fill(self._parameters, run.world.broadcast(flat(self._parameters)))
-        parts = cut([each.numel() for each in self._parameters], self._count)
-        if run.rank < self._count:
-            self._here = Here(run, self._posts, parts[run.rank], self._failed)
+        if run.rank < len(self._shards):
+            self._here = Here(run, self._posts, self._shards[run.rank], self._failed)
         if run.rank == 0:
             assert self._here is not None  # noqa: S101 - there is at least one shard
-            there = [There(rank, self._posts.commands) for rank in range(1, self._count)]
+            there = [There(rank, self._posts.commands) for rank in range(1, len(self._shards))]
             self.server = Server(
                 deepcopy(run.sampler),
                 mode=run.mode,  # type: ignore[arg-type]
@@ -256,7 +256,7 @@ class Served:
             self._commanded = threading.Thread(target=self._here.serve, daemon=True)
             self._commanded.start()
         self._link: Link = self._desk or Afar(self._posts.desk)
-        self._parts = Parts(run.rank, self._posts, self._parameters, self._count, self._here)
+        self._parts = Parts(run.rank, self._posts, vector_type(self._parameters), self._shards, self._here)
 
     def _failed(self, error: Exception) -> None:
         """The shard of this rank has. Where the desk is not, the worker waits for other ranks, which wait for the shard: no

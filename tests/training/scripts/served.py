@@ -3,6 +3,7 @@
 import json
 import tempfile
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,13 +21,29 @@ inputs = torch.randn(SAMPLES, 6, generator=generator)
 data = TensorDataset(inputs, inputs @ torch.randn(6, 1, generator=generator) + 0.5)
 
 
+class Own(torch.optim.SGD):
+    """Whatever it may do to a tensor: it is none of torch's, so it gets whole ones."""
+
+
+def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.5)
+
+
+def own(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return Own(parameters, lr=0.05, momentum=0.5)
+
+
+def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=0.05, weight_decay=0.01, amsgrad=True)
+
+
 def trained(
-    world: World, epochs: int, seconds: float = 0.0, folder: str = "", **options: Any
+    world: World, epochs: int, seconds: float = 0.0, folder: str = "", made: Any = sgd, **options: Any
 ) -> tuple[Run, torch.Tensor]:
     """The run, and all weights in one row. ``seconds`` are those of a sample, of which the last rank needs four times as many."""
     torch.manual_seed(1)
     model = nn.Linear(6, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+    optimizer = made(model.parameters())
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
     with tempfile.TemporaryDirectory() as empty:
         run = Run(model, optimizer, data, batch=BATCH, checkpoints=Checkpoints(folder or empty), world=world, **options)
@@ -38,10 +55,11 @@ def trained(
     return run, torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
-def momentum(run: Run) -> torch.Tensor:
-    """What the optimiser on rank 0 knows in the end."""
-    known = [state["momentum_buffer"] for state in run.optimizer.state.values()]
-    return torch.cat([buffer.flatten() for buffer in known]) if known else torch.zeros(0)
+def learnt(run: Run) -> torch.Tensor:
+    """What the optimiser on rank 0 knows in the end, of the shape that it must have."""
+    known = [(tensor, value) for tensor, state in run.optimizer.state.items() for value in state.values()]
+    assert all(value.shape in (tensor.shape, ()) for tensor, value in known)
+    return torch.cat([value.flatten().double() for _, value in known]) if world.rank == 0 else torch.zeros(0)
 
 
 def apart(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -56,16 +74,28 @@ def loss_of(weights: torch.Tensor) -> float:
 world = find_world()
 found: dict[str, Any] = {"ranks": world.size}
 in_step: dict[str, Any] = {"mode": "ksync", "k": world.size, "clip_norm": 2.0}
-(whole, ours), one = trained(world, 3, **in_step), trained(Alone(), 3, clip_norm=2.0)[1]
-found["waiting_for_all_is_bsp"] = apart(ours, one)
-sharded, weights = trained(world, 3, shards=2, **in_step)
-found["two_shards_are_one"] = {"weights": apart(weights, ours), "momentum": apart(momentum(sharded), momentum(whole))}
-with tempfile.TemporaryDirectory() as folder:
-    folder = world.share(folder)  # rank 0's, which has the desk
-    trained(world, 3, folder=folder, shards=2, checkpoint_seconds=0.0, **in_step)
-    found["kept_on_the_way"] = len(Checkpoints(folder).steps())
-    again, weights = trained(world, 3, folder=folder, shards=1, **in_step)
-    found["goes_on_from_two_shards"] = apart(weights, ours)
+for name, made in {"SGD": sgd, "Adam": adam, "own": own}.items():
+    (whole, ours), one = (
+        trained(world, 3, made=made, shards=1, **in_step),
+        trained(Alone(), 3, made=made, clip_norm=2.0)[1],
+    )
+    several: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        folder = world.share(folder)  # rank 0's, which has the desk
+        for count in (2, 3):
+            sharded, weights = trained(world, 3, made=made, shards=count, **in_step)
+            several[f"{count} shards"] = max(apart(weights, ours), apart(learnt(sharded), learnt(whole)))
+        trained(world, 2, made=made, folder=folder, shards=3, checkpoint_seconds=0.0, **in_step)
+        kept = Checkpoints(folder)
+        newest, begun = world.share(kept.steps())
+        if world.rank == 0:
+            for step in kept.steps()[:-1]:
+                kept.path(step).unlink()  # the one left is from the middle of an epoch
+        world.gather(None)
+        again, weights = trained(world, 3, made=made, folder=folder, shards=2, **in_step)
+    goes_on = max(apart(weights, ours), apart(learnt(again), learnt(whole)))
+    steps = [newest, begun, again.steps, whole.steps]
+    found[name] = {"waiting_for_all_is_bsp": apart(ours, one), **several, "goes_on": goes_on, "steps": steps}
 for mode in MODES:
     split: dict[str, Any] = {"balanced": True, "predict": "blend", "most_samples": 5} if mode == "ksync" else {}
     run, weights = trained(world, 12, seconds=0.002, mode=mode, **split)
