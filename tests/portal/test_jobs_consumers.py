@@ -123,6 +123,8 @@ class Viewer:
 @pytest.fixture
 async def lab() -> AsyncIterator[Lab]:
     yield await sync_to_async(Lab)()
+    # What a socket that was ended asks the database goes on in the one thread for such calls: nothing is emptied before.
+    await sync_to_async(bool)()
 
 
 async def cookie_of(lab: Lab, user: User) -> bytes:
