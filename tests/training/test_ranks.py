@@ -148,6 +148,19 @@ def test_each_mode_learns_uses_each_sample_once_per_epoch_and_ends_the_same_ever
     assert (found["staleness"] == 0) == ("ksync" in mode)
 
 
+def test_equal_ranks_that_may_leave_some_out_are_in_step_and_need_no_server(served: dict[str, Any]) -> None:
+    assert not served["equal"]["apart"]
+    assert served["equal"]["off"] < 1e-12
+
+
+def test_ranks_go_apart_when_one_is_slow_and_meet_again_when_it_is_not(served: dict[str, Any]) -> None:
+    """With nothing lost or done twice, and the same everywhere, what the optimiser has learnt included."""
+    found = served["meeting"]
+    assert found["ways"][:3] == [False, True, False]
+    assert found["used"] == 18
+    assert found["apart"] == 0
+
+
 def test_a_slow_worker_of_a_parameter_server_gets_less_to_do_and_the_others_what_fits(served: dict[str, Any]) -> None:
     parts = served["ksync"]["parts"]
     assert parts[2] < parts[0] <= 5 and sum(parts) == 12

@@ -120,6 +120,24 @@ def test_adaptive_ksync_finds_out_that_one_is_slow_and_that_none_is() -> None:
     assert equal.server.counts.wasted == 0  # it begins with all of them
 
 
+@given(st.integers(1, 6), st.integers(24, 400), st.integers(1, 30))
+def test_workers_that_are_all_waited_for_meet_in_the_middle_of_an_epoch(
+    workers: int, samples: int, rounds: int
+) -> None:
+    options = {"rounds_to_meet": rounds}
+    world = World([1.0] * workers, "adaptive_ksync", samples, batch=12, epochs=50, options=options).run()
+    server = world.server
+    assert server.meets and not server.done and server.sampler.left
+    assert server.standing() == server.sampler.state_dict()  # nobody has anything any more
+    assert server.counts.updates >= rounds
+    assert server.counts.used == server.sampler.epoch * samples + samples - server.sampler.left
+
+
+def test_workers_of_which_one_is_left_out_do_not_meet() -> None:
+    world = World([1, 1, 1, 4], "adaptive_ksync", samples=2400, options={"rounds_to_meet": 5}).run()
+    assert world.server.done and not world.server.meets
+
+
 @pytest.mark.parametrize("mode", ["ksync", "adaptive_ksync"])
 def test_the_rest_of_an_epoch_is_shared_by_all(mode: Mode) -> None:
     """56 samples in batches of 32: eight for each worker, then six."""

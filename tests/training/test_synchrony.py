@@ -29,6 +29,9 @@ def test_one_slow_worker_of_four_is_not_waited_for_and_an_equal_one_is() -> None
     fast, slow = Expected(1.0, 32), Expected(4.0, 32)
     assert best_k([fast, fast, fast, slow]) == 3
     assert best_k([fast] * 4) == 4
+    assert synchrony.pays([fast, fast, fast, slow])
+    assert not synchrony.pays([fast] * 4)
+    assert not synchrony.pays([slow])
 
 
 @given(rounds, st.integers(1, 12), st.integers(1, 200))

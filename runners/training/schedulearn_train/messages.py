@@ -31,6 +31,8 @@ class Order(IntEnum):
     WORK = 0
     DONE = 1
     STOP = 2
+    TOGETHER = 3
+    """All of them go on in step."""
 
 
 @dataclass(frozen=True, slots=True)

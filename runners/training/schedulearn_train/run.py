@@ -29,6 +29,7 @@ from .allocation import UNLIMITED, even, shares
 from .balance import FACTS, Kind, Speed, Told, is_whole, rebalanced
 from .checkpoints import Checkpoints
 from .clock import StepClock
+from .either import Either
 from .loading import Batch, Loader
 from .looks import steps_between
 from .meter import Meter
@@ -40,12 +41,16 @@ from .served import Served
 from .shards import Posts
 from .sharing import shared
 from .stopping import Stopped
-from .synchrony import STALENESS
+from .synchrony import ROUNDS_TO_MEET, STALENESS, Expected, pays
 from .world import World, find_world
 
 Mode = Literal["bsp", "bsp_balanced"] | server.Mode
 BY_ALL = ("bsp", "bsp_balanced")
 """Every update is made by all ranks together."""
+ADAPTIVE = "adaptive_ksync"
+"""It is, too, for as long as no rank is left out: then a server has nothing to decide, and only costs."""
+SOON = 3
+"""Steps after the first look until the next one, which is the first to tell how fast the ranks are."""
 MODES = (*BY_ALL, *get_args(server.Mode))
 Result = TypeVar("Result")
 
@@ -148,15 +153,30 @@ class Run:
         self._saved_at = time.monotonic()
         self._loss_sum, self._loss_samples = torch.zeros((), device=self.device), 0
         self.model, self.optimizer = self.inner, optimizer
+        self._balanced = balanced or mode == "bsp_balanced"
+        self._epoch = 0
+        """That ``epochs`` has given last."""
         self.served: Served | None = None
-        if mode in BY_ALL:
-            self.model, self.optimizer = self.world.joined(self.inner, optimizer, self._clock.computed)
-        else:
+        self.apart = mode not in (*BY_ALL, ADAPTIVE)
+        """Each rank goes at its own pace, and a server says what it computes."""
+        if mode not in BY_ALL:
             most = self.world.gather(most_samples)
             posts = Posts(*(self.world.post() for _ in Posts._fields))
             self.served = Served(
-                self, posts, shards, k=k, staleness=staleness, balanced=balanced, predict=predict, most_samples=most
+                self,
+                posts,
+                shards,
+                k=k,
+                staleness=staleness,
+                balanced=balanced,
+                predict=predict,
+                most_samples=most,
+                rounds_to_meet=ROUNDS_TO_MEET if mode == ADAPTIVE else None,
             )
+        if not self.apart:
+            self.model, self.optimizer = self.world.joined(self.inner, optimizer, self._clock.computed)
+        if mode == ADAPTIVE:
+            self.model = Either(self.inner, self.model, lambda: self.apart)
         self._resume()
 
     # --- the loop
@@ -193,23 +213,42 @@ class Run:
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs that are still to be done, of ``count``."""
         self._epochs = count
-        if self.served is not None:
-            yield from self.served.epochs(count)
-            return
-        while self.sampler.epoch < count:
-            yield self.sampler.epoch
-            self.sampler.start(self.sampler.epoch + 1)
+        if self.apart:
+            self._server().begin(count)
+        for epoch in range(self.sampler.epoch, count):
+            self._epoch = epoch
+            yield epoch
+            if not self.apart:
+                self.sampler.start(epoch + 1)
+            elif not self._server().is_over(epoch):
+                raise RuntimeError(f"epoch {epoch} is not over: do not leave the loop over run.batches() early")
+        self.sampler.start(count)
+
+    def _server(self) -> Served:
+        if self.served is None:
+            raise RuntimeError(f"mode {self.mode} has no server")
+        return self.served
 
     def batches(self) -> Iterator[Any]:
         """This rank's part of each batch that is left of this epoch, on its device, as a DataLoader would give it."""
         self.model.train()
-        coming = self._loader.batches(self.sampler, self._split, self.world.rank)
-        for batch in coming if self.served is None else self.served.batches():
+        for batch in self._coming(self._epoch):
             self._current = batch
             self._clock.begin(batch.own)
             yield batch.content
             if self._current is not None:
                 raise RuntimeError("each batch needs its step: call run.step(loss) once in the loop over run.batches()")
+
+    def _coming(self, epoch: int) -> Iterator[Batch]:
+        """Of that epoch, also where the ranks go apart in it, or meet again."""
+        apart = None
+        while apart is not self.apart:
+            apart = self.apart
+            in_step = self._loader.batches(self.sampler, self._split, self.world.rank)
+            for batch in self._server().batches(epoch) if apart else in_step:
+                yield batch
+                if apart is not self.apart:
+                    break
 
     def _split(self) -> tuple[int, ...]:
         return self.parts
@@ -219,10 +258,10 @@ class Run:
         batch, self._current = self._current, None
         if batch is None:
             raise RuntimeError("run.step(loss) belongs into the loop over run.batches(), once for each batch")
-        if self.served is not None:
-            if scaler is not None:
-                raise ValueError(f"mode {self.mode} does without a gradient scaler: use bfloat16, which needs none")
-            self.served.step(loss, batch.own)
+        if self.served is not None and scaler is not None:
+            raise ValueError(f"mode {self.mode} does without a gradient scaler: use bfloat16, which needs none")
+        if self.apart:
+            self._server().step(loss, batch.own)
             return
         self.optimizer.zero_grad()
         mean = loss * (batch.weight / batch.total)
@@ -276,14 +315,16 @@ class Run:
         self._loss_sum.zero_()
         self._loss_samples = 0
         self._learn_noise(look)
-        self._looked_at, self._looked_step, self._fresh = now, self.steps, False
-        self._next_look = self.steps + steps_between(look.step_seconds)
+        self._looked_at, self._looked_step, fresh, self._fresh = now, self.steps, self._fresh, False
+        between = steps_between(look.step_seconds)
+        self._next_look = self.steps + (min(SOON, between) if fresh else between)
         if look.reports and self.rank == 0:
             self._report(look.step_seconds, workers)
         if look.batch != self.batch:
             self.batch = int(look.batch)
             self.parts = shares(self.batch, self.parts)
-        if self.mode == "bsp_balanced":
+        parts = self.parts
+        if self._balanced:
             self.parts = rebalanced(workers, self.parts)
         stops = look.stops == self.size if self.world.elastic else look.stops > 0
         if stops or look.saves:
@@ -291,6 +332,20 @@ class Run:
         if stops:
             raise Stopped(0)
         self.world.commit()
+        if self.mode == ADAPTIVE and self._epochs and not (fresh or self._is_last):
+            # As they were: to split the batch anew would take another look or two.
+            took = [Expected(worker.computing, part) for worker, part in zip(workers, parts, strict=True)]
+            if pays(took):
+                self.apart = True
+                self._server().begin(self._epochs)
+
+    def meet(self) -> None:
+        """All ranks go on in step, from where the server was, which has ended. Schedules are where those of rank 0 are."""
+        server = self._server().server
+        state = shared(self.world, {**self.state(), "parts": server.parts} if server else None)
+        self.apart = False
+        self.load(state)
+        self.parts = state["parts"]
 
     def _own_look(self, now: float) -> "Look":
         own, inverse, difference, whole = self._meter.read()
@@ -331,6 +386,8 @@ class Run:
 
     def _ordered_batch(self) -> int:
         """The scheduler's choice, within what the owner declared safe; the present one while there is none."""
+        if self.served is not None:
+            return self.batch
         try:
             wanted = int(Path(os.environ["SCHEDULEARN_BATCH"]).read_text())
         except (KeyError, OSError, ValueError):
@@ -358,7 +415,7 @@ class Run:
     def state(self) -> dict[str, Any]:
         """All that the training is: tensors and plain values, as they are now."""
         also = {name: item.state_dict() for name, item in self.also.items()}
-        if self.served is not None and (served := self.served.state()):
+        if self.apart and (served := self._server().state()):
             return {**served, "also": also}
         facts = {"sampler": self.sampler.state_dict(), "steps": self.steps, "batch": self.batch}
         facts["noise"] = self.noise.state_dict()
@@ -373,7 +430,7 @@ class Run:
         for name, item in self.also.items():
             item.load_state_dict(state["also"][name])
         self.sampler.load_state_dict(state["sampler"])
-        self.steps, self.batch = state["steps"], state["batch"]
+        self.steps, self.batch, self._epoch = state["steps"], state["batch"], self.sampler.epoch
         if "noise" in state:
             self.noise.load_state_dict(state["noise"])
         self.regroup()
@@ -391,7 +448,7 @@ class Run:
     def save(self) -> None:
         """A checkpoint, on one rank of each machine that may have a folder of its own; with a server where that is."""
         self._saved_at = time.monotonic()
-        if self.world.writes if self.served is None else self.rank == 0:
+        if self.rank == 0 if self.apart else self.world.writes:
             state = self.state()
             self.checkpoints.save(state["steps"], state)
 

@@ -122,6 +122,8 @@ class Desk:
             self._answer({worker: Reply(Order.WORK, self._server.version, each) for worker, each in work.items()})
             if self._server.done:
                 self._answer_all(Order.DONE)
+            elif self._server.meets:
+                self._answer_all(Order.TOGETHER)
             elif time.monotonic() - self._saved_at >= self._run.checkpoint_seconds:
                 self._saved_at = time.monotonic()
                 self._run.save()
@@ -219,24 +221,15 @@ class Served:
         """The shard of this rank, if it has one."""
         self._commanded: threading.Thread | None = None
         self._work: Work | None = None
-        self._epoch = self._number = 0
+        self._number = 0
         self._began_at = self._waited = 0.0
 
-    def epochs(self, count: int) -> Iterator[int]:
-        """All that are left; in some a slow rank may get nothing."""
-        run = self._run
-        self._begin(count)
-        self._exchange(Message(run.rank, Says.READY, stop=stopping.should_stop()))
-        for self._epoch in range(run.sampler.epoch, count):
-            yield self._epoch
-            if self._work is not None and self._work.epoch == self._epoch:
-                raise RuntimeError(f"epoch {self._epoch} is not over: do not leave the loop over run.batches() early")
-        run.sampler.start(count)
-
-    def _begin(self, epochs: int) -> None:
+    def begin(self, epochs: int) -> None:
+        """On all ranks at once: they go apart, until that many epochs are done or they are told to go on together."""
         run = self._run
         # Each shard begins with its own rank's parameters, which are to be those of one model.
         fill(self._parameters, run.world.broadcast(flat(self._parameters)))
+        self._here = None
         if run.rank < len(self._shards):
             self._here = Here(run, self._posts, self._shards[run.rank], self._failed)
         if run.rank == 0:
@@ -249,6 +242,7 @@ class Served:
                 workers=run.size,
                 epochs=epochs,
                 version=run.steps,
+                parts=run.parts,
                 **self._options,
             )
             self._desk = Desk(run, self.server, self._posts, [self._here, *there])
@@ -257,6 +251,12 @@ class Served:
             self._commanded.start()
         self._link: Link = self._desk or Afar(self._posts.desk)
         self._parts = Parts(run.rank, self._posts, vector_type(self._parameters), self._shards, self._here)
+        self._number = 0
+        self._exchange(Message(run.rank, Says.READY, stop=stopping.should_stop()))
+
+    def is_over(self, epoch: int) -> bool:
+        """For this rank: in some epochs a slow one may get nothing."""
+        return self._work is None or self._work.epoch != epoch
 
     def _failed(self, error: Exception) -> None:
         """The shard of this rank has. Where the desk is not, the worker waits for other ranks, which wait for the shard: no
@@ -268,9 +268,9 @@ class Served:
         sys.stderr.flush()
         os._exit(1)
 
-    def batches(self) -> Iterator[Batch]:
-        """Of the present epoch, for as long as the server has some for this rank."""
-        while self._work is not None and self._work.epoch == self._epoch:
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """For as long as the server has some of that epoch for this rank."""
+        while self._work is not None and self._work.epoch == epoch:
             indices = self._work.indices
             yield Batch(loaded(self._run.data, indices, self._run.device), len(indices), len(indices))
 
@@ -306,6 +306,8 @@ class Served:
                 self._commanded.join()  # others may still need the shard
         if reply.told == Order.STOP:
             raise stopping.Stopped(0)
+        if reply.told == Order.TOGETHER:
+            self._run.meet()
 
     def state(self) -> dict[str, Any] | None:
         """What the server and the shards have of the training's state. None where it is not, and before it began."""

@@ -5,7 +5,8 @@ carries it over torch.distributed. Modes, after Dutta et al. (2018) and Yu (2020
 
 ==================  ===============================================================================================
 ``ksync``           the first k gradients of a version; the others of it are cancelled, their samples come again
-``adaptive_ksync``  the same with the k that uses most samples in a second, changed by one a round; now and then all
+``adaptive_ksync``  the same with the k that uses most samples in a second, changed by one a round; now and then all.
+                    Whoever waits for all for long needs no server: see ``meets``
 ``kasync``          any k gradients; older ones count less, much older ones are dropped
 ``adaptive_kasync`` the same with the k at which a gradient of the slowest worker is about six updates old
 ``asp``             each gradient at once
@@ -80,6 +81,8 @@ class Server:
         power: float = 1.0,
         lead: int | None = None,
         most_samples: Sequence[int] | None = None,
+        parts: Sequence[int] | None = None,
+        rounds_to_meet: int | None = None,
     ) -> None:
         if batch < workers:
             raise ValueError(f"a batch of {batch} leaves nothing for some of {workers} workers")
@@ -89,7 +92,7 @@ class Server:
         first = workers if mode == "adaptive_ksync" else synchrony.least_k(workers)
         self.k = 1 if mode == "asp" else min(workers, k or first)
         self.staleness, self.power, self.lead = staleness, power, lead
-        self.parts = even(batch, workers)
+        self.parts = tuple(parts or even(batch, workers))
         self.version = version
         self.counts = Counts()
         self.speeds = [Speed(predict, seed) for seed in range(workers)]
@@ -103,10 +106,20 @@ class Server:
         """By whom, and of what."""
         self._made = [0] * workers
         """Gradients that each has sent."""
+        self._rounds_to_meet = rounds_to_meet
+        self._whole_rounds = self._last_round = 0
+        """Rounds in which all were waited for, up to the last one; the gradients that made that."""
 
     @property
     def done(self) -> bool:
         return self.sampler.epoch >= self.epochs
+
+    @property
+    def meets(self) -> bool:
+        """For ``rounds_to_meet`` rounds all workers were worth waiting for, and all wait now, in the middle of an epoch, which
+        is the same for all: they get no more work."""
+        enough = self._rounds_to_meet is not None and self._whole_rounds >= self._rounds_to_meet
+        return enough and self._last_round == len(self._idle) == self.workers and self.sampler.left > 0
 
     def ask(self, worker: int) -> Mapping[int, Work]:
         """A worker is ready for the first time."""
@@ -171,6 +184,7 @@ class Server:
         self.counts.used += samples
         self.counts.staleness += ages
         self._idle |= {worker for worker, *_ in self._buffer}
+        self._last_round = len(self._buffer)
         self._buffer.clear()
         if self.mode in SYNCHRONOUS:
             self._cancel()
@@ -192,6 +206,7 @@ class Server:
         if self.mode == "adaptive_ksync":
             expected = [synchrony.Expected(*each) for each in zip(times, self.parts, strict=True)]
             self.k = synchrony.next_k_sync(self.k, expected, self.version)
+            self._whole_rounds = self._whole_rounds + 1 if self.k == self.workers else 0
         elif self.mode == "adaptive_kasync":
             self.k = synchrony.k_async(times, self.staleness)
         if self._balanced and self.version % REBALANCED_EVERY == 0:
@@ -203,9 +218,11 @@ class Server:
 
     def _hand_out(self) -> dict[int, Work]:
         """Work for those who wait, as far as there is any and it makes sense."""
+        given: dict[int, Work] = {}
+        if self.meets:
+            return given
         if not (self.sampler.left or self._computing() or self._buffer or self.done):
             self.sampler.next_epoch()
-        given: dict[int, Work] = {}
         if self.done:
             return given
         ready = [worker for worker in sorted(self._idle) if self._may_work(worker)]

@@ -11,6 +11,8 @@ from math import ceil
 
 FORCED_ROUNDS = 50
 """Every so many rounds all workers are waited for, so that nobody's samples are left out for ever."""
+ROUNDS_TO_MEET = 20
+"""Rounds in which all workers are waited for, after which they go on without a server."""
 NEARLY = 0.9
 """Of the most samples in a second: so many are as good, if fewer are thrown away."""
 STALENESS = 6.0
@@ -40,6 +42,11 @@ def best_k(expected: Sequence[Expected], aggregate_seconds: float = 0.0) -> int:
     rates = [some / after for some, after in zip(samples, seconds, strict=True)]
     enough = NEARLY * max(rates)
     return max(k for k, rate in enumerate(rates, start=1) if rate >= enough)
+
+
+def pays(expected: Sequence[Expected]) -> bool:
+    """Is it worth while to leave somebody out."""
+    return best_k(expected) < len(expected)
 
 
 def next_k_sync(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from schedulearn_train import Checkpoints, Run
+from schedulearn_train.server import Server
 from schedulearn_train.world import Alone, World, find_world
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -16,6 +17,12 @@ torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
 SAMPLES, BATCH = 101, 12
 MODES = ("ksync", "adaptive_ksync", "kasync", "adaptive_kasync", "asp")
+ways: list[bool] = []
+"""Whether the ranks went apart, as it changed."""
+together: list[int] = []
+"""Samples of this rank in each step that all ranks made together."""
+servers: list[Server] = []
+"""One for each time that they went apart; on rank 0."""
 generator = torch.Generator().manual_seed(5)
 inputs = torch.randn(SAMPLES, 6, generator=generator)
 data = TensorDataset(inputs, inputs @ torch.randn(6, 1, generator=generator) + 0.5)
@@ -38,19 +45,28 @@ def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def trained(
-    world: World, epochs: int, seconds: float = 0.0, folder: str = "", made: Any = sgd, **options: Any
+    world: World, epochs: int, seconds: float = 0.0, slow: int = 99, folder: str = "", made: Any = sgd, **options: Any
 ) -> tuple[Run, torch.Tensor]:
-    """The run, and all weights in one row. ``seconds`` are those of a sample, of which the last rank needs four times as many."""
+    """The run, and all weights in one row. ``seconds`` are those of a sample, of which the last rank needs four times as many
+    in the first ``slow`` epochs."""
+    for each in (ways, together, servers):
+        each.clear()
     torch.manual_seed(1)
     model = nn.Linear(6, 1)
     optimizer = made(model.parameters())
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
     with tempfile.TemporaryDirectory() as empty:
         run = Run(model, optimizer, data, batch=BATCH, checkpoints=Checkpoints(folder or empty), world=world, **options)
-        for _ in run.epochs(epochs):
+        net = run.model  # which a loop may keep
+        for epoch in run.epochs(epochs):
             for x, y in run.batches():
-                time.sleep(seconds * len(x) * (4 if world.rank == world.size - 1 else 1))
-                run.step(nn.functional.mse_loss(run.model(x), y, reduction="sum"))
+                time.sleep(seconds * len(x) * (4 if world.rank == world.size - 1 and epoch < slow else 1))
+                if ways[-1:] != [run.apart]:
+                    ways.append(run.apart)
+                together.append(0 if run.apart else len(x))
+                if run.served and run.served.server and run.served.server not in servers:
+                    servers.append(run.served.server)
+                run.step(nn.functional.mse_loss(net(x), y, reduction="sum"))
             schedule.step()
     return run, torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
@@ -65,6 +81,11 @@ def learnt(run: Run) -> torch.Tensor:
 def apart(one: torch.Tensor, other: torch.Tensor) -> float:
     """On the rank where they differ most."""
     return max(world.gather(float((one - other).abs().max()) if len(one) else 0.0))
+
+
+def used() -> float:
+    """Samples in the last training, in epochs."""
+    return float(sum(world.gather(sum(together) + sum(each.counts.used for each in servers)))) / SAMPLES
 
 
 def loss_of(weights: torch.Tensor) -> float:
@@ -99,11 +120,11 @@ for name, made in {"SGD": sgd, "Adam": adam, "own": own}.items():
 for mode in MODES:
     split: dict[str, Any] = {"balanced": True, "predict": "blend", "most_samples": 5} if mode == "ksync" else {}
     run, weights = trained(world, 12, seconds=0.002, mode=mode, **split)
-    everywhere = world.gather(weights.tolist())
+    everywhere, all_used = world.gather(weights.tolist()), used()
     if run.served is not None and run.served.server is not None:
         counts = run.served.server.counts
         found[mode] = {
-            "used": counts.used / SAMPLES,
+            "used": all_used,
             "wasted": counts.wasted,
             "updates": counts.updates,
             "staleness": max(counts.staleness),
@@ -112,6 +133,16 @@ for mode in MODES:
             "parts": run.served.server.parts,
             "momentum": any("momentum_buffer" in state for state in run.optimizer.state.values()),
         }
+equal, weights = trained(world, 2, seconds=0.025, slow=0, mode="adaptive_ksync")
+found["equal"] = {"apart": any(ways), "off": apart(weights, trained(Alone(), 2)[1])}
+meeting, weights = trained(world, 18, seconds=0.004, slow=4, mode="adaptive_ksync", made=adam)
+known = torch.cat([value.flatten() for state in meeting.optimizer.state.values() for value in state.values()])
+found["meeting"] = {
+    "ways": list(ways),
+    "used": used(),
+    "steps": meeting.steps,
+    "apart": max(apart(weights, world.share(weights)), apart(known, world.share(known))),
+}
 alone, _ = trained(Alone(), 3, mode="asp")
 found["alone"] = alone.steps
 if world.rank == 0:
