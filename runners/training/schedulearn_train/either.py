@@ -12,10 +12,8 @@ class Either(nn.Module):
     def __init__(self, model: nn.Module, joined: nn.Module, apart: Callable[[], bool]) -> None:
         super().__init__()
         self.module = model  # named as DistributedDataParallel does
-        self._joined, self._apart = (
-            (joined,),
-            apart,
-        )  # in a tuple it is no module of this one: its parameters are the same
+        self._joined = (joined,)  # in a tuple it is no module of this one, for its parameters are the same
+        self._apart = apart
 
     def forward(self, *args: Any, **named: Any) -> Any:
         return (self.module if self._apart() else self._joined[0])(*args, **named)

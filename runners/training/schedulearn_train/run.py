@@ -376,9 +376,8 @@ class Run:
         steps = self._clock.read()
         samples, computing, waiting = _means(steps)
         speed = self._speed
-        if (
-            not self._fresh
-        ):  # first steps are slower; and a split holds until the next look, so single steps do not matter
+        if not self._fresh:  # first steps are slower
+            # A split holds until the next look, so single steps do not matter.
             whole, computed, _ = _means([step for step in steps if is_whole(step[0], self.parts[self.rank])])
             speed.observe(whole, computed)
         expected = speed.sample_seconds(), speed.fixed_seconds()
