@@ -117,11 +117,11 @@ def demo_lab() -> dict[str, int]:
     from portal.control.demo import past, people
 
     now = timezone.now()
+    hour_ago = now - timedelta(hours=1)
     made = people.fill(now, 4, 4, "http://127.0.0.1:1")
-    past.write(now, now - people.PAST, made.nodes, made.codes)
+    past.write(hour_ago, hour_ago - people.PAST, made.nodes, made.codes)
     User.objects.create_user("alice", "alice@demo.invalid", PASSWORD, is_staff=True)
     Node.objects.update(last_seen_at=now + timedelta(hours=1), ready=True)
-    hour_ago = now - timedelta(hours=1)
     lab = list(Gpu.objects.order_by("node_id", "index"))
     runs = ((lab[:4], "larger batch", 88), ([*lab[4:6], lab[8]], "keyword spotting", 71), (lab[9:10], "ablation", 12))
     busy: dict[int, int] = {}
