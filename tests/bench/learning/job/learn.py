@@ -19,7 +19,7 @@ COPY_STEPS = 3
 """From one look at the loss to the next: by steps, so that trainings that do the same are looked at alike."""
 CONTEXT = 48
 """Characters that the transformer sees."""
-PICTURES, WINDOWS, HELD_BACK = 7168, 4032, 256
+PICTURES, WINDOWS, HELD_BACK = 7168, 3840, 256
 """As many of each as whole batches take: of the rest of an epoch a slow worker has its fixed part all the same, and longest
 and shortest computing would be told apart by that."""
 
@@ -94,7 +94,7 @@ def _digits() -> tuple[TensorDataset, TensorDataset]:
 def _transformer() -> Lesson:
     characters, data, held_back = _texts()
     model = Transformer(characters)
-    return Lesson(model, torch.optim.Adam(model.parameters(), lr=3e-3), data, held_back, 192, 3)
+    return Lesson(model, torch.optim.Adam(model.parameters(), lr=5e-3), data, held_back, 384, 4)
 
 
 @cache
