@@ -45,6 +45,7 @@ def test_each_sample_counts_once_per_epoch_while_a_ring_grows_shrinks_and_loses_
     assert rings.driver.wait(120) == {"code": 0, "reason": "exited", "detail": ""}
     assert h1.wait()["code"] == 0
     assert EXACT in h1.log()
+    assert "normalised 600 batches" in h1.log()  # 15 epochs of 480 samples, 12 at once
 
 
 class Tries:
@@ -83,7 +84,7 @@ def test_a_stopped_training_goes_on_where_it_was_on_another_number_of_ranks(tmp_
             done += steps(host)
     with tries.next("torchrun", 3) as host:
         assert host.wait(120) == {"code": 0, "reason": "exited", "detail": ""}
-        assert EXACT in host.log()
+        assert EXACT in host.log() and "normalised 120 batches" in host.log()
         done += steps(host)
     assert done == sorted(set(done)) and done[-1] == 120  # the last step of a try is done, but no longer told of
 

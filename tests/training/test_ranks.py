@@ -42,6 +42,16 @@ def test_any_split_of_a_batch_gives_the_update_of_one_process(split: dict[str, A
     assert split["worst"] < 1e-6
 
 
+def test_ranks_that_wait_for_each_other_in_a_step_know_who_is_slow(split: dict[str, Any]) -> None:
+    slow, *others = split["balanced"]
+    assert sum(split["balanced"]) == 24
+    assert slow <= 5 and min(others) >= 9
+
+
+def test_a_part_of_a_single_sample_says_nothing_to_batch_normalisation(split: dict[str, Any]) -> None:
+    assert split["learnt"] == 0
+
+
 def test_the_noise_of_gradients_is_measured_on_several_ranks_and_on_one(split: dict[str, Any]) -> None:
     for sqr, var in (split["noise"], split["noise_alone"]):
         assert sqr == pytest.approx(1.0, abs=0.25)
@@ -66,6 +76,14 @@ def test_a_mode_that_is_none_is_told_with_those_that_are(alone: dict[str, Any]) 
 
 def test_the_mode_of_the_jobs_form_counts_more_than_that_of_its_code(alone: dict[str, Any]) -> None:
     assert alone["the_form_chooses_the_mode"] == "asp"
+
+
+def test_batch_normalisation_by_the_whole_batch_is_refused_where_ranks_are_apart(alone: dict[str, Any]) -> None:
+    assert "needs ranks that compute in step" in alone["a_whole_batch_of_ranks_apart"]
+
+
+def test_a_model_that_normalises_batches_is_copied_and_stored_as_ever(alone: dict[str, Any]) -> None:
+    assert alone["a_model_that_normalises"] == [True, True, True]
 
 
 def test_batches_of_tensors_are_those_of_a_data_loader(alone: dict[str, Any]) -> None:

@@ -1,6 +1,8 @@
 """How long a rank computed, apart from what it waited for the others. On GPUs by events, which cost nothing at the time."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,8 +14,9 @@ class StepClock:
     def __init__(self, on_gpu: bool) -> None:
         self._on_gpu = on_gpu
         self._marks: list[Any] = []
+        self._elsewhere: list[tuple[Any, Any]] = []
         self._samples = 0
-        self._steps: list[tuple[int, Any, Any, Any]] = []
+        self._steps: list[tuple[int, list[tuple[Any, Any]], Any, Any, Any]] = []
 
     def _now(self) -> Any:
         if not self._on_gpu:
@@ -23,12 +26,19 @@ class StepClock:
         return event
 
     def begin(self, samples: int = 0) -> None:
-        self._marks, self._samples = [self._now()], samples
+        self._marks, self._elsewhere, self._samples = [self._now()], [], samples
 
     def computed(self) -> None:
         """The last call of a step counts: buckets of gradients become ready one after the other."""
         del self._marks[1:]
         self._marks.append(self._now())
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """In the midst of computing: it waits for the others."""
+        began = self._now()
+        yield
+        self._elsewhere.append((began, self._now()))
 
     def backward_done(self) -> None:
         """They are there now at the latest."""
@@ -37,7 +47,7 @@ class StepClock:
 
     def end(self) -> None:
         if len(self._marks) == 2:
-            self._steps.append((self._samples, *self._marks, self._now()))
+            self._steps.append((self._samples, self._elsewhere, *self._marks, self._now()))
         self._marks = []
 
     def read(self) -> list[tuple[int, float, float]]:
@@ -45,7 +55,11 @@ class StepClock:
         steps, self._steps = self._steps, []
         if self._on_gpu and steps:
             torch.cuda.synchronize()
-        return [(samples, self._between(a, b), self._between(b, c)) for samples, a, b, c in steps]
+        return [self._told(*step) for step in steps]
+
+    def _told(self, samples: int, elsewhere: list[tuple[Any, Any]], a: Any, b: Any, c: Any) -> tuple[int, float, float]:
+        waited = sum(self._between(*each) for each in elsewhere)
+        return samples, self._between(a, b) - waited, self._between(b, c) + waited
 
     def _between(self, one: Any, other: Any) -> float:
         return float(one.elapsed_time(other)) / 1000 if self._on_gpu else other - one

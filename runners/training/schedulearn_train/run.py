@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import torch
 from torch import nn
 
-from . import server, stopping
+from . import batch_norm, server, stopping
 from .allocation import UNLIMITED, even, shares
 from .balance import FACTS, Kind, Speed, Told, is_whole, rebalanced
 from .checkpoints import Checkpoints
@@ -89,7 +89,8 @@ class Run:
     choose another batch, and ``rate_rule`` says what becomes of the learning rate then. In the modes of ``server.py``
     updates take ``k`` ranks' gradients, aim at this ``staleness``, and split the batch by speed if ``balanced``; the
     parameters are cut into ``shards``, by default one for each 4 MB. ``also`` are further things with ``state_dict``
-    that belong to the training: learning-rate schedules, a gradient scaler.
+    that belong to the training: learning-rate schedules, a gradient scaler. With ``sync_batch_norm`` layers of torch's
+    BatchNorm go by the whole batch; unless you say whether they shall, several ranks are told that they do not.
     """
 
     def __init__(
@@ -114,11 +115,17 @@ class Run:
         staleness: float = STALENESS,
         balanced: bool = False,
         shards: int | None = None,
+        sync_batch_norm: bool | None = None,
         world: World | None = None,
     ) -> None:
         mode = os.environ.get("SCHEDULEARN_MODE") or mode  # type: ignore[assignment]  # as the job's form says
         if mode not in MODES:
             raise ValueError(f"there is no mode {mode!r}; there are {', '.join(MODES)}")
+        if sync_batch_norm and mode not in BY_ALL:
+            raise ValueError(
+                f"sync_batch_norm needs ranks that compute in step, as in bsp and bsp_balanced, and not mode {mode!r}. "
+                "Leave it out, or take layers that look at each sample by itself, as GroupNorm does"
+            )
         stopping.listen()
         self.world = world or find_world()
         self.device = torch.device("cuda", self.world.local_rank) if torch.cuda.is_available() else torch.device("cpu")
@@ -142,6 +149,8 @@ class Run:
         self._most_samples, self._predict, self._seed = most_samples, predict, seed
         self._loader = Loader(data, workers, self.device)
         self._clock = StepClock(self.device.type == "cuda")
+        self._statistics = batch_norm.Statistics(self.world, self._clock, bool(sync_batch_norm))
+        batch_norm.follow(self.inner, self._statistics)
         self.reporter = reporter()
         self._epochs = 0
         self._speed = Speed(predict, seed)
@@ -177,6 +186,8 @@ class Run:
             self.model, self.optimizer = self.world.joined(self.inner, optimizer, self._clock.computed)
         if mode == ADAPTIVE:
             self.model = Either(self.inner, self.model, lambda: self.apart)
+        if sync_batch_norm is None and self.size > 1 and self.rank == 0 and any(batch_norm.layers(self.inner)):
+            print(batch_norm.HINT)  # noqa: T201
         self._resume()
 
     # --- the loop
@@ -208,6 +219,7 @@ class Run:
 
     def _close(self) -> None:
         self.model = self.inner
+        batch_norm.leave(self.inner)
         self.world.close()
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -233,7 +245,7 @@ class Run:
         """This rank's part of each batch that is left of this epoch, on its device, as a DataLoader would give it."""
         self.model.train()
         for batch in self._coming(self._epoch):
-            self._current = batch
+            self._current = self._statistics.batch = batch
             self._clock.begin(batch.own)
             yield batch.content
             if self._current is not None:
@@ -262,6 +274,7 @@ class Run:
             raise ValueError(f"mode {self.mode} does without a gradient scaler: use bfloat16, which needs none")
         if self.apart:
             self._server().step(loss, batch.own)
+            self._statistics.batch = None
             return
         self.optimizer.zero_grad()
         mean = loss * (batch.weight / batch.total)
@@ -269,6 +282,7 @@ class Run:
         measured = soon and batch.total == self.batch
         with self._meter.own() if measured else nullcontext():
             (scaler.scale(mean) if scaler else mean).backward()
+        self._statistics.batch = None
         self._clock.backward_done()
         self._update(batch, scaler, measured)
         self._clock.end()
@@ -441,7 +455,8 @@ class Run:
         self._clock.read()
         self._loss_sum.zero_()
         self._loss_samples = 0
-        self._current, self._next_look, self._fresh = None, self.steps + 1, True
+        self._current = self._statistics.batch = None
+        self._next_look, self._fresh = self.steps + 1, True
         self._looked_at, self._looked_step = time.monotonic(), self.steps
 
     def save(self) -> None:

@@ -52,6 +52,9 @@ class World(Protocol):
     def sum(self, values: list[float]) -> list[float]:
         """The sums over all ranks, the same to the last bit on each."""
 
+    def all_reduce(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        """The sum over all ranks, of that name where names count. What was given may be overwritten."""
+
     def gather(self, fact: Any) -> list[Any]:
         """What each rank gave, by rank. Anything that can be pickled."""
 
@@ -112,6 +115,9 @@ class Alone(_Fixed):
     def sum(self, values: list[float]) -> list[float]:
         return values
 
+    def all_reduce(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        return tensor
+
     def gather(self, fact: Any) -> list[Any]:
         return [fact]
 
@@ -163,6 +169,9 @@ class HorovodWorld:
     def sum(self, values: list[float]) -> list[float]:
         hvd = self._hvd
         return list(hvd.allreduce(torch.tensor(values, dtype=torch.float64), op=hvd.Sum, name="slt.sum").tolist())
+
+    def all_reduce(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        return self._hvd.allreduce_(tensor, op=self._hvd.Sum, name=name)
 
     def gather(self, fact: Any) -> list[Any]:
         return list(self._hvd.allgather_object(fact, name="slt.gather"))
@@ -224,6 +233,10 @@ class TorchWorld(_Fixed):
         tensor = torch.tensor(values, dtype=torch.float64, device=self._device)
         dist.all_reduce(tensor)
         return list(tensor.tolist())
+
+    def all_reduce(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        dist.all_reduce(tensor)
+        return tensor
 
     def gather(self, fact: Any) -> list[Any]:
         facts: list[Any] = [None] * self.size

@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 import time
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,30 @@ def the_form_chooses_the_mode(folder: str) -> str:
         return new_run(folder, mode="bsp_balanced").mode
     finally:
         del os.environ["SCHEDULEARN_MODE"]
+
+
+def a_whole_batch_of_ranks_apart(folder: str) -> str:
+    return complaint(lambda: new_run(folder, mode="adaptive_ksync", sync_batch_norm=True))
+
+
+def a_model_that_normalises(folder: str) -> list[bool]:
+    """In the middle of a step a copy and what was stored compute by themselves; in the end nothing of us is left in it."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    before = {*model[1].__dict__}
+    run = Run(model, sgd(model), DATA, batch=8, sync_batch_norm=True, checkpoints=Checkpoints(folder), world=Alone())
+    found: list[bool] = []
+
+    @run.elastic
+    def train() -> None:
+        for _ in run.epochs(1):
+            for x, y in run.batches():
+                torch.save(model, f"{folder}/model")
+                stored = torch.load(f"{folder}/model", weights_only=False)
+                found[:] = [torch.equal(other(x), model(x)) for other in (deepcopy(model), stored)]
+                run.step(nn.functional.mse_loss(run.model(x), y, reduction="sum"))
+
+    train()
+    return [*found, {*model[1].__dict__} == before]
 
 
 def a_step_without_a_batch(folder: str) -> str:
@@ -181,7 +206,7 @@ CASES = (
     a_batch_of_tensors_is_what_a_data_loader_gives, a_class_made_of_a_tensor_data_set_has_its_own_samples,
     a_step_without_a_batch, a_batch_without_a_step, loaded_ahead_is_the_same, goes_on_as_if_never_stopped,
     a_scaler_changes_nothing, a_broken_checkpoint_is_passed_over, only_the_last_are_kept, a_network_sees_a_rhythm,
-    told_by_a_signal, told_by_a_notice, a_mode_that_is_none, the_form_chooses_the_mode,
+    a_model_that_normalises, told_by_a_signal, told_by_a_notice, a_mode_that_is_none, the_form_chooses_the_mode, a_whole_batch_of_ranks_apart,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A training that counts: each sample's weight falls by the same amount whenever it is used, and by nothing else.
 
 So the model itself tells in the end how often each sample has counted, whatever ranks came, went or were killed on the way.
+Where ranks are in step it also normalises batches, in which they wait for each other, and knows how many of them there were.
 
     python counting.py EPOCHS SECONDS [MODE]        with so many seconds for a step
 """
@@ -23,14 +24,16 @@ class Counter(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.used = nn.Parameter(torch.zeros(SAMPLES))
+        self.batches = nn.BatchNorm1d(1)
 
     def forward(self, samples: torch.Tensor) -> torch.Tensor:
-        return -self.used[samples] * BATCH
+        return -self.used[samples] * BATCH + 0 * self.batches(samples.float()[:, None])[:, 0]
 
 
 model = Counter()
 optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-run = Run(model, optimizer, range(SAMPLES), batch=BATCH, mode=MODE, checkpoint_seconds=2)
+together = MODE == "bsp"
+run = Run(model, optimizer, range(SAMPLES), batch=BATCH, mode=MODE, checkpoint_seconds=2, sync_batch_norm=together)
 
 
 @run.elastic
@@ -47,4 +50,6 @@ def train() -> None:
 train()
 wrong = int((model.used.round() != EPOCHS).sum())
 print(f"done at step {run.steps}: {wrong} of {SAMPLES} samples were not used {EPOCHS} times", flush=True)
+if together:
+    print(f"normalised {model.batches.num_batches_tracked} batches", flush=True)
 Path(os.environ["SCHEDULEARN_OUTPUTS"], f"done-{run.world.rank}").touch()

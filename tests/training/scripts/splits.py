@@ -1,13 +1,18 @@
-"""Random unequal parts of batches on several ranks, against one process with the whole of each: prints the largest difference.
+"""Random unequal parts of batches on several ranks, against a loop by hand with the whole of each: prints the largest difference.
 And the noise of gradients that was measured, as a part of what it is.
 
-Momentum, weight decay, clipping and a last batch that is short interact; some ranks have nothing of some batches.
+Momentum, weight decay, clipping, batch normalisation, a gradient scaler that meets an infinite loss on one rank, and a last
+batch that is short or a single sample interact; some ranks have nothing of some batches.
 """
 
 import json
 import random
 import tempfile
+import time
+from itertools import product
+from typing import Any, NamedTuple
 
+import numpy as np
 import schedulearn_train.looks as looks
 import torch
 from schedulearn_train import Checkpoints, Run
@@ -17,25 +22,94 @@ from torch.utils.data import TensorDataset
 
 torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
-SAMPLES, BATCH, EPOCHS = 53, 16, 2
+BATCH, EPOCHS = 16, 2
+INFINITE, BARE = 3, 4
+"""The step at which the loss is, and the layer that cannot normalise a single sample."""
 chance = random.Random(7)
 generator = torch.Generator().manual_seed(7)
-data = TensorDataset(torch.randn(SAMPLES, 6, generator=generator), torch.randn(SAMPLES, 1, generator=generator))
+x, y = 3.0 + torch.randn(53, 6, generator=generator), torch.randn(53, 1, generator=generator)
 
 
-def trained(world: World, parts: list[tuple[int, ...]], clip_norm: float | None) -> torch.Tensor:
-    """All weights after the epochs, in one row; each step is split as the next of ``parts`` says."""
+class Case(NamedTuple):
+    clip_norm: float | None
+    normalises: bool
+    scales: bool
+    samples: int
+
+    @property
+    def data(self) -> TensorDataset:
+        return TensorDataset(x[: self.samples], y[: self.samples])
+
+
+def model_of(case: Case) -> nn.Module:
     torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+    if not case.normalises:
+        return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    channels = nn.Sequential(nn.Unflatten(1, (4, 2)), nn.BatchNorm1d(4, momentum=None), nn.Flatten())
+    bare = nn.BatchNorm1d(8, affine=False, track_running_stats=case.samples == 49)
+    return nn.Sequential(nn.Linear(6, 8), channels, nn.Tanh(), nn.Linear(8, 8), bare, nn.Tanh(), nn.Linear(8, 1))
+
+
+def trained(world: World, parts: list[tuple[int, ...]], case: Case) -> torch.Tensor:
+    """Each step is split as the next of ``parts`` says."""
+    model, optimizer, scaler = beginning(case)
     with tempfile.TemporaryDirectory() as empty:
-        run = Run(model, optimizer, data, batch=BATCH, clip_norm=clip_norm, checkpoints=Checkpoints(empty), world=world)
+        run = Run(
+            model,
+            optimizer,
+            case.data,
+            batch=BATCH,
+            clip_norm=case.clip_norm,
+            sync_batch_norm=True,
+            checkpoints=Checkpoints(empty),
+            world=world,
+        )
         for _ in run.epochs(EPOCHS):
             run.parts = parts[run.steps]
             for x, y in run.batches():
-                run.step(nn.functional.mse_loss(run.model(x), y, reduction="sum"))
+                loss = nn.functional.mse_loss(run.model(x), y, reduction="sum")
+                bad = scaler is not None and run.steps == INFINITE and run.rank == run.size - 1
+                run.step(loss * torch.inf if bad else loss, scaler)
                 run.parts = parts[run.steps]
-    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+    return all_of(model, scaler)
+
+
+def by_hand(case: Case) -> torch.Tensor:
+    """One process, with nothing but torch."""
+    model, optimizer, scaler = beginning(case)
+    order = [np.random.default_rng((0, epoch)).permutation(case.samples) for epoch in range(EPOCHS)]
+    batches = [rows[first : first + BATCH] for rows in order for first in range(0, case.samples, BATCH)]
+    for step, rows in enumerate(batches):
+        model.train()
+        if len(rows) == 1 and case.normalises:
+            model[BARE].eval()  # it would refuse
+        loss = nn.functional.mse_loss(model(x[rows]), y[rows])
+        optimizer.zero_grad()
+        if scaler is None:
+            loss.backward()
+        else:
+            scaler.scale(loss * torch.inf if step == INFINITE else loss).backward()
+            scaler.unscale_(optimizer)
+        if case.clip_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), case.clip_norm)
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+    return all_of(model, scaler)
+
+
+def beginning(case: Case) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
+    model = model_of(case)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+    return model, optimizer, torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2) if case.scales else None
+
+
+def all_of(model: nn.Module, scaler: Any) -> torch.Tensor:
+    """All weights, what was learnt of batches, and the scale of losses, in one row."""
+    found = [*model.parameters(), *model.buffers(), torch.tensor(scaler.get_scale() if scaler else 0.0)]
+    return torch.cat([each.detach().double().flatten() for each in found])
 
 
 def random_parts(ranks: int) -> tuple[int, ...]:
@@ -61,6 +135,58 @@ def noise_found(world: World) -> tuple[float, float]:
     return run.noise.sqr / (10 * 2.0**2), run.noise.var / float(points.var(dim=0).sum())
 
 
+def parts_found(world: World) -> tuple[int, ...]:
+    """Of a batch that is split by speed, where rank 0 is slow and all wait for each other in the midst of each step."""
+
+    class Slow(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            time.sleep((0.004 if world.rank == 0 else 0.001) * len(x))
+            return x
+
+    looks.LOOK_SECONDS = 0.05
+    model = nn.Sequential(Slow(), nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with tempfile.TemporaryDirectory() as empty:
+        run = Run(
+            model,
+            optimizer,
+            TensorDataset(x[:48], y[:48]),
+            batch=24,
+            mode="bsp_balanced",
+            sync_batch_norm=True,
+            checkpoints=Checkpoints(empty),
+            world=world,
+        )
+        through(run, epochs=15)
+    return run.parts
+
+
+def batches_learnt(world: World) -> int:
+    """By a layer that goes by its own rank's part, which is a single sample or none."""
+    layer = nn.BatchNorm1d(6)
+    model = nn.Sequential(layer, nn.Linear(6, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with tempfile.TemporaryDirectory() as empty:
+        run = Run(
+            model,
+            optimizer,
+            TensorDataset(x[:48], y[:48]),
+            batch=16,
+            sync_batch_norm=False,
+            checkpoints=Checkpoints(empty),
+            world=world,
+        )
+        run.parts = (1, *[0] * (world.size - 2), 15)
+        through(run, epochs=1)
+    return int(layer.num_batches_tracked)
+
+
+def through(run: Run, epochs: int) -> None:
+    for _ in run.epochs(epochs):
+        for inputs, wanted in run.batches():
+            run.step(nn.functional.mse_loss(run.model(inputs), wanted, reduction="sum"))
+
+
 class Distance(nn.Module):
     def __init__(self, weight: nn.Parameter) -> None:
         super().__init__()
@@ -72,13 +198,26 @@ class Distance(nn.Module):
 
 world = find_world()
 worst = 0.0
-for number in range(12):
-    clip_norm = 0.3 if number % 2 else None
-    parts = [random_parts(world.size) for _ in range(EPOCHS * (SAMPLES // BATCH + 1) + 1)]
-    ours = trained(world, parts, clip_norm)
-    alone = trained(Alone(), [(BATCH,)] * len(parts), clip_norm)
-    worst = max([worst, *world.gather(float((ours - alone).abs().max()))])
+for case in map(Case._make, product((None, 0.3), (False, True), (False, True), (49, 53))):
+    parts = [random_parts(world.size) for _ in range(EPOCHS * (case.samples // BATCH + 1) + 1)]
+    ours = trained(world, parts, case)
+    alone = trained(Alone(), [(BATCH,)] * len(parts), case)
+    wanted = by_hand(case)
+    differences = torch.stack([ours - wanted, alone - wanted]).abs()
+    worst = float(torch.tensor([worst, *world.gather(float(differences.max()))]).max())  # NaN if there is one
+balanced, learnt = parts_found(world), batches_learnt(world)
 noise, noise_alone = noise_found(world), noise_found(Alone())
 if world.rank == 0:
-    print(json.dumps({"ranks": world.size, "worst": worst, "noise": noise, "noise_alone": noise_alone}))
+    print(
+        json.dumps(
+            {
+                "ranks": world.size,
+                "worst": worst,
+                "noise": noise,
+                "noise_alone": noise_alone,
+                "balanced": balanced,
+                "learnt": learnt,
+            }
+        )
+    )
 world.close()

@@ -1,0 +1,131 @@
+"""Batch normalisation of a batch that is split over ranks.
+
+By itself each layer takes the mean and the variance of what its own rank has: of another number of samples as soon as parts
+are unequal or ranks come and go, so that a step is no longer what one process would do. Together they take those of the
+whole batch (Ioffe and Szegedy, 2015), combined from the parts' as Chan, Golub and LeVeque (1979) do, which loses no digits
+where a mean is large. In either case a part of which nothing can be said is normalised by what was learnt so far.
+
+Torch's own layers stay in the model, which is stored and copied as ever: only their ``forward`` is another one meanwhile.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import batch_norm
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .clock import StepClock
+from .loading import Batch
+from .world import World
+
+HINT = (
+    "BatchNorm takes mean and variance of each rank's own part of a batch. Run(..., sync_batch_norm=True) takes those of the "
+    "whole batch, as one process would; False keeps it as it is, and says nothing"
+)
+
+
+class Statistics:
+    """What all layers of a model go by. ``batch`` is the one that a step is being made of; else they do as ever."""
+
+    def __init__(self, world: World | None = None, clock: StepClock | None = None, together: bool = False) -> None:
+        self._world, self._clock, self._together = world, clock, together
+        self.batch: Batch | None = None
+
+    def __reduce__(self) -> Any:
+        return Statistics, ()  # a copy of a model has no part in the steps
+
+    @property
+    def together(self) -> bool:
+        return self._together and self._world is not None and self._world.size > 1
+
+    def all_reduce(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        assert self._world is not None and self._clock is not None  # noqa: S101 - they are together
+        with self._clock.elsewhere():
+            return self._world.all_reduce(tensor, name)
+
+    def rows(self, own: torch.Tensor, name: str) -> torch.Tensor:
+        """(ranks, n): what each rank gave, (n,). A gradient goes back to whom it concerns."""
+        rows: torch.Tensor = _Rows.apply(own, self, name)
+        return rows
+
+    def placed(self, own: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """In a table of zeros, in the row of this rank."""
+        assert self._world is not None  # noqa: S101
+        table = own.new_zeros(self._world.size, len(own))
+        table[self._world.rank] = own
+        return table, self._world.rank
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: torch.Tensor, statistics: Statistics, name: str) -> torch.Tensor:
+        table, ctx.rank = statistics.placed(own)
+        ctx.statistics, ctx.name = statistics, name
+        return statistics.all_reduce(table, name)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        summed = ctx.statistics.all_reduce(gradients[0].contiguous(), f"{ctx.name}.gradient")
+        return summed[ctx.rank], None, None
+
+
+def layers(model: nn.Module) -> Iterator[_BatchNorm]:
+    """Torch's own: whoever has another ``forward`` knows what to do."""
+    for layer in model.modules():
+        if isinstance(layer, _BatchNorm) and type(layer).forward is _BatchNorm.forward:
+            yield layer
+
+
+def follow(model: nn.Module, statistics: Statistics) -> None:
+    """From now on the layers of the model go by them."""
+    for number, layer in enumerate(layers(model)):
+        layer.forward = partial(_forward, layer, statistics, f"slt.norm.{number}")
+
+
+def leave(model: nn.Module) -> None:
+    """The layers are as they were."""
+    for layer in layers(model):
+        layer.__dict__.pop("forward", None)
+
+
+def _forward(layer: _BatchNorm, statistics: Statistics, name: str, x: torch.Tensor) -> torch.Tensor:
+    batch = statistics.batch
+    if batch is None or not layer.training:
+        return _BatchNorm.forward(layer, x)
+    layer._check_input_dim(x)
+    values = x.numel() // x.shape[1]  # of each channel
+    if statistics.together and max(values, batch.total) > 1:
+        return _by_all(layer, statistics, name, x, values if batch.own else 0)
+    if (batch.own and values > 1) or layer.running_mean is None:
+        return _BatchNorm.forward(layer, x)
+    return batch_norm(x, layer.running_mean, layer.running_var, layer.weight, layer.bias, eps=layer.eps)
+
+
+def _by_all(layer: _BatchNorm, statistics: Statistics, name: str, x: torch.Tensor, count: int) -> torch.Tensor:
+    """``count`` values of each channel are this rank's own; without any it has some of another rank, which count there."""
+    channels, others = x.shape[1], [dim for dim in range(x.dim()) if dim != 1]
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    var, mean = torch.var_mean(wide, others, correction=0)
+    rows = statistics.rows(torch.cat([mean.new_tensor([count]), mean, var]), name)
+    counts, means, variances = rows.split([1, channels, channels], dim=1)
+    whole = counts.sum()
+    mean = (counts * means).sum(0) / whole
+    var = (counts * (variances + (means - mean).square())).sum(0) / whole
+    _learn(layer, mean.detach(), (var * whole / (whole - 1).clamp(min=1)).detach())
+    shape = [1, channels] + [1] * (x.dim() - 2)
+    scale = torch.rsqrt(var + layer.eps)
+    found = (wide - mean.view(shape)) * (scale if layer.weight is None else scale * layer.weight).view(shape)
+    return (found if layer.bias is None else found + layer.bias.view(shape)).to(x.dtype)
+
+
+def _learn(layer: _BatchNorm, mean: torch.Tensor, var: torch.Tensor) -> None:
+    """What it goes by when it is not trained."""
+    if layer.running_mean is None or layer.running_var is None or layer.num_batches_tracked is None:
+        return
+    layer.num_batches_tracked.add_(1)
+    share = 1.0 / float(layer.num_batches_tracked) if layer.momentum is None else layer.momentum
+    for known, new in ((layer.running_mean, mean), (layer.running_var, var)):
+        known.lerp_(new.to(known.dtype), share)
