@@ -58,7 +58,10 @@ def _pattern(code: str, regex: str, title: str, advice: str) -> Pattern:
     return Pattern(code, re.compile(regex, re.MULTILINE), title, advice)
 
 
-GPU_MEMORY = "Use a smaller batch, or more GPUs so that each holds less."
+GPU_MEMORY = (
+    "Use a smaller batch, or more GPUs so that each holds less. With schedulearn_train Run(..., most_samples=N) computes "
+    "what does not fit at once in several passes."
+)
 PATTERNS = (
     # A rank's own mistake comes first: it makes the other ranks complain about the ring.
     _pattern(

@@ -1,16 +1,21 @@
 """From what each rank measures to parts of a batch."""
 
 import random
+from collections.abc import Sequence
 from math import exp
 
 import pytest
 
-from runners.training.schedulearn_train.allocation import Worker, allocate, seconds
+from runners.training.schedulearn_train.allocation import UNLIMITED, Worker, allocate, seconds
 from runners.training.schedulearn_train.balance import Speed, Told, is_whole, rebalanced
 
 
-def told(sample_seconds: float, fixed_seconds: float = 0.0, most: float = 1e9) -> Told:
-    return Told(sample_seconds, fixed_seconds, most, error=0.0, samples=0.0, computing=0.0, waiting=0.0)
+def told(sample_seconds: float, fixed_seconds: float = 0.0) -> Told:
+    return Told(sample_seconds, fixed_seconds, error=0.0, samples=0.0, computing=0.0, waiting=0.0)
+
+
+def split(ranks: Sequence[Told], counts: tuple[int, ...], most: int = UNLIMITED) -> tuple[int, ...]:
+    return rebalanced(ranks, counts, [most] * len(counts))
 
 
 def test_a_rank_learns_how_long_a_sample_takes_it() -> None:
@@ -67,7 +72,7 @@ def test_splits_come_close_to_the_best_one_and_do_not_follow_noise(slow: float, 
             true = [Worker(each, each * fixed * 100) for each in (0.001, 0.001, 0.001, 0.001 * slow)]
             for speed, worker, count in zip(speeds, true, counts, strict=True):
                 speed.observe(count, worker.seconds(count) * exp(chance.gauss(0, 0.15)))
-            counts = rebalanced([told(each.sample_seconds(), each.fixed_seconds()) for each in speeds], counts)
+            counts = split([told(each.sample_seconds(), each.fixed_seconds()) for each in speeds], counts)
             if turn >= 20:
                 took += seconds(true, counts)
                 least += seconds(true, allocate(true, 400))
@@ -86,34 +91,44 @@ def test_the_rest_of_an_epoch_is_no_whole_iteration() -> None:
 
 
 def test_faster_ranks_get_larger_parts_once_all_are_known() -> None:
-    assert rebalanced([told(0.001), told(0.004)], (50, 50)) == (80, 20)
-    assert rebalanced([told(0.001), told(0)], (50, 50)) == (50, 50)
+    assert split([told(0.001), told(0.004)], (50, 50)) == (80, 20)
+    assert split([told(0.001), told(0)], (50, 50)) == (50, 50)
 
 
 def test_a_gain_of_less_than_a_twentieth_changes_nothing() -> None:
-    assert rebalanced([told(0.00100), told(0.00104)], (50, 50)) == (50, 50)
+    assert split([told(0.00100), told(0.00104)], (50, 50)) == (50, 50)
 
 
 def test_who_has_noticeably_less_to_do_than_the_others_gets_more_even_if_no_iteration_gets_shorter_for_it() -> None:
-    assert rebalanced([told(0.001)] * 4, (90, 104, 103, 103)) == (100, 100, 100, 100)
-    assert rebalanced([told(0.001)] * 4, (98, 101, 101, 100)) == (98, 101, 101, 100)
+    assert split([told(0.001)] * 4, (90, 104, 103, 103)) == (100, 100, 100, 100)
+    assert split([told(0.001)] * 4, (98, 101, 101, 100)) == (98, 101, 101, 100)
 
 
 def test_who_was_left_with_nothing_gets_a_part_again() -> None:
     """A smaller batch in the same proportions may leave a slow rank none."""
-    assert rebalanced([told(0.001), told(0.001)], (16, 0)) == (8, 8)
+    assert split([told(0.001), told(0.001)], (16, 0)) == (8, 8)
 
 
 def test_a_batch_smaller_than_the_ranks_stays_as_it_is() -> None:
-    assert rebalanced([told(0.001), told(0.004), told(0.001)], (1, 1, 0)) == (1, 1, 0)
+    assert split([told(0.001), told(0.004), told(0.001)], (1, 1, 0)) == (1, 1, 0)
 
 
 def test_what_fits_into_a_rank_bounds_its_part() -> None:
-    assert rebalanced([told(0.001, most=60), told(0.004)], (50, 50)) == (60, 40)
+    assert split([told(0.001), told(0.004)], (50, 50), most=60) == (60, 40)
+    assert split([told(0.001), told(0.001), told(0.002)], (30, 30, 30), most=32) == (32, 32, 26)
+
+
+def test_a_part_that_does_not_fit_is_made_smaller_even_if_that_takes_no_less_time() -> None:
+    equal = [told(0.001)] * 2
+    assert rebalanced(equal, (50, 50), [1000, 49]) == (51, 49)
+
+
+def test_what_fits_into_the_ranks_bounds_nothing_where_the_batch_needs_several_passes() -> None:
+    assert split([told(0.001), told(0.004)], (50, 50), most=30) == (80, 20)
 
 
 def test_what_is_reported_of_a_rank_says_what_was_expected_of_it() -> None:
-    report = Told(0.002, 0.01, 1e9, error=0.04, samples=30.0, computing=0.08, waiting=0.02).report(40)
+    report = Told(0.002, 0.01, error=0.04, samples=30.0, computing=0.08, waiting=0.02).report(40)
     assert (report.samples, report.computing, report.waiting, report.error) == (30.0, 0.08, 0.02, 0.04)
     assert report.expected == pytest.approx(0.09)
     assert told(0).report(40).expected == 0

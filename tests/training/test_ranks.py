@@ -53,7 +53,9 @@ def test_a_part_of_a_single_sample_says_nothing_to_batch_normalisation(split: di
 
 
 def test_the_noise_of_gradients_is_measured_on_several_ranks_and_on_one(split: dict[str, Any]) -> None:
-    for sqr, var in (split["noise"], split["noise_alone"]):
+    """Each of them in one pass and in several."""
+    assert len(split["noise"]) == 4
+    for sqr, var in split["noise"]:
         assert sqr == pytest.approx(1.0, abs=0.25)
         assert var == pytest.approx(1.0, abs=0.25)
 

@@ -92,6 +92,11 @@ def even(total: int, workers: int) -> tuple[int, ...]:
     return shares(total, (1,) * workers)
 
 
+def passes(counts: Sequence[int], most: Sequence[int]) -> int:
+    """In how many all workers compute their parts, of which ``most`` fit into their memories at once."""
+    return max(1, *(-(-count // top) for count, top in zip(counts, most, strict=True)))
+
+
 def seconds(workers: Sequence[Worker], counts: Sequence[int]) -> float:
     """When the last one is ready."""
     return max(worker.seconds(count) for worker, count in zip(workers, counts, strict=True))

@@ -2,11 +2,12 @@
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from math import exp, log
 from statistics import fmean
 from typing import Literal, NamedTuple
 
-from .allocation import Worker, allocate, gap, seconds
+from .allocation import UNLIMITED, Worker, allocate, gap, seconds
 from .predict import Blend, Predictor, Scored, Smoothing, log_seconds
 from .report import RankReport
 
@@ -114,7 +115,6 @@ class Told(NamedTuple):
     sample_seconds: float
     """Expected; 0 while it cannot tell."""
     fixed_seconds: float
-    most_samples: float
     error: float
     samples: float
     """Of its last steps the means: samples, and seconds of computing and of waiting."""
@@ -129,20 +129,26 @@ class Told(NamedTuple):
 FACTS = len(Told._fields)
 
 
-def rebalanced(told: Sequence[Told], counts: Sequence[int]) -> tuple[int, ...]:
+def rebalanced(told: Sequence[Told], counts: Sequence[int], most: Sequence[int]) -> tuple[int, ...]:
     """The split to go on with: another one only if that makes iterations noticeably shorter.
 
     Batches with fewer samples than there are ranks, and ranks of which nothing is known yet, stay as they are.
     """
     if sum(counts) < len(told) or not all(each.sample_seconds for each in told):
         return tuple(counts)
-    workers = [Worker(each.sample_seconds, each.fixed_seconds, 1, int(each.most_samples)) for each in told]
-    return better(workers, counts)
+    them = zip(told, most, strict=True)
+    return better([Worker(each.sample_seconds, each.fixed_seconds, 1, top) for each, top in them], counts)
 
 
 def better(workers: Sequence[Worker], counts: Sequence[int]) -> tuple[int, ...]:
-    """A split of as many samples in which they are ready noticeably sooner, or noticeably closer together; else ``counts``."""
+    """A split of as many samples in which they are ready noticeably sooner, or noticeably closer together; else ``counts``.
+
+    What fits into their memories at once counts where all of it does: else they need several passes anyhow.
+    """
+    if sum(worker.most for worker in workers) < sum(counts):
+        workers = [replace(worker, most=UNLIMITED) for worker in workers]
     split = allocate(workers, sum(counts))
     sooner = seconds(workers, split) < (1 - LEAST_GAIN) * seconds(workers, counts)
     closer = gap(workers, split) < gap(workers, counts) - LEAST_GAP
-    return split if sooner or closer else tuple(counts)
+    fits = all(count <= worker.most for worker, count in zip(workers, counts, strict=True))
+    return split if sooner or closer or not fits else tuple(counts)

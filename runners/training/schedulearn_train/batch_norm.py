@@ -97,7 +97,7 @@ def _forward(layer: _BatchNorm, statistics: Statistics, name: str, x: torch.Tens
         return _BatchNorm.forward(layer, x)
     layer._check_input_dim(x)
     values = x.numel() // x.shape[1]  # of each channel
-    if statistics.together and max(values, batch.total) > 1:
+    if statistics.together and max(values, batch.together) > 1:
         return _by_all(layer, statistics, name, x, values if batch.own else 0)
     if (batch.own and values > 1) or layer.running_mean is None:
         return _BatchNorm.forward(layer, x)

@@ -9,7 +9,8 @@ import torch
 
 
 class StepClock:
-    """For each step: ``begin`` when its data is asked for, ``computed`` when its gradients are there, ``end`` after the update."""
+    """For each step: ``begin`` when its data is there, ``more`` in each pass, ``computed`` when its gradients are there,
+    ``end`` after the update."""
 
     def __init__(self, on_gpu: bool) -> None:
         self._on_gpu = on_gpu
@@ -25,8 +26,11 @@ class StepClock:
         event.record()
         return event
 
-    def begin(self, samples: int = 0) -> None:
-        self._marks, self._elsewhere, self._samples = [self._now()], [], samples
+    def begin(self) -> None:
+        self._marks, self._elsewhere, self._samples = [self._now()], [], 0
+
+    def more(self, samples: int) -> None:
+        self._samples += samples
 
     def computed(self) -> None:
         """The last call of a step counts: buckets of gradients become ready one after the other."""

@@ -6,20 +6,33 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from .allocation import shares
+from .allocation import passes, shares
 from .sampler import Indices, Sampler, part
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
+    """What a rank computes at once: its part of a batch, or a piece of that where more does not fit into its memory."""
+
     content: Any
     own: int
     """Samples of this rank that count."""
+    together: int
+    """Of all ranks in this pass."""
     total: int
-    """Of all ranks."""
+    """Of all ranks in all passes."""
+    number: int = 0
+    """This pass is."""
+    passes: int = 1
+    """Until gradients are summed, of all ranks alike."""
+
+    @property
+    def is_last(self) -> bool:
+        return self.number == self.passes - 1
 
     @property
     def weight(self) -> float:
@@ -31,13 +44,16 @@ class Loader:
     def __init__(self, data: Any, workers: int, device: torch.device) -> None:
         self._data, self._workers, self._device = data, workers, device
 
-    def batches(self, sampler: Sampler, split: Callable[[], Sequence[int]], rank: int) -> Iterator[Batch]:
+    def batches(
+        self, sampler: Sampler, split: Callable[[], Sequence[int]], most: Sequence[int], rank: int
+    ) -> Iterator[Batch]:
         """What is left of the sampler's epoch; the sampler itself is only moved by who uses the batches.
 
         ``split`` says the parts of each batch at the moment it is drawn, which is ahead of its use where other processes
-        load. All ranks draw equally far ahead, so they agree on the parts of every batch.
+        load. All ranks draw equally far ahead, so they agree on the parts of every batch; for that all of them need as many
+        passes as the one that needs ``most``, though some have no samples left for the last.
         """
-        drawn: deque[tuple[int, int]] = deque()
+        drawn: deque[tuple[int, ...]] = deque()
 
         def indices() -> Iterator[Indices]:
             ahead = deepcopy(sampler)
@@ -45,13 +61,19 @@ class Loader:
                 parts = split()
                 batch = ahead.take(sum(parts))
                 counts = shares(len(batch), parts)
-                own: Indices = part(batch, counts, rank)
-                drawn.append((len(own), len(batch)))
-                yield own if len(own) else batch[:1]
+                needed = passes(counts, most)
+                for number, own in enumerate(pieces(part(batch, counts, rank), needed)):
+                    together = sum(count // needed + (number < count % needed) for count in counts)
+                    drawn.append((len(own), together, len(batch), number, needed))
+                    yield own if len(own) else batch[:1]
 
         for content in _loaded(self._data, indices(), self._workers, self._device):
-            own, total = drawn.popleft()
-            yield Batch(content, own, total)
+            yield Batch(content, *drawn.popleft())
+
+
+def pieces(own: Indices, count: int) -> list[Indices]:
+    """As equal as whole numbers allow, the first ones larger."""
+    return [own] if count == 1 else np.array_split(own, count)
 
 
 def loaded(data: Any, indices: Indices, device: torch.device) -> Any:

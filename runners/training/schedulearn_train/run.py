@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import nn
@@ -31,7 +31,7 @@ from .checkpoints import Checkpoints
 from .clock import StepClock
 from .either import Either
 from .loading import Batch, Loader
-from .looks import steps_between
+from .looks import Look, means, steps_between
 from .meter import Meter
 from .noise import Noise
 from .rates import Rule, factor, scaled
@@ -53,32 +53,6 @@ SOON = 3
 """Steps after the first look until the next one, which is the first to tell how fast the ranks are."""
 MODES = (*BY_ALL, *get_args(server.Mode))
 Result = TypeVar("Result")
-
-
-def _means(steps: Sequence[tuple[int, float, float]]) -> tuple[float, float, float]:
-    """Column by column; zeros where there are none."""
-    count = max(1, len(steps))
-    samples, computing, waiting = zip(*steps, strict=True) if steps else ((), (), ())
-    return sum(samples) / count, sum(computing) / count, sum(waiting) / count
-
-
-class Look(NamedTuple):
-    """What each rank gives to a sum over all of them; those behind ``measured`` rank 0 alone."""
-
-    stops: float
-    loss: float
-    samples: float
-    own: float
-    """Of the last step the squared length of its own gradient, and 1 / its samples: ``noise.Meter``."""
-    inverse: float
-    measured: float
-    """1 if there are such."""
-    difference: float = 0.0
-    whole: float = 0.0
-    step_seconds: float = 0.0
-    saves: float = 0.0
-    batch: float = 0.0
-    reports: float = 0.0
 
 
 class Run:
@@ -146,13 +120,17 @@ class Run:
         self.parts = even(batch, self.world.size)
         self.loss = float("nan")
         """The mean over all ranks since the look before the last; with a server that of this rank's last samples."""
+        if most_samples < 1:
+            raise ValueError(f"a rank computes one sample at once at least, not {most_samples}")
+        self.most = [most_samples] * self.world.size
+        """Samples that fit into each rank's memory at once."""
         self._most_samples, self._predict, self._seed = most_samples, predict, seed
         self._loader = Loader(data, workers, self.device)
         self._clock = StepClock(self.device.type == "cuda")
         self._statistics = batch_norm.Statistics(self.world, self._clock, bool(sync_batch_norm))
         batch_norm.follow(self.inner, self._statistics)
         self.reporter = reporter()
-        self._epochs = 0
+        self._epochs, self._passes = 0, 1
         self._speed = Speed(predict, seed)
         self.noise, self._meter = Noise(), Meter(self.inner.parameters())
         self._fresh = True
@@ -169,7 +147,6 @@ class Run:
         self.apart = mode not in (*BY_ALL, ADAPTIVE)
         """Each rank goes at its own pace, and a server says what it computes."""
         if mode not in BY_ALL:
-            most = self.world.gather(most_samples)
             posts = Posts(*(self.world.post() for _ in Posts._fields))
             self.served = Served(
                 self,
@@ -179,7 +156,6 @@ class Run:
                 staleness=staleness,
                 balanced=balanced,
                 predict=predict,
-                most_samples=most,
                 rounds_to_meet=ROUNDS_TO_MEET if mode == ADAPTIVE else None,
             )
         if not self.apart:
@@ -225,6 +201,7 @@ class Run:
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs that are still to be done, of ``count``."""
         self._epochs = count
+        self.most = self.world.gather(self._most_samples)
         if self.apart:
             self._server().begin(count)
         for epoch in range(self.sampler.epoch, count):
@@ -242,11 +219,13 @@ class Run:
         return self.served
 
     def batches(self) -> Iterator[Any]:
-        """This rank's part of each batch that is left of this epoch, on its device, as a DataLoader would give it."""
+        """This rank's part of each batch that is left of this epoch, on its device, as a DataLoader would give it. In pieces, one
+        for each pass, where a part has more than ``most_samples``."""
         self.model.train()
         for batch in self._coming(self._epoch):
             self._current = self._statistics.batch = batch
-            self._clock.begin(batch.own)
+            if not self.apart:
+                self._in_pass(batch)
             yield batch.content
             if self._current is not None:
                 raise RuntimeError("each batch needs its step: call run.step(loss) once in the loop over run.batches()")
@@ -256,7 +235,7 @@ class Run:
         apart = None
         while apart is not self.apart:
             apart = self.apart
-            in_step = self._loader.batches(self.sampler, self._split, self.world.rank)
+            in_step = self._loader.batches(self.sampler, self._split, self.most, self.world.rank)
             for batch in self._server().batches(epoch) if apart else in_step:
                 yield batch
                 if apart is not self.apart:
@@ -265,34 +244,50 @@ class Run:
     def _split(self) -> tuple[int, ...]:
         return self.parts
 
-    def step(self, loss: torch.Tensor, scaler: Any = None) -> None:
-        """One update by the whole batch. ``loss`` is the sum over this rank's samples, a scalar."""
+    def _in_pass(self, batch: Batch) -> None:
+        self.world.passes(batch.number, batch.passes)
+        if batch.number == 0:
+            self._clock.begin()
+            if batch.passes != self._passes and batch.total == self.batch and self.rank == 0:
+                print(f"computes each batch in {batch.passes} passes")  # noqa: T201
+                self._passes = batch.passes
+        self._clock.more(batch.own)
+
+    def step(self, loss: torch.Tensor, scaler: Any = None) -> bool:
+        """One update by the whole batch. ``loss`` is the sum over this rank's samples, a scalar.
+
+        False where this was not the last pass: the update is still to come.
+        """
         batch, self._current = self._current, None
         if batch is None:
             raise RuntimeError("run.step(loss) belongs into the loop over run.batches(), once for each batch")
         if self.served is not None and scaler is not None:
             raise ValueError(f"mode {self.mode} does without a gradient scaler: use bfloat16, which needs none")
         if self.apart:
-            self._server().step(loss, batch.own)
+            self._server().step(loss, batch)
             self._statistics.batch = None
-            return
-        self.optimizer.zero_grad()
+            return batch.is_last
+        if batch.number == 0:
+            self.optimizer.zero_grad()
         mean = loss * (batch.weight / batch.total)
         soon = self._next_look - self.steps <= (1 if self.size > 1 else 2)
-        measured = soon and batch.total == self.batch
+        measured = soon and batch.total == self.batch and batch.is_last
         with self._meter.own() if measured else nullcontext():
             (scaler.scale(mean) if scaler else mean).backward()
         self._statistics.batch = None
-        self._clock.backward_done()
-        self._update(batch, scaler, measured)
-        self._clock.end()
         if batch.own:
             self._loss_sum += loss.detach()
         self._loss_samples += batch.own
+        if not batch.is_last:
+            return False
+        self._clock.backward_done()
+        self._update(batch, scaler, measured)
+        self._clock.end()
         self.sampler.take(batch.total)
         self.steps += 1
         if self.steps >= self._next_look or not self.sampler.left:
             self._look_up()
+        return True
 
     def _update(self, batch: Batch, scaler: Any, measured: bool) -> None:
         rate = factor(self.rate_rule, self.batch, self.base_batch, self.noise.scale)
@@ -339,7 +334,7 @@ class Run:
             self.parts = shares(self.batch, self.parts)
         parts = self.parts
         if self._balanced:
-            self.parts = rebalanced(workers, self.parts)
+            self.parts = rebalanced(workers, self.parts, self.most)
         stops = look.stops == self.size if self.world.elastic else look.stops > 0
         if stops or look.saves:
             self.save()
@@ -361,7 +356,7 @@ class Run:
         self.load(state)
         self.parts = state["parts"]
 
-    def _own_look(self, now: float) -> "Look":
+    def _own_look(self, now: float) -> Look:
         own, inverse, difference, whole = self._meter.read()
         mine = Look(float(stopping.should_stop()), float(self._loss_sum), self._loss_samples, own, inverse, inverse > 0)
         if self.rank:
@@ -379,7 +374,7 @@ class Run:
     def _is_last(self) -> bool:
         return not self.sampler.left and self.sampler.epoch + 1 == self._epochs
 
-    def _learn_noise(self, look: "Look") -> None:
+    def _learn_noise(self, look: Look) -> None:
         if look.difference:
             self.noise.observe_alone(look.difference, look.whole, self.batch)
         elif look.measured > 1:
@@ -388,14 +383,14 @@ class Run:
 
     def _own_facts(self) -> Sequence[float]:
         steps = self._clock.read()
-        samples, computing, waiting = _means(steps)
+        samples, computing, waiting = means(steps)
         speed = self._speed
         if not self._fresh:  # first steps are slower
             # A split holds until the next look, so single steps do not matter.
-            whole, computed, _ = _means([step for step in steps if is_whole(step[0], self.parts[self.rank])])
+            whole, computed, _ = means([step for step in steps if is_whole(step[0], self.parts[self.rank])])
             speed.observe(whole, computed)
         expected = speed.sample_seconds(), speed.fixed_seconds()
-        return Told(*expected, self._most_samples, speed.error(), samples, computing, waiting)
+        return Told(*expected, speed.error(), samples, computing, waiting)
 
     def _ordered_batch(self) -> int:
         """The scheduler's choice, within what the owner declared safe; the present one while there is none."""

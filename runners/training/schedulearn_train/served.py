@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import stopping
-from .loading import Batch, loaded
+from .allocation import passes
+from .loading import Batch, loaded, pieces
 from .messages import HEADER, Afar, Link, Message, Order, Reply, Says, message
 from .report import RankReport
 from .server import Server, Work
@@ -222,7 +223,7 @@ class Served:
         self._commanded: threading.Thread | None = None
         self._work: Work | None = None
         self._number = 0
-        self._began_at = self._waited = 0.0
+        self._began_at = self._waited = self._loss_sum = 0.0
 
     def begin(self, epochs: int) -> None:
         """On all ranks at once: they go apart, until that many epochs are done or they are told to go on together."""
@@ -243,6 +244,7 @@ class Served:
                 epochs=epochs,
                 version=run.steps,
                 parts=run.parts,
+                most_samples=run.most,
                 **self._options,
             )
             self._desk = Desk(run, self.server, self._posts, [self._here, *there])
@@ -270,18 +272,28 @@ class Served:
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         """For as long as the server has some of that epoch for this rank."""
+        run = self._run
         while self._work is not None and self._work.epoch == epoch:
             indices = self._work.indices
-            yield Batch(loaded(self._run.data, indices, self._run.device), len(indices), len(indices))
+            needed = passes([len(indices)], [run.most[run.rank]])
+            for number, own in enumerate(pieces(indices, needed)):
+                content = loaded(run.data, own, run.device)
+                yield Batch(content, len(own), len(own), len(indices), number, needed)
 
-    def step(self, loss: torch.Tensor, samples: int) -> None:
-        """``loss`` is the sum over the samples."""
-        for parameter in self._parameters:
-            parameter.grad = None
+    def step(self, loss: torch.Tensor, batch: Batch) -> None:
+        """``loss`` is the sum over the samples of this pass."""
+        if batch.number == 0:
+            self._loss_sum = 0.0
+            for parameter in self._parameters:
+                parameter.grad = None
+        samples = batch.total
         (loss / samples).backward()
+        self._loss_sum += float(loss.detach())
+        if not batch.is_last:
+            return
         gradient = flat_gradients(self._parameters)
         seconds = time.perf_counter() - self._began_at
-        stop, total = stopping.should_stop(), float(loss.detach())
+        stop, total = stopping.should_stop(), self._loss_sum
         self._run.loss = total / samples
         self._number += 1
         asked_at = time.perf_counter()

@@ -71,6 +71,10 @@ class World(Protocol):
         """With these, gradients are those of all ranks, summed. ``ready`` is called when this rank's own are there, if
         ``backward`` waits for the others."""
 
+    def passes(self, number: int, count: int) -> None:
+        """The next ``backward`` is that of pass ``number``, the first being 0. The ranks' gradients are summed in the last one
+        of ``count``; in those before it they are added to those that this rank has."""
+
     def summed(self, optimizer: Any) -> Any:
         """A context in which ``optimizer.step()`` takes the gradients as they are: on entry they have been summed."""
 
@@ -133,6 +137,9 @@ class Alone(_Fixed):
     def joined(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Joined:
         return model, optimizer
 
+    def passes(self, number: int, count: int) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -148,6 +155,7 @@ class HorovodWorld:
         if torch.cuda.is_available():
             torch.cuda.set_device(hvd.local_rank())
         self.elastic = launched.by_elastic_horovod()
+        self._optimizer: Any = None
         self._state: Any = None
 
     @property
@@ -187,7 +195,12 @@ class HorovodWorld:
 
     def joined(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Joined:
         hvd = self._hvd
-        return model, hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), op=hvd.Sum)
+        self._optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), op=hvd.Sum)
+        return model, self._optimizer
+
+    def passes(self, number: int, count: int) -> None:
+        if number == 0 and count != self._optimizer.backward_passes_per_step:
+            self._optimizer.set_backward_passes_per_step(count)
 
     @contextmanager
     def summed(self, optimizer: Any) -> Iterator[None]:
@@ -224,6 +237,7 @@ class TorchWorld(_Fixed):
             dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        self._together: Any = None
 
     @property
     def writes(self) -> bool:
@@ -263,7 +277,11 @@ class TorchWorld(_Fixed):
 
         together = nn.parallel.DistributedDataParallel(model)
         together.register_comm_hook(None, summing)
+        self._together = together
         return together, optimizer
+
+    def passes(self, number: int, count: int) -> None:
+        self._together.require_backward_grad_sync = number == count - 1  # which is what its no_sync() does
 
     def close(self) -> None:
         dist.barrier()  # nobody leaves while another rank still needs it

@@ -1,7 +1,8 @@
 """A training that counts: each sample's weight falls by the same amount whenever it is used, and by nothing else.
 
 So the model itself tells in the end how often each sample has counted, whatever ranks came, went or were killed on the way.
-Where ranks are in step it also normalises batches, in which they wait for each other, and knows how many of them there were.
+A rank that is alone has not the memory for a batch, and needs two passes. Where ranks are in step it also normalises, for
+which they wait for each other, and knows how many passes there were.
 
     python counting.py EPOCHS SECONDS [MODE]        with so many seconds for a step
 """
@@ -15,7 +16,7 @@ import torch
 from schedulearn_train import Run
 from torch import nn
 
-SAMPLES, BATCH = 480, 12
+SAMPLES, BATCH, MOST = 480, 12, 8
 EPOCHS, STEP_SECONDS = int(sys.argv[1]), float(sys.argv[2])
 MODE = sys.argv[3] if len(sys.argv) > 3 else "bsp"
 
@@ -33,7 +34,16 @@ class Counter(nn.Module):
 model = Counter()
 optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 together = MODE == "bsp"
-run = Run(model, optimizer, range(SAMPLES), batch=BATCH, mode=MODE, checkpoint_seconds=2, sync_batch_norm=together)
+run = Run(
+    model,
+    optimizer,
+    range(SAMPLES),
+    batch=BATCH,
+    most_samples=MOST,
+    mode=MODE,
+    checkpoint_seconds=2,
+    sync_batch_norm=together,
+)
 
 
 @run.elastic
@@ -41,9 +51,8 @@ def train() -> None:
     print(f"size {run.world.size} rank {run.world.rank} step {run.steps} pid {os.getpid()}", flush=True)
     for _ in run.epochs(EPOCHS):
         for samples in run.batches():
-            time.sleep(STEP_SECONDS)
-            run.step(run.model(samples).sum())
-            if run.world.rank == 0:
+            time.sleep(STEP_SECONDS * len(samples) * run.size / BATCH)
+            if run.step(run.model(samples).sum()) and run.rank == 0:
                 print(f"step {run.steps} of {run.world.size} ranks", flush=True)
 
 
@@ -51,5 +60,5 @@ train()
 wrong = int((model.used.round() != EPOCHS).sum())
 print(f"done at step {run.steps}: {wrong} of {SAMPLES} samples were not used {EPOCHS} times", flush=True)
 if together:
-    print(f"normalised {model.batches.num_batches_tracked} batches", flush=True)
+    print(f"normalised in {model.batches.num_batches_tracked} passes", flush=True)
 Path(os.environ["SCHEDULEARN_OUTPUTS"], f"done-{run.world.rank}").touch()

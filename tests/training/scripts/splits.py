@@ -2,10 +2,11 @@
 And the noise of gradients that was measured, as a part of what it is.
 
 Momentum, weight decay, clipping, batch normalisation, a gradient scaler that meets an infinite loss on one rank, and a last
-batch that is short or a single sample interact; some ranks have nothing of some batches.
+batch that is short or a single sample interact; some ranks have nothing of some batches, and some not the memory for theirs.
 """
 
 import json
+import math
 import random
 import tempfile
 import time
@@ -16,6 +17,7 @@ import numpy as np
 import schedulearn_train.looks as looks
 import torch
 from schedulearn_train import Checkpoints, Run
+from schedulearn_train.allocation import UNLIMITED, shares
 from schedulearn_train.world import Alone, World, find_world
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -34,7 +36,12 @@ class Case(NamedTuple):
     clip_norm: float | None
     normalises: bool
     scales: bool
+    in_passes: bool
     samples: int
+
+    def most(self, ranks: int) -> list[int]:
+        """What fits into each rank's memory."""
+        return [(3, UNLIMITED, 5)[rank % 3] if self.in_passes else UNLIMITED for rank in range(ranks)]
 
     @property
     def data(self) -> TensorDataset:
@@ -60,7 +67,9 @@ def trained(world: World, parts: list[tuple[int, ...]], case: Case) -> torch.Ten
             case.data,
             batch=BATCH,
             clip_norm=case.clip_norm,
+            most_samples=case.most(world.size)[world.rank],
             sync_batch_norm=True,
+            workers=0 if case.normalises or case.scales else 2,
             checkpoints=Checkpoints(empty),
             world=world,
         )
@@ -74,21 +83,23 @@ def trained(world: World, parts: list[tuple[int, ...]], case: Case) -> torch.Ten
     return all_of(model, scaler)
 
 
-def by_hand(case: Case) -> torch.Tensor:
-    """One process, with nothing but torch."""
+def by_hand(parts: list[tuple[int, ...]], case: Case) -> torch.Tensor:
+    """One process, with nothing but torch. Parts matter only where they are normalised in several passes."""
     model, optimizer, scaler = beginning(case)
     order = [np.random.default_rng((0, epoch)).permutation(case.samples) for epoch in range(EPOCHS)]
     batches = [rows[first : first + BATCH] for rows in order for first in range(0, case.samples, BATCH)]
     for step, rows in enumerate(batches):
-        model.train()
-        if len(rows) == 1 and case.normalises:
-            model[BARE].eval()  # it would refuse
-        loss = nn.functional.mse_loss(model(x[rows]), y[rows])
         optimizer.zero_grad()
-        if scaler is None:
-            loss.backward()
-        else:
-            scaler.scale(loss * torch.inf if step == INFINITE else loss).backward()
+        for own in in_passes(rows, parts[step], case.most(len(parts[step]))):
+            model.train()
+            if len(own) == 1 and case.normalises:
+                model[BARE].eval()  # it would refuse
+            loss = nn.functional.mse_loss(model(x[own]), y[own], reduction="sum") / len(rows)
+            if scaler is None:
+                loss.backward()
+            else:
+                scaler.scale(loss * torch.inf if step == INFINITE else loss).backward()
+        if scaler is not None:
             scaler.unscale_(optimizer)
         if case.clip_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), case.clip_norm)
@@ -98,6 +109,14 @@ def by_hand(case: Case) -> torch.Tensor:
             scaler.step(optimizer)
             scaler.update()
     return all_of(model, scaler)
+
+
+def in_passes(rows: np.ndarray, parts: tuple[int, ...], most: list[int]) -> list[np.ndarray]:
+    """What all ranks compute of a batch in each pass, as many as the one with the least memory needs."""
+    counts = shares(len(rows), parts)
+    needed = max(1, *(math.ceil(count / fits) for count, fits in zip(counts, most, strict=True)))
+    owns = np.split(rows, np.cumsum(counts)[:-1])
+    return [np.concatenate(them) for them in zip(*(np.array_split(own, needed) for own in owns), strict=True)]
 
 
 def beginning(case: Case) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
@@ -117,7 +136,7 @@ def random_parts(ranks: int) -> tuple[int, ...]:
     return tuple(after - before for before, after in zip([0, *cuts], [*cuts, BATCH], strict=True))
 
 
-def noise_found(world: World) -> tuple[float, float]:
+def noise_found(world: World, most: int = UNLIMITED) -> tuple[float, float]:
     """Squared length and variance, where the loss of a sample x is half of the square of (weight - x) and nothing is learnt."""
     looks.LOOK_SECONDS = 0.0  # at each step
     chances = torch.Generator().manual_seed(3)
@@ -127,7 +146,13 @@ def noise_found(world: World) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as empty:
         optimizer = torch.optim.SGD([weight], lr=0.0)
         run = Run(
-            Distance(weight), optimizer, TensorDataset(points), batch=64, checkpoints=Checkpoints(empty), world=world
+            Distance(weight),
+            optimizer,
+            TensorDataset(points),
+            batch=64,
+            most_samples=most,
+            checkpoints=Checkpoints(empty),
+            world=world,
         )
         for _ in run.epochs(3):
             for (x,) in run.batches():
@@ -198,15 +223,18 @@ class Distance(nn.Module):
 
 world = find_world()
 worst = 0.0
-for case in map(Case._make, product((None, 0.3), (False, True), (False, True), (49, 53))):
+for case in map(Case._make, product((None, 0.3), (False, True), (False, True), (False, True), (49, 53))):
     parts = [random_parts(world.size) for _ in range(EPOCHS * (case.samples // BATCH + 1) + 1)]
-    ours = trained(world, parts, case)
-    alone = trained(Alone(), [(BATCH,)] * len(parts), case)
-    wanted = by_hand(case)
-    differences = torch.stack([ours - wanted, alone - wanted]).abs()
+    whole: list[tuple[int, ...]] = [(BATCH,)] * len(parts)
+    differences = torch.stack(
+        [
+            trained(world, parts, case) - by_hand(parts, case),
+            trained(Alone(), whole, case) - by_hand(whole, case),
+        ]
+    ).abs()
     worst = float(torch.tensor([worst, *world.gather(float(differences.max()))]).max())  # NaN if there is one
 balanced, learnt = parts_found(world), batches_learnt(world)
-noise, noise_alone = noise_found(world), noise_found(Alone())
+noise = [noise_found(world), noise_found(world, most=16), noise_found(Alone()), noise_found(Alone(), most=16)]
 if world.rank == 0:
     print(
         json.dumps(
@@ -214,7 +242,6 @@ if world.rank == 0:
                 "ranks": world.size,
                 "worst": worst,
                 "noise": noise,
-                "noise_alone": noise_alone,
                 "balanced": balanced,
                 "learnt": learnt,
             }
