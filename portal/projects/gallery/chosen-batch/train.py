@@ -1,0 +1,78 @@
+"""Learn to read handwritten digits with batches whose size the scheduler chooses while it goes.
+
+The same script runs under Horovod, under torchrun, and as `python train.py`.
+"""
+
+import argparse
+import csv
+import os
+from pathlib import Path
+
+import torch
+from schedulearn_train import Run, log_metric
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import nn
+from torch.utils.data import TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=20)
+parser.add_argument("--batch-size", type=int, default=64, help="of a step, on all ranks together, to begin with")
+parser.add_argument("--largest-batch", type=int, default=256, help="that the scheduler may choose")
+options = parser.parse_args()
+torch.manual_seed(0)
+
+outputs = Path(os.environ.get("SCHEDULEARN_OUTPUTS", "outputs"))
+outputs.mkdir(exist_ok=True)
+
+pictures, digits = load_digits(return_X_y=True)
+pictures = torch.tensor(pictures / 16, dtype=torch.float32).view(-1, 1, 8, 8)
+digits = torch.tensor(digits)
+x_train, x_test, y_train, y_test = train_test_split(pictures, digits, test_size=0.25, random_state=0, stratify=digits)
+
+model = nn.Sequential(
+    nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(),
+    nn.Flatten(), nn.Linear(32 * 16, 10),
+)  # fmt: skip
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def accuracy():
+    model.eval()
+    with torch.no_grad():
+        guesses = model(x_test.to(run.device)).argmax(dim=1).cpu()
+    return (guesses == y_test).float().mean().item()
+
+
+def tell(epoch):
+    """Of rank 0, after each epoch: in the log, as a curve on the job's page, and in a file."""
+    print(f"epoch {epoch}/{options.epochs}  ranks {run.size}  batch {run.batch}  accuracy {accuracy():.4f}")
+    log_metric("validation/accuracy", accuracy())
+    with open(outputs / "metrics.csv", "a", newline="") as file:
+        csv.writer(file).writerow([epoch, run.size, run.batch, accuracy()])
+
+
+run = Run(
+    model,
+    optimizer,
+    TensorDataset(x_train, y_train),
+    batch=options.batch_size,
+    batch_range=(options.batch_size, options.largest_batch),  # within which learning goes well
+    rate_rule="adascale",
+)
+
+
+@run.elastic  # called again when ranks have come or gone
+def train():
+    print(f"I am rank {run.rank} of {run.size} on {run.device}, at step {run.steps}")
+    for epoch in run.epochs(options.epochs):
+        for x, y in run.batches():
+            run.step(nn.functional.cross_entropy(run.model(x), y, reduction="sum"))
+        if run.rank == 0:
+            tell(epoch + 1)
+
+
+train()
+if run.rank == 0:
+    torch.save(model.state_dict(), outputs / "model.pt")
+    print(f"accuracy: {accuracy():.4f}")
