@@ -22,6 +22,7 @@ from portal.control.history import Holding as Held
 from portal.control.holdings import Holding, Past, active_jobs, read_holdings, read_past
 from portal.control.places import Places, largest_node, places_of, read_nodes, why_nowhere
 from portal.control.speeds import Speeds
+from portal.jobs.metrics import steps_left
 from portal.jobs.models import Job, Progress
 from scheduling import types
 
@@ -228,6 +229,8 @@ def _job(
     now_on = _sorted(holding.kept) if holding and not stopping else {}
     elastic = row.elastic and row.launcher != Job.Launcher.COMMAND
     speed = program.speeds.fixed
+    batch = holding.batch if holding and now_on else 0
+    in_force = program.speeds.free if batch else speed
     done = sum(seconds * speed_on(gpus, speed) for gpus, seconds in past.done)
     return types.Job(
         id=str(row.id),
@@ -257,10 +260,10 @@ def _job(
         restart_seconds=program.restart_seconds,
         resize_seconds=_resize_seconds(row, program.restart_seconds),
         script=program.name,
-        batch=holding.batch if holding and now_on else 0,
+        batch=batch,
         speed=speed,
         free_speed=program.speeds.free,
-        work=goal.remaining(speed) if goal else program.like.remaining(done),
+        work=goal.remaining(in_force) if goal else program.like.remaining(done),
         deadline=row.deadline.timestamp() if row.deadline else None,
         longest_seconds=float(max(0, row.time_limit_seconds - past.counted_seconds)),
     )
@@ -273,10 +276,12 @@ class Goal(NamedTuple):
     step: int
     step_seconds: float
     ranks: int
+    batch: int
+    total: int | None
 
     def remaining(self, speed: types.Curve | None) -> types.Estimate:
-        """At its pace, were it on one GPU. Beginnings tell less than ends."""
-        steps = self.step * (1 - self.done) / self.done
+        """At its pace, were it on one GPU; ``speed`` is with the batch it has. Beginnings tell less than ends."""
+        steps = steps_left(self.done, self.step, self.batch, self.total)
         error = min(1.0, LEAST_GOAL_ERROR + EARLY_ERROR / self.done)
         return types.Estimate(
             round(steps * self.step_seconds * speed_on(self.ranks, speed), 1), "measured", round(error, 3)
@@ -287,8 +292,8 @@ def _read_goals(begun: Set[int]) -> dict[int, Goal]:
     """By job, as its last attempt told that counts: the present one, or one that the next goes on from."""
     goes_on = Q(attempt__ended_at__isnull=True) | Q(attempt__job__resumable=True)
     told = Progress.objects.filter(goes_on, attempt__job__in=begun, done__gt=0, step_seconds__gt=0, ranks__gt=0)
-    values = told.order_by("attempt__number").values_list("attempt__job", "done", "step", "step_seconds", "ranks")
-    return {job: Goal(done or 0.0, step, seconds or 0.0, ranks) for job, done, step, seconds, ranks in values}
+    facts = "done", "step", "step_seconds", "ranks", "batch", "total"
+    return {job: Goal(*goal) for job, *goal in told.order_by("attempt__number").values_list("attempt__job", *facts)}
 
 
 def _resize_seconds(row: Row, restart_seconds: float) -> float:

@@ -39,7 +39,7 @@ class ProgressSerializer(serializers.ModelSerializer[Progress]):
     class Meta:
         model = Progress
         fields = (
-            "attempt", "at", "step", "epoch", "done", "remaining_seconds", "batch", "ranks", "step_seconds", "loss",
+            "attempt", "at", "step", "epoch", "done", "total", "remaining_seconds", "batch", "ranks", "step_seconds", "loss",
             "ranks_detail",
         )  # fmt: skip
         read_only_fields = fields

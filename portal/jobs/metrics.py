@@ -139,8 +139,14 @@ def _go_on(progress: Progress, line: Line) -> None:
     done = line.number("done", 1.0)
     progress.at, progress.step, progress.epoch = line.at, line.step, line.count("epoch", MOST_EPOCHS)
     progress.done = max(0.0, done) if done is not None else None
+    progress.total = line.count("total") or None
     progress.batch, progress.ranks = line.count("batch"), line.count("ranks", MOST_RANKS)
     progress.step_seconds, progress.loss = line.number("seconds", 1e6), line.number("loss")
+
+
+def steps_left(done: float, step: int, batch: int, total: int | None) -> float:
+    """With the batch as it is now; whoever does not say how many samples there are in all is taken to have kept it so far."""
+    return (1 - done) * total / batch if total and batch else (1 - done) / done * step
 
 
 def _fill_in(progress: Progress, line: Line) -> None:

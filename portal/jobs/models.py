@@ -361,10 +361,13 @@ class Progress(models.Model):
     epoch = models.PositiveIntegerField()
     done = models.FloatField(null=True)
     """The part of all its work, from 0 to 1; null when it does not know."""
+    total = models.PositiveBigIntegerField(null=True)
+    """All its work, in samples; null when it does not say."""
     batch = models.PositiveBigIntegerField()
     """Samples of a step, of all ranks together."""
     ranks = models.PositiveIntegerField()
     step_seconds = models.FloatField(null=True)
+    """For so many samples: updates by a parameter server have fewer."""
     loss = models.FloatField(null=True)
     per_rank = models.JSONField(default=dict)
     """By name of a column of ``metrics.COLUMNS`` its values, rank by rank."""

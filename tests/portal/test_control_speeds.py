@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from portal.control import snapshot
 from portal.control.history import History
+from portal.control.models import ChosenBatch
 from portal.control.speeds import Speeds
 from portal.jobs import logs
 from portal.jobs.models import Attempt, Job, StepStat
@@ -156,6 +157,17 @@ def test_policies_see_the_speed_the_work_that_is_left_and_choose_a_batch() -> No
     assert job.work.value == pytest.approx(300 * 3 * BOTH * pace, rel=0.01)
     plan = decide(registry.build("ffdl", {}), seen)
     assert 64 < plan.batches[job.id] <= 1024
+
+
+def test_the_work_that_is_left_is_told_of_at_the_pace_with_the_chosen_batch() -> None:
+    attempt = running(2, resumable=True)
+    tell(attempt, 2, BOTH, batches=[64, 64, 1024], noise=[1.0, 6400.0], done=0.25)
+    ChosenBatch.objects.create(attempt=attempt, batch=512)
+    tell(attempt, 2, BOTH, batches=[64, 64, 1024], noise=[1.0, 6400.0], done=0.25, batch=512, total=51200)
+    (job,) = snapshot.take().jobs
+    assert job.speed is not None and job.free_speed is not None and job.work is not None
+    assert job.free_speed.speeds[1] > 1.5 * job.speed.speeds[1]
+    assert job.work.value == pytest.approx(75 * BOTH * job.free_speed.speeds[1], rel=0.01)
 
 
 def test_what_an_attempt_told_that_nothing_goes_on_from_is_forgotten() -> None:

@@ -65,6 +65,12 @@ def test_steps_become_curves_and_the_last_one_says_how_far_it_is(container: Cont
     assert curves.remaining_seconds(progress) == pytest.approx(10.0)
 
 
+def test_after_a_change_of_the_batch_what_is_left_is_counted_in_samples(container: Container) -> None:
+    """By steps it would be thirty times half a second."""
+    send(container, step(10, total=6400, batch=640))
+    assert curves.remaining_seconds(Progress.objects.get()) == pytest.approx(0.75 * 6400 / 640 * 0.5)
+
+
 def test_whatever_the_job_logs_is_a_curve_of_its_own(container: Container) -> None:
     send(container, line("metric", 5, name="accuracy", value=0.75))
     assert values("accuracy") == [(5, 0.75)]
@@ -112,7 +118,21 @@ any_json = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
     max_leaves=8,
 )
-names = ("at", "step", "epoch", "done", "batch", "ranks", "seconds", "loss", "first", "computing", "name", "value")
+names = (
+    "at",
+    "step",
+    "epoch",
+    "done",
+    "total",
+    "batch",
+    "ranks",
+    "seconds",
+    "loss",
+    "first",
+    "computing",
+    "name",
+    "value",
+)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -3,15 +3,16 @@
 A line is one write of at most 4,096 bytes, so lines of several ranks never mix. Nobody waits: when the pipe is full, or
 nobody reads it, the line is left out. Without the variable nothing is told.
 
-    {"kind": "step", "at", "step", "epoch", "done", "batch", "ranks", "seconds", "loss", "batches", "noise"}
+    {"kind": "step", "at", "step", "epoch", "done", "total", "batch", "ranks", "seconds", "loss", "batches", "noise"}
     {"kind": "ranks", "at", "step", "first", "samples", "computing", "waiting", "expected", "error"}
     {"kind": "metric", "at", "step", "name", "value"}
 
-``at`` is Unix time, ``done`` the part of all work from 0 to 1, ``seconds`` those of a step. ``batches`` are the batch that was
-chosen at first, the least and the most that may be chosen; ``noise`` (null while it is not known) is what ``noise.py`` calls
-sqr and var. A line of ``ranks`` is of as many
-as its lists are long, from rank ``first`` on: their samples of a step, the seconds in which they computed and waited for the
-others, the seconds of computing that were expected, and the mean error of such expectations as a part of them.
+``at`` is Unix time, ``done`` the part of all work from 0 to 1, ``total`` all work in samples or null, ``seconds`` what a
+``batch`` of samples takes: those of a step, unless steps have fewer samples, as with a parameter server. ``batches`` are the
+batch that was chosen at first, the least and the most that may be chosen; ``noise`` (null while it is not known) is what
+``noise.py`` calls sqr and var. A line of ``ranks`` is of as many as its lists are long, from rank ``first`` on: their samples
+of a step, the seconds in which they computed and waited for the others, the seconds of computing that were expected, and the
+mean error of such expectations as a part of them.
 """
 
 import json
@@ -81,11 +82,12 @@ class Reporter:
         seconds: float,
         loss: float,
         batches: tuple[int, int, int],
+        total: int | None = None,
         noise: tuple[float, float] | None = None,
     ) -> None:
         self._step = step
-        facts = {"epoch": epoch, "done": done, "batch": batch, "ranks": ranks, "seconds": seconds, "loss": loss}
-        self._tell("step", {**facts, "batches": list(batches), "noise": list(noise) if noise else None})
+        facts = {"epoch": epoch, "done": done, "total": total, "batch": batch, "ranks": ranks, "seconds": seconds}
+        self._tell("step", {**facts, "loss": loss, "batches": batches, "noise": noise})
 
     def ranks(self, of: Sequence[RankReport]) -> None:
         for first in range(0, len(of), RANKS_IN_A_LINE):
@@ -126,7 +128,7 @@ def _rounded(value: Any) -> Any:
     """Six digits are enough for a curve; what is no number is null, the word that JSON has for it."""
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_rounded(item) for item in value]
     if isinstance(value, dict):
         return {name: _rounded(item) for name, item in value.items()}

@@ -408,6 +408,7 @@ class Run:
             step=self.steps,
             epoch=self.sampler.epoch,
             done=done / self._epochs if self._epochs else None,
+            total=self._epochs * self.sampler.length or None,
             batch=self.batch,
             ranks=self.size,
             seconds=seconds,

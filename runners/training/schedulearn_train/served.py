@@ -58,7 +58,8 @@ class Desk:
         """Since the last report."""
         self._heard: dict[int, int] = {}
         """The number of each worker's last gradient."""
-        self._reported = (time.monotonic(), server.version)
+        self._reported = (time.monotonic(), 0)
+        """When, and how many samples had been used then."""
         self._saved_at = time.monotonic()
         works = (self._serve, self._take)
         self._threads = [threading.Thread(target=self._guarded, args=(work,), daemon=True) for work in works]
@@ -142,7 +143,7 @@ class Desk:
         self._heard[said.worker] = said.number
         self._losses.append((said.loss, said.samples))
         work = dict(self._server.receive(said.worker, Gradients(((said.worker, said.number, 1.0),)), said.computing))
-        if self._run.reporter.due(self._server.done):
+        if self._server.counts.used > self._reported[1] and self._run.reporter.due(self._server.done):
             self._report()
         return work
 
@@ -179,17 +180,18 @@ class Desk:
 
     def _report(self) -> None:
         server, run, now = self._server, self._run, time.monotonic()
-        at, version = self._reported
-        self._reported = (now, server.version)
+        at, used = self._reported
+        self._reported = (now, server.counts.used)
         total, samples = (sum(column) for column in zip(*self._losses, strict=True))
         done = (server.sampler.epoch + 1 - server.sampler.left / server.sampler.length) / server.epochs
         run.reporter.step(
             step=server.version,
             epoch=server.sampler.epoch,
             done=min(1.0, done),
+            total=server.epochs * server.sampler.length,
             batch=server.batch,
             ranks=self._size,
-            seconds=(now - at) / max(1, server.version - version),
+            seconds=(now - at) * server.batch / (server.counts.used - used),
             loss=total / max(1, samples),
             batches=(server.batch,) * 3,
         )

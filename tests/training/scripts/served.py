@@ -4,6 +4,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
 SAMPLES, BATCH = 101, 12
 MODES = ("ksync", "adaptive_ksync", "kasync", "adaptive_kasync", "asp")
+told: list[dict[str, Any]] = []
+"""What rank 0 reported of steps."""
 ways: list[bool] = []
 """Whether the ranks went apart, as it changed."""
 together: list[int] = []
@@ -49,7 +52,7 @@ def trained(
 ) -> tuple[Run, torch.Tensor]:
     """The run, and all weights in one row. ``seconds`` are those of a sample, of which the last rank needs four times as many
     in the first ``slow`` epochs."""
-    for each in (ways, together, servers):
+    for each in (told, ways, together, servers):
         each.clear()
     torch.manual_seed(1)
     model = nn.Linear(6, 1)
@@ -57,6 +60,7 @@ def trained(
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
     with tempfile.TemporaryDirectory() as empty:
         run = Run(model, optimizer, data, batch=BATCH, checkpoints=Checkpoints(folder or empty), world=world, **options)
+        run.reporter.step = lambda **facts: told.append({**facts, "at": time.monotonic()})
         net = run.model  # which a loop may keep
         for epoch in run.epochs(epochs):
             for x, y in run.batches():
@@ -86,6 +90,13 @@ def apart(one: torch.Tensor, other: torch.Tensor) -> float:
 def used() -> float:
     """Samples in the last training, in epochs."""
     return float(sum(world.gather(sum(together) + sum(each.counts.used for each in servers)))) / SAMPLES
+
+
+def time_told() -> float:
+    """What the samples between the first report and the last one took, as the reports say, over what they did."""
+    parts = [(now["done"] - before["done"]) * now["total"] / now["batch"] for before, now in pairwise(told)]
+    seconds = sum(part * now["seconds"] for part, now in zip(parts, told[1:], strict=True))
+    return seconds / (told[-1]["at"] - told[0]["at"])
 
 
 def loss_of(weights: torch.Tensor) -> float:
@@ -130,6 +141,7 @@ for mode in MODES:
             "updates": counts.updates,
             "staleness": max(counts.staleness),
             "loss": loss_of(weights),
+            "time_told": time_told(),
             "same_everywhere": all(other == everywhere[0] for other in everywhere),
             "parts": run.served.server.parts,
             "momentum": any("momentum_buffer" in state for state in run.optimizer.state.values()),
