@@ -60,6 +60,15 @@ def test_the_noise_of_gradients_is_measured_on_several_ranks_and_on_one(split: d
         assert var == pytest.approx(1.0, abs=0.25)
 
 
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_loss_curve_goes_on_with_another_number_of_ranks_as_if_never_stopped(launcher: str, job_python: str) -> None:
+    """From one rank to three and back, with what Adam and a schedule had learnt."""
+    found = run([*LAUNCHERS[launcher], str(SCRIPTS / "resumed.py")], job_python)
+    assert (found["ranks"], found["steps"]) == (3, 30)
+    assert found["off"] < 1e-9
+    assert found["fell_to"] < 0.7
+
+
 @pytest.fixture(scope="module")
 def alone(job_python: str) -> dict[str, Any]:
     return run([job_python, str(SCRIPTS / "alone.py")], job_python)
@@ -166,6 +175,13 @@ def test_each_mode_learns_uses_each_sample_once_per_epoch_and_ends_the_same_ever
     assert found["loss"] < 0.01
     assert found["same_everywhere"] and found["momentum"]
     assert (found["staleness"] == 0) == ("ksync" in mode)
+
+
+@pytest.mark.parametrize("mode", ["ksync", "kasync", "asp"])
+def test_a_parameter_server_tells_how_long_a_whole_batch_takes_though_updates_have_less(
+    served: dict[str, Any], mode: str
+) -> None:
+    assert served[mode]["time_told"] == pytest.approx(1.0, abs=0.25)
 
 
 def test_equal_ranks_that_may_leave_some_out_are_in_step_and_need_no_server(served: dict[str, Any]) -> None:
