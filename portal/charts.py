@@ -22,7 +22,8 @@ and the same numbers as a table that unfolds, for screen readers and everybody e
   until the next; ``marks=[(x, "switch")]`` draws dashed upright lines; a value of None leaves a gap, over which
   ``bridged=True`` draws on; ``least_and_most=(0, 100)`` keeps the axis as it is, whatever the values are.
 * ``bars(title, labels, series, unit)``: side by side, or ``stacked=True``; ``across=True`` lays bars from left to right
-  with their labels above them, which words that are too long for the foot of a narrow chart get anyway.
+  with their labels above them, which words that are too long for the foot of a narrow chart get anyway; over these
+  ``mark=Series("predicted", [...])`` draws a short line for each label, where the bar was to end.
 * ``sparkline(values, text)`` and ``range_bar(low, high, least, most, text, value=...)``: small pictures for a table's
   cell or a sentence; ``text`` is read aloud in their place. They are marked safe: ``{{ row.spark }}``.
 
@@ -81,6 +82,8 @@ class Chart:
     rows: tuple[tuple[str, ...], ...]
     """The table: a label, then one cell per series."""
     is_lines: bool = False
+    mark: str = ""
+    """What the short lines over bars are."""
 
 
 class Size(NamedTuple):
@@ -166,17 +169,20 @@ def bars(
     *,
     stacked: bool = False,
     across: bool = False,
+    mark: Series | None = None,
     desc: str = "",
     x_name: str = "",
 ) -> Chart:
-    """Amounts of some things, or by day."""
-    _check(labels, series)
+    """Amounts of some things, or by day. Bars with a ``mark`` lie."""
+    marks = [mark] if mark else []
+    _check(labels, [*series, *marks])
     texts = [_x_text(label) if isinstance(label, date) else label for label in labels]
     sums = [sum(one.values[i] or 0 for one in series) for i in range(len(labels))]
-    ends = _ends(sums if stacked else (value for one in series for value in one.values))
+    columns = [sums] if stacked else [one.values for one in series]
+    ends = _ends(value for column in [*columns, *(one.values for one in marks)] for value in column)
     longest = max((len(text) for text in texts), default=1) * LETTER + 10
     days = bool(labels) and isinstance(labels[0], date)
-    across = across or (not days and longest * len(labels) > SIZES[-1].width - 70)
+    across = across or bool(marks) or (not days and longest * len(labels) > SIZES[-1].width - 70)
 
     def parts(place: int) -> Iterator[tuple[int, Series, float, float]]:
         """Number, series, and from where to where each bar of a label reaches."""
@@ -225,14 +231,18 @@ def bars(
                 said = f"{text}: {one.name} {said_value(high - low, unit)}"
                 from_x, to_x = sorted((along(low), along(high)))
                 yield _rect(from_x, y, to_x - from_x, thick - 1, _css(index, one), said)
+            for one in marks:
+                if (value := one.values[place]) is not None:
+                    said = f"{text}: {one.name} {said_value(value, unit)}"
+                    yield f'<path class="should" d="M{along(value):.1f} {top + LINE - 3}v{block - LINE - 7}">'
+                    yield f"<title>{escape(said)}</title></path>"
 
     height = None
     if across:
         per = 14 if stacked or len(series) == 1 else 9 * len(series)
         height = TOP + (LINE + 12 + per) * len(labels) + LINE + 10
-    return _chart(
-        title, desc, sideways if across else upright, x_name or ("Day" if days else ""), texts, series, unit, height
-    )
+    draw = sideways if across else upright
+    return _chart(title, desc, draw, x_name or ("Day" if days else ""), texts, series, unit, height, marks=marks)
 
 
 def sparkline(values: Sequence[Value], text: str) -> SafeString:
@@ -336,11 +346,13 @@ def _chart(
     unit: str,
     height: int | None = None,
     is_lines: bool = False,
+    marks: Sequence[Series] = (),
 ) -> Chart:
     word = "" if unit == SECONDS else unit
-    columns = [f"{one.name} ({word})" if word else one.name for one in series]
+    told = [*series, *marks]
+    columns = [f"{one.name} ({word})" if word else one.name for one in told]
     rows = tuple(
-        (text, *(_cell(one.values[place], unit) for one in series)) for place, text in enumerate(texts)
+        (text, *(_cell(one.values[place], unit) for one in told)) for place, text in enumerate(texts)
     )  # fmt: skip
     pictures = []
     for size in SIZES:
@@ -354,7 +366,7 @@ def _chart(
         )
     legend = tuple((_css(index, one), one.name) for index, one in enumerate(series)) if len(series) > 1 else ()
     svg = mark_safe("".join(pictures))  # noqa: S308  # every text in it went through escape()
-    return Chart(title, desc, legend, svg, (x_name, *columns), rows, is_lines)
+    return Chart(title, desc, legend, svg, (x_name, *columns), rows, is_lines, marks[0].name if marks else "")
 
 
 def _check(labels: Sequence[object], series: Sequence[Series]) -> None:

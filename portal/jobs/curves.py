@@ -141,13 +141,21 @@ def rank_picture(ranks: Sequence[Rank]) -> Chart | None:
         desc += f", {charts.said_number(round(slowest.computing / quickest.computing, 1))} times as long as rank {quickest.number}"
     return charts.bars(
         "A step, rank by rank",
-        [f"rank {rank.number}" for rank in some],
+        [_about(rank) for rank in some],
         [
             Series("computing", [_short(rank.computing * 1000) for rank in some]),
             Series("waiting and updating", [_short(rank.waiting * 1000) for rank in some], "idle"),
         ],
         "ms",
         stacked=True,
-        across=True,
+        mark=Series("predicted", [_short(rank.expected * 1000) if rank.expected else None for rank in some]),
         desc=f"{desc}.",
     )
+
+
+def _about(rank: Rank) -> str:
+    about = f"rank {rank.number}: {charts.said_number(rank.samples)} samples"
+    if rank.expected:
+        about += f", predicted {charts.said_value(_short(rank.expected * 1000), 'ms')}"
+        about += f" ± {charts.said_number(round(100 * (rank.error or 0)))} %"
+    return about

@@ -38,6 +38,17 @@ def test_stacked_bars_stand_on_one_another() -> None:
         )
 
 
+def test_a_mark_stands_where_a_bar_of_its_value_would_end() -> None:
+    chart = charts.bars("Hours", ["a", "b"], [Series("used", [10, 20])], mark=Series("planned", [20, None]))
+    for picture in pictures(chart):
+        _, longer = of_class(picture, "bar")
+        (mark,) = of_class(picture, "should")
+        end = float(longer.get("x", "0")) + float(longer.get("width", "0"))
+        assert float(mark.get("d", "")[1:].split()[0]) == pytest.approx(end, abs=0.2)
+    assert [row[-1] for row in chart.rows] == ["20", "–"]
+    assert chart.mark == "planned" and len(chart.legend) == 0
+
+
 def test_names_that_do_not_fit_beside_one_another_get_bars_that_lie() -> None:
     chart = charts.bars("Hours", [f"a person with a long name {n}" for n in range(5)], [Series("used", range(1, 6))])
     for picture in pictures(chart):

@@ -189,6 +189,21 @@ def test_the_slowest_rank_is_named(container: Container) -> None:
     assert curves.rank_picture(ranks[:1]) is None
 
 
+def test_what_was_predicted_of_a_rank_and_how_far_predictions_are_off_stands_at_its_times(container: Container) -> None:
+    columns = {
+        "samples": [40, 24],
+        "computing": [0.2, 0.1],
+        "waiting": [0, 0.1],
+        "expected": [0.19, 0],
+        "error": [0.04, 0],
+    }
+    send(container, step(1), line("ranks", 1, first=0, **columns))
+    chart = curves.rank_picture(curves.ranks_of(Progress.objects.get()))
+    assert chart is not None and chart.mark == "predicted"
+    assert [row[0] for row in chart.rows] == ["rank 0: 40 samples, predicted 190 ms ± 4 %", "rank 1: 24 samples"]
+    assert [row[-1] for row in chart.rows] == ["190", "–"]
+
+
 # --- where people meet it
 
 
