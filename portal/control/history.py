@@ -1,4 +1,4 @@
-"""What the lab has seen of late: who held GPUs, how long programs ran, how long they took to begin.
+"""What the lab has seen of late: who held GPUs, how long programs ran, how long they took to begin and to change.
 
 A scheduler keeps one ``History`` as long as it leads, and reads only what came since. A fresh one reads everything and
 says the same. What is older than ``STILL`` before now is taken as settled: nothing commits so much later than it says.
@@ -21,6 +21,7 @@ from django.db.models import Count, F, Max, Min, Sum
 from numpy.typing import NDArray
 
 from portal.control.speeds import LEAST_REPORTS, ROWS_KEPT, Speeds, Steps, measured_speeds
+from portal.gauges.models import Ring
 from portal.jobs.models import Allocation, Attempt, JobState, LogStream, Outcome, StepStat
 from portal.jobs.rules import GOES_ON
 from scheduling import performance
@@ -73,6 +74,7 @@ class History:
     _begins: "_Kept[tuple[datetime, float]]" = field(default_factory=lambda: _Kept())
     _begun: set[int] = field(default_factory=set)
     """Attempts whose first line is among the settled."""
+    _changes: "_Kept[tuple[datetime, float]]" = field(default_factory=lambda: _Kept())
     _groups: dict[Script, set[str]] = field(default_factory=lambda: defaultdict(set))
     """The arguments that each program was run with."""
     _steps: dict[Script, dict[int, Steps]] = field(default_factory=lambda: defaultdict(dict))
@@ -81,13 +83,14 @@ class History:
     """Jobs that had no GPU yet in the last snapshot, and what they follow from: most of a long queue stays as it is."""
 
     def refresh(self, now: datetime) -> None:
-        """Reads what came since, in four queries."""
+        """Reads what came since, in five queries."""
         since, still = self.settled_until or now - timedelta(days=LEARNT_DAYS), now - STILL
         self._oldest = now - timedelta(days=LEARNT_DAYS)
         try:
             self._refresh_held(since, still, now)
             self._refresh_runs(since, still)
             self._refresh_begins(since, still)
+            self._refresh_changes(since, still)
             self._refresh_steps(since)
         except BaseException:
             self.__dict__.update(History().__dict__)  # half read, it would count things twice
@@ -227,9 +230,25 @@ class History:
 
     def begin_seconds(self, script: Script) -> float | None:
         """From being placed to its first line: the median of the program, else of all; None when nobody knows."""
-        for key in (script, None):
-            known = [seconds for at, seconds in self._begins.newest(key) if at >= self._oldest]
-            if known:
+        return self._median(self._begins, script, None)
+
+    # How long it stands still when its GPUs change
+
+    def _refresh_changes(self, since: datetime, still: datetime) -> None:
+        job = ("driver__attempt__job__project", "driver__attempt__job__launcher", "driver__attempt__job__entry")
+        rows = Ring.objects.filter(at__gte=since, cost_seconds__isnull=False).order_by("at", "pk")
+        self._changes.begin_again()
+        for at, seconds, project, launcher, entry in rows.values_list("at", "cost_seconds", *job):
+            for key in ((project, launcher, entry), launcher):
+                self._changes.add(key, (at, seconds), settled=at < still)
+
+    def change_seconds(self, script: Script) -> float | None:
+        """The median of the program, else of all with its launcher; None when nobody knows."""
+        return self._median(self._changes, script, script[1])
+
+    def _median(self, kept: "_Kept[tuple[datetime, float]]", *keys: Hashable) -> float | None:
+        for key in keys:
+            if known := [seconds for at, seconds in kept.newest(key) if at >= self._oldest]:
                 return round(median(known), 1)
         return None
 

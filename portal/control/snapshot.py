@@ -151,6 +151,7 @@ class Program(NamedTuple):
     speeds: Speeds
     like: Like
     restart_seconds: float
+    resize_seconds: float
 
 
 class Known(NamedTuple):
@@ -188,6 +189,8 @@ class _Names:
 RESTART_SECONDS = 30.0
 """Until anything was measured; Pollux and Sia suppose so too."""
 RESIZE_SECONDS = 10.0
+LEAST_RESIZE_SECONDS = 1.0
+"""However little the ranks stand still: those that come hold their GPUs while they load their libraries."""
 LEAST_GOAL_ERROR, EARLY_ERROR = 0.05, 0.01
 """Relative, of what is left by a training's own account: in its first hundredth nobody knows."""
 
@@ -205,11 +208,13 @@ class _Expert:
         if key not in self._programs:
             speeds = self.history.speeds(script, row.max_gpus, self.gpus_per_node)
             begins = self.history.begin_seconds(script)
+            restart_seconds = RESTART_SECONDS if begins is None else begins
             self._programs[key] = Program(
                 sha256(repr(script).encode()).hexdigest()[:16],
                 speeds,
                 self.history.like(script, json.dumps(row.arguments), people, speeds.fixed),
-                RESTART_SECONDS if begins is None else begins,
+                restart_seconds,
+                _resize_seconds(row.launcher, self.history.change_seconds(script), restart_seconds),
             )
         return self._programs[key]
 
@@ -258,7 +263,7 @@ def _job(
         run_seconds=round(past.run_seconds, 1),
         lost_gpu_seconds_if_stopped=round(past.present_gpu_seconds, 1) if now_on else 0.0,
         restart_seconds=program.restart_seconds,
-        resize_seconds=_resize_seconds(row, program.restart_seconds),
+        resize_seconds=program.resize_seconds,
         script=program.name,
         batch=batch,
         speed=speed,
@@ -296,9 +301,11 @@ def _read_goals(begun: Set[int]) -> dict[int, Goal]:
     return {job: Goal(*goal) for job, *goal in told.order_by("attempt__number").values_list("attempt__job", *facts)}
 
 
-def _resize_seconds(row: Row, restart_seconds: float) -> float:
+def _resize_seconds(launcher: str, measured: float | None, restart_seconds: float) -> float:
     """Never longer than beginning anew, which is what the ranks of torchrun do."""
-    return min(RESIZE_SECONDS, restart_seconds) if row.launcher == Job.Launcher.HOROVOD else restart_seconds
+    if measured is not None:
+        return min(max(LEAST_RESIZE_SECONDS, measured), restart_seconds)
+    return min(RESIZE_SECONDS, restart_seconds) if launcher == Job.Launcher.HOROVOD else restart_seconds
 
 
 def _sorted(placement: Mapping[str, int]) -> dict[str, int]:

@@ -59,4 +59,5 @@ class Ring(models.Model):
 
     class Meta:
         ordering = ["driver", "number"]
+        indexes = [models.Index(fields=["at"], name="ring_at")]
         constraints = [models.UniqueConstraint(fields=["driver", "number"], name="ring_number_once_per_driver")]

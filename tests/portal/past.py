@@ -6,6 +6,7 @@ from typing import Any
 from django.utils import timezone
 
 from portal.cluster.models import Node
+from portal.gauges.models import Ring
 from portal.jobs.models import Allocation, Attempt, Container, Job, LogStream
 from tests.portal.control_world import queue
 
@@ -34,3 +35,12 @@ def ran(
     job = queue(gpus, state="SUCCEEDED", finished_at=end, **fields)
     attempt(job, node, gpus, end - timedelta(seconds=seconds), end, "succeeded", first_line)
     return job
+
+
+def changed(job: Job, *costs: float | None) -> None:
+    """A minute before its end its ranks formed rings, which kept them from training for so many seconds."""
+    part = Container.objects.filter(attempt__job=job).latest("pk")
+    assert part.exited_at is not None
+    at = part.exited_at - timedelta(minutes=1)
+    for number, cost in enumerate(costs, start=1):
+        Ring.objects.create(driver=part, number=number, at=at, hosts=["h0"], cost_seconds=cost)

@@ -14,7 +14,7 @@ from portal.control.history import USAGE_DAYS, History, Holding, Like, speed_on
 from portal.jobs.models import Job
 from scheduling.types import Curve
 from tests.portal.control_world import queue, ready_node
-from tests.portal.past import attempt, ran
+from tests.portal.past import attempt, changed, ran
 
 pytestmark = pytest.mark.django_db
 NOW = timezone.now()
@@ -85,11 +85,12 @@ def test_reading_bit_by_bit_says_the_same_as_reading_at_once(node: Node) -> None
     for step in range(40):
         now = begin + timedelta(days=2.5) * step
         for _ in range(int(dice.integers(0, 4))):
-            ran(
+            past = ran(
                 node, int(dice.integers(1, 5)), float(dice.uniform(50, 9000)),
                 now - timedelta(seconds=float(dice.uniform(0, 500))), float(dice.uniform(1, 40)),
                 entry=f"train{int(dice.integers(2))}.py", arguments=[str(dice.integers(2))],
             )  # fmt: skip
+            changed(past, None, float(dice.uniform(0, 9)))
         kept.refresh(now)
         if step % 5:
             continue
@@ -103,6 +104,7 @@ def test_reading_bit_by_bit_says_the_same_as_reading_at_once(node: Node) -> None
                 script(job), arguments, people, speeds[1]
             )
         assert kept.begin_seconds(script(job)) == fresh.begin_seconds(script(job))
+        assert kept.change_seconds(script(job)) == fresh.change_seconds(script(job))
 
 
 def test_what_is_written_a_little_late_is_not_missed(node: Node) -> None:
@@ -170,6 +172,15 @@ def test_the_first_line_of_a_rank_ends_the_beginning(node: Node) -> None:
     assert History().begin_seconds(script(job)) is None
 
 
+def test_how_long_ranks_stood_still_tells_what_a_change_costs(node: Node) -> None:
+    job = ran(node, 1, 600)
+    changed(job, None, 0.5, 3.0, 2.0)
+    changed(ran(node, 1, 600, entry="other.py"), None, 9.0)
+    assert read().change_seconds(script(job)) == 2.0
+    assert read().change_seconds((0, "horovod", "")) == 2.5
+    assert read().change_seconds((0, "torchrun", "")) is None
+
+
 @pytest.mark.parametrize(
     ("lengths", "done", "value"),
     [((), 0, None), ((100,), 0, 100), ((100, 200, 300), 0, 200), ((100, 200, 300), 150, 100), ((100, 102), 400, 20)],
@@ -196,12 +207,12 @@ def test_speeds_between_sizes_lie_on_a_line() -> None:
     assert speed_on(2, None) == 2**0.9
 
 
-def test_reading_takes_four_queries_whatever_the_past(node: Node) -> None:
+def test_reading_takes_five_queries_whatever_the_past(node: Node) -> None:
     for number in range(12):
         ran(node, 1, 100, NOW - timedelta(hours=number + 1))
     with CaptureQueriesContext(connection) as asked:
         history = read()
-    assert len(asked) == 4
+    assert len(asked) == 5
     with CaptureQueriesContext(connection) as asked:
         history.refresh(NOW + timedelta(seconds=5))
-    assert len(asked) == 4
+    assert len(asked) == 5

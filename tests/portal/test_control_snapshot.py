@@ -22,7 +22,7 @@ from scheduling.types import Node as NodeView
 from scheduling.types import Plan
 from tests.portal.control_world import agents_do_as_told, project_of, queue, ready_node, turn
 from tests.portal.jobs_world import exit, make_code, make_environment, make_node
-from tests.portal.past import ran
+from tests.portal.past import changed, ran
 
 pytestmark = pytest.mark.django_db
 
@@ -308,6 +308,8 @@ def test_work_is_estimated_from_the_past_minus_what_was_done() -> None:
     before = view(job).work
     assert before is not None and (before.value, before.source) == (pytest.approx(1000), "history")
     assert (view(job).restart_seconds, view(job).resize_seconds) == (4, 4)
+    changed(ran(node, 1, 1000, first_line=4), None, 2.5)
+    assert view(job).resize_seconds == 2.5
     turn()
     agents_do_as_told()
     Allocation.objects.filter(attempt__job=job).update(allocated_at=timezone.now() - timedelta(seconds=300))
@@ -414,4 +416,4 @@ def test_the_number_of_queries_does_not_grow_with_the_jobs() -> None:
     for number in range(20):
         ran(node, 1 + number % 4, 100 + number, entry=f"train{number}.py")
     assert queries(300) == few
-    assert few <= 17
+    assert few <= 18
