@@ -60,11 +60,13 @@ class Run:
 
     ``batch`` is that of a step over all ranks together. Losses given to ``step`` are *sums* over the samples, not means:
     only then does a step come to the same whatever the parts are. Within ``batch_range`` (least, most) the scheduler may
-    choose another batch, and ``rate_rule`` says what becomes of the learning rate then. In the modes of ``server.py``
-    updates take ``k`` ranks' gradients, aim at this ``staleness``, and split the batch by speed if ``balanced``; the
-    parameters are cut into ``shards``, by default one for each 4 MB. ``also`` are further things with ``state_dict``
-    that belong to the training: learning-rate schedules, a gradient scaler. With ``sync_batch_norm`` layers of torch's
-    BatchNorm go by the whole batch; unless you say whether they shall, several ranks are told that they do not.
+    choose another batch, and ``rate_rule`` says what becomes of the learning rate then. ``most_samples`` fit into this
+    rank's memory at once: larger parts come in pieces, for which ``step`` returns False until the last. In the modes of
+    ``server.py`` updates take ``k`` ranks' gradients, aim at this ``staleness``, and split the batch by speed if
+    ``balanced``; the parameters are cut into ``shards``, by default one for each 4 MB. ``also`` are further things with
+    ``state_dict`` that belong to the training: learning-rate schedules, a gradient scaler. With ``sync_batch_norm``
+    layers of torch's BatchNorm go by the whole batch; unless you say whether they shall, several ranks are told that
+    they do not.
     """
 
     def __init__(
@@ -219,8 +221,8 @@ class Run:
         return self.served
 
     def batches(self) -> Iterator[Any]:
-        """This rank's part of each batch that is left of this epoch, on its device, as a DataLoader would give it. In pieces, one
-        for each pass, where a part has more than ``most_samples``."""
+        """This rank's part of each batch that is left of this epoch, on its device, as a DataLoader would give it. In pieces,
+        one for each pass, where a part has more than ``most_samples``."""
         self.model.train()
         for batch in self._coming(self._epoch):
             self._current = self._statistics.batch = batch
