@@ -22,7 +22,7 @@ from portal.control.history import Holding as Held
 from portal.control.holdings import Holding, Past, active_jobs, read_holdings, read_past
 from portal.control.places import Places, largest_node, places_of, read_nodes, why_nowhere
 from portal.control.speeds import Speeds
-from portal.jobs.metrics import steps_left
+from portal.jobs.metrics import seconds_left
 from portal.jobs.models import Job, Progress
 from scheduling import types
 
@@ -235,7 +235,7 @@ def _job(
     elastic = row.elastic and row.launcher != Job.Launcher.COMMAND
     speed = program.speeds.fixed
     batch = holding.batch if holding and now_on else 0
-    in_force = program.speeds.free if batch else speed
+    in_force = (program.speeds.free if batch else None) or speed
     done = sum(seconds * speed_on(gpus, speed) for gpus, seconds in past.done)
     return types.Job(
         id=str(row.id),
@@ -286,11 +286,9 @@ class Goal(NamedTuple):
 
     def remaining(self, speed: types.Curve | None) -> types.Estimate:
         """At its pace, were it on one GPU; ``speed`` is with the batch it has. Beginnings tell less than ends."""
-        steps = steps_left(self.done, self.step, self.batch, self.total)
+        seconds = seconds_left(self.done, self.step, self.batch, self.total, self.step_seconds)
         error = min(1.0, LEAST_GOAL_ERROR + EARLY_ERROR / self.done)
-        return types.Estimate(
-            round(steps * self.step_seconds * speed_on(self.ranks, speed), 1), "measured", round(error, 3)
-        )
+        return types.Estimate(round(seconds * speed_on(self.ranks, speed), 1), "measured", round(error, 3))
 
 
 def _read_goals(begun: Set[int]) -> dict[int, Goal]:

@@ -8,7 +8,7 @@ from django.db.models import Avg, F, Max, Min
 
 from portal import charts
 from portal.charts import Chart, Series
-from portal.jobs.metrics import BATCH, COLUMNS, LOSS, THROUGHPUT, steps_left
+from portal.jobs.metrics import BATCH, COLUMNS, LOSS, THROUGHPUT, seconds_left
 from portal.jobs.models import MetricPoint, Progress
 
 BINS = 200
@@ -109,7 +109,7 @@ def remaining_seconds(progress: Progress) -> float | None:
     """At the pace of the last steps; None when it does not say how far it is."""
     if not progress.done or not progress.step_seconds:
         return None
-    return steps_left(progress.done, progress.step, progress.batch, progress.total) * progress.step_seconds
+    return seconds_left(progress.done, progress.step, progress.batch, progress.total, progress.step_seconds)
 
 
 @dataclass(frozen=True, slots=True)

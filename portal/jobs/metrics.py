@@ -24,6 +24,8 @@ MOST_POINTS = 100_000
 MOST_RANKS = 1024
 MOST_EPOCHS = (1 << 31) - 1
 LATEST_STEP = 1 << 53
+MOST_SECONDS_LEFT = 10 * 365 * 86_400.0
+"""Whatever its code says: what is further off helps nobody, and infinity would be passed on to policies."""
 MOST_VALUE = 1e30
 """What is further from zero has lost its way, and could not be drawn."""
 COLUMNS = ("samples", "computing", "waiting", "expected", "error")
@@ -144,9 +146,10 @@ def _go_on(progress: Progress, line: Line) -> None:
     progress.step_seconds, progress.loss = line.number("seconds", 1e6), line.number("loss")
 
 
-def steps_left(done: float, step: int, batch: int, total: int | None) -> float:
-    """With the batch as it is now; whoever does not say how many samples there are in all is taken to have kept it so far."""
-    return (1 - done) * total / batch if total and batch else (1 - done) / done * step
+def seconds_left(done: float, step: int, batch: int, total: int | None, step_seconds: float) -> float:
+    """At the pace of the last steps; whoever does not say how many samples there are in all is taken to have kept the batch."""
+    steps = (1 - done) * total / batch if total and batch else (1 - done) / done * step
+    return min(steps * step_seconds, MOST_SECONDS_LEFT)
 
 
 def _fill_in(progress: Progress, line: Line) -> None:
