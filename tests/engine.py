@@ -33,6 +33,8 @@ from runners.runtime import EngineError
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 60
+ENDS_WITH_US = ("setpriv", "--pdeathsig", "TERM", "--")
+"""Else the engine of a run that was killed would keep its data folder, and no other one could start."""
 KEY = "pytorch-horovod"
 
 
@@ -83,7 +85,8 @@ def docker_engine() -> Iterator[None]:
         socket = f"unix://{folder}/docker.sock"
         data = cache_home() / "test-engine"
         data.mkdir(parents=True, exist_ok=True)
-        argv = [dockerd, "--live-restore", "--host", socket, "--data-root", str(data), "--exec-root", f"{folder}/exec"]
+        argv = [*ENDS_WITH_US, dockerd, "--live-restore", "--host", socket]
+        argv += ["--data-root", str(data), "--exec-root", f"{folder}/exec"]
         process = subprocess.Popen(
             [*argv, "--pidfile", f"{folder}/pid"], stdout=log, stderr=log, start_new_session=True
         )

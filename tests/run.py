@@ -97,6 +97,7 @@ PACKAGES = {
     "servers": {"/usr/lib/postgresql": "postgresql", "redis-server": "redis-server"},
     "engine": {
         "dockerd": "docker.io",
+        "setpriv": "util-linux",
         "iptables": "iptables",
         "debootstrap": "debootstrap",
         "g++": "g++",
