@@ -139,6 +139,7 @@ def rank_picture(ranks: Sequence[Rank]) -> Chart | None:
     desc = f"Rank {slowest.number} computes longest"
     if quickest.computing:
         desc += f", {charts.said_number(round(slowest.computing / quickest.computing, 1))} times as long as rank {quickest.number}"
+    predicted = [_short(rank.expected * 1000) if rank.expected else None for rank in some]
     return charts.bars(
         "A step, rank by rank",
         [_about(rank) for rank in some],
@@ -148,7 +149,8 @@ def rank_picture(ranks: Sequence[Rank]) -> Chart | None:
         ],
         "ms",
         stacked=True,
-        mark=Series("predicted", [_short(rank.expected * 1000) if rank.expected else None for rank in some]),
+        across=True,
+        mark=Series("predicted", predicted) if any(predicted) else None,
         desc=f"{desc}.",
     )
 

@@ -195,6 +195,7 @@ def test_the_slowest_rank_is_named(container: Container) -> None:
     assert [rank.number for rank in ranks] == [1, 0]
     chart = curves.rank_picture(ranks)
     assert chart is not None and chart.desc == "Rank 1 computes longest, 4 times as long as rank 0."
+    assert chart.mark == ""  # of no rank anything was predicted
     assert curves.rank_picture(ranks[:1]) is None
 
 
