@@ -24,11 +24,11 @@ class Batch:
     together: int
     """Of all ranks in this pass."""
     total: int
-    """Of all ranks in all passes."""
+    """Of all ranks in all passes. With a parameter server a rank counts for itself here."""
     number: int = 0
-    """This pass is."""
+    """Of this pass; the first is 0."""
     passes: int = 1
-    """Until gradients are summed, of all ranks alike."""
+    """That the batch takes, the same on all ranks; gradients are summed in the last one."""
 
     @property
     def is_last(self) -> bool:
