@@ -32,19 +32,24 @@ async function copy(button) {
   setTimeout(() => (label.textContent = before), 2000);
 }
 
+let asked = null; // what the question is about: a form, and the button that sends it
+
 /** Asks in a dialog before a form with data-confirm is sent. */
 function ask(form, submitter) {
+  asked = { form, submitter };
   const dialog = document.getElementById("confirm");
   dialog.querySelector("[data-question]").textContent = form.dataset.confirm;
   dialog.querySelector("[value=yes]").textContent = form.dataset.confirmYes ?? "Yes, do it";
-  dialog.returnValue = "";
-  dialog.addEventListener("close", () => {
-    if (dialog.returnValue !== "yes") return;
-    form.dataset.confirmed = "yes";
-    form.requestSubmit(submitter);
-  }, { once: true });
   dialog.showModal();
 }
+
+// The answer is taken as it is given: the dialog's close event comes a frame later, when the form may be replaced or the
+// same question be open again.
+document.querySelector("#confirm form").addEventListener("submit", (event) => {
+  if (event.submitter.value !== "yes") return;
+  asked.form.dataset.confirmed = "yes";
+  asked.form.requestSubmit(asked.submitter);
+});
 
 document.addEventListener("click", (event) => {
   const target = event.target.closest("[data-theme-toggle], [data-copy], [data-check-all]");

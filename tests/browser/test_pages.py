@@ -122,6 +122,26 @@ def test_by_keyboard_alone_a_job_is_cancelled_after_a_question(browser: Browser,
     page.context.close()
 
 
+def test_a_question_asked_again_at_once_is_answered(browser: Browser, portal: Portal) -> None:
+    page = sign_in(browser, portal)
+    page.goto(f"{portal.url}/jobs/new?code=1")
+    page.get_by_role("button", name="Submit job").click()
+    expect(page.locator(".job-state .badge")).to_contain_text("queued")
+    page.wait_for_load_state("load")
+    page.evaluate("""async () => {
+        const cancel = [...document.querySelectorAll("[data-confirm] button")].find((one) => one.textContent.trim() === "Cancel");
+        const frame = () => new Promise(requestAnimationFrame);
+        cancel.click();
+        document.querySelector("#confirm [value=no]").click();
+        cancel.click();
+        await frame();
+        await frame();
+        document.querySelector("#confirm [value=yes]").click();
+    }""")
+    expect(page.locator(".job-state .badge")).to_contain_text("cancelled")
+    page.context.close()
+
+
 def test_the_keyboard_keeps_its_place_when_a_part_of_the_page_is_renewed(browser: Browser, portal: Portal) -> None:
     page = sign_in(browser, portal)
     page.goto(f"{portal.url}/nodes/")
