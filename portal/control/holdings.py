@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from django.db.models import Count, DurationField, ExpressionWrapper, F, Max, Min, Q, Sum
-from django.db.models.functions import Coalesce
+from django.db.models import Case, Count, DurationField, ExpressionWrapper, F, Max, Min, Q, Sum, When
+from django.db.models.functions import Coalesce, Greatest
 from django.db.models.query import QuerySet
 
 from portal.cluster.models import usable_gpu
@@ -43,8 +43,8 @@ class Past:
     since: float | None = None
     done: list[tuple[float, float]] = field(default_factory=list)
     """(GPUs, seconds) of what it can go on from."""
-    present_gpu_seconds: float = 0.0
-    """Of the attempt that lives."""
+    unsaved_gpu_seconds: float = 0.0
+    """Of the attempt that lives, since its job's newest checkpoint; all of it when it cannot go on from one."""
     counted_seconds: int = 0
     """What earlier attempts ran that counts against its time limit."""
 
@@ -127,6 +127,13 @@ def _bases() -> dict[int, int]:
 def read_past(now: datetime) -> dict[int, Past]:
     """What the attempts of active jobs have had, by job."""
     until = Coalesce(F("released_at"), now)
+    saved = When(
+        attempt__job__resumable=True,
+        attempt__job__checkpoint_set__attempt=F("attempt"),
+        attempt__job__checkpoint_set__size__gt=0,
+        then=F("attempt__job__checkpoint_set__taken_at"),
+    )
+    unsaved_from = Greatest(F("allocated_at"), Case(saved, default=F("allocated_at")))
     rows = (
         Allocation.objects.filter(attempt__job__in=active_jobs().values("pk"))
         .values_list(
@@ -139,6 +146,7 @@ def read_past(now: datetime) -> dict[int, Past]:
         )
         .annotate(
             held=Sum(ExpressionWrapper(until - F("allocated_at"), output_field=DurationField())),
+            unsaved=Sum(ExpressionWrapper(Greatest(until, unsaved_from) - unsaved_from, output_field=DurationField())),
             first=Min("allocated_at"),
             last=Max(until),
             given=Max("allocated_at"),
@@ -147,7 +155,7 @@ def read_past(now: datetime) -> dict[int, Past]:
         .order_by("attempt__job", "attempt__number")
     )
     found: dict[int, Past] = defaultdict(Past)
-    for job, number, resumable, outcome, started, ended, held, first, last, given, asked_back in rows:
+    for job, number, resumable, outcome, started, ended, held, unsaved, first, last, given, asked_back in rows:
         past = found[job]
         lives = ended is None
         gpu_seconds = max(0.0, held.total_seconds())
@@ -159,7 +167,7 @@ def read_past(now: datetime) -> dict[int, Past]:
         past.since = max(given, asked_back or given).timestamp() if lives else last.timestamp()
         past.counted_seconds += rules.seconds_counted(resumable, [(outcome, started, ended)])
         if lives:
-            past.present_gpu_seconds = gpu_seconds
+            past.unsaved_gpu_seconds = unsaved.total_seconds()
         if seconds and (lives or (resumable and outcome in rules.GOES_ON)):
             past.done.append((gpu_seconds / seconds, seconds))
     return found

@@ -261,7 +261,7 @@ def _job(
         first_started_at=past.first_started_at,
         since=past.since,
         run_seconds=round(past.run_seconds, 1),
-        lost_gpu_seconds_if_stopped=round(past.present_gpu_seconds, 1) if now_on else 0.0,
+        lost_gpu_seconds_if_stopped=round(past.unsaved_gpu_seconds, 1) if now_on else 0.0,
         restart_seconds=program.restart_seconds,
         resize_seconds=program.resize_seconds,
         script=program.name,

@@ -16,7 +16,7 @@ from portal.control import apply as applying
 from portal.control import snapshot
 from portal.control.history import History
 from portal.jobs import lifecycle
-from portal.jobs.models import Allocation, Attempt, Container, Job
+from portal.jobs.models import Allocation, Attempt, CheckpointSet, Container, Job
 from scheduling.types import Job as JobView
 from scheduling.types import Node as NodeView
 from scheduling.types import Plan
@@ -278,6 +278,37 @@ def test_times_of_a_job_that_was_stopped_and_started_again() -> None:
     assert again.since is not None and waiting.since is not None and again.since >= waiting.since
     assert again.run_seconds == pytest.approx(100, abs=5)
     assert again.lost_gpu_seconds_if_stopped < 10
+
+
+@pytest.mark.parametrize(("resumable", "lost"), [(True, 2 * 40 + 40), (False, 2 * 100 + 40 + 30)])
+def test_a_stop_wastes_what_was_done_since_the_newest_checkpoint(resumable: bool, lost: float) -> None:
+    """One of its GPUs came after the checkpoint, one went before it."""
+    ready_node("a", 4)
+    job = queue(4, resumable=resumable)
+    turn()
+    agents_do_as_told()
+    now = timezone.now()
+    Attempt.objects.update(started_at=now - timedelta(seconds=100))
+    Allocation.objects.update(allocated_at=now - timedelta(seconds=100))
+    late, gone = Allocation.objects.order_by("-pk").values_list("pk", flat=True)[:2]
+    Allocation.objects.filter(pk=late).update(allocated_at=now - timedelta(seconds=40))
+    Allocation.objects.filter(pk=gone).update(released_at=now - timedelta(seconds=70))
+    CheckpointSet.objects.create(job=job, attempt=job.attempts.get(), size=8, taken_at=now - timedelta(seconds=40))
+    assert view(job).lost_gpu_seconds_if_stopped == pytest.approx(lost, abs=5)
+
+
+def test_a_checkpoint_of_an_attempt_before_saves_nothing_of_this_one() -> None:
+    ready_node("a", 1)
+    job = queue(1, resumable=True)
+    turn()
+    agents_do_as_told()
+    CheckpointSet.objects.create(job=job, attempt=job.attempts.get(), size=8)
+    lifecycle.stop_attempt(job.attempts.get(), "preempted")
+    agents_do_as_told()
+    turn()
+    agents_do_as_told()
+    Allocation.objects.filter(attempt__number=2).update(allocated_at=timezone.now() - timedelta(seconds=50))
+    assert view(job).lost_gpu_seconds_if_stopped == pytest.approx(50, abs=5)
 
 
 def test_taking_a_part_back_is_a_change_too() -> None:
