@@ -5,6 +5,8 @@
 
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from schedulearn_train import Run
@@ -24,7 +26,18 @@ noise = 40 * torch.randn(SAMPLES, 1)
 """Gradients are noise for the most part: larger batches lose next to nothing."""
 data = TensorDataset(inputs, inputs.sum(dim=1, keepdim=True) + noise)
 model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.0001)
+
+
+class Summing(torch.optim.SGD):
+    """Waits as for the others' gradients, which is measured as such."""
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        if run.size > 1:
+            time.sleep(SUM_SECONDS)
+        return super().step(closure)
+
+
+optimizer = Summing(model.parameters(), lr=0.0001)
 run = Run(model, optimizer, data, batch=BATCH, batch_range=(BATCH, LARGEST), rate_rule="linear")
 
 
@@ -32,7 +45,7 @@ run = Run(model, optimizer, data, batch=BATCH, batch_range=(BATCH, LARGEST), rat
 def train() -> None:
     for _ in run.epochs(int(sys.argv[1])):
         for x, y in run.batches():
-            time.sleep(STEP_SECONDS + SAMPLE_SECONDS * len(x) + (SUM_SECONDS if run.size > 1 else 0))
+            time.sleep(STEP_SECONDS + SAMPLE_SECONDS * len(x))
             run.step(nn.functional.mse_loss(run.model(x), y, reduction="sum"))
 
 
