@@ -126,6 +126,14 @@ def gap(row: Row) -> float:
     return float(max(computing) / max(1e-9, min(computing)) - 1)
 
 
+def unevenness(rows: Sequence[Row], model: str) -> float:
+    """How much longer a sample took in one run on equal workers than in another that computed the same: what the machine
+    does by itself, which no other difference between two runs can be told from."""
+    same = [row["ranks"] for mode in ("bsp", "bsp_balanced") for row in of(rows, model, "equal", mode)]
+    seconds = [sum(ranks["computing"]) / sum(ranks["samples"]) for ranks in same]
+    return max(seconds) / min(seconds) - 1
+
+
 def tables(rows: Sequence[Row]) -> str:
     """As they stand in docs/training.md: how long it took to the target, where one slow worker led in the end, and how
     the same first weights fared on equal ones."""
@@ -146,12 +154,16 @@ def tables(rows: Sequence[Row]) -> str:
             )
             gaps = (f"{statistics.median(map(gap, some)):+.0%}" if some else "" for some in ends)
             lines.append(f"| its longest computing over its shortest | {' | '.join(gaps)} |")
-    lines += ["", f"| equal workers, time over BSP's | {head} |", "|---|" + "---:|" * len(MODES)]
+    lines += [
+        "",
+        f"| equal workers, time over BSP's | {head} | the machine by itself |",
+        "|---|" + "---:|" * (len(MODES) + 1),
+    ]
     for model in TARGETS:
         ways = [of(rows, model, "equal", mode) for mode in MODES]
         if all(ways):
-            ratios = (f"{beside(some, ways[0]):.3f}" for some in ways)
-            lines.append(f"| {model} | {' | '.join(ratios).replace('inf', 'never')} |")
+            ratios = " | ".join(f"{beside(some, ways[0]):.3f}" for some in ways).replace("inf", "never")
+            lines.append(f"| {model} | {ratios} | {unevenness(rows, model):+.0%} |")
     return "\n".join(lines)
 
 
