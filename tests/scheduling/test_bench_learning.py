@@ -19,7 +19,7 @@ def row(
     seed: int = 0,
 ) -> dict[str, Any]:
     curve = [[0.5, 2.0], [reached or 1.0, 0.2], [9.0, last]]
-    ranks = {"computing": [0.01, 0.01, 0.01, 0.01 * slow]}
+    ranks = {"computing": [0.01, 0.01, 0.01, 0.01 * slow], "samples": [96, 96, 96, 96]}
     return {
         "model": "mlp",
         "load": load,
@@ -81,9 +81,11 @@ def test_the_tables_have_a_cell_for_each_mode_with_its_ratio() -> None:
         row("bsp_balanced", None),
         row("asp", None),
     ]
-    equal = [row(mode, 2.2 if mode == "asp" else 2.0, load="equal") for mode in unequal.MODES]
+    equal = [row(mode, 2.2 if mode == "asp" else 2.0, load="equal", slow=1) for mode in unequal.MODES]
+    again = row("bsp", 2.0, load="equal", slow=1.4, seed=1)
+    last = unequal.tables([*rows, *equal, again]).splitlines()[-1]
+    assert last == "| mlp | 1.000 | 1.000 | 1.000 | 1.000 | 1.100 | +10% |"
     lines = unequal.tables(rows).splitlines()
-    assert unequal.tables([*rows, *equal]).splitlines()[-1] == "| mlp | 1.000 | 1.000 | 1.000 | 1.000 | 1.100 |"
     assert lines[2:4] == [
         "| mlp | one slow | 8.0 s (8.0 to 8.0) | 4.0 s (2.0 to never), 2.00 times |  |  | never |",
         "",
