@@ -18,7 +18,7 @@ from typing import Any
 
 from runners.preparing import cache_home
 from tests.bench.learning import picture
-from tests.bench.learning.workers import LOADS, FailedError, on_an_engine
+from tests.bench.learning.workers import LOADS, FailedError, on_an_engine, train
 from tests.bench.targets import Target, verdict
 from tests.run import install, missing_packages
 
@@ -74,21 +74,24 @@ def measure(rows: list[Row], runs: Iterator[tuple[str, str, int, str]], file: Pa
         return 0
     if (missing := missing_packages(frozenset({"engine"}))) and (problem := install(missing)):
         raise SystemExit(f"The bench needs a Docker Engine: {problem}")
-    with on_an_engine() as some:
+    with on_an_engine() as pair:
         for count, (model, load, seed, mode) in enumerate(todo):
             if time.monotonic() > until:
                 return len(todo) - count
-            name, balanced = MODES[mode]
+            modes = (mode, "bsp") if load == "equal" else (mode,)
+            ways = [MODES[each] for each in modes]
+            orders = [{"name": model, "seed": seed, "mode": name, "balanced": balanced} for name, balanced in ways]
             try:
-                found = some.train(load, name=model, mode=name, balanced=balanced, seed=seed)
+                found = train(pair[: len(modes)], load, orders)
             except FailedError as error:
                 raise SystemExit(f"{model}, {load}, {mode}: {error}") from error
-            reached = crossing(found["curve"], TARGETS[model])
-            rows.append({"model": model, "load": load, "seed": seed, "mode": mode, "reached": reached, **found})
+            reached, *beside = (crossing(each["curve"], TARGETS[model]) for each in found)
+            row = {"model": model, "load": load, "seed": seed, "mode": mode, "reached": reached, **found[0]}
+            rows.append({**row, "beside": beside[0]} if beside else row)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(rows))
             told = "not reached" if reached is None else f"after {reached:.1f} s"
-            print(f"{model:12} {load:15} seed {seed} {mode:25} target {told}, {found['seconds']:.1f} s", flush=True)
+            print(f"{model:12} {load:15} seed {seed} {mode:25} target {told}, {row['seconds']:.1f} s", flush=True)
     return 0
 
 
@@ -109,11 +112,9 @@ def to_target(rows: Sequence[Row]) -> float:
     return statistics.median(row["reached"] if row["reached"] is not None else float("inf") for row in rows)
 
 
-def beside(rows: Sequence[Row], others: Sequence[Row]) -> float:
-    """The time to the target over that of others from the same first weights: the median of such pairs."""
-    theirs = {row["seed"]: row for row in others}
-    pairs = [(row, theirs[row["seed"]]) for row in rows if row["seed"] in theirs]
-    return statistics.median(to_target([row]) / to_target([other]) for row, other in pairs)
+def over_bsp(rows: Sequence[Row]) -> float:
+    """The time to the target over that of BSP beside it: the median of such pairs."""
+    return statistics.median(to_target([row]) / to_target([{"reached": row["beside"]}]) for row in rows)
 
 
 def final(rows: Sequence[Row]) -> float:
@@ -124,14 +125,6 @@ def gap(row: Row) -> float:
     """How much longer the slowest worker computes in an iteration than the fastest, as a part of the fastest."""
     computing = row["ranks"]["computing"]
     return float(max(computing) / max(1e-9, min(computing)) - 1)
-
-
-def unevenness(rows: Sequence[Row], model: str) -> float:
-    """How much longer a sample took in one run on equal workers than in another that computed the same: what the machine
-    does by itself, which no other difference between two runs can be told from."""
-    same = [row["ranks"] for mode in ("bsp", "bsp_balanced") for row in of(rows, model, "equal", mode)]
-    seconds = [sum(ranks["computing"]) / sum(ranks["samples"]) for ranks in same]
-    return max(seconds) / min(seconds) - 1
 
 
 def tables(rows: Sequence[Row]) -> str:
@@ -154,39 +147,36 @@ def tables(rows: Sequence[Row]) -> str:
             )
             gaps = (f"{statistics.median(map(gap, some)):+.0%}" if some else "" for some in ends)
             lines.append(f"| its longest computing over its shortest | {' | '.join(gaps)} |")
-    lines += [
-        "",
-        f"| equal workers, time over BSP's | {head} | the machine by itself |",
-        "|---|" + "---:|" * (len(MODES) + 1),
-    ]
+    lines += ["", f"| equal workers, time over that of BSP beside it | {head} |", "|---|" + "---:|" * len(MODES)]
     for model in TARGETS:
         ways = [of(rows, model, "equal", mode) for mode in MODES]
-        if all(ways):
-            ratios = " | ".join(f"{beside(some, ways[0]):.3f}" for some in ways).replace("inf", "never")
-            lines.append(f"| {model} | {ratios} | {unevenness(rows, model):+.0%} |")
+        if any(ways):
+            ratios = (f"{over_bsp(some):.3f}" if some else "" for some in ways)
+            lines.append(f"| {model} | {' | '.join(ratios).replace('inf', 'never')} |")
     return "\n".join(lines)
 
 
 def duration(some: Sequence[Row], bsp: Sequence[Row]) -> str:
-    """Median seconds to the target, their range, and how many times sooner than BSP."""
+    """Median seconds to the target, their range, and how many times sooner than BSP, unless that trained beside it."""
     if not some:
         return ""
     if (middle := to_target(some)) == float("inf"):
         return "never"
     times = sorted(row["reached"] if row["reached"] is not None else float("inf") for row in some)
-    sooner = f", {to_target(bsp) / middle:.2f} times" if bsp and bsp is not some else ""
+    compared = bsp and bsp is not some and "beside" not in some[0]
+    sooner = f", {to_target(bsp) / middle:.2f} times" if compared else ""
     return f"{middle:.1f} s ({times[0]:.1f} to {times[-1]:.1f}){sooner}".replace("inf", "never")
 
 
 def targets(rows: Sequence[Row]) -> Iterator[Target]:
     for model in TARGETS:
-        bsp = {load: of(rows, model, load, "bsp") for load in LOADS}
+        bsp = of(rows, model, "one slow", "bsp")
         asp = of(rows, model, "one slow", "asp")
         ours = {mode: of(rows, model, "one slow", mode) for mode in OURS}
         measured = {mode: some for mode, some in ours.items() if some}
-        if bsp["one slow"] and measured:
+        if bsp and measured:
             best = min(measured, key=lambda mode: to_target(measured[mode]))
-            gain = to_target(bsp["one slow"]) / to_target(measured[best])
+            gain = to_target(bsp) / to_target(measured[best])
             yield Target(
                 f"{model}, one slow: BSP's time to the target over that of {best}", gain, LEAST_GAIN, least=True
             )
@@ -197,10 +187,8 @@ def targets(rows: Sequence[Row]) -> Iterator[Target]:
                     f"{model}, one slow: the loss of {mode} in the end, beside ASP's worst", final(some), worst
                 )
         for mode in OURS:
-            if bsp["equal"] and (some := of(rows, model, "equal", mode)):
-                yield Target(
-                    f"{model}, equal: time of {mode} to the target over BSP's", beside(some, bsp["equal"]), MOST_LOSS
-                )
+            if some := of(rows, model, "equal", mode):
+                yield Target(f"{model}, equal: time of {mode} to the target over BSP's", over_bsp(some), MOST_LOSS)
         if balanced := ours["bsp_balanced"]:
             yield Target(
                 f"{model}, one slow: gap of iterations under bsp_balanced",

@@ -21,7 +21,7 @@ RANKS = 4
 PERIOD_US = 10_000
 """Of the kernel's accounting: short, so that a slow worker is slow in every step and not stopped in some."""
 WHOLE = 0.45
-"""Of a processor for a worker at full speed: all of them together leave some of two processors to the machine."""
+"""Of a processor for a worker at full speed: all ranks together leave some of two processors to the machine."""
 SLOW = 0.25
 LOADS: Mapping[str, Sequence[float]] = {
     "equal": (1, 1, 1, 1),
@@ -43,41 +43,27 @@ class Workers:
         self._folder, self._containers = folder, containers
         self._number = 0
 
-    def give(self, rank: int, part: float) -> None:
-        """So much of what a worker at full speed has."""
-        self._containers[rank].update(cpu_period=PERIOD_US, cpu_quota=int(PERIOD_US * WHOLE * part))
+    def give(self, parts: Sequence[float]) -> None:
+        """So much to each rank, as a part of what a worker at full speed has."""
+        for container, part in zip(self._containers, parts, strict=False):
+            container.update(cpu_period=PERIOD_US, cpu_quota=int(PERIOD_US * WHOLE * part))
 
-    def train(self, load: str, **options: Any) -> dict[str, Any]:
-        """One training of all workers: what ``learn`` tells, and of each rank the means of its steps after the first third."""
+    def begin(self, options: Mapping[str, Any]) -> None:
         self._number += 1
-        for rank, part in enumerate(LOADS[load]):
-            self.give(rank, part)
         order = {"number": self._number, "port": _free_port(), "options": options}
         beside = self._folder / "order.new"
         beside.write_text(json.dumps(order))
         beside.rename(self._folder / "order.json")
-        over = threading.Event()
-        turns = threading.Thread(target=self._take_turns, args=(over,), daemon=True)
-        if load == "comes and goes":
-            turns.start()
-        try:
-            for rank in range(1, RANKS):
-                self._result(rank)
-        finally:
-            over.set()
-            if turns.is_alive():
-                turns.join()
-        self.give(0, 1 / WHOLE)  # it measures losses now, and nobody else works
-        return {**self._result(0), "ranks": self._ranks()}
 
-    def _take_turns(self, over: threading.Event) -> None:
-        slow = 0
-        while True:
-            slow = slow % (RANKS - 1) + 1
-            for rank in range(1, RANKS):
-                self.give(rank, SLOW if rank == slow else 1)
-            if over.wait(TURN_SECONDS):
-                return
+    def wait(self) -> None:
+        """Until all but rank 0 are done, which measures losses when it has trained."""
+        for rank in range(1, RANKS):
+            self._result(rank)
+
+    def found(self) -> dict[str, Any]:
+        """What ``learn`` tells, and of each rank the means of its steps after the first third."""
+        self.give([1 / WHOLE])  # nobody else works
+        return {**self._result(0), "ranks": self._ranks()}
 
     def _result(self, rank: int) -> dict[str, Any]:
         path, until = self._folder / f"result-{self._number}-{rank}.json", time.monotonic() + MOST_SECONDS
@@ -100,6 +86,38 @@ class Workers:
             for name in names
             if told
         }
+
+
+def train(several: Sequence[Workers], load: str, orders: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Trainings at the same time, so that whatever else the machine does meets all of them alike: each on workers of its
+    own, which share what one of them would have alone."""
+    part = 1 / len(several)
+    for some in several:
+        some.give([part * each for each in LOADS[load]])
+    for some, options in zip(several, orders, strict=True):
+        some.begin(options)
+    over = threading.Event()
+    turns = threading.Thread(target=_take_turns, args=(several, part, over), daemon=True)
+    if load == "comes and goes":
+        turns.start()
+    try:
+        for some in several:
+            some.wait()
+    finally:
+        over.set()
+        if turns.is_alive():
+            turns.join()
+    return [some.found() for some in several]
+
+
+def _take_turns(several: Sequence[Workers], part: float, over: threading.Event) -> None:
+    slow = 0
+    while True:
+        slow = slow % (RANKS - 1) + 1
+        for some in several:
+            some.give([part * (SLOW if rank == slow else 1) for rank in range(RANKS)])
+        if over.wait(TURN_SECONDS):
+            return
 
 
 @contextmanager
@@ -147,6 +165,9 @@ def _free_port() -> int:
 
 
 @contextmanager
-def on_an_engine() -> Iterator[Workers]:
-    with engine.docker_engine(), workers(engine.job_environment_image()) as some:
-        yield some
+def on_an_engine() -> Iterator[tuple[Workers, Workers]]:
+    """For two trainings at once."""
+    with engine.docker_engine():
+        image = engine.job_environment_image()
+        with workers(image) as some, workers(image) as others:
+            yield some, others
