@@ -31,7 +31,9 @@ def test_a_mode_that_mostly_never_came_there_took_for_ever() -> None:
 
 def test_times_on_equal_workers_are_compared_with_those_of_bsp_beside_them() -> None:
     """So it does not matter that the machine was twice as slow in one of the pairs."""
-    rows = [row("asp", was * ratio, load="equal", beside=was) for was, ratio in ((2.0, 1.0), (4.0, 1.05), (8.0, 1.1))]
+    rows = [
+        row("asp", was * ratio, load="equal", beside=was) for was, ratio in ((2.0, 1.0), (4.0, 1.05), (8.0, 1.1025))
+    ]
     assert unequal.over_bsp(rows) == pytest.approx(1.05)
     assert unequal.over_bsp([row("asp", None, load="equal", beside=2.0)]) == math.inf
 
