@@ -81,7 +81,7 @@ def measure(rows: list[Row], runs: Iterator[tuple[str, str, int, str]], file: Pa
             modes = (mode, "bsp") if load == "equal" else (mode,)
             ways = [MODES[each] for each in modes]
             orders = [{"name": model, "seed": seed, "mode": name, "balanced": balanced} for name, balanced in ways]
-            turn = slice(None, None, -1 if seed % 2 else 1)  # who begins first was seen to be slower by 2 %
+            turn = slice(None, None, -1 if seed % 2 else 1)  # who begins first may be at a disadvantage
             try:
                 found = train(pair[: len(modes)], load, orders[turn])[turn]
             except FailedError as error:
