@@ -19,8 +19,15 @@ LAUNCHERS = {
 
 
 def finished(command: list[str], job_python: str) -> "subprocess.CompletedProcess[str]":
+    """At most 300 seconds long. Then the launcher is asked to end, which ends its ranks; killed, it would leave them."""
     env = engine.rank_env(job_python)
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
+        try:
+            out, err = launcher.communicate(timeout=300)
+        except subprocess.TimeoutExpired:
+            launcher.terminate()
+            out, err = launcher.communicate()
+    return subprocess.CompletedProcess(command, launcher.returncode, out, err)
 
 
 def run(command: list[str], job_python: str) -> dict[str, Any]:
