@@ -35,7 +35,8 @@ def test_times_on_equal_workers_are_compared_with_those_of_bsp_beside_them() -> 
         row("asp", was * ratio, load="equal", beside=was) for was, ratio in ((2.0, 1.0), (4.0, 1.05), (8.0, 1.1025))
     ]
     assert unequal.over_bsp(rows) == pytest.approx(1.05)
-    assert unequal.over_bsp([row("asp", None, load="equal", beside=2.0)]) == math.inf
+    assert unequal.over_bsp([*rows, row("asp", None, load="equal", beside=2.0)]) == math.inf
+    assert unequal.over_bsp([*rows, row("asp", 2.0, load="equal", beside=None)]) == math.inf
 
 
 def test_the_target_is_reached_between_the_two_measurements_around_it() -> None:
@@ -54,16 +55,20 @@ def test_each_target_is_held_to_what_was_measured() -> None:
         row("bsp", 8.0),
         row("bsp_balanced", 4.0, slow=1.05),
         row("adaptive_ksync", 6.0, last=0.3),
-        row("asp", 3.0, last=0.15),
+        row("adaptive_ksync, balanced", 5.0, slow=1.25),
+        row("adaptive_ksync", 6.0, last=0.1),
+        *(row("asp", 3.0, last=last) for last in (0.14, 0.15, 0.9)),
         row("adaptive_ksync", 2.1, load="equal", beside=2.0),
     ]
     held = {target.name: (round(target.value, 3), target.held) for target in unequal.targets(rows)}
     assert held == {
         "mlp, one slow: BSP's time to the target over that of bsp_balanced": (2.0, True),
-        "mlp, one slow: the loss of bsp_balanced in the end, beside ASP's worst": (0.1, True),
-        "mlp, one slow: the loss of adaptive_ksync in the end, beside ASP's worst": (0.3, False),
+        "mlp, one slow: the worst loss of bsp_balanced in the end, beside ASP's": (0.1, True),
+        "mlp, one slow: the worst loss of adaptive_ksync in the end, beside ASP's": (0.3, False),
+        "mlp, one slow: the worst loss of adaptive_ksync, balanced in the end, beside ASP's": (0.1, True),
         "mlp, equal: time of adaptive_ksync to the target over BSP's": (1.05, False),
         "mlp, one slow: gap of iterations under bsp_balanced": (0.05, True),
+        "mlp, one slow: gap of iterations under adaptive_ksync, balanced": (0.25, False),
     }
 
 
