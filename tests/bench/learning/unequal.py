@@ -123,14 +123,22 @@ def over_bsp(rows: Sequence[Row]) -> float:
     return statistics.geometric_mean(mine / bsp for mine, bsp in pairs)
 
 
+def last_loss(row: Row) -> float:
+    return float(row["curve"][-1][1])
+
+
 def final(rows: Sequence[Row]) -> float:
-    return statistics.median(row["curve"][-1][1] for row in rows)
+    return statistics.median(map(last_loss, rows))
 
 
 def gap(row: Row) -> float:
     """How much longer the slowest worker computes in an iteration than the fastest, as a part of the fastest."""
     computing = row["ranks"]["computing"]
     return float(max(computing) / max(1e-9, min(computing)) - 1)
+
+
+def usual_gap(rows: Sequence[Row]) -> float:
+    return statistics.median(map(gap, rows))
 
 
 def tables(rows: Sequence[Row]) -> str:
@@ -151,7 +159,7 @@ def tables(rows: Sequence[Row]) -> str:
             lines.append(
                 f"| {model}: loss in the end | {' | '.join(f'{final(some):.3f}' if some else '' for some in ends)} |"
             )
-            gaps = (f"{statistics.median(map(gap, some)):+.0%}" if some else "" for some in ends)
+            gaps = (f"{usual_gap(some):+.0%}" if some else "" for some in ends)
             lines.append(f"| its longest computing over its shortest | {' | '.join(gaps)} |")
     lines += ["", f"| equal workers, time over that of BSP beside it | {head} |", "|---|" + "---:|" * len(MODES)]
     for model in TARGETS:
@@ -188,15 +196,14 @@ def targets(rows: Sequence[Row]) -> Iterator[Target]:
             )
         for mode, some in measured.items():
             if asp:
-                worst = max(row["curve"][-1][1] for row in some)
+                worst = max(map(last_loss, some))
                 yield Target(f"{model}, one slow: the worst loss of {mode} in the end, beside ASP's", worst, final(asp))
         for mode in OURS:
             if some := of(rows, model, "equal", mode):
                 yield Target(f"{model}, equal: time of {mode} to the target over BSP's", over_bsp(some), MOST_LOSS)
         for mode in BALANCED:
             if some := ours[mode]:
-                gaps = statistics.median(map(gap, some))
-                yield Target(f"{model}, one slow: gap of iterations under {mode}", gaps, MOST_GAP)
+                yield Target(f"{model}, one slow: gap of iterations under {mode}", usual_gap(some), MOST_GAP)
 
 
 if __name__ == "__main__":
