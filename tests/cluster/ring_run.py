@@ -92,7 +92,7 @@ class Run:
     def finish(self) -> None:
         for machine in self.it.lan.machines:
             (machine.folder / "data" / "enough").touch()
-        assert self.it.wait_for_job(self.job, "SUCCEEDED", "FAILED", seconds=START_SECONDS) == "SUCCEEDED"
+        self.it.succeeds(self.job, seconds=START_SECONDS)
         wait_for("the whole log is there", lambda: "done at step" in self.log(), 30)
 
     def events(self, kind: str) -> int:

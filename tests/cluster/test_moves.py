@@ -73,7 +73,7 @@ class Training:
     def finish(self) -> None:
         for machine in self.it.lan.machines:
             (machine.folder / "data" / "enough").touch()
-        assert self.it.wait_for_job(self.job, "SUCCEEDED", "FAILED", seconds=60) == "SUCCEEDED"
+        self.it.succeeds(self.job, seconds=60)
         wait_for("the whole log is there", lambda: "done at step" in self.log(), 30)
 
     def went_on_as_if_nothing_had_happened(self) -> None:

@@ -32,7 +32,7 @@ def test_a_ring_of_a_fixed_size_over_two_machines_adds_up(ring_lab: Lab, launche
     """Three ranks, where each machine has two slots."""
     code = ring_lab.upload(f"sums {launcher}", train=SUMS[launcher])
     job = ring_lab.submit(code, "train.py", launcher=launcher, environment=ENVIRONMENT, min_gpus=3, max_gpus=3)
-    assert ring_lab.wait_for_job(job, "SUCCEEDED", "FAILED", seconds=2 * START_SECONDS) == "SUCCEEDED"
+    ring_lab.succeeds(job, seconds=2 * START_SECONDS)
     (attempt,) = ring_lab.get(f"jobs/{job}/attempts/")
     hosts = [part for part in attempt["containers"] if part["role"] == "host"]
     assert {part["node"] for part in hosts} == {machine.name for machine in ring_lab.lan.machines}

@@ -35,6 +35,8 @@ from portal.cluster.services import issue_join_token
 print("JOIN", issue_join_token(None, approves=True))
 """
 PASSWORD = "correct horse battery staple"
+LOG_SHOWN = 4000
+"""Characters of each log of a job that did not succeed."""
 PLAIN: dict[str, Any] = {"trust_env": False, "verify": False}
 """For plain HTTP on the loopback: reading all authorities for each request would take longer than the request."""
 
@@ -228,6 +230,17 @@ class Product:
         return str(
             wait_for(f"job {job} is {states}", lambda: (state := self.job_state(job)) in states and state, seconds)
         )
+
+    def succeeds(self, job: int, seconds: float = 120) -> None:
+        """Waits for the job's end. AssertionError, with its cause and how its logs end, where it is another one."""
+        if (state := self.wait_for_job(job, "SUCCEEDED", "FAILED", "CANCELLED", seconds=seconds)) == "SUCCEEDED":
+            return
+        time.sleep(2)  # for the last lines of its logs
+        told = [f"job {job} is {state}: {self.get(f'jobs/{job}/')['cause']}"]
+        for stream in self.get(f"jobs/{job}/streams/"):
+            log = self.api("GET", f"jobs/{job}/log/", params={"stream": stream["id"]}).text
+            told.append(f"--- {stream['label']}\n{log[-LOG_SHOWN:]}")
+        raise AssertionError("\n".join(told))
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def test_each_sample_counts_once_while_a_job_grows_and_shrinks_within_an_epoch(i
     second = it.submit(filler, "sleep 600", environment=ENVIRONMENT)
     sees(it, job, b"of 1 ranks", alone + 3)
     it.post(f"jobs/{second}/cancel/")
-    assert it.wait_for_job(job, "SUCCEEDED", "FAILED", seconds=START_SECONDS) == "SUCCEEDED"
+    it.succeeds(job, seconds=START_SECONDS)
     wait_for("its last line", lambda: EXACT in it.log(job), 30)
     progress = it.get(f"jobs/{job}/progress/")
     assert progress["step"] == 240 and progress["done"] == pytest.approx(1.0)
@@ -86,7 +86,7 @@ def test_a_job_that_is_stopped_goes_on_from_its_checkpoint(it: Product, launcher
     it.post(f"jobs/{job}/hold/")
     it.wait_for_job(job, "HELD", seconds=60)
     it.post(f"jobs/{job}/release/")
-    assert it.wait_for_job(job, "SUCCEEDED", "FAILED", seconds=2 * START_SECONDS) == "SUCCEEDED"
+    it.succeeds(job, seconds=2 * START_SECONDS)
     wait_for("its last line", lambda: EXACT in all_of(it, job), 30)
     assert b"goes on from step" in all_of(it, job)
 
@@ -116,7 +116,7 @@ def test_with_a_throttled_worker_adaptive_k_sync_ends_well_before_bsp(it: Produc
     seconds: dict[str, float] = {}
     for mode in ("bsp", "adaptive_ksync"):
         job = train(it, "throttled", mode, launcher="torchrun", min_gpus=2, max_gpus=2)
-        assert it.wait_for_job(job, "SUCCEEDED", "FAILED", seconds=2 * START_SECONDS) == "SUCCEEDED"
+        it.succeeds(job, seconds=2 * START_SECONDS)
         found = wait_for("its last line", lambda: re.search(rb"took ([\d.]+) s, loss ([\d.e-]+)", it.log(job)), 30)  # noqa: B023
         seconds[mode] = float(found[1])
         assert float(found[2]) < 0.02
@@ -130,7 +130,7 @@ def test_a_keras_job_waits_for_its_environment_and_learns_on_two_ranks(it: Produ
     spec = {"launcher": "horovod", "elastic": True, "max_gpus": 2, "environment": "tensorflow-horovod"}
     job = it.submit(code, "train.py", arguments=["--epochs", "15"], **spec)
     wait_for("why it waits", lambda: "TensorFlow" in it.get(f"jobs/{job}/")["waiting_reason"], 30)
-    assert it.wait_for_job(job, "SUCCEEDED", "FAILED", seconds=PREPARE_SECONDS) == "SUCCEEDED"
+    it.succeeds(job, seconds=PREPARE_SECONDS)
     found = wait_for("its last line", lambda: re.search(rb"accuracy: ([\d.]+)", it.log(job)), 30)
     assert float(found[1]) > 0.9
     assert b"I am rank 0 of 2" in it.log(job) and b"I am rank 1 of 2" in it.log(job, "rank 1")
