@@ -18,10 +18,11 @@ LAUNCHERS = {
 }
 
 
-def finished(command: list[str], job_python: str) -> "subprocess.CompletedProcess[str]":
+def finished(command: list[str], job_python: str, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
     """At most 300 seconds long. Then the launcher is asked to end, which ends its ranks; killed, it would leave them."""
     env = engine.rank_env(job_python)
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=env, cwd=folder, **pipes) as launcher:
         try:
             out, err = launcher.communicate(timeout=300)
         except subprocess.TimeoutExpired:
@@ -74,6 +75,13 @@ def test_a_loss_curve_goes_on_with_another_number_of_ranks_as_if_never_stopped(l
     assert (found["ranks"], found["steps"]) == (3, 30)
     assert found["off"] < 1e-9
     assert found["fell_to"] < 0.7
+
+
+@pytest.mark.parametrize("time", range(3))
+def test_ranks_end_well_though_their_collectives_threads_are_late(time: int, job_python: str, tmp_path: Path) -> None:
+    """Without waiting for these, one training in two failed as Python ended."""
+    done = finished([*LAUNCHERS["torchrun"], str(SCRIPTS / "late.py")], job_python, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Batches for one rank: its own part of each, loaded ahead by other processes if wanted."""
 
-import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
@@ -14,11 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from .allocation import passes, shares
 from .sampler import Indices, Sampler, part
-
-SETTLE_SECONDS = 0.05
-"""Before processes are forked: by then gloo's threads are done with the sums of the last step. CPython before 3.11.10 has a
-child wait for ever for a lock that another thread held when it was forked (its issue 112275), for instance one that only
-just takes leave of a call into Python."""
+from .settling import settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +88,8 @@ def _loaded(data: Any, batches: Iterable[Indices], workers: int, device: torch.d
             rows = torch.from_numpy(batch)
             yield moved([tensor[rows.to(tensor.device)] for tensor in data.tensors], device)
         return
-    if workers and sys.version_info < (3, 11, 10):
-        time.sleep(SETTLE_SECONDS)
+    if workers:
+        settle()  # the loader forks
     lists = (batch.tolist() for batch in batches)
     for content in DataLoader(data, batch_sampler=lists, num_workers=workers, pin_memory=device.type == "cuda"):
         yield moved(content, device)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from . import launched
+from .settling import settle
 
 if TYPE_CHECKING:
     from .run import Run
@@ -286,6 +287,7 @@ class TorchWorld(_Fixed):
     def close(self) -> None:
         dist.barrier()  # nobody leaves while another rank still needs it
         dist.destroy_process_group()
+        settle()  # DistributedDataParallel keeps the group's threads
 
 
 class Nobody:
