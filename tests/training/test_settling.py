@@ -3,36 +3,36 @@
 import hashlib
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
 from runners.training.schedulearn_train import settling
 
+CONTENT = bytes(100_000_000)
 
-def computes(seconds: float) -> threading.Thread:
-    """A thread that does, without Python's lock for most of the time."""
 
-    def work() -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            hashlib.sha256(bytes(10_000_000))
+def compute() -> None:
+    """For a while without Python's lock."""
+    hashlib.sha256(CONTENT)
 
+
+def beside(work: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
 
 
 def test_a_thread_that_computes_is_waited_for() -> None:
-    thread = computes(0.3)
+    thread = beside(compute)
     settling.settle()
-    thread.join(0.1)
+    thread.join(0.01)
     assert not thread.is_alive()
 
 
 def test_a_thread_that_sleeps_is_not_waited_for() -> None:
     over = threading.Event()
-    thread = threading.Thread(target=over.wait, daemon=True)
-    thread.start()
+    thread = beside(over.wait)
     began = time.monotonic()
     settling.settle()
     assert time.monotonic() - began < settling.MOST_SECONDS
@@ -42,7 +42,14 @@ def test_a_thread_that_sleeps_is_not_waited_for() -> None:
 
 def test_a_thread_that_never_rests_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settling, "MOST_SECONDS", 0.2)
-    thread = computes(2.0)
+    over = threading.Event()
+
+    def computes() -> None:
+        while not over.is_set():
+            compute()
+
+    thread = beside(computes)
     settling.settle()
     assert thread.is_alive()
+    over.set()
     thread.join()
