@@ -146,7 +146,7 @@ class FakeRuntime:
 
     def _pass_time(self) -> None:
         now = self.clock()
-        for run in self.containers.values():
+        for run in tuple(self.containers.values()):  # another thread may add or remove one meanwhile
             if run.state != "running" or run.started_at is None:
                 continue
             told = read_json(run.folders.control / "control.json").get("stop")

@@ -151,7 +151,7 @@ class ProcessRuntime:
                 state = "exited"
             elif record["process"] is None:
                 state = "created"
-            elif not processes.alive(record["process"]):
+            elif self._is_gone(record):
                 state = "exited"
             seen.append(
                 Observed(
@@ -219,7 +219,11 @@ class ProcessRuntime:
         record = self._seen(name)
         if record is None or record["process"] is None or record["exit_code"] is not None:
             return False
-        return processes.alive(record["process"])
+        return not self._is_gone(record)
+
+    def _is_gone(self, record: dict[str, Any]) -> bool:
+        """Whether a process without an exit code has ended. Our own child has not before we have its code."""
+        return record["name"] not in self.children and not processes.alive(record["process"])
 
     def _kill_all(self, name: str) -> None:
         """The session and whatever left it, again and again until nothing is there to fork."""

@@ -3,6 +3,7 @@
 import json
 import struct
 import time
+from pathlib import Path
 
 import pytest
 
@@ -75,6 +76,20 @@ def test_it_fences_itself_when_the_lease_no_longer_changes(clock: Clock, folders
     clock.now = 80 + FENCE_SECONDS + 1
     assert [seen.state for seen in runtime.list()] == ["exited"]
     assert exit_of(folders)["reason"] == "fenced"
+
+
+def test_one_may_be_created_by_another_thread_while_it_lists(
+    clock: Clock, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = FakeRuntime(clock)
+    started(runtime, folders, FAKE_RUN_SECONDS="never")
+
+    def meanwhile(path: Path) -> dict[str, object]:
+        runtime.create(make_spec("another"), folders)
+        return {}
+
+    monkeypatch.setattr("runners.fake_runtime.read_json", meanwhile)
+    assert {seen.state for seen in runtime.list()} == {"running", "created"}
 
 
 def test_a_killed_container_leaves_no_word(clock: Clock, folders: Folders) -> None:

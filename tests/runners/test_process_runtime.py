@@ -142,6 +142,18 @@ def test_two_threads_may_see_one_end(
     assert [one.exit_code for one in seen[1:]] == [only(runtime).exit_code] == [3]
 
 
+def test_an_end_just_after_a_look_is_seen_with_its_code_in_the_next(
+    runtime: ProcessRuntime, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = run(runtime, folders, "raise SystemExit(3)")
+    child = runtime.children[name]
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    with monkeypatch.context() as look:
+        look.setattr(child, "poll", lambda: None)
+        assert only(runtime).state == "running"
+    assert (only(runtime).state, only(runtime).exit_code) == ("exited", 3)
+
+
 def test_an_end_that_was_seen_before_its_start_was_written_down_is_an_end(
     runtime: ProcessRuntime, folders: Folders, tmp_path: Path
 ) -> None:
