@@ -67,6 +67,11 @@ def processors(spec: RunSpec, slot: int, offered: Collection[int]) -> frozenset[
     return frozenset(sorted(offered)[slot * each : (slot + 1) * each])
 
 
+def with_shim(env: Mapping[str, str]) -> dict[str, str]:
+    """For ranks of a ring: each Python of theirs runs ``shim/sitecustomize.py`` first."""
+    return {**env, "PYTHONPATH": ":".join(filter(None, (str(SHIM), env.get("PYTHONPATH"))))}
+
+
 def horovod_env(env: Mapping[str, str], interface: str, forwarder_port: int, elastic: bool) -> dict[str, str]:
     """What Horovod's ``create_run_env_vars`` says, with our forwarder in the place of the rendezvous.
 
@@ -78,8 +83,7 @@ def horovod_env(env: Mapping[str, str], interface: str, forwarder_port: int, ela
         "HOROVOD_GLOO_TIMEOUT_SECONDS": "120",
         "HOROVOD_STALL_CHECK_TIME_SECONDS": f"{check_seconds(env):.0f}",
         STALL_VARIABLE: f"{STALL_SECONDS:.0f}",
-        **env,
-        "PYTHONPATH": ":".join(filter(None, (str(SHIM), env.get("PYTHONPATH")))),
+        **with_shim(env),
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(forwarder_port),
         "HOROVOD_CONTROLLER": "gloo",
@@ -96,8 +100,7 @@ def torch_env(env: Mapping[str, str], interface: str, spec: RunSpec) -> dict[str
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": interface,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        **env,
-        "PYTHONPATH": ":".join(filter(None, (str(SHIM), env.get("PYTHONPATH")))),
+        **with_shim(env),
         "TORCHELASTIC_RUN_ID": f"sl-{spec.job}-{spec.attempt}",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "False",

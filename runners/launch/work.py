@@ -14,7 +14,7 @@ from typing import Protocol
 from runners.launch import network
 from runners.launch.files import Control, Places, write_json
 from runners.launch.processes import Exit, Processes
-from runners.launch.ranks import NOTICE_FILE, processors, rank_env, torchrun_argv, with_python
+from runners.launch.ranks import NOTICE_FILE, processors, rank_env, torchrun_argv, with_python, with_shim
 from runners.launch.scribe import Scribe
 from runners.spec import RunSpec
 
@@ -174,7 +174,7 @@ class TorchrunWork:
         desk.scribe.say(f"Starting {ranks} of {' '.join(spec.command)} with torchrun on {spec.hostname}")
         if hosts > 1:
             desk.scribe.say("Waiting for the other hosts")
-        env = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface, **desk.env()}
+        env = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface, **with_shim(desk.env())}
         argv = torchrun_argv(spec, hosts, endpoint, address, self._folder)
         if failed := desk.start("torchrun", "setup", argv, env):
             self._code = failed

@@ -27,6 +27,18 @@ while seen[-3:] != [sorted(os.sched_getaffinity(0))] * 3:
     time.sleep(1)
 print(json.dumps(seen[-1]))
 """
+LATE = """
+import sys, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+own = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
+sys.setswitchinterval(60)
+dist.all_gather([torch.empty(1000)], torch.zeros(1000), group=own, async_op=True)
+until = time.monotonic() + 1
+while time.monotonic() < until:
+    pass
+"""
 ONE_FAILS = "import os, sys, time; print('up'); time.sleep(1); sys.exit(3 if os.environ['RANK'] == '1' else 0)"
 
 
@@ -76,6 +88,13 @@ def test_a_failing_rank_fails_the_job(tmp_path: Path, job_python: str) -> None:
     assert (exit["code"], exit["reason"]) == (1, "exited")
     assert host.log("1") == "up\n"
     assert "exitcode" in host.log("setup")  # torchrun's own account of which rank failed
+
+
+def test_an_ordinary_script_ends_well_though_its_collectives_threads_are_late(tmp_path: Path, job_python: str) -> None:
+    """They wait for Python's lock when Python ends, which would end them by force, and the ranks with them."""
+    with attempt(tmp_path, job_python) as made:
+        host = made.container(("python", "-c", LATE), "torchrun", slots=2).start()
+        assert host.wait(150)["code"] == 0, host.told()
 
 
 def test_a_stop_ends_all_ranks(tmp_path: Path, job_python: str) -> None:

@@ -4,7 +4,8 @@ Horovod has each elastic worker open a port and send its address as a pickle, an
 the worker asks the forwarder on its own loopback, which answers when hosts were added or removed, in JSON. And it tells
 how long a change of the ring has kept it from training. A rank that was started before its ring could have it asks for
 its place when it begins. A rank of torchrun's kind, which a change ends, leaves the times of its steps behind (``stepclock``).
-A ``sitecustomize`` that this one hides is run afterwards.
+One that has a group of torch's ends only when the group's threads rest. A ``sitecustomize`` that this one hides is run
+afterwards.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ WORKER = "horovod.runner.elastic.worker"
 STATE = "horovod.common.elastic"
 BASICS = "horovod.common.basics"
 OPTIMIZER = "torch.optim.optimizer"
+COLLECTIVES = "torch.distributed.distributed_c10d"
 STEPS_VARIABLE = "SCHEDULEARN_STEPS"
 NEWCOMER = "SCHEDULEARN_NEWCOMER"
 USUAL = 5  # steps, of whose times the middle one is the usual
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - in every Python's start: no pathlib
+SETTLING = os.path.join(HERE, "..", "..", "training", "schedulearn_train", "settling.py")  # noqa: PTH118
 
 
 def ask_for_news(manager: Any, host: str, slot: str, port: int) -> None:
@@ -190,6 +193,30 @@ def note_steps(module: Any) -> None:
     module.register_optimizer_step_post_hook(note)
 
 
+def end_settled(module: Any) -> None:
+    """Whoever begins a group waits for the group's threads when Python ends. The training library's ``settling`` tells why."""
+    import atexit
+    import functools
+
+    init = module.init_process_group
+
+    @functools.wraps(init)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        atexit.unregister(settle)
+        atexit.register(settle)
+        return init(*args, **kwargs)
+
+    module.init_process_group = init_process_group
+
+
+def settle() -> None:
+    """The training library's, read from its file: the job may not import the library, or bring another one."""
+    spec: Any = importlib.util.spec_from_file_location("settling", SETTLING)
+    settling = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(settling)
+    settling.settle()
+
+
 def teach(module: Any) -> None:
     """Replaces what would open a port and send a pickle."""
     import threading
@@ -210,7 +237,13 @@ class Finder(importlib.abc.MetaPathFinder):
     """Finds Horovod's modules as they would be found without us, and teaches each once it is loaded."""
 
     def __init__(self) -> None:
-        self.lessons = {WORKER: teach, STATE: count_cost, BASICS: wait_for_place, OPTIMIZER: note_steps}
+        self.lessons = {
+            WORKER: teach,
+            STATE: count_cost,
+            BASICS: wait_for_place,
+            OPTIMIZER: note_steps,
+            COLLECTIVES: end_settled,
+        }
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         lesson = self.lessons.pop(name, None)

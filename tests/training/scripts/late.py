@@ -1,11 +1,7 @@
-"""A training whose collectives' threads get a processor only while nothing else on it wants one, from its last moment on.
+"""A training whose collectives' threads wait for Python's lock, to let go of a tensor, until Python ends."""
 
-What they still have to do then, they do while the process ends.
-"""
-
-import os
-from pathlib import Path
-from typing import Any
+import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -13,21 +9,22 @@ from schedulearn_train import Run
 from torch import nn
 from torch.utils.data import TensorDataset
 
-RANK = int(os.environ["RANK"])
-PROCESSORS = sorted(os.sched_getaffinity(0))
-os.sched_setaffinity(0, {PROCESSORS[RANK % len(PROCESSORS)]})
-torch.set_num_threads(1)
-together = dist.barrier
+destroy = dist.destroy_process_group
+kept: list[dist.ProcessGroup] = []  # as DistributedDataParallel keeps groups
 
 
-def barrier(*args: Any) -> None:
-    for place in Path("/proc/self/task").glob("*"):
-        if (place / "comm").read_text().strip() == "pt_gloo_runloop":
-            os.sched_setscheduler(int(place.name), os.SCHED_IDLE, os.sched_param(0))
-    together(*args)
+def destroy_process_group() -> None:
+    """The last that the library asks of torch. A thread has something to do meanwhile, and then does not get the lock."""
+    kept.extend(dist.new_group([rank]) for rank in range(dist.get_world_size()))
+    sys.setswitchinterval(60)
+    dist.all_gather([torch.empty(50_000_000)], torch.zeros(50_000_000), group=kept[dist.get_rank()], async_op=True)
+    destroy()
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        pass
 
 
-dist.barrier = barrier
+dist.destroy_process_group = destroy_process_group
 model = nn.Linear(3, 1)
 data = TensorDataset(torch.randn(96, 3), torch.randn(96, 1))
 run = Run(model, torch.optim.SGD(model.parameters(), lr=0.1), data, batch=12)
