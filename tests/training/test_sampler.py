@@ -1,12 +1,14 @@
 """Every sample exactly once per epoch, whatever happens to the workers."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runners.training.schedulearn_train.allocation import even, shares
-from runners.training.schedulearn_train.sampler import Sampler, part
+from runners.training.schedulearn_train.allocation import even, plan
+from runners.training.schedulearn_train.sampler import Sampler
 
 
 @given(st.data())
@@ -20,9 +22,13 @@ def test_each_sample_once_across_resizes_uneven_parts_and_restarts(data: st.Data
         ranks = data.draw(st.integers(1, 6))
         weights = data.draw(st.lists(st.integers(0, 9), min_size=ranks, max_size=ranks).filter(any))
         batch = sampler.take(data.draw(st.integers(1, 64)))
-        counts = shares(len(batch), weights)
-        for rank in range(ranks):
-            seen += part(batch, counts, rank).tolist()
+        most = data.draw(st.lists(st.integers(1, 64), min_size=ranks, max_size=ranks))
+        plans = [plan(len(batch), tuple(weights), tuple(most), rank) for rank in range(ranks)]
+        for passes in zip(*plans, strict=True):
+            owns = [batch[place].tolist() for place, _ in passes]
+            assert [sum(map(len, owns))] * ranks == [together for _, together in passes]
+            assert all(len(own) <= top for own, top in zip(owns, most, strict=True))
+            seen += itertools.chain(*owns)
     assert sorted(seen) == list(range(length))
 
 
@@ -66,4 +72,5 @@ def test_a_checkpoint_of_other_data_is_refused() -> None:
 
 def test_parts_of_a_short_batch_cover_it() -> None:
     batch = Sampler(10, shuffle=False).take(3)
-    assert [part(batch, even(3, 4), rank).tolist() for rank in range(4)] == [[0], [1], [2], []]
+    plans = [plan(len(batch), even(8, 4), (9,) * 4, rank) for rank in range(4)]
+    assert [[batch[place].tolist() for place, _ in passes] for passes in plans] == [[[0]], [[1]], [[2]], [[]]]

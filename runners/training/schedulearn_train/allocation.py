@@ -7,6 +7,7 @@ and the rules of when to change are our own.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 
 import numpy as np
@@ -95,6 +96,19 @@ def even(total: int, workers: int) -> tuple[int, ...]:
 def passes(counts: Sequence[int], most: Sequence[int]) -> int:
     """In how many all workers compute their parts, of which ``most`` fit into their memories at once."""
     return max(1, *(-(-count // top) for count, top in zip(counts, most, strict=True)))
+
+
+@lru_cache  # most batches are like the one before
+def plan(total: int, parts: tuple[int, ...], most: tuple[int, ...], rank: int) -> tuple[tuple[slice, int], ...]:
+    """For each pass over a batch of ``total`` samples: the rank's piece of it, and how many samples all ranks have then."""
+    counts = shares(total, parts)
+    needed = passes(counts, most)
+    first, planned = sum(counts[:rank]), []
+    for number in range(needed):
+        now = [count // needed + (number < count % needed) for count in counts]
+        planned.append((slice(first, first + now[rank]), sum(now)))
+        first += now[rank]
+    return tuple(planned)
 
 
 def seconds(workers: Sequence[Worker], counts: Sequence[int]) -> float:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from .allocation import passes, shares
-from .sampler import Indices, Sampler, part
+from .allocation import plan
+from .sampler import Indices, Sampler
 from .settling import settle
 
 
@@ -46,7 +46,7 @@ class Loader:
         self._data, self._workers, self._device = data, workers, device
 
     def batches(
-        self, sampler: Sampler, split: Callable[[], Sequence[int]], most: Sequence[int], rank: int
+        self, sampler: Sampler, split: Callable[[], tuple[int, ...]], most: Sequence[int], rank: int
     ) -> Iterator[Batch]:
         """What is left of the sampler's epoch; the sampler itself is only moved by who uses the batches.
 
@@ -61,11 +61,10 @@ class Loader:
             while ahead.left:
                 parts = split()
                 batch = ahead.take(sum(parts))
-                counts = shares(len(batch), parts)
-                needed = passes(counts, most)
-                for number, own in enumerate(pieces(part(batch, counts, rank), needed)):
-                    together = sum(count // needed + (number < count % needed) for count in counts)
-                    drawn.append((len(own), together, len(batch), number, needed))
+                planned = plan(len(batch), parts, tuple(most), rank)
+                for number, (place, together) in enumerate(planned):
+                    own = batch[place]
+                    drawn.append((len(own), together, len(batch), number, len(planned)))
                     yield own if len(own) else batch[:1]
 
         for content in _loaded(self._data, indices(), self._workers, self._device):

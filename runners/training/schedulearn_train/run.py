@@ -249,6 +249,7 @@ class Run:
     def _in_pass(self, batch: Batch) -> None:
         self.world.passes(batch.number, batch.passes)
         if batch.number == 0:
+            self.optimizer.zero_grad()  # before the forward pass, which can have their memory
             self._clock.begin()
             if batch.passes != self._passes and batch.total == self.batch and self.rank == 0:
                 print(f"computes each batch in {batch.passes} passes")  # noqa: T201
@@ -269,13 +270,11 @@ class Run:
             self._server().step(loss, batch)
             self._statistics.batch = None
             return batch.is_last
-        if batch.number == 0:
-            self.optimizer.zero_grad()
-        mean = loss * (batch.weight / batch.total)
         soon = self._next_look - self.steps <= (1 if self.size > 1 else 2)
         measured = soon and batch.total == self.batch and batch.is_last
         with self._meter.own() if measured else nullcontext():
-            (scaler.scale(mean) if scaler else mean).backward()
+            share = torch.full_like(loss, batch.weight / batch.total)  # of the whole batch's mean
+            (scaler.scale(loss) if scaler else loss).backward(share)
         self._statistics.batch = None
         if batch.own:
             self._loss_sum += loss.detach()
@@ -292,7 +291,8 @@ class Run:
         return True
 
     def _update(self, batch: Batch, scaler: Any, measured: bool) -> None:
-        rate = factor(self.rate_rule, self.batch, self.base_batch, self.noise.scale)
+        noise_scale = self.noise.scale if self.rate_rule == "adascale" else None
+        rate = factor(self.rate_rule, self.batch, self.base_batch, noise_scale)
         with scaled(self.optimizer, rate) if rate != 1 else nullcontext():
             if not (scaler or measured or self.clip_norm is not None):
                 self.optimizer.step()

@@ -79,9 +79,3 @@ class Sampler:
         self.start(state["epoch"])
         self._cursor = state["cursor"]
         self._back.extend(state["back"])
-
-
-def part(indices: Indices, counts: Sequence[int], rank: int) -> Indices:
-    """The rank's own part of a batch that was split into ``counts``, which add up to its length."""
-    first = sum(counts[:rank])
-    return indices[first : first + counts[rank]]
