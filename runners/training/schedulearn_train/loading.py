@@ -3,8 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,8 +14,7 @@ from .sampler import Indices, Sampler
 from .settling import settle
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """What a rank computes at once: its part of a batch, or a piece of that where more does not fit into its memory."""
 
     content: Any
@@ -85,7 +83,7 @@ def _loaded(data: Any, batches: Iterable[Indices], workers: int, device: torch.d
     if type(data) is TensorDataset and not workers:  # a class made of it may do otherwise with a sample
         for batch in batches:  # all samples at once: one by one took a twentieth of a small network's step
             rows = torch.from_numpy(batch)
-            yield moved([tensor[rows.to(tensor.device)] for tensor in data.tensors], device)
+            yield [tensor[rows.to(tensor.device)].to(device, non_blocking=True) for tensor in data.tensors]
         return
     if workers:
         settle()  # the loader forks

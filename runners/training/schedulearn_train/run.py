@@ -270,7 +270,8 @@ class Run:
             self._server().step(loss, batch)
             self._statistics.batch = None
             return batch.is_last
-        soon = self._next_look - self.steps <= (1 if self.size > 1 else 2)
+        ahead = self._next_look - self.steps
+        soon = ahead <= 1 or (ahead == 2 and self.size == 1)  # alone it takes two
         measured = soon and batch.total == self.batch and batch.is_last
         with self._meter.own() if measured else nullcontext():
             share = torch.full_like(loss, batch.weight / batch.total)  # of the whole batch's mean
