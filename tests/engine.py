@@ -30,6 +30,7 @@ from runners.environments import LOCAL_BASE, PUBLIC_BASE, DockerEnvironments, Pr
 from runners.launch.ranks import KEEP_MEMORY
 from runners.preparing import cache_home, content_key
 from runners.runtime import EngineError
+from tests.programs import call
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 60
@@ -218,7 +219,7 @@ def main() -> int:
         if problem:
             print(problem, file=sys.stderr)
             return 1
-        return subprocess.run(sys.argv[1:], check=False).returncode
+        return call(sys.argv[1:])
 
 
 if __name__ == "__main__":

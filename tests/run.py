@@ -18,6 +18,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.programs import call
+
 ROOT = Path(__file__).resolve().parent.parent
 DRIVER = Path("/proc/driver/nvidia/version")
 """Only where it is, *all* includes the layer *gpu*."""
@@ -172,7 +174,7 @@ def run_layer(layer: Layer, env: dict[str, str], aside: bool = False) -> Result:
         command = [*(NICE if aside else ()), *PYTEST, *layer.args, f"--junitxml={report}"]
         with said.open("wb") as output:
             to = output if aside else None
-            code = subprocess.run(command, cwd=ROOT, env=env, stdout=to, stderr=to, check=False).returncode
+            code = call(command, cwd=ROOT, env=env, stdout=to, stderr=to)
         if aside:
             print(f"{title}\n{said.read_text(errors='replace')}", flush=True)
         result = count(report) if report.exists() else Result(failed=1, note=f"pytest ended with {code}")

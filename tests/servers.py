@@ -17,6 +17,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.programs import call
+
 START_SECONDS = 30
 
 
@@ -148,7 +150,7 @@ def main() -> int:
             "REDIS_URL": stack.enter_context(redis()),
             "SECRET_KEY": "only-for-tests-and-longer-than-thirty-two-characters",
         }
-        return subprocess.run(sys.argv[1:], env=env, check=False).returncode
+        return call(sys.argv[1:], env=env)
 
 
 if __name__ == "__main__":

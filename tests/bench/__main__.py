@@ -11,9 +11,10 @@
 Each is a program of its own: ``python -m tests.bench.start``, and so on. Ends with 1 when any misses a target.
 """
 
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+
+from tests.programs import call
 
 PARTS = ("start", "training", "resize", "line", "cycle", "decisions", "nodes")
 """In processes of their own: one sets Django up, another wants nothing else in the way."""
@@ -28,7 +29,7 @@ def in_turn(package: str, parts: Mapping[str, Sequence[str]]) -> int:
     missed = []
     for part, arguments in parts.items():
         print(f"\n=== {part} ===", flush=True)
-        if subprocess.run([sys.executable, "-m", f"{package}.{part}", *arguments], check=False).returncode:
+        if call([sys.executable, "-m", f"{package}.{part}", *arguments]):
             missed.append(part)
     if missed:
         print(f"\nTargets were missed, or could not be measured, in: {', '.join(missed)}.")
