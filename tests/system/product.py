@@ -233,14 +233,18 @@ class Product:
 
     def succeeds(self, job: int, seconds: float = 120) -> None:
         """Waits for the job's end. AssertionError, with its cause and how its logs end, where it is another one."""
-        if (state := self.wait_for_job(job, "SUCCEEDED", "FAILED", "CANCELLED", seconds=seconds)) == "SUCCEEDED":
-            return
+        state = self.wait_for_job(job, "SUCCEEDED", "FAILED", "CANCELLED", seconds=seconds)
+        assert state == "SUCCEEDED", self.why(job)
+
+    def why(self, job: int) -> str:
+        """The state and cause of a job that has ended, and how its logs end."""
         time.sleep(2)  # for the last lines of its logs
-        told = [f"job {job} is {state}: {self.get(f'jobs/{job}/')['cause']}"]
+        known = self.get(f"jobs/{job}/")
+        told = [f"job {job} is {known['state']}: {known['cause']}"]
         for stream in self.get(f"jobs/{job}/streams/"):
             log = self.api("GET", f"jobs/{job}/log/", params={"stream": stream["id"]}).text
             told.append(f"--- {stream['label']}\n{log[-LOG_SHOWN:]}")
-        raise AssertionError("\n".join(told))
+        return "\n".join(told)
 
 
 @contextmanager

@@ -104,9 +104,10 @@ def submit(lab: Product, code: dict[str, int], epochs: int) -> int:
 
 
 def all_ended(lab: Product, jobs: Sequence[int]) -> bool:
-    states = [lab.job_state(job) for job in jobs]
-    assert "FAILED" not in states, f"a job has failed: {states}"
-    return all(state == "SUCCEEDED" for state in states)
+    states = {job: lab.job_state(job) for job in jobs}
+    for job, state in states.items():
+        assert state != "FAILED", lab.why(job)
+    return all(state == "SUCCEEDED" for state in states.values())
 
 
 def read(lab: Product, jobs: Sequence[int]) -> Found:
