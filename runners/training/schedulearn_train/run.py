@@ -264,6 +264,10 @@ class Run:
         batch, self._current = self._current, None
         if batch is None:
             raise RuntimeError("run.step(loss) belongs into the loop over run.batches(), once for each batch")
+        if loss.ndim:
+            raise ValueError(
+                f'run.step(loss) takes one number, not {tuple(loss.shape)}: use reduction="sum", or loss.sum()'
+            )
         if self.served is not None and scaler is not None:
             raise ValueError(f"mode {self.mode} does without a gradient scaler: use bfloat16, which needs none")
         if self.apart:

@@ -96,6 +96,12 @@ def a_step_without_a_batch(folder: str) -> str:
     return complaint(lambda: new_run(folder).step(torch.zeros((), requires_grad=True)))
 
 
+def a_loss_for_each_sample(folder: str) -> str:
+    run = new_run(folder)
+    x, y = next(run.batches())
+    return complaint(lambda: run.step(nn.functional.mse_loss(run.model(x), y, reduction="none")))
+
+
 def a_batch_without_a_step(folder: str) -> str:
     return complaint(lambda: list(new_run(folder).batches()))
 
@@ -204,7 +210,7 @@ def a_network_sees_a_rhythm(folder: str) -> list[Any]:
 
 CASES = (
     a_batch_of_tensors_is_what_a_data_loader_gives, a_class_made_of_a_tensor_data_set_has_its_own_samples,
-    a_step_without_a_batch, a_batch_without_a_step, loaded_ahead_is_the_same, goes_on_as_if_never_stopped,
+    a_step_without_a_batch, a_loss_for_each_sample, a_batch_without_a_step, loaded_ahead_is_the_same, goes_on_as_if_never_stopped,
     a_scaler_changes_nothing, a_broken_checkpoint_is_passed_over, only_the_last_are_kept, a_network_sees_a_rhythm,
     a_model_that_normalises, told_by_a_signal, told_by_a_notice, a_mode_that_is_none, the_form_chooses_the_mode, a_whole_batch_of_ranks_apart,
 )  # fmt: skip
