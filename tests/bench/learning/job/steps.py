@@ -1,9 +1,9 @@
 """Two ranks of Horovod that do nothing but steps: blocks of them by hand and blocks with the library, in turn.
 
-Both in one process, with one network and one of Horovod's optimizers: a start of a training is a tenth faster than the next
-here for reasons of neither, and so is a network whose memory lies elsewhere. Rank 0 prints ``pair <by hand> <with the
-library>``, in seconds per step, and in the end ``telling <part>``: of the time with the library, what rank 0 took to tell of
-steps, while the other one waited for it. It is too little to be seen in the pairs.
+Both in one process, with one network and one of Horovod's optimizers, so that they differ in nothing else: a start of a
+training is a tenth faster than the next here, for reasons of neither. Rank 0 prints ``pair <by hand> <with the library>``, in
+seconds per step, and in the end ``telling <part>``: of the time with the library, what rank 0 took to tell of steps, while the
+other one waited for it. It is too little to be seen in the pairs.
 """
 
 import itertools
