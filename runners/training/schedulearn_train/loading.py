@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -67,11 +66,6 @@ class Loader:
 
         for content in _loaded(self._data, indices(), self._workers, self._device):
             yield Batch(content, *drawn.popleft())
-
-
-def pieces(own: Indices, count: int) -> list[Indices]:
-    """As equal as whole numbers allow, the first ones larger."""
-    return [own] if count == 1 else np.array_split(own, count)
 
 
 def loaded(data: Any, indices: Indices, device: torch.device) -> Any:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import stopping
-from .allocation import passes
-from .loading import Batch, loaded, pieces
+from .allocation import plan
+from .loading import Batch, loaded
 from .messages import HEADER, Afar, Link, Message, Order, Reply, Says, message
 from .report import RankReport
 from .server import Server, Work
@@ -278,10 +278,10 @@ class Served:
         run = self._run
         while self._work is not None and self._work.epoch == epoch:
             indices = self._work.indices
-            needed = passes([len(indices)], [run.most[run.rank]])
-            for number, own in enumerate(pieces(indices, needed)):
-                content = loaded(run.data, own, run.device)
-                yield Batch(content, len(own), len(own), len(indices), number, needed)
+            planned = plan(len(indices), (1,), (run.most[run.rank],), 0)  # a worker's part is its own batch
+            for number, (place, own) in enumerate(planned):
+                content = loaded(run.data, indices[place], run.device)
+                yield Batch(content, own, own, len(indices), number, len(planned))
 
     def step(self, loss: torch.Tensor, batch: Batch) -> None:
         """``loss`` is the sum over the samples of this pass."""
