@@ -40,7 +40,7 @@ SENTENCES = {
     "timed_out": "The job has reached its time limit",
     "drained": "The node is being emptied",
     "peer_lost": "Another part of the job was lost",
-    "done": "The job's work is done",
+    "done": "The job has ended",
     "held": "The job was put on hold",
     "stuck": "The job did not get on in time",
     "gpu_fault": "A GPU of the job has failed",
