@@ -6,7 +6,7 @@
 # make soak               leave the portal away for an hour while jobs write (docs/reliability.md)
 # make bench-policies DATA=FOLDER   all policies on measured workloads, side by side (docs/policies.md)
 # make bench-live   half an hour of jobs in real containers, beside the simulator (docs/policies.md)
-# make bench-training   the training library's costs and gains, an hour and a half (docs/training.md)
+# make bench-training   the training library's costs and gains, two hours (docs/training.md)
 
 PYTHON ?= python3
 VENV := .venv
