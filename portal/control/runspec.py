@@ -9,16 +9,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from django.conf import settings
-
 from portal.cluster.models import Gpu, Node
 from portal.control import rings
 from portal.jobs.models import Attempt, Container, Job
 from runners.spec import Launcher, Resources, Ring, RunSpec
 
 FIRST_PORT, PORTS = 21_000, 8_000
-PORTAL_STRIDE = 1_009
-"""Ports of rings lie far from those of a portal that serves the next port: a prime, so that each has its own."""
+"""Attempts that share a machine's network (the process runtime) get different ports."""
 
 DRIVER = Resources(cpus=1.0, memory_mib=1024, shm_mib=64, tmp_mib=256, pids=512, disk_mib=1024)
 SYSTEM_MEMORY_MIB = 1024
@@ -95,7 +92,7 @@ def _ring(attempt: Attempt, index: int, driver: int, node: Node, ranks: int) -> 
     job, number = attempt.job, attempt.ring
     plain = Ring(
         driver_host=_host_of_ring(job, node),
-        port=_port_of(attempt),
+        port=FIRST_PORT + attempt.pk % PORTS,
         secret=attempt.secret,
         min_ranks=job.min_gpus if job.elastic else ranks,
         # The scheduler keeps to the job's most; while a ring moves to other nodes (``moves``), it has both.
@@ -110,11 +107,6 @@ def _ring(attempt: Attempt, index: int, driver: int, node: Node, ranks: int) -> 
         subnet=rings.subnet_of(number),
         address=rings.address_of(number, index),
     )
-
-
-def _port_of(attempt: Attempt) -> int:
-    """Attempts that share a machine's network (the process runtime) get different ports, those of two portals, too."""
-    return FIRST_PORT + (settings.PORT * PORTAL_STRIDE + attempt.pk) % PORTS
 
 
 def _host_of_ring(job: Job, node: Node) -> str:
