@@ -2,16 +2,22 @@
 
 import random
 from collections.abc import Sequence
-from math import exp
+from math import exp, sqrt
+from statistics import fmean
 
 import pytest
 
 from runners.training.schedulearn_train.allocation import UNLIMITED, Worker, allocate, seconds
-from runners.training.schedulearn_train.balance import Speed, Told, is_whole, rebalanced
+from runners.training.schedulearn_train.balance import LASTING, REMEMBERED, Speed, Told, is_whole, rebalanced
+from runners.training.schedulearn_train.predict import FIRST_SPREAD
 
 
-def told(sample_seconds: float, fixed_seconds: float = 0.0) -> Told:
-    return Told(sample_seconds, fixed_seconds, error=0.0, samples=0.0, computing=0.0, waiting=0.0)
+def told(sample_seconds: float, fixed_seconds: float = 0.0, doubt: float = 0.0) -> Told:
+    return Told(sample_seconds, fixed_seconds, error=0.0, doubt=doubt, samples=0.0, computing=0.0, waiting=0.0)
+
+
+def tell(speed: Speed) -> Told:
+    return told(speed.sample_seconds(), speed.fixed_seconds(), speed.doubt())
 
 
 def split(ranks: Sequence[Told], counts: tuple[int, ...], most: int = UNLIMITED) -> tuple[int, ...]:
@@ -72,7 +78,7 @@ def test_splits_come_close_to_the_best_one_and_do_not_follow_noise(slow: float, 
             true = [Worker(each, each * fixed * 100) for each in (0.001, 0.001, 0.001, 0.001 * slow)]
             for speed, worker, count in zip(speeds, true, counts, strict=True):
                 speed.observe(count, worker.seconds(count) * exp(chance.gauss(0, 0.15)))
-            counts = split([told(each.sample_seconds(), each.fixed_seconds()) for each in speeds], counts)
+            counts = split([tell(each) for each in speeds], counts)
             if turn >= 20:
                 took += seconds(true, counts)
                 least += seconds(true, allocate(true, 400))
@@ -97,6 +103,61 @@ def test_faster_ranks_get_larger_parts_once_all_are_known() -> None:
 
 def test_a_gain_of_less_than_a_twentieth_changes_nothing() -> None:
     assert split([told(0.00100), told(0.00104)], (50, 50)) == (50, 50)
+
+
+def test_a_difference_that_may_be_chance_changes_nothing() -> None:
+    assert split([told(0.0010, doubt=0.07), told(0.0011, doubt=0.07)], (50, 50)) == (50, 50)
+    assert split([told(0.0010, doubt=0.01), told(0.0011, doubt=0.01)], (50, 50)) == (52, 48)
+    assert split([told(0.001, doubt=0.1), told(0.004, doubt=0.1)], (50, 50)) == (80, 20)
+
+
+def test_parts_that_chance_made_unequal_become_equal_again() -> None:
+    alike = [told(each, doubt=0.05) for each in (0.00102, 0.00098, 0.00101, 0.00099)]
+    assert split(alike, (94, 106, 103, 97)) == (100, 100, 100, 100)
+
+
+def test_a_part_that_does_not_fit_is_made_smaller_whatever_the_doubt() -> None:
+    assert rebalanced([told(0.001, doubt=1.0)] * 2, (50, 50), [1000, 49]) == (51, 49)
+
+
+def test_the_more_a_worker_has_shown_the_less_it_is_in_doubt() -> None:
+    doubts: list[list[float]] = []
+    for seed in range(20):
+        chance, speed = random.Random(seed), Speed()
+        doubts.append([speed.doubt()])
+        for _ in range(40):
+            speed.observe(100, 0.1 * exp(chance.gauss(0, 0.1)))
+            doubts[-1].append(speed.doubt())
+    mean = [fmean(each) for each in zip(*doubts, strict=True)]
+    assert mean[0] == mean[1] == pytest.approx(LASTING * FIRST_SPREAD)
+    assert mean[1] > mean[4] > mean[40] == pytest.approx(LASTING * 0.1 / sqrt(REMEMBERED), rel=0.2)
+
+
+@pytest.mark.parametrize("noise", [0.03, 0.06, 0.1])
+def test_equal_workers_hardly_ever_get_unequal_parts_by_chance(noise: float) -> None:
+    unequal, looks = 0, 60
+    for seed in range(20):
+        chance, speeds = random.Random(seed), [Speed() for _ in range(4)]
+        counts: tuple[int, ...] = (100,) * 4
+        for _ in range(looks):
+            for speed, count in zip(speeds, counts, strict=True):
+                speed.observe(count, 0.001 * count * exp(chance.gauss(0, noise)))
+            counts = split([tell(each) for each in speeds], counts)
+            unequal += counts != (100,) * 4
+    assert unequal < 0.1 * 20 * looks
+
+
+def test_who_is_a_sixth_slower_gets_less_in_spite_of_noise() -> None:
+    had = []
+    for seed in range(20):
+        chance, speeds = random.Random(seed), [Speed() for _ in range(4)]
+        counts: tuple[int, ...] = (100,) * 4
+        for _ in range(30):
+            for speed, count, slower in zip(speeds, counts, (1, 1, 1, 7 / 6), strict=True):
+                speed.observe(count, 0.001 * slower * count * exp(chance.gauss(0, 0.05)))
+            counts = split([tell(each) for each in speeds], counts)
+        had.append(counts[3])
+    assert fmean(had) == pytest.approx(allocate([Worker(1.0)] * 3 + [Worker(7 / 6)], 400)[3], abs=3)
 
 
 def test_who_has_noticeably_less_to_do_than_the_others_gets_more_even_if_no_iteration_gets_shorter_for_it() -> None:
@@ -128,7 +189,7 @@ def test_what_fits_into_the_ranks_bounds_nothing_where_the_batch_needs_several_p
 
 
 def test_what_is_reported_of_a_rank_says_what_was_expected_of_it() -> None:
-    report = Told(0.002, 0.01, error=0.04, samples=30.0, computing=0.08, waiting=0.02).report(40)
+    report = Told(0.002, 0.01, error=0.04, doubt=0.02, samples=30.0, computing=0.08, waiting=0.02).report(40)
     assert (report.samples, report.computing, report.waiting, report.error) == (30.0, 0.08, 0.02, 0.04)
     assert report.expected == pytest.approx(0.09)
     assert told(0).report(40).expected == 0

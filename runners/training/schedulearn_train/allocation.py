@@ -27,6 +27,8 @@ class Worker:
     """A GPU takes as long for fewer: below its knee there is nothing to win."""
     most: int = UNLIMITED
     """More do not fit into its memory."""
+    doubt: float = 0.0
+    """Standard error of its seconds, as a part of them."""
 
     def __post_init__(self) -> None:
         if not (self.sample_seconds > 0 and self.fixed_seconds >= 0):

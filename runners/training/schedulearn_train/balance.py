@@ -3,12 +3,12 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp, log
-from statistics import fmean
+from math import exp, log, pi, sqrt
+from statistics import fmean, variance
 from typing import Literal, NamedTuple
 
 from .allocation import UNLIMITED, Worker, allocate, gap, seconds
-from .predict import Blend, Predictor, Scored, Smoothing, log_seconds
+from .predict import FIRST_SPREAD, Blend, Predictor, Scored, Smoothing, log_seconds
 from .report import RankReport
 
 Kind = Literal["smoothing", "gru", "blend"]
@@ -16,6 +16,8 @@ LEAST_GAIN = 0.05
 """A new split must make the iteration so much shorter,"""
 LEAST_GAP = 0.05
 """or bring the workers so much closer together: one that has too little to do shortens no iteration, and idles."""
+LASTING = 1.5
+"""What slows one iteration down often does so with the next: a mean is so many times more in doubt than of independent ones."""
 
 REMEMBERED = 10
 """Iterations, as many as count alike in a prediction."""
@@ -71,6 +73,15 @@ class Speed:
         """Of its predictions one iteration ahead, as a part of the speed."""
         return self._predictor.error or 0.0
 
+    def doubt(self) -> float:
+        """Standard error of what is expected, as a part of it: that of a mean of values that are off by so much.
+
+        How far the first one is off is not known: it counts as usual ones do.
+        """
+        values = max(1, len(self._sizes))
+        deviation = sqrt(pi / 2) * self.error()  # as of normal ones
+        return LASTING * (FIRST_SPREAD + (values - 1) * deviation) / values**1.5
+
 
 class Fixed:
     """What an iteration takes however few samples it has, in samples: who is slowed down is slower in both alike.
@@ -116,6 +127,7 @@ class Told(NamedTuple):
     """Expected; 0 while it cannot tell."""
     fixed_seconds: float
     error: float
+    doubt: float
     samples: float
     """Of its last steps the means: samples, and seconds of computing and of waiting."""
     computing: float
@@ -137,7 +149,8 @@ def rebalanced(told: Sequence[Told], counts: Sequence[int], most: Sequence[int])
     if sum(counts) < len(told) or not all(each.sample_seconds for each in told):
         return tuple(counts)
     them = zip(told, most, strict=True)
-    return better([Worker(each.sample_seconds, each.fixed_seconds, 1, top) for each, top in them], counts)
+    workers = [Worker(each.sample_seconds, each.fixed_seconds, 1, top, each.doubt) for each, top in them]
+    return better(workers, counts)
 
 
 def better(workers: Sequence[Worker], counts: Sequence[int]) -> tuple[int, ...]:
@@ -145,6 +158,7 @@ def better(workers: Sequence[Worker], counts: Sequence[int]) -> tuple[int, ...]:
 
     What fits into their memories at once counts where all of it does: else they need several passes anyhow.
     """
+    workers = likely(workers)
     if sum(worker.most for worker in workers) < sum(counts):
         workers = [replace(worker, most=UNLIMITED) for worker in workers]
     split = allocate(workers, sum(counts))
@@ -152,3 +166,24 @@ def better(workers: Sequence[Worker], counts: Sequence[int]) -> tuple[int, ...]:
     closer = gap(workers, split) < gap(workers, counts) - LEAST_GAP
     fits = all(count <= worker.most for worker, count in zip(workers, counts, strict=True))
     return split if sooner or closer or not fits else tuple(counts)
+
+
+def likely(workers: Sequence[Worker]) -> list[Worker]:
+    """How fast they are likely to be, given that they differ from each other partly by chance: else equal workers get
+    unequal parts, one after another.
+
+    Each logarithm moves towards the mean of all, the farther the larger its doubt is beside how much workers really
+    differ, which is the variance of all without what the doubts explain of it. That is empirical Bayes (Morris 1983).
+    """
+    logs = [log(worker.sample_seconds) for worker in workers]
+    if len(logs) < 2:
+        return list(workers)
+    mean = fmean(logs)
+    real = max(0.0, variance(logs, mean) - fmean(worker.doubt**2 for worker in workers))
+    moved = []
+    for worker, each in zip(workers, logs, strict=True):
+        doubt = worker.doubt**2
+        slower = exp((mean - each) * doubt / (doubt + real)) if doubt else 1.0
+        sample, fixed = worker.sample_seconds * slower, worker.fixed_seconds * slower
+        moved.append(replace(worker, sample_seconds=sample, fixed_seconds=fixed))
+    return moved

@@ -397,7 +397,7 @@ class Run:
             whole, computed, _ = means([step for step in steps if is_whole(step[0], self.parts[self.rank])])
             speed.observe(whole, computed)
         expected = speed.sample_seconds(), speed.fixed_seconds()
-        return Told(*expected, speed.error(), samples, computing, waiting)
+        return Told(*expected, speed.error(), speed.doubt(), samples, computing, waiting)
 
     def _ordered_batch(self) -> int:
         """The scheduler's choice, within what the owner declared safe; the present one while there is none."""

@@ -212,7 +212,8 @@ class Server:
         if self._balanced and self.version % REBALANCED_EVERY == 0:
             most = self._most or [self.batch] * self.workers
             them = zip(known, self.speeds, most, strict=True)
-            self.parts = better([Worker(each, speed.fixed_seconds(), 1, top) for each, speed, top in them], self.parts)
+            workers = [Worker(each, speed.fixed_seconds(), 1, top, speed.doubt()) for each, speed, top in them]
+            self.parts = better(workers, self.parts)
 
     # --- work
 
