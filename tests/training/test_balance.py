@@ -1,14 +1,16 @@
 """From what each rank measures to parts of a batch."""
 
 import random
-from collections.abc import Sequence
-from math import exp, sqrt
+from collections.abc import Iterator, Sequence
+from math import exp, log, sqrt
 from statistics import fmean
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runners.training.schedulearn_train.allocation import UNLIMITED, Worker, allocate, seconds
-from runners.training.schedulearn_train.balance import LASTING, REMEMBERED, Speed, Told, is_whole, rebalanced
+from runners.training.schedulearn_train.balance import LASTING, REMEMBERED, Speed, Told, is_whole, likely, rebalanced
 from runners.training.schedulearn_train.predict import FIRST_SPREAD
 
 
@@ -18,6 +20,17 @@ def told(sample_seconds: float, fixed_seconds: float = 0.0, doubt: float = 0.0) 
 
 def tell(speed: Speed) -> Told:
     return told(speed.sample_seconds(), speed.fixed_seconds(), speed.doubt())
+
+
+def splits(true: Sequence[Worker], noise: float, looks: int, seed: int) -> Iterator[tuple[int, ...]]:
+    """After each look that of a batch of 100 samples for each rank, whose iterations are so noisy (as a logarithm)."""
+    chance, speeds = random.Random(seed), [Speed() for _ in true]
+    counts: tuple[int, ...] = (100,) * len(true)
+    for _ in range(looks):
+        for speed, worker, count in zip(speeds, true, counts, strict=True):
+            speed.observe(count, worker.seconds(count) * exp(chance.gauss(0, noise)))
+        counts = split([tell(each) for each in speeds], counts)
+        yield counts
 
 
 def split(ranks: Sequence[Told], counts: tuple[int, ...], most: int = UNLIMITED) -> tuple[int, ...]:
@@ -70,18 +83,9 @@ def test_who_is_slowed_down_is_not_thought_to_have_a_larger_fixed_part() -> None
 @pytest.mark.parametrize("fixed", [0.0, 0.3])
 def test_splits_come_close_to_the_best_one_and_do_not_follow_noise(slow: float, fixed: float) -> None:
     """Four ranks, the last of them slower, whose iterations are up to a third longer or shorter than the next."""
-    took, least = 0.0, 0.0
-    for seed in range(5):
-        chance, speeds = random.Random(seed), [Speed() for _ in range(4)]
-        counts: tuple[int, ...] = (100,) * 4
-        for turn in range(60):
-            true = [Worker(each, each * fixed * 100) for each in (0.001, 0.001, 0.001, 0.001 * slow)]
-            for speed, worker, count in zip(speeds, true, counts, strict=True):
-                speed.observe(count, worker.seconds(count) * exp(chance.gauss(0, 0.15)))
-            counts = split([tell(each) for each in speeds], counts)
-            if turn >= 20:
-                took += seconds(true, counts)
-                least += seconds(true, allocate(true, 400))
+    true = [Worker(each, each * fixed * 100) for each in (0.001, 0.001, 0.001, 0.001 * slow)]
+    settled = [counts for seed in range(5) for counts in list(splits(true, 0.15, 60, seed))[20:]]
+    took, least = sum(seconds(true, counts) for counts in settled), len(settled) * seconds(true, allocate(true, 400))
     assert took < 1.08 * least
 
 
@@ -135,29 +139,25 @@ def test_the_more_a_worker_has_shown_the_less_it_is_in_doubt() -> None:
 
 @pytest.mark.parametrize("noise", [0.03, 0.06, 0.1])
 def test_equal_workers_hardly_ever_get_unequal_parts_by_chance(noise: float) -> None:
-    unequal, looks = 0, 60
-    for seed in range(20):
-        chance, speeds = random.Random(seed), [Speed() for _ in range(4)]
-        counts: tuple[int, ...] = (100,) * 4
-        for _ in range(looks):
-            for speed, count in zip(speeds, counts, strict=True):
-                speed.observe(count, 0.001 * count * exp(chance.gauss(0, noise)))
-            counts = split([tell(each) for each in speeds], counts)
-            unequal += counts != (100,) * 4
-    assert unequal < 0.1 * 20 * looks
+    found = [counts for seed in range(20) for counts in splits([Worker(0.001)] * 4, noise, 60, seed)]
+    assert sum(counts != (100,) * 4 for counts in found) < 0.1 * len(found)
 
 
 def test_who_is_a_sixth_slower_gets_less_in_spite_of_noise() -> None:
-    had = []
-    for seed in range(20):
-        chance, speeds = random.Random(seed), [Speed() for _ in range(4)]
-        counts: tuple[int, ...] = (100,) * 4
-        for _ in range(30):
-            for speed, count, slower in zip(speeds, counts, (1, 1, 1, 7 / 6), strict=True):
-                speed.observe(count, 0.001 * slower * count * exp(chance.gauss(0, 0.05)))
-            counts = split([tell(each) for each in speeds], counts)
-        had.append(counts[3])
-    assert fmean(had) == pytest.approx(allocate([Worker(1.0)] * 3 + [Worker(7 / 6)], 400)[3], abs=3)
+    true = [Worker(0.001)] * 3 + [Worker(0.001 * 7 / 6)]
+    had = [list(splits(true, 0.05, 30, seed))[-1][3] for seed in range(20)]
+    assert fmean(had) == pytest.approx(allocate(true, 400)[3], abs=3)
+
+
+@given(st.lists(st.tuples(st.floats(1e-6, 10), st.floats(0, 1)), min_size=1, max_size=8))
+def test_likely_speeds_lie_between_what_was_seen_and_the_mean(seen: list[tuple[float, float]]) -> None:
+    workers = [Worker(sample, 2 * sample, doubt=doubt) for sample, doubt in seen]
+    mean = exp(fmean(log(worker.sample_seconds) for worker in workers))
+    for before, after in zip(workers, likely(workers), strict=True):
+        low, high = sorted((before.sample_seconds, mean))
+        assert low * (1 - 1e-9) <= after.sample_seconds <= high * (1 + 1e-9)
+        assert after.fixed_seconds == pytest.approx(2 * after.sample_seconds)
+        assert before.doubt or after == before
 
 
 def test_who_has_noticeably_less_to_do_than_the_others_gets_more_even_if_no_iteration_gets_shorter_for_it() -> None:
