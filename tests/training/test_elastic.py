@@ -49,13 +49,13 @@ def test_each_sample_counts_once_per_epoch_while_a_ring_grows_shrinks_and_loses_
 
 
 def passes(log: str, steps: int) -> int:
-    """That the steps took, two where a rank was alone. Of those that were undone the last try counts; the last step of some
-    ranks is done, but no longer told of."""
-    told, ranks, count = dict(re.findall(r"^step (\d+) of (\d+) ranks", log, re.MULTILINE)), "1", 0
-    for step in range(1, steps + 1):
-        ranks = told.get(str(step), ranks)
-        count += 2 if ranks == "1" else 1
-    return count
+    """That the steps took, two where a rank was alone: of those that were undone the last try counts. Ranks tell how many
+    they are when they begin, and not at each step: the last of a ring is done when they hear that others come, who may go on
+    at once to a ring of one more."""
+    ranks = [0] * steps
+    for size, done in re.findall(r"^size (\d+) rank 0 step (\d+)", log, re.MULTILINE):
+        ranks[int(done) :] = [int(size)] * (steps - int(done))
+    return sum(2 if size == 1 else 1 for size in ranks)
 
 
 class Tries:
