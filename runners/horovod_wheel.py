@@ -79,7 +79,10 @@ Build = Callable[[Path, Path, Path, dict[str, str], Progress], None]
 
 
 def settings(target: Target, framework: Framework) -> dict[str, str]:
-    """Horovod's build switches. Gloo on processors; with GPUs NCCL does the reductions, Gloo the rest."""
+    """Horovod's build switches. Gloo on processors; with GPUs NCCL does the reductions, Gloo the rest.
+
+    Its sources name what only older compilers' headers bring along: from GCC 13 on they must be asked for.
+    """
     one, other = ("PYTORCH", "TENSORFLOW") if framework.is_torch else ("TENSORFLOW", "PYTORCH")
     common = {
         f"HOROVOD_WITH_{one}": "1",
@@ -88,6 +91,7 @@ def settings(target: Target, framework: Framework) -> dict[str, str]:
         "HOROVOD_WITH_GLOO": "1",
         "HOROVOD_WITHOUT_MPI": "1",
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+        "CXXFLAGS": "-include string -include stdexcept -include cstdint",
         "MAKEFLAGS": f"-j{os.cpu_count() or 1}",
     }
     if not target.cuda:
