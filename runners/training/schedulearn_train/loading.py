@@ -77,13 +77,22 @@ def _loaded(data: Any, batches: Iterable[Indices], workers: int, device: torch.d
     if type(data) is TensorDataset and not workers:  # a class made of it may do otherwise with a sample
         for batch in batches:  # all samples at once: one by one took a twentieth of a small network's step
             rows = torch.from_numpy(batch)
-            yield [tensor[rows.to(tensor.device)].to(device, non_blocking=True) for tensor in data.tensors]
+            yield [_rows(tensor, rows, device) for tensor in data.tensors]
         return
     if workers:
         settle()  # the loader forks
     lists = (batch.tolist() for batch in batches)
     for content in DataLoader(data, batch_sampler=lists, num_workers=workers, pin_memory=device.type == "cuda"):
         yield moved(content, device)
+
+
+def _rows(tensor: torch.Tensor, rows: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """These of a tensor, on the device. For a GPU they are gathered where it can fetch them by itself: from memory of any
+    other kind the processor would copy, and wait until the GPU has done all it was given before."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        pinned = torch.empty((len(rows), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
+        return torch.index_select(tensor.detach(), 0, rows, out=pinned).to(device, non_blocking=True)
+    return tensor[rows.to(tensor.device, non_blocking=True)].to(device, non_blocking=True)
 
 
 def moved(content: Any, device: torch.device) -> Any:

@@ -141,6 +141,7 @@ class Run:
         self._next_look, self._looked_at, self._looked_step = 1, time.monotonic(), 0
         self._saved_at = time.monotonic()
         self._loss_sum, self._loss_samples = torch.zeros((), device=self.device), 0
+        self._shared: tuple[tuple[float, Any], torch.Tensor] = (0.0, None), self._loss_sum
         self.model, self.optimizer = self.inner, optimizer
         self._balanced = balanced or mode == "bsp_balanced"
         self._epoch = 0
@@ -278,8 +279,8 @@ class Run:
         soon = ahead <= 1 or (ahead == 2 and self.size == 1)  # alone it takes two
         measured = soon and batch.total == self.batch and batch.is_last
         with self._meter.own() if measured else nullcontext():
-            share = torch.full_like(loss, batch.weight / batch.total)  # of the whole batch's mean
-            (scaler.scale(loss) if scaler else loss).backward(share)
+            scaled_loss = scaler.scale(loss) if scaler else loss
+            scaled_loss.backward(self._share(scaled_loss, batch.weight / batch.total))
         self._statistics.batch = None
         if batch.own:
             self._loss_sum += loss.detach()
@@ -294,6 +295,12 @@ class Run:
         if self.steps >= self._next_look or not self.sampler.left:
             self._look_up()
         return True
+
+    def _share(self, loss: torch.Tensor, part: float) -> torch.Tensor:
+        """Of the whole batch's mean. Most are like the one before: to make one is work for a GPU."""
+        if (part, loss.dtype) != self._shared[0]:
+            self._shared = (part, loss.dtype), torch.full_like(loss, part)
+        return self._shared[1]
 
     def _update(self, batch: Batch, scaler: Any, measured: bool) -> None:
         noise_scale = self.noise.scale if self.rate_rule == "adascale" else None

@@ -1,0 +1,99 @@
+"""``alone.py cuda|cpu PAIRS``: steps of one process, by hand and with the library in turn, for two networks, with data on the
+device and in this machine's memory.
+
+Prints for each the milliseconds of a step by hand, with the library, and the former over the latter. On a GPU a small network's
+step is what the processor needs to ask for it, a deep one's what the GPU needs to do it.
+"""
+
+import itertools
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+import torch
+from schedulearn_train import Run, looks
+from torch import nn
+from torch.utils.data import TensorDataset
+
+DEVICE, PAIRS = torch.device(sys.argv[1]), int(sys.argv[2])
+STEPS, FIRST, BATCHES, EPOCHS = 10, 15, 100, 1_000_000
+"""Of a block; pairs of blocks before those that count; of an epoch. They end by the number of pairs."""
+looks.LOOK_SECONDS *= 2  # half of the seconds are not the library's
+os.environ["SCHEDULEARN_METRICS"] = os.devnull
+
+
+def small() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, stride=2), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2), nn.ReLU(), nn.Flatten(),
+        nn.Linear(32 * 7 * 7, 128), nn.ReLU(), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+def deep() -> nn.Module:
+    blocks = [
+        nn.Sequential(nn.Conv2d(channels, 128, 3, padding=1, bias=False), nn.BatchNorm2d(128), nn.ReLU())
+        for channels in (3, *[128] * 15)
+    ]
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
+
+
+def seconds(steps: Iterator[None]) -> float:
+    """Per step of the next block, until the device has done it."""
+    settle()
+    begun = time.perf_counter()
+    for _ in itertools.islice(steps, STEPS):
+        pass
+    settle()
+    return (time.perf_counter() - begun) / STEPS
+
+
+def settle() -> None:
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def compare(model: nn.Module, batch: int, home: torch.device) -> tuple[float, float]:
+    """Mean seconds of a step by hand and with the library; the data is at ``home``."""
+    samples = BATCHES * batch
+    images = torch.randn(samples, 3, 32, 32, device=home)
+    labels = torch.randint(10, (samples,), device=home)
+    run = Run(model, torch.optim.SGD(model.parameters(), lr=0.001), TensorDataset(images, labels), batch=batch)
+
+    def by_hand() -> Iterator[None]:
+        for epoch in range(EPOCHS):
+            order = torch.randperm(samples, generator=torch.Generator().manual_seed(epoch)).to(home)
+            for start in range(0, samples, batch):
+                mine = order[start : start + batch]
+                x, y = images[mine].to(DEVICE), labels[mine].to(DEVICE)
+                run.optimizer.zero_grad()
+                nn.functional.cross_entropy(run.model(x), y).backward()
+                run.optimizer.step()
+                yield
+
+    def with_library() -> Iterator[None]:
+        for _ in run.epochs(EPOCHS):
+            for x, y in run.batches():
+                run.step(nn.functional.cross_entropy(run.model(x), y, reduction="sum"))
+                yield
+
+    plain, library = by_hand(), with_library()
+    blocks = []
+    for pair in range(FIRST + PAIRS):
+        taken = {steps: seconds(steps) for steps in ((plain, library) if pair % 2 else (library, plain))}
+        blocks.append((taken[plain], taken[library]))
+    by, using = (statistics.fmean(side) for side in zip(*blocks[FIRST:], strict=True))
+    return by, using
+
+
+for make, batch in ((small, 512), (deep, 256)):
+    for home in dict.fromkeys((DEVICE, torch.device("cpu"))):
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["SCHEDULEARN_CHECKPOINTS"] = folder
+            by, using = compare(make(), batch, home)
+        where = f"{make.__name__} network, data on {home.type}"
+        print(
+            f"{where}: by hand {by * 1e3:.3f} ms, with the library {using * 1e3:.3f} ms: {by / using:.4f}", flush=True
+        )
