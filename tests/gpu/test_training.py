@@ -50,3 +50,13 @@ def test_as_many_ranks_as_there_are_gpus_learn_what_one_does(
 def test_horovod_reduces_by_nccl(python: str) -> None:
     done = run([python, "-c", "import horovod.torch as it, json; print(json.dumps({'nccl': it.nccl_built()}))"], python)
     assert done["nccl"]
+
+
+def test_ranks_with_a_parameter_server_learn_on_gpus(python: str) -> None:
+    """Two at least, which may share a GPU: what they tell each other goes over processors."""
+    ranks = max(2, min(MOST_RANKS, len(cuda_devices())))
+    started = ["torchrun", "--nproc-per-node", str(ranks), LEARNS, "cuda"]
+    found = run(["env", "SCHEDULEARN_MODE=asp", *started], python)
+    assert found["ranks"] == ranks
+    for losses in (found["whole"], found["mixed"]):
+        assert losses[-1] < 0.5 * losses[0]

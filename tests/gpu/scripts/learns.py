@@ -1,6 +1,6 @@
 """A small training on a kind of device: prints its losses as JSON, in whole precision and in mixed.
 
-python learns.py cpu|cuda, alone or as one of several ranks, each with a GPU of its own.
+python learns.py cpu|cuda, alone or as one of several ranks, each with a GPU of its own while there are enough.
 """
 
 import json
@@ -14,7 +14,9 @@ from schedulearn_train.world import World, find_world
 from torch import nn
 from torch.utils.data import TensorDataset
 
-DEVICE = sys.argv[1]
+DEVICE, MODE = sys.argv[1], os.environ.get("SCHEDULEARN_MODE", "bsp")
+if DEVICE == "cpu":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where there are GPUs the library takes them
 
 
 def losses(world: World, mixed: bool) -> list[float]:
@@ -25,7 +27,7 @@ def losses(world: World, mixed: bool) -> list[float]:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 1)).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    scaler = torch.amp.GradScaler(DEVICE) if mixed else None
+    scaler = torch.amp.GradScaler(DEVICE) if mixed and MODE == "bsp" else None
     also = {"scaler": scaler} if scaler else {}
     found = []
     with tempfile.TemporaryDirectory() as empty:
@@ -34,7 +36,7 @@ def losses(world: World, mixed: bool) -> list[float]:
         for _ in run.epochs(4):
             total = torch.zeros((), device=DEVICE)
             for x, y in run.batches():
-                with torch.autocast(DEVICE, torch.float16, enabled=mixed):
+                with torch.autocast(DEVICE, torch.float16 if scaler else torch.bfloat16, enabled=mixed):
                     said = run.model(x.to(DEVICE))
                 loss = nn.functional.mse_loss(said.float(), y.to(DEVICE), reduction="sum")
                 run.step(loss, scaler=scaler)
@@ -44,7 +46,10 @@ def losses(world: World, mixed: bool) -> list[float]:
 
 
 if DEVICE == "cuda":
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", os.environ.get("HOROVOD_LOCAL_RANK", "0"))))
+    place = int(os.environ.get("LOCAL_RANK", os.environ.get("HOROVOD_LOCAL_RANK", "0"))) % torch.cuda.device_count()
+    if "LOCAL_RANK" in os.environ:
+        os.environ["LOCAL_RANK"] = str(place)
+    torch.cuda.set_device(place)
 world = find_world()
 told = {"whole": losses(world, mixed=False), "mixed": losses(world, mixed=True), "ranks": world.size}
 if world.rank == 0:
