@@ -1,8 +1,9 @@
 """How long a rank computed, apart from what it waited for the others. On GPUs by events, which cost nothing at the time."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,16 +20,18 @@ class StepClock:
         self._samples = 0
         self._steps: list[tuple[int, list[tuple[Any, Any]], Any, Any, Any]] = []
         self._events: list[Any] = []
-        """Made, and free for the steps after the next reading: to make and to end one takes the driver several microseconds."""
-        self._used: list[Any] = []
+        """Made, and free again: to make and to end one takes the driver several microseconds."""
 
     def _now(self) -> Any:
         if not self._on_gpu:
             return time.perf_counter()
         event = self._events.pop() if self._events else torch.cuda.Event(enable_timing=True)
         event.record()
-        self._used.append(event)
         return event
+
+    def _free(self, marks: Iterable[Any]) -> None:
+        if self._on_gpu:
+            self._events += marks
 
     def begin(self) -> None:
         self._marks, self._elsewhere, self._samples = [self._now()], [], 0
@@ -38,6 +41,7 @@ class StepClock:
 
     def computed(self) -> None:
         """The last call of a step counts: buckets of gradients become ready one after the other."""
+        self._free(self._marks[1:])
         del self._marks[1:]
         self._marks.append(self._now())
 
@@ -64,8 +68,8 @@ class StepClock:
         if self._on_gpu and steps:
             torch.cuda.synchronize()
         told = [self._told(*step) for step in steps]
-        self._events += self._used
-        self._used.clear()
+        for _, elsewhere, *marks in steps:
+            self._free((*marks, *chain.from_iterable(elsewhere)))
         return told
 
     def _told(self, samples: int, elsewhere: list[tuple[Any, Any]], a: Any, b: Any, c: Any) -> tuple[int, float, float]:
