@@ -5,23 +5,20 @@ Prints for each the milliseconds of a step by hand, with the library, and the fo
 step is what the processor needs to ask for it, a deep one's what the GPU needs to do it.
 """
 
-import itertools
 import os
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
 
 import torch
-from schedulearn_train import Run, looks
+from schedulearn_train import Run
 from torch import nn
 from torch.utils.data import TensorDataset
+from turns import by_hand, seconds, with_library
 
 DEVICE, PAIRS = torch.device(sys.argv[1]), int(sys.argv[2])
-STEPS, FIRST, BATCHES, EPOCHS = 10, 15, 100, 1_000_000
-"""Of a block; pairs of blocks before those that count; of an epoch. They end by the number of pairs."""
-looks.LOOK_SECONDS *= 2  # half of the seconds are not the library's
+STEPS, FIRST, BATCHES = 10, 15, 100
+"""Of a block; pairs of blocks before those that count; of an epoch."""
 os.environ["SCHEDULEARN_METRICS"] = os.devnull
 
 
@@ -40,16 +37,6 @@ def deep() -> nn.Module:
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
 
 
-def seconds(steps: Iterator[None]) -> float:
-    """Per step of the next block, until the device has done it."""
-    settle()
-    begun = time.perf_counter()
-    for _ in itertools.islice(steps, STEPS):
-        pass
-    settle()
-    return (time.perf_counter() - begun) / STEPS
-
-
 def settle() -> None:
     if DEVICE.type == "cuda":
         torch.cuda.synchronize()
@@ -62,27 +49,10 @@ def compare(model: nn.Module, batch: int, home: torch.device) -> tuple[float, fl
     labels = torch.randint(10, (samples,), device=home)
     run = Run(model, torch.optim.SGD(model.parameters(), lr=0.001), TensorDataset(images, labels), batch=batch)
 
-    def by_hand() -> Iterator[None]:
-        for epoch in range(EPOCHS):
-            order = torch.randperm(samples, generator=torch.Generator().manual_seed(epoch)).to(home)
-            for start in range(0, samples, batch):
-                mine = order[start : start + batch]
-                x, y = images[mine].to(DEVICE), labels[mine].to(DEVICE)
-                run.optimizer.zero_grad()
-                nn.functional.cross_entropy(run.model(x), y).backward()
-                run.optimizer.step()
-                yield
-
-    def with_library() -> Iterator[None]:
-        for _ in run.epochs(EPOCHS):
-            for x, y in run.batches():
-                run.step(nn.functional.cross_entropy(run.model(x), y, reduction="sum"))
-                yield
-
-    plain, library = by_hand(), with_library()
+    plain, library = by_hand(run, images, labels), with_library(run)
     blocks = []
     for pair in range(FIRST + PAIRS):
-        taken = {steps: seconds(steps) for steps in ((plain, library) if pair % 2 else (library, plain))}
+        taken = {steps: seconds(steps, STEPS, settle) for steps in ((plain, library) if pair % 2 else (library, plain))}
         blocks.append((taken[plain], taken[library]))
     by, using = (statistics.fmean(side) for side in zip(*blocks[FIRST:], strict=True))
     return by, using

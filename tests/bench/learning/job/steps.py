@@ -6,26 +6,24 @@ seconds per step, and in the end ``telling <part>``: of the time with the librar
 other one waited for it. It is too little to be seen in the pairs.
 """
 
-import itertools
 import os
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import horovod.torch as hvd
 import torch
-from schedulearn_train import Run, looks
+from schedulearn_train import Run
 from torch import nn
 from torch.utils.data import TensorDataset
+from turns import by_hand, seconds, with_library
 
-BATCH, SAMPLES, EPOCHS = 512, 51_200, 1_000_000
-"""Of both ranks together: an epoch takes two seconds. They end by the number of pairs."""
+BATCH, SAMPLES = 512, 51_200
+"""Of both ranks together: an epoch takes two seconds."""
 STEPS, PAIRS, FIRST = 5, 400, 10
 """Of a block, which is short, as the machine is faster in one second than in the next; of blocks that count, and before.
 
 Blocks differ by a fifth, so the ratio of their means is known to 1 % in each start.
 """
-looks.LOOK_SECONDS *= 2  # half of the seconds are not the library's
 
 hvd.init()
 processors = sorted(os.sched_getaffinity(0))
@@ -39,36 +37,6 @@ def network() -> nn.Module:
         nn.Conv2d(1, 16, 3, stride=2), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2), nn.ReLU(), nn.Flatten(),
         nn.Linear(32 * 6 * 6, 128), nn.ReLU(), nn.Linear(128, 10),
     )  # fmt: skip
-
-
-def by_hand(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """As one writes it: a permutation for each epoch, every rank its part of each batch. A step each time it is asked."""
-    part = BATCH // hvd.size()
-    for epoch in range(EPOCHS):
-        order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(epoch))
-        for start in range(0, SAMPLES, BATCH):
-            mine = order[start + hvd.rank() * part : start + (hvd.rank() + 1) * part]
-            x, y = images[mine], labels[mine]
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            yield
-
-
-def with_library() -> Iterator[None]:
-    for _ in run.epochs(EPOCHS):
-        for x, y in run.batches():
-            run.step(nn.functional.cross_entropy(run.model(x), y, reduction="sum"))
-            yield
-
-
-def seconds(steps: Iterator[None]) -> float:
-    """Per step of the next block."""
-    begun = time.perf_counter()
-    for _ in itertools.islice(steps, STEPS):
-        pass
-    return (time.perf_counter() - begun) / STEPS
 
 
 model = network()
@@ -93,9 +61,9 @@ run._report = timed
 @run.elastic
 def compare() -> None:
     taken = 0.0
-    plain, library = by_hand(run.model, run.optimizer), with_library()
+    plain, library = by_hand(run, images, labels, hvd.rank(), hvd.size()), with_library(run)
     for pair in range(FIRST + PAIRS):
-        blocks = {steps: seconds(steps) for steps in ((plain, library) if pair % 2 else (library, plain))}
+        blocks = {steps: seconds(steps, STEPS) for steps in ((plain, library) if pair % 2 else (library, plain))}
         taken += STEPS * blocks[library]
         if pair >= FIRST and hvd.rank() == 0:
             print(f"pair {blocks[plain]:.6f} {blocks[library]:.6f}", flush=True)
