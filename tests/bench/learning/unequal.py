@@ -134,8 +134,7 @@ def final(rows: Sequence[Row]) -> float:
 def over_asp(rows: Sequence[Row], asp: Sequence[Row]) -> float:
     """The loss in the end over that of ASP from the same first weights, the geometric mean.
 
-    ASP's losses swing by a half from one look to the next, so where it happens to stop says little of one training, and the
-    median of a few is little better.
+    ASP's losses swing by a half from one look to the next: where one training, or the median of a few, happens to stop is luck.
     """
     ends = {row["seed"]: last_loss(row) for row in asp}
     return statistics.geometric_mean(last_loss(row) / ends[row["seed"]] for row in rows if row["seed"] in ends)
@@ -209,6 +208,8 @@ def targets(rows: Sequence[Row]) -> Iterator[Target]:
                 yield Target(f"{model}, one slow: the worst loss of {best} in the end, beside ASP's best", worst, least)
         for mode, some in measured.items():
             if asp:
+                worst = max(map(last_loss, some))
+                yield Target(f"{model}, one slow: the worst loss of {mode} in the end, beside ASP's", worst, final(asp))
                 yield Target(f"{model}, one slow: loss of {mode} in the end over ASP's", over_asp(some, asp), 1.0)
         for mode in OURS:
             if some := of(rows, model, "equal", mode):
