@@ -28,8 +28,14 @@ class Weather:
     crashed: list[str] = field(default_factory=list)
 
 
-def storm(jobs: int, *, schedulers: int = 2, switch_every: float | None = None, seconds: float = 100) -> Weather:
-    """Runs until all jobs have finished or the time is up. The lock that keeps schedulers apart must be off."""
+def storm(
+    jobs: int, *, schedulers: int = 2, switch_every: float | None = None, switches: int = 0, seconds: float = 100
+) -> Weather:
+    """Runs until all jobs have finished or the time (seconds) is up. The lock that keeps schedulers apart must be off.
+
+    The policy is switched every ``switch_every`` seconds. On a slow machine the jobs may be done after few of them, so
+    more jobs come until there were ``switches``.
+    """
     from django.db import Error, connection
 
     from portal.control import cycle
@@ -41,11 +47,15 @@ def storm(jobs: int, *, schedulers: int = 2, switch_every: float | None = None, 
     nodes = (("a", 8), ("b", 8), ("c", 4))
     for name, gpus in nodes:
         ready_node(name, gpus)
-    for _ in range(jobs):
+
+    def submit() -> None:
         least = chance.choice([1, 1, 1, 2, 4])
         most = min(4, least + chance.choice([0, 0, 0, 2]))
         kind = {"launcher": "command", "entry": "true"} if most == least else {}
         queue(least, most, owner=chance.choice(["alice", "bob"]), **kind)
+
+    for _ in range(jobs):
+        submit()
     epoch, weather, over = lead(), Weather(), threading.Event()
 
     def forever(work: Callable[[], object], rest: float) -> Callable[[], None]:
@@ -89,7 +99,11 @@ def storm(jobs: int, *, schedulers: int = 2, switch_every: float | None = None, 
         thread.start()
     until = time.monotonic() + seconds
     left = Job.objects.exclude(state__in=FINISHED_STATES)
-    while left.exists() and time.monotonic() < until and not weather.crashed:
+    while time.monotonic() < until and not weather.crashed:
+        if not left.exists():
+            if weather.switches >= switches:
+                break
+            submit()
         time.sleep(0.1)
     over.set()
     for thread in threads:
@@ -122,7 +136,7 @@ def main() -> None:
 
     call_command("migrate", verbosity=0)
     cycle.take_lock = lambda: True
-    print(json.dumps(asdict(storm(int(sys.argv[1]), switch_every=0.1))))
+    print(json.dumps(asdict(storm(int(sys.argv[1]), switch_every=0.1, switches=10))))
 
 
 if __name__ == "__main__":
