@@ -33,8 +33,8 @@ def storm(
 ) -> Weather:
     """Runs until all jobs have finished or the time (seconds) is up. The lock that keeps schedulers apart must be off.
 
-    The policy is switched every ``switch_every`` seconds. On a slow machine the jobs may be done after few of them, so
-    more jobs come until there were ``switches``.
+    The policy is switched every ``switch_every`` seconds. On a slow machine the jobs may be done after a few switches, so
+    as many jobs come again until there were ``switches``.
     """
     from django.db import Error, connection
 
@@ -48,14 +48,14 @@ def storm(
     for name, gpus in nodes:
         ready_node(name, gpus)
 
-    def submit() -> None:
-        least = chance.choice([1, 1, 1, 2, 4])
-        most = min(4, least + chance.choice([0, 0, 0, 2]))
-        kind = {"launcher": "command", "entry": "true"} if most == least else {}
-        queue(least, most, owner=chance.choice(["alice", "bob"]), **kind)
+    def submit_all() -> None:
+        for _ in range(jobs):
+            least = chance.choice([1, 1, 1, 2, 4])
+            most = min(4, least + chance.choice([0, 0, 0, 2]))
+            kind = {"launcher": "command", "entry": "true"} if most == least else {}
+            queue(least, most, owner=chance.choice(["alice", "bob"]), **kind)
 
-    for _ in range(jobs):
-        submit()
+    submit_all()
     epoch, weather, over = lead(), Weather(), threading.Event()
 
     def forever(work: Callable[[], object], rest: float) -> Callable[[], None]:
@@ -99,15 +99,17 @@ def storm(
         thread.start()
     until = time.monotonic() + seconds
     left = Job.objects.exclude(state__in=FINISHED_STATES)
-    while time.monotonic() < until and not weather.crashed:
-        if not left.exists():
-            if weather.switches >= switches:
-                break
-            submit()
-        time.sleep(0.1)
-    over.set()
-    for thread in threads:
-        thread.join()
+    try:
+        while time.monotonic() < until and not weather.crashed:
+            if not left.exists():
+                if weather.switches >= switches:
+                    break
+                submit_all()
+            time.sleep(0.1)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
     look_around(weather)
     return weather
 
