@@ -3,6 +3,7 @@
 import json
 import subprocess
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -51,9 +52,10 @@ def test_any_split_of_a_batch_gives_the_update_of_one_process(split: dict[str, A
 
 
 def test_ranks_that_wait_for_each_other_in_a_step_know_who_is_slow(split: dict[str, Any]) -> None:
-    slow, *others = split["balanced"]
-    assert sum(split["balanced"]) == 24
-    assert slow <= 5 and min(others) >= 9
+    """Usually, once they have found it: what else the machine does for a moment may move a single split."""
+    assert all(sum(parts) == 24 for parts in split["balanced"])
+    slow, *others = map(median, zip(*split["balanced"][20:], strict=True))
+    assert slow <= 5 and min(others) >= 8
 
 
 def test_a_part_of_a_single_sample_says_nothing_to_batch_normalisation(split: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import math
 import random
 import tempfile
 import time
+from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -160,15 +161,15 @@ def noise_found(world: World, most: int = UNLIMITED) -> tuple[float, float]:
     return run.noise.sqr / (10 * 2.0**2), run.noise.var / float(points.var(dim=0).sum())
 
 
-def parts_found(world: World) -> tuple[int, ...]:
-    """Of a batch that is split by speed, where rank 0 is slow and all wait for each other in the midst of each step."""
+def parts_found(world: World) -> list[tuple[int, ...]]:
+    """At each step of a batch that is split by speed, where rank 0 is slow and all wait for each other in its midst."""
 
     class Slow(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            time.sleep((0.004 if world.rank == 0 else 0.001) * len(x))
+            time.sleep((0.016 if world.rank == 0 else 0.004) * len(x))
             return x
 
-    looks.LOOK_SECONDS = 0.05
+    looks.LOOK_SECONDS = 0.1
     model = nn.Sequential(Slow(), nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with tempfile.TemporaryDirectory() as empty:
@@ -182,8 +183,7 @@ def parts_found(world: World) -> tuple[int, ...]:
             checkpoints=Checkpoints(empty),
             world=world,
         )
-        through(run, epochs=15)
-    return run.parts
+        return [run.parts for _ in through(run, epochs=40)]
 
 
 def batches_learnt(world: World) -> int:
@@ -202,14 +202,17 @@ def batches_learnt(world: World) -> int:
             world=world,
         )
         run.parts = (1, *[0] * (world.size - 2), 15)
-        through(run, epochs=1)
+        for _ in through(run, epochs=1):
+            pass
     return int(layer.num_batches_tracked)
 
 
-def through(run: Run, epochs: int) -> None:
+def through(run: Run, epochs: int) -> Iterator[None]:
+    """After each step."""
     for _ in run.epochs(epochs):
         for inputs, wanted in run.batches():
             run.step(nn.functional.mse_loss(run.model(inputs), wanted, reduction="sum"))
+            yield
 
 
 class Distance(nn.Module):
