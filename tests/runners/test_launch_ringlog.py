@@ -76,7 +76,7 @@ def test_a_rank_tells_the_time_it_could_not_train(tmp_path: Path) -> None:
         rank = subprocess.run([sys.executable, "-c", RANK], env=env, capture_output=True, check=True, timeout=60)
         assert json.loads(f"[{rank.stdout.decode().replace(' ', ',')}]") == [6, 1]
         assert len(costs) == 1
-        assert 400 <= costs[0] <= 10_000  # of what takes half a second where nothing else runs
+        assert 400 <= costs[0] <= 3000
     finally:
         for each in (forwarder, driver):
             each.shutdown()

@@ -10,7 +10,6 @@ import math
 import random
 import tempfile
 import time
-from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -162,7 +161,7 @@ def noise_found(world: World, most: int = UNLIMITED) -> tuple[float, float]:
 
 
 def parts_found(world: World) -> list[tuple[int, ...]]:
-    """At each step of a batch that is split by speed, where rank 0 is slow and all wait for each other in its midst."""
+    """After each step, of a batch that is split by speed, where rank 0 is slow and all wait for each other in its midst."""
 
     class Slow(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -183,7 +182,7 @@ def parts_found(world: World) -> list[tuple[int, ...]]:
             checkpoints=Checkpoints(empty),
             world=world,
         )
-        return [run.parts for _ in through(run, epochs=40)]
+        return through(run, epochs=40)
 
 
 def batches_learnt(world: World) -> int:
@@ -202,17 +201,18 @@ def batches_learnt(world: World) -> int:
             world=world,
         )
         run.parts = (1, *[0] * (world.size - 2), 15)
-        for _ in through(run, epochs=1):
-            pass
+        through(run, epochs=1)
     return int(layer.num_batches_tracked)
 
 
-def through(run: Run, epochs: int) -> Iterator[None]:
-    """After each step."""
+def through(run: Run, epochs: int) -> list[tuple[int, ...]]:
+    """How the batch was to be split after each step."""
+    splits = []
     for _ in run.epochs(epochs):
         for inputs, wanted in run.batches():
             run.step(nn.functional.mse_loss(run.model(inputs), wanted, reduction="sum"))
-            yield
+            splits.append(run.parts)
+    return splits
 
 
 class Distance(nn.Module):
