@@ -1,6 +1,11 @@
-# make run    start everything on this machine        make test       all tests (installs and starts what they need)
-# make lint   ruff, mypy, import contracts            make test-fast  the pure ones, in seconds
-# make bench  ratios to their floors                  make clean      forget the virtual environment and caches
+# make run        start everything on this machine
+# make check      before every commit: lint, pure tests, the core of each app; a minute and a half
+# make test       every real part once, in containers, on several machines, in a browser; twelve minutes
+# make test-all   all tests, on both databases, with new random examples; FROM=cluster continues there
+# make lint       ruff, mypy, import contracts          make bench    ratios to their floors
+# make clean      remove the virtual environment and caches
+#
+# INSTALL=no makes tests install nothing and start no Docker Engine (docs/testing.md).
 # make test-gpu           what only a machine with CUDA devices can show; make test does it there, too
 # make test-faults        break a lab of several machines in every way, for three hours (docs/reliability.md)
 # make soak               leave the portal away for an hour while jobs write (docs/reliability.md)
@@ -12,16 +17,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-fast test-gpu test-faults soak lint bench bench-policies bench-live bench-training clean
+.PHONY: run check test test-all test-gpu test-faults soak lint bench bench-policies bench-live bench-training clean
 
 run: $(VENV)/installed
 	@exec $(BIN)/python manage.py up
 
-test: $(VENV)/installed-dev
-	@$(BIN)/python -m tests.run all
+check: $(VENV)/installed-dev
+	@$(BIN)/python -m tests.run check
 
-test-fast: $(VENV)/installed-dev
-	@$(BIN)/python -m tests.run fast
+test: $(VENV)/installed-dev
+	@$(BIN)/python -m tests.run test
+
+test-all: $(VENV)/installed-dev
+	@$(BIN)/python -m tests.run all $(if $(FROM),--from $(FROM)) $(if $(SEED),--seed $(SEED))
 
 test-gpu: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.run gpu

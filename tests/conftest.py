@@ -31,7 +31,8 @@ from django.contrib.contenttypes.management import create_contenttypes  # noqa: 
 post_migrate.disconnect(dispatch_uid="django.contrib.auth.management.create_permissions")
 post_migrate.disconnect(create_contenttypes)
 
-# Laws draw the same worlds in each run, so that a change fails by what it changed; HUNT=1 draws new ones.
+# Property tests draw the same examples in each run, so that a change fails by what it changed. HUNT=1 (make test-all)
+# draws new ones by the seed that --hypothesis-seed names, and keeps those that fail in .hypothesis/.
 # How long one example takes is no law: machines are busy at times.
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("hunt", deadline=None)
@@ -72,16 +73,18 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On PostgreSQL only what asks the database anything is worth running a second time; on SQLite, which has one
-    writer, what races for it cannot run at all."""
+    """SQLite, which has one writer, runs no races for it. PostgreSQL runs what depends on the database; with
+    ALL_ON_POSTGRES also everything else that asks it anything."""
     asks = {"db", "transactional_db", "client", "admin_client", "live_server", "django_db_reset_sequences"}
 
     def belongs(item: pytest.Item) -> bool:
         races = item.get_closest_marker("postgres") is not None
         if not os.environ.get("DATABASE_URL"):
             return not races
+        if races or item.get_closest_marker("both_databases"):
+            return True
         asking = item.get_closest_marker("django_db") or asks.intersection(getattr(item, "fixturenames", ()))
-        return races or bool(asking)
+        return bool(asking) and "ALL_ON_POSTGRES" in os.environ
 
     config.hook.pytest_deselected(items=[item for item in items if not belongs(item)])
     items[:] = [item for item in items if belongs(item)]

@@ -1,8 +1,7 @@
-"""A Docker Engine, a base image and prepared environments for tests; found again by content, so made once per machine.
+"""A Docker Engine, a base image and prepared environments for tests; cached by content, so made once per machine.
 
-    running_engine()                 context manager for test runners: "" when an engine answers and the environments
-                                     are ready, else a sentence saying why not
-    docker_engine()                  context manager: the same without environments; raises NoEngineError
+    docker_engine()                  context manager: an engine of the tests' own; raises NoEngineError
+    prepare_environments()           makes all job environments that tests use
     base_image()                     name of an image with Python and nothing else
     job_environment_image(key)       tag of a job image of the catalogue, as the agent would make it
     job_environment_python(key)      python of the same environment for the process runtime
@@ -10,6 +9,9 @@
 
 Tests take them as fixtures from tests/runners/conftest.py (``engine``, ``job_image``, ``job_python``,
 ``pretender``). By hand: ``python -m tests.engine COMMAND ...`` runs a command with everything ready.
+
+The engine runs in network and mount namespaces of its own and reads no configuration of this machine, so an engine that
+already runs here, its containers and its firewall rules are left alone.
 """
 
 import fcntl
@@ -19,8 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -31,12 +33,15 @@ from runners.launch.ranks import KEEP_MEMORY
 from runners.preparing import cache_home, content_key
 from runners.runtime import EngineError
 from tests.programs import call
+from tests.run.isolation import isolated
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 60
 ENDS_WITH_US = ("setpriv", "--pdeathsig", "TERM", "--")
 """Else the engine of a run that was killed would keep its data folder, and no other one could start."""
 KEY = "pytorch-horovod"
+OWN_ENGINE = "SCHEDULEARN_TEST_ENGINE"
+"""Set to the socket of an engine of ours, so that programs that tests start use it instead of starting another."""
 
 
 class NoEngineError(Exception):
@@ -68,50 +73,46 @@ def alone() -> Iterator[None]:
 
 
 @contextmanager
-def docker_engine() -> Iterator[None]:
-    """The engine that answers, else one of our own that ends with this. Its images stay in the cache folder."""
-    if answers():
+def docker_engine(enter: Sequence[str] = ()) -> Iterator[None]:
+    """An engine named by DOCKER_HOST that ends with this context; its images stay in the cache folder.
+
+    ``enter`` is what leads into the namespaces it shall share with the tests (see ``tests.run.isolation``); without, it
+    gets its own. A user who is not root can only use the engine that DOCKER_HOST names.
+    """
+    if answers() and (os.environ.get(OWN_ENGINE) or os.geteuid() != 0):
         yield
         return
-    dockerd = shutil.which("dockerd")
+    dockerd = shutil.which("dockerd", path=f"{os.environ['PATH']}:/usr/sbin")
     if dockerd is None:
-        raise NoEngineError("No Docker Engine answers and dockerd is not installed: apt-get install docker.io iptables")
+        raise NoEngineError("dockerd is not installed: apt-get install docker.io iptables")
     if os.geteuid() != 0:
         raise NoEngineError("No Docker Engine answers, and only root can start one.")
-    with (
-        alone(),
-        tempfile.TemporaryDirectory(prefix="sl-engine-") as folder,
-        (Path(folder) / "log").open("wb") as log,
-    ):
-        socket = f"unix://{folder}/docker.sock"
+    with ExitStack() as stack:
+        stack.enter_context(alone())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sl-engine-")))
+        inside = list(enter) or stack.enter_context(isolated())
+        (folder / "daemon.json").write_text("{}")
         data = cache_home() / "test-engine"
         data.mkdir(parents=True, exist_ok=True)
-        argv = [*ENDS_WITH_US, dockerd, "--live-restore", "--host", socket]
+        socket = f"unix://{folder}/docker.sock"
+        argv = [*ENDS_WITH_US, *inside, dockerd, "--live-restore", "--host", socket]
+        argv += ["--config-file", f"{folder}/daemon.json", "--pidfile", f"{folder}/pid"]
         argv += ["--data-root", str(data), "--exec-root", f"{folder}/exec"]
-        process = subprocess.Popen(
-            [*argv, "--pidfile", f"{folder}/pid"], stdout=log, stderr=log, start_new_session=True
-        )
-        before = os.environ.get("DOCKER_HOST")
-        os.environ["DOCKER_HOST"] = socket
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
+        before = {name: os.environ.get(name) for name in ("DOCKER_HOST", OWN_ENGINE)}
+        os.environ |= {"DOCKER_HOST": socket, OWN_ENGINE: socket}
         try:
-            wait_until_it_answers(process, Path(folder) / "log")
+            wait_until_it_answers(process, folder / "log")
             yield
         finally:
             process.terminate()
             process.wait(60)
-            unmount_beneath(Path(folder))
-            if before is None:
-                del os.environ["DOCKER_HOST"]
-            else:
-                os.environ["DOCKER_HOST"] = before
-
-
-def unmount_beneath(folder: Path) -> None:
-    """An engine that had containers on the host's network leaves that mounted."""
-    mounted = [Path(line.split()[1]) for line in Path("/proc/mounts").read_text().splitlines()]
-    for path in mounted:
-        if folder in path.parents:
-            subprocess.run(["umount", path], check=False)
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
 
 
 def wait_until_it_answers(process: subprocess.Popen[bytes], log: Path) -> None:
@@ -123,15 +124,13 @@ def wait_until_it_answers(process: subprocess.Popen[bytes], log: Path) -> None:
     raise NoEngineError(f"dockerd did not come up: {log.read_text(errors='replace')[-500:]}")
 
 
-@contextmanager
-def running_engine() -> Iterator[str]:
-    try:
-        with docker_engine():
-            job_environment_image(KEY)
-            job_environment_python(KEY)
-            yield ""
-    except NoEngineError as problem:
-        yield str(problem)
+def prepare_environments(thorough: bool = False) -> None:
+    """Make the job environments that tests use, as images and for the process runtime. Needs package indexes; the tests
+    themselves do not. NoEngineError when one cannot be made."""
+    for key in (KEY, "python", *(["tensorflow-horovod"] if thorough else [])):
+        job_environment_image(key)
+        job_environment_python(key)
+    pretender_image()
 
 
 @cache
@@ -215,11 +214,13 @@ def pretender_image() -> str:
 
 
 def main() -> int:
-    with running_engine() as problem:
-        if problem:
-            print(problem, file=sys.stderr)
-            return 1
-        return call(sys.argv[1:])
+    try:
+        with docker_engine():
+            prepare_environments()
+            return call(sys.argv[1:])
+    except NoEngineError as problem:
+        print(problem, file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Private PostgreSQL and Redis servers for a test run: own folders, free ports, ended with the run.
 
-``python -m tests.servers COMMAND ...`` runs a command with DATABASE_URL and REDIS_URL set.
+They read no configuration of this machine. ``python -m tests.servers COMMAND ...`` runs a command with DATABASE_URL and
+REDIS_URL set, and REDIS_URL_OF_GW1 for the second of two pytest workers.
 """
 
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.programs import call
+from tests.run.isolation import plain_environment
 
 START_SECONDS = 30
 
@@ -76,9 +78,20 @@ def postgres() -> Iterator[str]:
         if who:
             os.chown(folder, who["user"], who["group"])
         data = Path(folder) / "data"
-        run: dict[str, Any] = {"cwd": folder, "stdout": subprocess.DEVNULL, **who}
+        run: dict[str, Any] = {"cwd": folder, "stdout": subprocess.DEVNULL, "env": plain_environment(os.environ), **who}
         subprocess.run(
-            [programs / "initdb", "-D", data, "-U", "schedulearn", "--auth=trust", "-E", "UTF8", "--no-sync"],
+            [
+                programs / "initdb",
+                "-D",
+                data,
+                "-U",
+                "schedulearn",
+                "--auth=trust",
+                "-E",
+                "UTF8",
+                "--no-locale",
+                "--no-sync",
+            ],
             check=True,
             **run,
         )
@@ -148,6 +161,7 @@ def main() -> int:
             **os.environ,
             "DATABASE_URL": stack.enter_context(postgres()),
             "REDIS_URL": stack.enter_context(redis()),
+            "REDIS_URL_OF_GW1": stack.enter_context(redis()),  # published messages do not keep to a database
             "SECRET_KEY": "only-for-tests-and-longer-than-thirty-two-characters",
         }
         return call(sys.argv[1:], env=env)

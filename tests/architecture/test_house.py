@@ -4,7 +4,9 @@ import ast
 import subprocess
 from pathlib import Path
 
-from tests import run
+import pytest
+
+from tests.run.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP_LEVEL = {"portal", "scheduling", "runners", "templates", "static", "tests", "docs", "deploy"}
@@ -54,5 +56,6 @@ def test_nothing_is_left_open() -> None:
     assert not holes
 
 
-def test_a_misspelt_layer_is_no_success() -> None:
-    assert run.main(["systen"]) != 0
+def test_a_misspelt_layer_is_refused() -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["systen"])

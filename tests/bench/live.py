@@ -25,7 +25,7 @@ from scheduling.types import Node
 from tests import engine
 from tests.bench import measure
 from tests.bench.measure import Costs, Figures, Held, Lived, Work
-from tests.run import install, missing_packages
+from tests.run.packages import MissingError, Need, provide
 from tests.system.product import Product, running, wait_for
 
 SEED = 20251121
@@ -187,7 +187,9 @@ def main() -> int:
     if options.again:
         happened = {key: json.loads((options.again / f"{key}.json").read_text()) for key in options.policy or DEFAULT}
     else:
-        if (missing := missing_packages(frozenset({"engine"}))) and (problem := install(missing)):
+        try:
+            provide({Need.ENGINE})
+        except MissingError as problem:
             print(f"The bench needs a Docker Engine: {problem}")
             return 1
         happened = live_all(options.policy or DEFAULT, options.minutes, options.keep)

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests import servers
-from tests.run import install, missing_packages
+from tests.run.packages import MissingError, Need, provide
 
 
 @contextmanager
 def portal_here() -> Iterator[dict[str, str]]:
     """Sets Django up, once in a process, on an empty, migrated database. The environment for more processes of it."""
-    if (missing := missing_packages(frozenset({"servers"}))) and (problem := install(missing)):
-        raise SystemExit(f"The bench needs PostgreSQL and Redis: {problem}")
+    try:
+        provide({Need.SERVERS})
+    except MissingError as problem:
+        raise SystemExit(f"The bench needs PostgreSQL and Redis: {problem}") from None
     with servers.postgres() as database, servers.redis() as redis, tempfile.TemporaryDirectory("-bench", "sl-") as home:
         os.environ |= {
             "DATABASE_URL": database,

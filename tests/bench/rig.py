@@ -13,7 +13,7 @@ from typing import Any
 import docker
 
 from tests import engine
-from tests.run import install, missing_packages
+from tests.run.packages import MissingError, Need, provide
 from tests.system.product import Product, running
 
 ENVIRONMENT = "pytorch-horovod"
@@ -93,8 +93,10 @@ class Rig:
 @contextmanager
 def rig(policy: str = "fifo", params: Mapping[str, Any] | None = None) -> Iterator[Rig]:
     """A small portal with an agent, whose node offers ``SLOTS`` CPU slots, and whose environment is ready."""
-    if (missing := missing_packages(frozenset({"engine"}))) and (problem := install(missing)):
-        raise SystemExit(f"The bench needs a Docker Engine: {problem}")
+    try:
+        provide({Need.ENGINE})
+    except MissingError as problem:
+        raise SystemExit(f"The bench needs a Docker Engine: {problem}") from None
     with engine.docker_engine(), tempfile.TemporaryDirectory(prefix="sl-bench-") as folder:
         image = engine.job_environment_image(ENVIRONMENT)
         options = {"SCHEDULEARN_BASE_IMAGE": engine.base_image(), "SCHEDULEARN_CPU_SLOTS": str(SLOTS)}

@@ -17,7 +17,7 @@ from tests.cluster import kept
 from tests.cluster.faults import FAULTS, away
 from tests.cluster.matrix import Row, carry_out, stage
 from tests.cluster.scene import Fault
-from tests.run import install, missing_packages
+from tests.run.packages import MissingError, Need, provide
 
 MACHINES = 3
 MINUTES = 180
@@ -26,7 +26,7 @@ JOBS = 500
 """At least, for the whole matrix."""
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-NEEDS = frozenset({"servers", "engine", "namespaces"})
+NEEDS = frozenset({Need.SERVERS, Need.ENGINE, Need.NAMESPACES})
 
 
 def main() -> int:
@@ -47,8 +47,10 @@ def main() -> int:
     file = given.file or cache_home() / f"{'-'.join(['test-faults', *sorted(given.faults)])}.json"
     if given.resume and not file.exists():
         parser.error(f"nothing was kept in {file}")
-    if (missing := missing_packages(NEEDS)) and (problem := install(missing)):
-        parser.error(problem)
+    try:
+        provide(NEEDS)
+    except MissingError as problem:
+        parser.error(str(problem))
     seed, rows = kept.load(file, wanted) if given.resume else (given.seed, [])
     print(f"seed {seed}: repeat with --seed {seed}, go on with --resume (rows are kept in {file})", flush=True)
     left = play(wanted, rows, seed, given.times, given.minutes, file)

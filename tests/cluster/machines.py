@@ -22,7 +22,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,17 +31,12 @@ from typing import IO
 
 from runners.preparing import cache_home
 from tests.cluster.images import give_images, stocked
+from tests.space import Space, children
 
 READY_SECONDS = 60
 PLACE = "machines"
 """Below the cache folder, where hard links to the store of images are possible."""
 
-FIRST_PROCESS = """
-import signal, sys
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries orphans
-print("up", flush=True)
-sys.stdin.buffer.read()
-"""
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -65,17 +59,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-def children(pid: int) -> list[int]:
-    """Whichever of its threads has made them."""
-    found: list[int] = []
-    for thread in Path(f"/proc/{pid}/task").glob("*"):
-        try:
-            found += [int(child) for child in (thread / "children").read_text().split()]
-        except OSError:
-            pass
-    return found
-
-
 def descendants(pid: int) -> list[int]:
     return [each for child in children(pid) for each in (child, *descendants(child))]
 
@@ -92,38 +75,6 @@ def until(what: str, true: Callable[[], bool], seconds: float = READY_SECONDS, e
     while not true():
         assert time.monotonic() < end, f"{what}: not within {seconds} s"
         time.sleep(every)
-
-
-class Space:
-    """Namespaces that live as long as this process holds their pipe."""
-
-    def __init__(self, *kinds: str, setup: str = "") -> None:
-        first = [sys.executable, "-c", FIRST_PROCESS]
-        inside = ["sh", "-c", f'{setup} exec "$@"', "sh", *first] if setup else first
-        self._held = subprocess.Popen(
-            ["unshare", *kinds, "--fork", "--kill-child", "--", *inside],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # it complains at its end
-            start_new_session=True,
-        )
-        assert self._held.stdout is not None and self._held.stdout.readline() == b"up\n", (
-            "unshare failed: are you root?"
-        )
-        (self.pid,) = children(self._held.pid)
-
-    def enter(self, *kinds: str) -> list[str]:
-        """What to put before a command to run it inside."""
-        return ["nsenter", "--target", str(self.pid), *kinds, "--"]
-
-    def end(self) -> None:
-        """Everything inside dies, without a warning."""
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        assert self._held.stdin is not None and self._held.stdout is not None
-        self._held.stdin.close()
-        self._held.wait(60)
-        self._held.stdout.close()
 
 
 class Program:
@@ -176,7 +127,9 @@ class Engine:
     def start(self) -> None:
         folder = self.machine.folder
         self.socket.unlink(missing_ok=True)
-        argv = ["dockerd", "--live-restore", "--bridge=none", f"--host={self.url}", f"--data-root={folder}/engine"]
+        (folder / "daemon.json").write_text("{}")  # this machine's own would be read otherwise
+        argv = ["dockerd", f"--config-file={folder}/daemon.json", "--live-restore", "--bridge=none"]
+        argv += [f"--host={self.url}", f"--data-root={folder}/engine"]
         argv += ["--exec-root=/run/docker", "--pidfile=/run/docker.pid", f"--cgroup-parent={self.machine.cgroup}"]
         path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
         if self.hooks is not None:

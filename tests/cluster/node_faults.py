@@ -9,8 +9,9 @@ from typing import Literal
 
 from runners.hostconfig import Identity
 from tests.cluster.between import Between
-from tests.cluster.machines import Machine, children, descendants, kill_dead
+from tests.cluster.machines import Machine, descendants, kill_dead
 from tests.cluster.scene import Scene
+from tests.space import children
 from tests.system.product import wait_for
 
 SHORT_SECONDS = 25.0

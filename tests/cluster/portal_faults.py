@@ -12,8 +12,9 @@ import redis
 from runners.launch.fence import T_FENCE_SECONDS
 from tests.cluster.judge import Run
 from tests.cluster.lab import SLOTS
-from tests.cluster.machines import children, kill_dead
+from tests.cluster.machines import kill_dead
 from tests.cluster.scene import Scene
+from tests.space import children
 from tests.system.product import wait_for
 
 

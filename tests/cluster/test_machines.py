@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tests.cluster.machines import CGROUPS, Lan, alive, children, must, until
+from tests.cluster.machines import CGROUPS, Lan, alive, must, until
+from tests.space import children
 
 pytestmark = pytest.mark.cluster
 

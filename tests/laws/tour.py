@@ -3,12 +3,14 @@
 import gzip
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.auth.models import Group
-from django.db import models, transaction
+from django.db import connection, models, transaction
 from django.test import Client
 
 from portal.accounts.models import ApiToken, AuditEntry, Invite, Limit, User
@@ -27,9 +29,9 @@ WATCHED: list[type[models.Model]] = [
 UNWATCHED_COLUMNS = {"last_login", "last_used_at", "session_salt"}
 
 
-def client_of(world: World, role: str) -> Client:
-    """Signed in by a session that was there before: ``force_login`` takes longer than most of the visits."""
-    client = Client(raise_request_exception=False)
+def client_of(world: World, role: str, **options: Any) -> Client:
+    """Signed in by a new session, without the work of ``force_login``, which takes longer than most of the visits."""
+    client = Client(raise_request_exception=False, **options)
     if role != "anonymous":
         user, session = world.users[role], SessionStore()
         session[SESSION_KEY], session[HASH_SESSION_KEY] = str(user.pk), user.get_session_auth_hash()
@@ -68,12 +70,29 @@ def text_of(response: Any) -> str:
     return f"{headers}\n{content.decode('utf-8', 'replace')}"
 
 
-def rows() -> dict[str, Any]:
+@cache
+def queries() -> dict[str, str]:
+    """One plain query per watched model: thousands of calls of ``rows`` would spend their time in the ORM's compiler."""
+    quote = connection.ops.quote_name
+    return {
+        model.__name__: "SELECT {} FROM {} ORDER BY {}".format(  # noqa: S608  names of our own models
+            ", ".join(
+                quote(str(each.column)) for each in model._meta.concrete_fields if each.name not in UNWATCHED_COLUMNS
+            ),
+            quote(model._meta.db_table),
+            quote(str(model._meta.pk.column)),
+        )
+        for model in WATCHED
+    }
+
+
+def rows() -> dict[str, list[tuple[Any, ...]]]:
     """Everything that an act could change."""
     state = {}
-    for model in WATCHED:
-        columns = [field.attname for field in model._meta.concrete_fields if field.name not in UNWATCHED_COLUMNS]
-        state[model.__name__] = sorted(map(repr, model._default_manager.values_list(*columns)))
+    with connection.cursor() as cursor:
+        for name, query in queries().items():
+            cursor.execute(query)
+            state[name] = cursor.fetchall()
     return state
 
 
@@ -83,3 +102,26 @@ def undone() -> Iterator[None]:
     with transaction.atomic():
         yield
         transaction.set_rollback(True)
+
+
+@dataclass
+class Walk:
+    """A loop over many cases that goes on after a failed one and reports each by name at its end."""
+
+    cases: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def case(self, name: str) -> Iterator[None]:
+        """One case, undone afterwards. A failed assertion in it is noted; any other exception, too."""
+        self.cases += 1
+        try:
+            with undone():
+                yield
+        except Exception as error:  # noqa: BLE001  every case is to be reported, whatever broke in it
+            self.failures.append(f"{name}: {type(error).__name__} {error}"[:600])
+
+    def report(self, at_least: int) -> None:
+        """Fails with all failures, and when there were fewer cases than ``at_least``: a loop over nothing proves nothing."""
+        assert self.cases >= at_least, f"only {self.cases} cases"
+        assert not self.failures, f"{len(self.failures)} of {self.cases} cases:\n" + "\n".join(self.failures)

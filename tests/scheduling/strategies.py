@@ -18,7 +18,7 @@ from tests.scheduling.worlds import NOW
 NODE_NAMES = ("a", "b", "c", "d")
 OWNERS = ("alice", "bob", "charlie")
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "60"))
-"""Worlds per law: few in the fast tests, thousands in ``make test``."""
+"""Random clusters per law; ``make test-all`` draws five times as many."""
 QUICK: dict[str, dict[str, Any]] = {"ones": {"generations": 2}}
 """A search that goes on for longer comes to no other kinds of plans."""
 

@@ -22,7 +22,15 @@ class OwnEngine:
     def start(self) -> None:
         dockerd = shutil.which("dockerd", path=f"{os.environ['PATH']}:/usr/sbin")
         assert dockerd, "apt-get install docker.io"
-        argv = [dockerd, "--live-restore", "--bridge=none", "--iptables=false", f"--host={self.url}"]
+        (self.folder / "daemon.json").write_text("{}")  # this machine's own would be read otherwise
+        argv = [
+            dockerd,
+            f"--config-file={self.folder}/daemon.json",
+            "--live-restore",
+            "--bridge=none",
+            "--iptables=false",
+        ]
+        argv.append(f"--host={self.url}")
         places = [f"--data-root={self.folder}/data", f"--exec-root={self.folder}/exec", f"--pidfile={self.folder}/pid"]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen([*argv, *places], stdout=log, stderr=log, start_new_session=True)

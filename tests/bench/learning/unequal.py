@@ -20,7 +20,7 @@ from runners.preparing import cache_home
 from tests.bench.learning import picture
 from tests.bench.learning.workers import LOADS, FailedError, on_an_engine, train
 from tests.bench.targets import Target, verdict
-from tests.run import install, missing_packages
+from tests.run.packages import MissingError, Need, provide
 
 MODES: Mapping[str, tuple[str, bool]] = {
     "bsp": ("bsp", False),
@@ -73,8 +73,10 @@ def measure(rows: list[Row], runs: Iterator[tuple[str, str, int, str]], file: Pa
     todo = [run for run in runs if run not in known]
     if not todo:
         return 0
-    if (missing := missing_packages(frozenset({"engine"}))) and (problem := install(missing)):
-        raise SystemExit(f"The bench needs a Docker Engine: {problem}")
+    try:
+        provide({Need.ENGINE})
+    except MissingError as problem:
+        raise SystemExit(f"The bench needs a Docker Engine: {problem}") from None
     with on_an_engine() as pair:
         for count, (model, load, seed, mode) in enumerate(todo):
             if time.monotonic() > until:

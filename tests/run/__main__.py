@@ -1,0 +1,79 @@
+"""The command line of ``python -m tests.run``."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+import tests.run as package
+from tests.run.execution import REPORTS, Run, announce
+from tests.run.layers import LAYERS, Layer, Level, layers_of, named
+from tests.run.report import budget_of, over_budget, slowest, table
+
+NAMES = [layer.name for layer in LAYERS]
+
+
+def parser() -> argparse.ArgumentParser:
+    parsing = argparse.ArgumentParser(
+        prog="python -m tests.run", description=package.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    choices = [*Level, "lint", *NAMES, "slowest"]
+    parsing.add_argument("what", nargs="+", choices=[str(choice) for choice in choices], metavar="WHAT")
+    parsing.add_argument("--from", dest="first", choices=NAMES, help="begin at this layer")
+    parsing.add_argument("--level", type=Level, choices=list(Level), default=None, help="for single layers")
+    parsing.add_argument("--seed", type=int, help="of the property tests with new examples")
+    return parsing
+
+
+def chosen(what: Sequence[str], first: str | None, level: Level | None) -> tuple[list[Layer], bool, Level]:
+    """The layers to run, whether lint runs, and at which level."""
+    levels = [Level(word) for word in what if word in list(Level)]
+    if levels:
+        layers = layers_of(levels[-1])
+        with_lint = True
+    else:
+        layers = [named(word) for word in what if word != "lint"]
+        with_lint = "lint" in what
+    if first is not None:
+        names = [layer.name for layer in layers]
+        if first not in names:
+            raise ValueError(f"{first} is not part of this run; its layers are {', '.join(names)}")
+        layers, with_lint = layers[names.index(first) :], False
+    return layers, with_lint, level or (levels[-1] if levels else Level.ALL)
+
+
+def main(words: Sequence[str]) -> int:
+    """0 when everything passed within its budget."""
+    parsing = parser()
+    given = parsing.parse_args(words)
+    if given.what == ["slowest"]:
+        print(slowest(REPORTS.glob("*.xml")))
+        return 0
+    try:
+        layers, with_lint, level = chosen(given.what, given.first, given.level)
+    except ValueError as error:
+        parsing.error(str(error))
+    may_install = os.environ.get("INSTALL", "yes").lower() not in ("no", "0", "false")
+    announce(layers, may_install)
+    started, run = time.monotonic(), Run(level, may_install, given.seed)
+    if level == Level.ALL:
+        print(f"Property tests draw new examples; --seed {run.seed} repeats them.", flush=True)
+    results = run.carry_out(layers, with_lint)
+    budget = budget_of(level)
+    print(f"\n{table(results, budget, level)}\n{(time.monotonic() - started) / 60:.1f} minutes in all")
+    left_out = [name for name, result in results.items() if result.not_run]
+    if left_out:
+        print(f"Left out: {', '.join(left_out)}")
+    failed = sum(result.failed for result in results.values())
+    passed = sum(result.passed for result in results.values())
+    skipped = sum(result.skipped for result in results.values())
+    if os.environ.get("CI"):
+        failed += len([name for name in left_out if name != "gpu"])  # CI has root: what did not run there is a failure
+    late = over_budget(results, budget) if any(word in list(Level) for word in given.what) else []
+    print(f"\n{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed or late else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

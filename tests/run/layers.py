@@ -1,0 +1,166 @@
+"""The layers of the test suite: what each runs, what it needs, and which command includes it.
+
+``make check`` runs lint and the layer *core*. ``make test`` runs every other layer without the tests marked
+``thorough``. ``make test-all`` runs all tests, with new random examples for the property tests.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tests.run.packages import Need
+
+
+class Level(StrEnum):
+    CHECK = "check"
+    TEST = "test"
+    ALL = "all"
+
+
+ELSEWHERE = "postgres or docker or horovod or system or cluster or browser or gpu"
+"""Markers of tests that need more than Python; each has a layer of its own."""
+WORKERS = ("-n", "2", "--dist=worksteal")
+CORE = (
+    "tests/architecture",
+    "tests/scheduling",
+    "tests/training",
+    "tests/portal/test_accounts_services.py",
+    "tests/portal/test_projects_services.py",
+    "tests/portal/test_cluster_services.py",
+    "tests/portal/test_jobs_rules.py",
+    "tests/portal/test_jobs_lifecycle.py",
+    "tests/portal/test_jobs_services.py",
+    "tests/portal/test_jobs_views.py",
+    "tests/portal/test_control_cycle.py",
+    "tests/portal/test_control_snapshot.py",
+    "tests/portal/test_usage_rollups.py",
+    "tests/portal/test_gauges_samples.py",
+    "tests/portal/test_forecast_futures.py",
+    "tests/portal/test_whatif_history.py",
+    "tests/runners/test_reconcile.py",
+    "tests/runners/test_log_shipper.py",
+)
+"""Pure tests, and at least one test module of each app of the portal."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One run of pytest.
+
+    ``marks`` is pytest's marker expression. ``needs`` names what must be installed or started first. ``database`` is
+    True for the layer that runs on PostgreSQL and Redis; all others run on SQLite or start servers by themselves.
+    """
+
+    name: str
+    title: str
+    paths: tuple[str, ...]
+    marks: str
+    options: tuple[str, ...] = ()
+    needs: frozenset[Need] = frozenset()
+    levels: frozenset[Level] = frozenset({Level.TEST, Level.ALL})
+    database: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Mostly waits for containers, browsers and clocks, so it may run beside a layer that computes."""
+        return Need.ENGINE in self.needs
+
+    def arguments(self, level: Level) -> list[str]:
+        """The arguments of pytest."""
+        marks = self.marks if level == Level.ALL else f"({self.marks}) and not thorough"
+        return ["-m", marks, *self.options, *self.paths]
+
+
+LAYERS = (
+    Layer(
+        "core",
+        "pure tests, and the core of each app on SQLite",
+        CORE,
+        f"not ({ELSEWHERE})",
+        WORKERS,
+        levels=frozenset({Level.CHECK}),
+    ),
+    Layer(
+        "pure",
+        "scheduling, the rules of the training library, and the repository itself",
+        ("tests/scheduling", "tests/training", "tests/architecture"),
+        f"not ({ELSEWHERE})",
+        WORKERS,
+    ),
+    Layer(
+        "portal",
+        "the portal on SQLite",
+        ("tests/laws", "tests/portal"),
+        f"not ({ELSEWHERE})",
+        WORKERS,
+    ),
+    Layer(
+        "runners",
+        "agents and supervisors as processes",
+        ("tests/runners",),
+        f"not ({ELSEWHERE})",
+        WORKERS,
+    ),
+    Layer(
+        "databases",
+        "the portal on PostgreSQL and Redis",
+        ("tests/laws", "tests/portal"),
+        "not (docker or horovod or system or cluster or browser or gpu)",
+        WORKERS,
+        frozenset({Need.SERVERS}),
+        database=True,
+    ),
+    Layer(
+        "docker",
+        "containers on a Docker Engine",
+        ("tests/runners",),
+        "docker",
+        needs=frozenset({Need.ENGINE}),
+    ),
+    Layer(
+        "horovod",
+        "Horovod and torchrun with real ranks",
+        ("tests/runners", "tests/training"),
+        "horovod and not docker",
+        WORKERS,
+        frozenset({Need.ENGINE}),
+    ),
+    Layer(
+        "system",
+        "the whole product in containers",
+        ("tests/system",),
+        "system",
+        ("--timeout=900",),
+        frozenset({Need.ENGINE, Need.SERVERS, Need.NAMESPACES}),
+    ),
+    Layer(
+        "cluster",
+        "several machines, each with an engine of its own",
+        ("tests/cluster",),
+        "cluster",
+        ("--timeout=900",),
+        frozenset({Need.ENGINE, Need.SERVERS, Need.NAMESPACES}),
+    ),
+    Layer(
+        "browser",
+        "Chromium, as members and admins use it",
+        ("tests/browser", "tests/js"),
+        "browser",
+        ("--timeout=900",),
+        frozenset({Need.ENGINE, Need.SERVERS, Need.CHROMIUM}),
+    ),
+    Layer(
+        "gpu",
+        "CUDA devices, in containers and in training",
+        ("tests/gpu",),
+        "gpu",
+        needs=frozenset({Need.ENGINE, Need.GPU}),
+    ),
+)
+
+
+def layers_of(level: Level) -> list[Layer]:
+    return [layer for layer in LAYERS if level in layer.levels]
+
+
+def named(name: str) -> Layer:
+    return next(layer for layer in LAYERS if layer.name == name)

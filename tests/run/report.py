@@ -1,0 +1,72 @@
+"""Counts and minutes of a run, beside the budget of each layer."""
+
+import tomllib
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+BUDGETS = Path(__file__).with_name("budget.toml")
+TOLERANCE = 1.5
+"""A layer that takes longer than its budget times this fails the run."""
+
+
+@dataclass
+class Result:
+    """What came of one layer. ``not_run`` says why nothing ran."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    note: str = ""
+    not_run: str = ""
+
+
+def budget_of(level: str) -> dict[str, float]:
+    """Minutes per layer."""
+    return {name: float(minutes) for name, minutes in tomllib.loads(BUDGETS.read_text())[level].items()}
+
+
+def count(report: Path) -> Result:
+    """Numbers from pytest's JUnit file."""
+    suites = ET.parse(report).getroot().iter("testsuite")  # noqa: S314 - written by pytest just now
+    result = Result()
+    for suite in suites:
+        bad = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        skipped = int(suite.get("skipped", 0))
+        result.failed += bad
+        result.skipped += skipped
+        result.passed += int(suite.get("tests", 0)) - bad - skipped
+    return result
+
+
+def over_budget(results: Mapping[str, Result], budget: Mapping[str, float]) -> list[str]:
+    """Layers that took more than their budget allows."""
+    return [
+        name for name, result in results.items() if result.seconds > 60 * TOLERANCE * budget.get(name, float("inf"))
+    ]
+
+
+def table(results: Mapping[str, Result], budget: Mapping[str, float], level: str) -> str:
+    """One line per layer, in the order given."""
+    late = set(over_budget(results, budget))
+    lines = ["layer      passed failed skipped minutes budget"]
+    for name, result in results.items():
+        allowed = f"{budget[name]:6.1f}" if name in budget else "     -"
+        row = f"{name:10} {result.passed:6} {result.failed:6} {result.skipped:7} {result.seconds / 60:7.1f} {allowed}"
+        notes = [result.note, result.not_run and f"NOT RUN: {result.not_run}"]
+        notes += [f"OVER BUDGET by more than half (tests/run/budget.toml, [{level}])"] if name in late else []
+        lines.append("  ".join([row, *filter(None, notes)]))
+    return "\n".join(lines)
+
+
+def slowest(reports: Iterable[Path], number: int = 50) -> str:
+    """The slowest tests of a run, from its JUnit files, as a table in Markdown."""
+    tests = [
+        (float(case.get("time", 0)), report.stem, f"{case.get('classname')}::{case.get('name')}")
+        for report in reports
+        for case in ET.parse(report).getroot().iter("testcase")  # noqa: S314 - written by pytest
+    ]
+    rows = [f"| {seconds:.1f} | {layer} | `{name}` |" for seconds, layer, name in sorted(tests, reverse=True)[:number]]
+    return "\n".join(["| seconds | layer | test |", "|---|---|---|", *rows])
