@@ -11,6 +11,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +22,48 @@ PASSWORD = "sunflower-cabinet-92"  # noqa: S105  # of people who exist for one t
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
+@dataclass(frozen=True)
+class Seeded:
+    """A home that portals may copy, and what ``seeded`` made in it."""
+
+    home: Path
+    made: dict[str, Any]
+
+
+def new_portal(home: Path) -> "Portal":
+    """An empty one."""
+    portal = Portal(home, {})
+    subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=portal.env, check=True)
+    return portal
+
+
+def seed_home(home: Path) -> Seeded:
+    """Migrate and fill a new home."""
+    portal = new_portal(home)
+    try:
+        return Seeded(home, portal.ask("seeded"))
+    finally:
+        portal.stop()
+
+
 class Portal:
-    def __init__(self, home: Path) -> None:
+    """``home`` is migrated; ``made`` is what ``seeded`` made in it, for tests that look at it."""
+
+    def __init__(self, home: Path, made: dict[str, Any]) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.home = home
+        self.made = made
         self.env = {**os.environ, "SCHEDULEARN_HOME": str(home), "PORT": str(self.port), "LOG_LEVEL": "WARNING"}
         self.env.pop("DATABASE_URL", None)
-        subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=self.env, check=True)
-        self.orders = subprocess.Popen(
+        self.server: subprocess.Popen[bytes] | None = None
+
+    @cached_property
+    def orders(self) -> subprocess.Popen[str]:
+        """The second process, from the first order on."""
+        return subprocess.Popen(
             [sys.executable, "-m", "tests.browser.orders"],
             cwd=ROOT,
             env=self.env,
@@ -38,9 +71,6 @@ class Portal:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.server: subprocess.Popen[bytes] | None = None
-        self.made: dict[str, Any] = {}
-        """What ``seeded`` made, for tests that look at it."""
 
     def start(self) -> None:
         command = [sys.executable, "-m", "daphne", "-b", "127.0.0.1", "-p", str(self.port), "portal.asgi:application"]
@@ -75,8 +105,9 @@ class Portal:
 
     def stop(self) -> None:
         self.kill()
-        self.orders.kill()
-        self.orders.wait()
+        if "orders" in vars(self):
+            self.orders.kill()
+            self.orders.wait()
 
 
 def sign_in(browser: Browser, portal: Portal, **looks: Any) -> Page:

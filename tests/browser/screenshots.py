@@ -11,7 +11,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.browser.chromium import FLAGS, PROGRAM
-from tests.browser.portal import PASSWORD, ROOT, Portal
+from tests.browser.portal import PASSWORD, ROOT, new_portal
 
 FOLDER = ROOT / "docs" / "screenshots"
 PAGES = {
@@ -58,7 +58,7 @@ def main() -> None:
 
 def take(browser: Browser, order: str, pages: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as home:
-        portal = Portal(Path(home))
+        portal = new_portal(Path(home))
         try:
             made = portal.ask(order)
             portal.start()

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from django.test import Client
+from playwright.sync_api import Browser, Page, expect
 
 from portal.accounts.models import User
 from portal.projects import archive, services
 from portal.projects.models import CodeVersion, Project
 from tests import corpus
-from tests.browser.chromium import FLAGS, PROGRAM
 from tests.system.product import wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -29,30 +29,25 @@ async ([name, content]) => {
 
 
 @pytest.fixture
-def page(live_server: Any, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
+def page(browser: Browser, live_server: Any, settings: Any, tmp_path: Path) -> Iterator[Page]:
     """Signed in as Alice. Any message of the console about scripts or the security policy fails the test."""
-    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")  # playwright's own loop runs in this thread
     settings.HOME = tmp_path / "home"
     settings.HOME.mkdir()
     settings.ALLOWED_HOSTS = ["*"]
     alice = User.objects.create_user("alice", password="sunflower-cabinet-92")
     services.create_project(alice, "Vision", "Seeing things.")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=PROGRAM, args=FLAGS)
-        page = browser.new_page()
-        complaints: list[str] = []
-        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        from django.test import Client
-
-        client = Client()
-        client.force_login(alice)
-        page.context.add_cookies(
-            [{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": live_server.url}]
-        )
-        page.goto(f"{live_server.url}/projects/{Project.objects.get().pk}/")
-        yield page
-        browser.close()
+    client = Client()
+    client.force_login(alice)
+    page = browser.new_context().new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.context.add_cookies(
+        [{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": live_server.url}]
+    )
+    page.goto(f"{live_server.url}/projects/{Project.objects.get().pk}/")
+    yield page
+    page.context.close()
     # a refused upload is an answer of 400, which the console reports as well
     assert [text for text in complaints if "400 (Bad Request)" not in text] == []
 

@@ -13,11 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from portal.projects.examples import find
 from tests import engine
-from tests.browser.chromium import FLAGS, PROGRAM
 from tests.system.product import PASSWORD, Product, running, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.system]
@@ -49,11 +48,10 @@ def product(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Product]
 
 
 @pytest.fixture
-def page() -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=PROGRAM, args=FLAGS)
-        yield browser.new_page()
-        browser.close()
+def page(browser: Browser) -> Iterator[Page]:
+    page = browser.new_context().new_page()
+    yield page
+    page.context.close()
 
 
 def example_zip() -> bytes:
