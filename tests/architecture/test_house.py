@@ -4,10 +4,6 @@ import ast
 import subprocess
 from pathlib import Path
 
-import pytest
-
-from tests.run.__main__ import main
-
 ROOT = Path(__file__).resolve().parents[2]
 TOP_LEVEL = {"portal", "scheduling", "runners", "templates", "static", "tests", "docs", "deploy"}
 LONGEST_FILE = 500
@@ -54,8 +50,3 @@ def test_nothing_is_left_open() -> None:
         if word in path.read_text()
     ]
     assert not holes
-
-
-def test_a_misspelt_layer_is_refused() -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["systen"])

@@ -1,0 +1,125 @@
+"""The test runner: every test has a layer, every layer a budget, and nothing of this machine reaches a test."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.run import execution
+from tests.run.__main__ import chosen, main
+from tests.run.execution import Run
+from tests.run.isolation import hiding, plain_environment
+from tests.run.layers import ELSEWHERE, LAYERS, Layer, Level, layers_of, named
+from tests.run.packages import Need
+from tests.run.report import Result, budget_of, over_budget, slowest, table
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def test_every_folder_of_tests_is_in_a_layer_of_the_whole_suite() -> None:
+    folders = {f"tests/{path.relative_to(TESTS).parts[0]}" for path in TESTS.rglob("test_*.py")}
+    assert folders == {path for layer in layers_of(Level.ALL) for path in layer.paths}
+
+
+def test_every_marker_of_a_special_need_has_a_layer() -> None:
+    selected = " ".join(layer.marks for layer in layers_of(Level.ALL) if "not (" not in layer.marks)
+    assert all(marker in selected for marker in ELSEWHERE.split(" or ") if marker != "postgres")
+    assert named("databases").database
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_every_layer_has_a_budget(level: Level) -> None:
+    assert set(budget_of(level)) == {"lint", *(layer.name for layer in layers_of(level))}
+
+
+@pytest.mark.parametrize(("level", "minutes"), [(Level.CHECK, 1.5), (Level.TEST, 12), (Level.ALL, 75)])
+def test_the_budgets_add_up_to_what_the_commands_promise(level: Level, minutes: float) -> None:
+    """Layers that wait run beside those that compute; a GPU is no part of an ordinary machine."""
+    budget = budget_of(level)
+    waiting = {layer.name for layer in LAYERS if layer.waits}
+    assert sum(each for name, each in budget.items() if name not in waiting) <= minutes
+    assert sum(each for name, each in budget.items() if name in waiting - {"gpu"}) <= minutes
+
+
+def test_a_layer_may_exceed_its_budget_by_half() -> None:
+    results = {"portal": Result(seconds=89), "browser": Result(seconds=91), "new": Result(seconds=900)}
+    budget = {"portal": 1.0, "browser": 1.0}
+    assert over_budget(results, budget) == ["browser"]
+    lines = table(results, budget, "test").splitlines()
+    assert "OVER BUDGET" in lines[2] and "OVER BUDGET" not in lines[1] + lines[3]
+
+
+def test_the_whole_suite_continues_at_a_layer() -> None:
+    layers, with_lint, level = chosen(["all"], "cluster", None)
+    assert [layer.name for layer in layers] == ["cluster", "browser", "gpu"]
+    assert level == Level.ALL and not with_lint
+    with pytest.raises(ValueError, match="core is not part of this run"):
+        chosen(["all"], "core", None)
+
+
+def test_only_the_whole_suite_runs_thorough_tests() -> None:
+    layer = named("portal")
+    assert "not thorough" in layer.arguments(Level.TEST)[1]
+    assert "thorough" not in layer.arguments(Level.ALL)[1]
+
+
+def test_a_misspelt_layer_is_refused() -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["systen"])
+
+
+def test_variables_that_configure_services_do_not_reach_tests() -> None:
+    foreign = {
+        "https_proxy": "http://proxy:3128",
+        "NO_PROXY": "*",
+        "PGHOST": "db",
+        "DATABASE_URL": "postgres://db/lab",
+        "SECRET_KEY_FILE": "/etc/key",
+        "DOCKER_HOST": "tcp://engine:2375",
+        "SCHEDULEARN_HOME": "/srv/lab",
+        "LC_ALL": "tr_TR.UTF-8",
+        "TZ": "Pacific/Chatham",
+        "LAB": "true",
+    }
+    kept = {"PATH": "/usr/bin", "HOME": "/root", "SCHEDULEARN_CACHE": "/cache", "CI": "true"}
+    assert plain_environment(foreign | kept) == kept | {"LANG": "C.UTF-8", "DOCKER_CONFIG": "/nonexistent"}
+
+
+def test_what_is_not_there_is_not_hidden(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "socket").touch()
+    steps = hiding(tuple(str(tmp_path / name) for name in ("folder", "socket", "absent")))
+    assert f"mount -t tmpfs none {tmp_path}/folder" in steps
+    assert f"mount --bind /dev/null {tmp_path}/socket" in steps
+    assert "absent" not in steps
+
+
+ABSENT = Layer("absent", "", (), "", needs=frozenset({Need.CHROMIUM}))
+ENGINE = Layer("engine", "", (), "", needs=frozenset({Need.ENGINE}))
+PLAIN = Layer("plain", "", (), "")
+
+
+def test_without_installing_it_leaves_out_what_needs_more_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        execution, "missing_packages", lambda needs: ["chromium", "nodejs"] if Need.CHROMIUM in needs else []
+    )
+    monkeypatch.setattr(execution, "install", lambda packages: pytest.fail("it installs"))
+    run = Run(Level.TEST, may_install=False)
+    assert run._provided([ABSENT, ENGINE, PLAIN]) == [PLAIN]
+    assert "chromium nodejs" in run.results["absent"].not_run
+    assert "Docker Engine" in run.results["engine"].not_run
+
+
+def test_packages_of_all_layers_are_installed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed: list[list[str]] = []
+    monkeypatch.setattr(execution, "missing_packages", lambda needs: sorted(needs))
+    monkeypatch.setattr(execution, "install", installed.append)
+    assert Run(Level.TEST)._provided([ABSENT, ENGINE, PLAIN]) == [ABSENT, ENGINE, PLAIN]
+    assert installed == [["chromium", "engine"]]
+
+
+def test_the_slowest_tests_of_a_run_are_named(tmp_path: Path) -> None:
+    (tmp_path / "portal.xml").write_text(
+        '<testsuites><testsuite><testcase classname="a.b" name="quick" time="0.1"/>'
+        '<testcase classname="a.b" name="slow" time="7.25"/></testsuite></testsuites>'
+    )
+    assert slowest(tmp_path.glob("*.xml"), 1).splitlines()[-1] == "| 7.2 | portal | `a.b::slow` |"
