@@ -1,8 +1,12 @@
 """The test runner: every test has a layer, every layer a budget, and nothing of this machine reaches a test."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark.expression import Expression
 
 from tests.run import execution
 from tests.run.__main__ import chosen, main
@@ -24,6 +28,38 @@ def test_every_marker_of_a_special_need_has_a_layer() -> None:
     selected = " ".join(layer.marks for layer in layers_of(Level.ALL) if "not (" not in layer.marks)
     assert all(marker in selected for marker in ELSEWHERE.split(" or ") if marker != "postgres")
     assert named("databases").database
+
+
+COLLECT = """
+import json, sys, pytest
+
+class Collector:
+    def pytest_collection_finish(self, session):
+        found = [[item.nodeid, sorted({mark.name for mark in item.iter_markers()})] for item in session.items]
+        print("FOUND", json.dumps(found))
+
+sys.exit(pytest.main(["--collect-only", "-q", "tests"], plugins=[Collector()]))
+"""
+
+
+@pytest.mark.thorough
+def test_every_test_is_in_exactly_one_layer_of_the_whole_suite() -> None:
+    """But for those that run on both databases."""
+    layers = [layer for layer in layers_of(Level.ALL) if not layer.database]
+    done = subprocess.run([sys.executable, "-c", COLLECT], capture_output=True, text=True, check=True, cwd=TESTS.parent)
+    found = json.loads(done.stdout.split("FOUND ")[1].splitlines()[0])
+    assert len(found) > 3_000
+    wrong = {}
+    for name, marks in found:
+        inside = [
+            layer.name
+            for layer in layers
+            if name.startswith(tuple(f"{path}/" for path in layer.paths))
+            and Expression.compile(layer.marks).evaluate(lambda mark, **_: mark in marks)  # noqa: B023
+        ]
+        if len(inside) != 1:
+            wrong[name] = inside
+    assert not wrong
 
 
 @pytest.mark.parametrize("level", list(Level))

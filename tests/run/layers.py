@@ -81,8 +81,8 @@ LAYERS = (
     ),
     Layer(
         "pure",
-        "scheduling, the rules of the training library, and the repository itself",
-        ("tests/scheduling", "tests/training", "tests/architecture"),
+        "scheduling, the rules of the training library, the judges of other tests, and the repository itself",
+        ("tests/scheduling", "tests/training", "tests/architecture", "tests/cluster"),
         f"not ({ELSEWHERE})",
         WORKERS,
     ),
@@ -127,7 +127,7 @@ LAYERS = (
     Layer(
         "system",
         "the whole product in containers",
-        ("tests/system",),
+        ("tests/system", "tests/runners"),
         "system",
         ("--timeout=900",),
         frozenset({Need.ENGINE, Need.SERVERS, Need.NAMESPACES}),
