@@ -12,6 +12,8 @@ import pytest
 from django.conf import settings
 from django.db.models.signals import post_migrate
 
+from tests.examples import HUNT, examples
+
 os.environ.setdefault("SCHEDULEARN_HOME", tempfile.mkdtemp(prefix="schedulearn-test-"))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 if (worker := os.environ.get("PYTEST_XDIST_WORKER")) == "gw1" and "REDIS_URL_OF_GW1" in os.environ:
@@ -34,9 +36,9 @@ post_migrate.disconnect(create_contenttypes)
 # Property tests draw the same examples in each run, so that a change fails by what it changed. HUNT=1 (make test-all)
 # draws new ones by the seed that --hypothesis-seed names, and keeps those that fail in .hypothesis/.
 # How long one example takes is no law: machines are busy at times.
-hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("steady", derandomize=True, deadline=None, max_examples=examples(100, 30))
 hypothesis.settings.register_profile("hunt", deadline=None)
-hypothesis.settings.load_profile("hunt" if os.environ.get("HUNT") else "steady")
+hypothesis.settings.load_profile("hunt" if HUNT else "steady")
 
 # A third of a second for each password is right for people and wrong for a thousand tests that make six of them.
 settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

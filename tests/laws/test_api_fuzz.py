@@ -17,13 +17,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rest_framework.throttling import UserRateThrottle
 
+from tests.examples import HUNT, examples
 from tests.laws.people import World
 from tests.laws.tour import undone
 from tests.portal.api_client import Script
 
 pytestmark = pytest.mark.django_db
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES") or examples(25, 6))
 REFUSALS = {400, 401, 403, 404, 405, 406, 409, 413, 415, 416, 429}
 
 
@@ -182,8 +183,8 @@ def test_no_request_finds_a_failure_of_ours(
     @settings(
         max_examples=EXAMPLES,
         deadline=None,
-        derandomize="FUZZ_EXAMPLES" not in os.environ,
-        database=None,
+        derandomize=not HUNT and "FUZZ_EXAMPLES" not in os.environ,
+        database=None if not HUNT else settings.default.database,  # type: ignore[union-attr]
         phases=(Phase.explicit, Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )

@@ -32,6 +32,7 @@ from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, 
 from portal.jobs.rules import STOP_SECONDS
 from portal.refused import Refused
 from runners.launch.fence import T_FENCE_SECONDS
+from tests.examples import HUNT, examples
 from tests.portal.jobs_world import add_driver, add_host, make_job, make_node, make_project, make_user
 
 FENCE = timedelta(seconds=T_FENCE_SECONDS)
@@ -410,10 +411,10 @@ def test_the_lab_keeps_its_laws() -> None:
     run_state_machine_as_test(
         Lab,
         settings=settings(
-            max_examples=40,
+            max_examples=examples(40, 8),
             stateful_step_count=25,
             deadline=None,
-            derandomize=True,
+            derandomize=not HUNT,
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -11,7 +11,7 @@ from portal.accounts.models import digest
 from portal.cluster.models import Node, new_token
 from portal.jobs.models import LogStream, Output
 from tests.laws.people import CANARY, World, make_world
-from tests.laws.tour import client_of, go, rows, text_of, undone
+from tests.laws.tour import Walk, client_of, go, rows, text_of
 from tests.laws.tour_table import TABLE, names
 
 pytestmark = pytest.mark.django_db
@@ -76,21 +76,16 @@ def test_it_cannot_ask_for_work_that_is_over(world: World) -> None:
     assert machine.get(f"/agent/v1/code/{world.code.sha256}").status_code == 404
 
 
-@pytest.mark.parametrize("address", sorted(address for address in TABLE if not address.startswith("agent/")))
-def test_its_token_is_no_key_to_pages_or_the_api(address: str, world: World) -> None:
-    known = names(world)
-    for visit in TABLE[address]:
-        with undone():
-            before = rows()
+def test_its_token_is_no_key_to_pages_or_the_api(world: World) -> None:
+    known, before, walk = names(world), rows(), Walk()
+    for visit in (each for address in sorted(TABLE) if not address.startswith("agent/") for each in TABLE[address]):
+        with walk.case(f"{visit.method} {visit.address}"):
             response = go(Machine(world.node_token), visit, known)
-            expected = (
-                401
-                if visit.address.startswith("/api/v1/") and "nothing" not in visit.address
-                else int(visit.by_role["anonymous"])
-            )
-            assert response.status_code == expected, visit
+            refused = visit.address.startswith("/api/v1/") and "nothing" not in visit.address
+            assert response.status_code == (401 if refused else int(visit.by_role["anonymous"]))
             assert CANARY not in text_of(response)
             assert rows() == before
+    walk.report(at_least=200)
 
 
 def test_a_hostile_report_changes_no_other_machines_work(world: World) -> None:
@@ -126,12 +121,11 @@ def test_a_hostile_report_changes_no_other_machines_work(world: World) -> None:
     assert node.gpus.count() == 1 and world.node.gpus.count() == 2
 
 
-def test_people_do_not_pass_for_machines(world: World) -> None:
-    known = names(world)
-    for role in ("alice", "ada"):
-        for address in (address for address in TABLE if address.startswith("agent/v1/")):
-            for visit in TABLE[address]:
-                client = client_of(world, role)
-                response = go(client, visit, known)
-                assert response.status_code in (401, 403)
-    assert not Output.objects.filter(path="x.txt").exists()
+@pytest.mark.parametrize("role", ["alice", "ada"])
+def test_people_do_not_pass_for_machines(role: str, world: World) -> None:
+    known, walk = names(world), Walk()
+    for visit in (each for address in TABLE if address.startswith("agent/v1/") for each in TABLE[address]):
+        with walk.case(f"{visit.method} {visit.address}"):
+            assert go(client_of(world, role), visit, known).status_code in (401, 403)
+            assert not Output.objects.filter(path="x.txt").exists()
+    walk.report(at_least=10)

@@ -25,6 +25,7 @@ from portal.control.agents import AgentError
 from portal.jobs import lifecycle, logs, services
 from portal.jobs.models import Attempt, Container
 from portal.jobs.rules import STOP_SECONDS
+from tests.examples import HUNT, examples
 from tests.portal.agents_world import Agent, about, job_on
 from tests.portal.jobs_world import add_host, make_environment, make_job, make_project, make_user, place
 
@@ -357,7 +358,7 @@ FIELDS = [
 ]
 
 
-@settings_of(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings_of(max_examples=examples(150), deadline=None, derandomize=not HUNT, suppress_health_check=list(HealthCheck))
 @given(
     body=st.binary(max_size=60)
     | st.dictionaries(

@@ -19,6 +19,7 @@ from portal.control.agent_reports import READINGS, digest_of
 from portal.gauges.models import Sample
 from portal.jobs import lifecycle
 from portal.jobs.models import Container
+from tests.examples import HUNT, examples
 from tests.portal.agents_world import Agent, about, job_on
 from tests.portal.jobs_world import make_environment, make_user
 
@@ -249,7 +250,10 @@ CHANGE = st.fixed_dictionaries(
 
 
 @settings_of(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(40),
+    deadline=None,
+    derandomize=not HUNT,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(changes=st.lists(st.tuples(st.integers(0, 1), CHANGE, st.sampled_from([5, 15, 30])), max_size=8))
 def test_a_node_known_by_its_digest_has_the_rows_of_one_that_is_always_compared(

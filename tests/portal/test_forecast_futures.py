@@ -116,6 +116,7 @@ def test_the_fewer_turns_there_is_time_for_the_coarser() -> None:
     assert futures._coarse(100, 120.0) == 0.02  # not so far
 
 
+@pytest.mark.thorough
 def test_where_being_exact_takes_too_long_all_is_told_a_little_less_exactly() -> None:
     """Jobs end every minute: exact futures need a turn for each of them, coarse ones fewer and fewer."""
     line = [waiting(str(number), 1, ago=900 - number, work=Estimate(3600.0)) for number in range(100, 700)]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from portal.cluster.models import Gpu
 from portal.jobs import logs
 from portal.jobs.models import Container, LogStream
+from tests.examples import HUNT, examples
 from tests.portal.jobs_world import make_job, make_node, make_project, make_user, place
 
 pytestmark = pytest.mark.django_db
@@ -113,7 +114,7 @@ class Crash(Exception):  # noqa: N818
     pass
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, derandomize=not HUNT, suppress_health_check=list(HealthCheck))
 @given(
     source=st.binary(min_size=1, max_size=400),
     cuts=st.lists(st.integers(0, 400), max_size=8),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from portal.jobs import curves, logs, metrics
 from portal.jobs.models import Container, Job, LogStream, MetricPoint, Progress
+from tests.examples import HUNT, examples
 from tests.portal import jobs_world as world
 
 pytestmark = pytest.mark.django_db
@@ -144,7 +145,7 @@ names = (
 )
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, derandomize=not HUNT, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(names, any_json)), max_size=4))
 def test_no_line_is_stumbled_over(container: Container, lines: list[dict[str, Any]]) -> None:
     kinds = ("step", "ranks", "metric")

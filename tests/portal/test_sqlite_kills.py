@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import examples
+
 ROOT = Path(__file__).resolve().parents[2]
-ROUNDS = 6
+ROUNDS = examples(6, 2)
 SETUP = """
 import django; django.setup()
 from tests.portal.jobs_world import make_code, make_node, make_project, make_user

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portal.usage.ledger import Account, Asked, Day, Facts, Held, Line, account_days, decayed, share_out
+from tests.examples import examples
 
 ALICE: Account = (None, 1)
 BOB: Account = (None, 2)
@@ -163,7 +164,7 @@ def histories(draw: st.DrawFn) -> tuple[Facts, list[int]]:
     return Facts(offers, jobs, holds, sorted(weights, key=lambda row: row[0])), bounds
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(histories())
 def test_the_ledger_sums_to_capacity_times_time_exactly(history: tuple[Facts, list[int]]) -> None:
     facts, bounds = history
@@ -188,7 +189,7 @@ def test_the_ledger_sums_to_capacity_times_time_exactly(history: tuple[Facts, li
         assert all(spent.useful >= 0 for spent in day.spent.values())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(histories())
 def test_days_sum_to_the_whole_time(history: tuple[Facts, list[int]]) -> None:
     facts, bounds = history

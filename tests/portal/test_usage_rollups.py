@@ -19,12 +19,15 @@ from portal.usage import capacity, rollups, tasks
 from portal.usage.ledger import Day, Line
 from portal.usage.models import CapacitySpell, LabDay, LedgerDay, ShareWeight, UsageDay
 from tests import month
+from tests.examples import examples
 from tests.portal.jobs_world import exit as end
 from tests.portal.jobs_world import make_job, make_node, make_project, make_user, place, run
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 20, 15, 30, tzinfo=UTC)
 HOUR = 3_600_000_000
+JOBS = examples(1_200, 300)
+"""Of a month."""
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +58,7 @@ def whole(days: dict[date, Day]) -> dict[date, tuple[int, int, int, int]]:
 
 
 def test_sums_are_the_same_made_once_twice_or_anew() -> None:
-    month.make(NOW, rolled=False)
+    month.make(NOW, count=JOBS, rolled=False)
     assert rollups.roll_up(NOW) == 30
     first = stored()
     assert rollups.roll_up(NOW) == 0 and stored() == first
@@ -65,7 +68,7 @@ def test_sums_are_the_same_made_once_twice_or_anew() -> None:
 
 
 def test_a_window_is_the_same_from_sums_and_straight_from_the_facts() -> None:
-    made = month.make(NOW, rolled=False)
+    made = month.make(NOW, count=JOBS, rolled=False)
     first, last = made.start.date(), NOW.date()
     live = rollups.days_of(first, last, NOW)
     rollups.roll_up(NOW)
@@ -74,7 +77,7 @@ def test_a_window_is_the_same_from_sums_and_straight_from_the_facts() -> None:
 
 
 def test_a_month_sums_to_capacity_times_time_exactly() -> None:
-    made = month.make(NOW)
+    made = month.make(NOW, count=JOBS)
     days = rollups.days_of(made.start.date(), NOW.date(), NOW)
     spells = CapacitySpell.objects.values_list("since", "until")
     offered = sum(((until or NOW) - since) // timedelta(microseconds=1) for since, until in spells)
@@ -88,7 +91,7 @@ def test_a_month_sums_to_capacity_times_time_exactly() -> None:
 
 def test_an_attempt_that_fails_later_turns_its_past_days_into_waste(monkeypatch: pytest.MonkeyPatch) -> None:
     night = NOW.replace(hour=2)
-    month.make(night)
+    month.make(night, count=JOBS)
     attempt = Attempt.objects.filter(ended_at=None, started_at__lt=night - timedelta(hours=3)).first()
     assert attempt is not None
     job = Job.objects.get(pk=attempt.job_id)

@@ -199,6 +199,7 @@ class TestAMonth:
         month.make(NOW, rolled=False)
         yield history.read(NOW - timedelta(days=30), NOW)
 
+    @pytest.mark.thorough
     def test_three_policies_over_a_month(self, lived: World) -> None:
         real = figures.told(lived, figures.really(lived))
         found = {

@@ -160,7 +160,7 @@ class Run:
 
             env |= {name: os.environ[name] for name in ("DOCKER_HOST", OWN_ENGINE) if name in os.environ}
         if self.level == Level.ALL:
-            env |= {"HUNT": "1", "LAW_EXAMPLES": "300", **({"ALL_ON_POSTGRES": "1"} if layer.database else {})}
+            env |= {"HUNT": "1", **({"ALL_ON_POSTGRES": "1"} if layer.database else {})}
         return env
 
 

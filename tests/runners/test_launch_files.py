@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runners.launch.files import Control, Host, Places, Stop
+from tests.examples import examples
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -54,7 +55,7 @@ def test_junk_changes_nothing(tmp_path: Path, junk: bytes) -> None:
     assert control.hosts == ((Host("h0", 1),) if junk else ())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(stop=JSON, hosts=JSON)
 def test_nothing_in_control_json_can_raise(tmp_path_factory: pytest.TempPathFactory, stop: Any, hosts: Any) -> None:
     folder = tmp_path_factory.mktemp("control")

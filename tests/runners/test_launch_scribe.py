@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from runners.launch import scribe as module
 from runners.launch.scribe import RESERVE, RESERVE_BYTES, TAIL_BYTES, Scribe, Stream
+from tests.examples import examples
 from tests.runners.launching import attempt
 
 FLOOD = """
@@ -55,7 +56,7 @@ def test_it_marks_when_what_was_written(tmp_path: Path, monkeypatch: pytest.Monk
     assert marks(tmp_path, "0") == [(0, 100_000), (37, 101_500)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(chunks=st.lists(st.binary(max_size=400), max_size=30), limit=st.integers(1, 2_000), tail=st.integers(0, 300))
 def test_a_log_over_its_limit_keeps_its_beginning_and_its_end(
     tmp_path_factory: pytest.TempPathFactory, chunks: list[bytes], limit: int, tail: int

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from runners.log_shipper import MOST_BATCH, MOST_STREAM, ContainerLog, LogShipper, read_marks
 from runners.nodefiles import opened_folder
 from runners.portal_client import LogAnswer, PortalAwayError, PortalClient, PortalRefusedError
+from tests.examples import examples
 from tests.fake_portal import FakePortal
 
 
@@ -95,7 +96,7 @@ moves = st.lists(
 
 
 @given(moves)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_what_was_written_arrives_exactly_whatever_fails_on_the_way(
     tmp_path_factory: pytest.TempPathFactory, moves: list
 ) -> None:
@@ -202,7 +203,7 @@ def test_labels_are_short_and_printable(tmp_path: Path) -> None:
     st.integers(0, 4000),
     st.integers(0, 4000),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_marks_are_those_of_the_bytes_sent(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]], start: int, length: int
 ) -> None:

@@ -29,6 +29,7 @@ from runners.reconcile import (
 )
 from runners.runtime import Neighbours, Observed
 from runners.spec import Ring, RunSpec
+from tests.examples import examples
 
 NAMES = ["sl-1-a1-0", "sl-1-a1-1", "sl-2-a1-0", "sl-3-a2-0"]
 ORDER = ["ASSIGNED", "PREPARING", "RUNNING", "STOPPING", "EXITED"]
@@ -130,7 +131,7 @@ def desired_of(drawn: Wishes) -> dict[str, Desired]:
 
 
 @given(wishes, observations, notes_, st.sets(st.sampled_from(NAMES)), st.randoms())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_from_any_state_it_comes_to_rest_and_stays(
     drawn: Wishes, states: dict[str, str], notes: dict[str, Note], overdue: set[str], chance: Random
 ) -> None:

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from scheduling import registry
 from scheduling.types import Account, Curve, Estimate, Job, Limit, Node, Policy, Snapshot
+from tests.examples import examples
 from tests.scheduling.worlds import NOW
 
 NODE_NAMES = ("a", "b", "c", "d")
 OWNERS = ("alice", "bob", "charlie")
-EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "60"))
-"""Random clusters per law; ``make test-all`` draws five times as many."""
+EXAMPLES = int(os.environ.get("LAW_EXAMPLES") or examples(300, 30))
+"""Random clusters per law."""
 QUICK: dict[str, dict[str, Any]] = {"ones": {"generations": 2}}
 """A search that goes on for longer comes to no other kinds of plans."""
 

@@ -11,6 +11,7 @@ from scheduling.check import violations
 from scheduling.policies.goodput import Goodput
 from scheduling.program import Genetic, Program
 from scheduling.types import Curve, Estimate, Job, Limit, Plan, Snapshot
+from tests.examples import examples
 from tests.scheduling.strategies import snapshots
 from tests.scheduling.worlds import NOW, World, draw, running, sizes, waiting
 
@@ -157,7 +158,7 @@ def test_optimus_gives_the_next_gpu_where_it_saves_most_time() -> None:
     assert sizes(decide(draw({"a": 4}, *lab.jobs), Goodput(preset="optimus"))) == {"long": 3, "short": 1}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(snapshot=snapshots(most_jobs=4))
 def test_the_integer_program_is_as_good_as_trying_everything(snapshot: Snapshot) -> None:
     asked = program(snapshot)
@@ -170,7 +171,7 @@ def test_the_integer_program_is_as_good_as_trying_everything(snapshot: Snapshot)
     assert value(asked, picks) >= best - 2e-3 * abs(best) - 1e-9
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(snapshot=snapshots(most_jobs=4))
 def test_the_table_is_the_best_there_is_or_no_answer(snapshot: Snapshot) -> None:
     """Of one kind of GPUs; only a limit may keep it from answering."""
@@ -198,7 +199,7 @@ def test_the_table_leaves_several_kinds_and_binding_limits_to_the_integer_progra
     assert program(replace(two, nodes=tuple(replace(node, kind=node.id) for node in two.nodes))).by_table() is None
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(snapshot=snapshots())
 def test_no_solver_is_worse_than_leaving_all_as_it_is(snapshot: Snapshot) -> None:
     asked = program(snapshot)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from scheduling import params
 from scheduling.check import violations
 from scheduling.types import Snapshot
+from tests.examples import examples
 from tests.scheduling.strategies import snapshots
 from tests.scheduling.worlds import draw, sizes, waiting
 
@@ -34,7 +35,7 @@ def test_its_parameter_can_be_asked_for_in_a_form() -> None:
     assert (param.name, param.kind, param.most) == ("patience_minutes", int, 10_080)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(snapshot=snapshots())
 def test_it_breaks_no_rule(snapshot: Snapshot) -> None:
     assert violations(snapshot, smallest_first().plan(snapshot)) == []

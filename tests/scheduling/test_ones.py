@@ -8,6 +8,7 @@ from scheduling import allot, registry
 from scheduling.check import violations
 from scheduling.policies.ones import Brood, Ones
 from scheduling.types import Curve, Estimate, Limit, Plan, Snapshot
+from tests.examples import examples
 from tests.scheduling.strategies import snapshots
 from tests.scheduling.worlds import NOW, World, draw, running, sizes, waiting
 
@@ -95,7 +96,7 @@ def test_the_same_chances_are_drawn_for_the_same_world() -> None:
     assert decide(lab) == decide(lab)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(snapshot=snapshots())
 def test_every_schedule_it_breeds_fits(snapshot: Snapshot) -> None:
     question = allot.ask(snapshot)

@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 
 from scheduling import performance
 from scheduling.performance import Batches, Measurement, Model, Stats, best_batch, curve, efficiency, fit, from_runs
+from tests.examples import examples
 
 PLANTED = Model(a_c=0.05, b_c=0.002, a_n=0.12, b_n=0.006, a_r=0.03, b_r=0.004, g=2.0, largest=16, error=0.0)
 PLACES = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (2, 4), (2, 8), (3, 12), (4, 16))
@@ -82,7 +83,7 @@ def test_it_recovers_planted_parameters() -> None:
     assert found.largest == 16
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(models())
 def test_it_predicts_what_any_planted_model_measures(model: Model) -> None:
     found = fit(measured(model))
@@ -129,7 +130,7 @@ def test_another_optimiser_finds_nothing_better() -> None:
         assert here <= other.fun * 1.001
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(measurements(), min_size=1, max_size=12), batches(), st.integers(1, 128), st.integers(1, 8))
 def test_whatever_was_measured_no_number_is_wild(
     found: list[Measurement], allowed: Batches, most: int, per_node: int
