@@ -83,10 +83,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         races = item.get_closest_marker("postgres") is not None
         if not os.environ.get("DATABASE_URL"):
             return not races
-        if races or item.get_closest_marker("both_databases"):
-            return True
         asking = item.get_closest_marker("django_db") or asks.intersection(getattr(item, "fixturenames", ()))
-        return bool(asking) and "ALL_ON_POSTGRES" in os.environ
+        depends = item.get_closest_marker("both_databases") or "ALL_ON_POSTGRES" in os.environ
+        return races or bool(asking and depends)
 
     config.hook.pytest_deselected(items=[item for item in items if not belongs(item)])
     items[:] = [item for item in items if belongs(item)]

@@ -22,7 +22,7 @@ from tests.laws.people import World
 from tests.laws.tour import undone
 from tests.portal.api_client import Script
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES") or examples(25, 6))
 REFUSALS = {400, 401, 403, 404, 405, 406, 409, 413, 415, 416, 429}

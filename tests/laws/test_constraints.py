@@ -21,7 +21,7 @@ from portal.jobs.models import (
 )
 from tests.portal.jobs_world import exit, make_job, make_node, make_project, make_user, place, run
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 
 @pytest.fixture

@@ -405,6 +405,7 @@ class Lab(RuleBasedStateMachine):
 
 
 @pytest.mark.django_db
+@pytest.mark.both_databases
 @pytest.mark.timeout(300)
 def test_the_lab_keeps_its_laws() -> None:
     connection.ensure_connection()

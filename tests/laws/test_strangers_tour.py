@@ -59,6 +59,7 @@ def test_roles_and_statuses_fit() -> None:
     assert all(set(visit.by_role) == set(ROLES) for _, visit in VISITS)
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_gets_what_is_theirs(role: str, world: World, known: dict[str, Any]) -> None:
     """Its status, nothing of others in the answer, the headers of every answer, and no change where none is due."""
@@ -166,6 +167,7 @@ ODD = ("9" * 25, "-1", "%00", "..", "\u2603")
 MORE_ODD = ("0", "9223372036854775807", "%ff", "%2e%2e%2f", "a" * 3000)
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("role", "odd"),
     [

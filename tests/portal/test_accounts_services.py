@@ -13,7 +13,7 @@ from portal.accounts.limits import limits_for, limits_in_force, may_use_premium,
 from portal.accounts.models import ApiToken, AuditEntry, Invite, Limit, User
 from portal.refused import Refused
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 
 @pytest.fixture

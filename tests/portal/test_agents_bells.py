@@ -8,7 +8,7 @@ import pytest
 
 from portal.wake import Bell, Switchboard, ring
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 """Not for rows: what asks the database is run in both sizes, and bells ring through Redis in one of them."""
 
 

@@ -23,7 +23,7 @@ from runners.portal_client import PortalRefusedError
 from tests.portal.agents_world import Agent
 from tests.portal.jobs_world import exit, make_job, make_project, make_user, place, run
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 PIECE = checkpoints.PIECE_BYTES
 
 

@@ -29,7 +29,7 @@ from tests.examples import HUNT, examples
 from tests.portal.agents_world import Agent, about, job_on
 from tests.portal.jobs_world import add_host, make_environment, make_job, make_project, make_user, place
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 
 @pytest.fixture(autouse=True)

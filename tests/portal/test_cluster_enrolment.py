@@ -21,7 +21,7 @@ from portal.refused import Refused
 from tests.portal.agents_world import Agent
 from tests.portal.jobs_world import make_node, make_user
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 UNSAFE = {"text": "This runc lets people out.", "mend": "Upgrade runc.", "blocking": True}
 

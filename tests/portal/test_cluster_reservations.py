@@ -18,7 +18,7 @@ from portal.refused import Refused
 from tests.portal import jobs_world as world
 from tests.portal.control_world import queue, ready_node, turn
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 HOUR = timedelta(hours=1)
 
 

@@ -11,7 +11,7 @@ from portal.cluster.models import Gpu, JoinToken, Node
 from portal.refused import Refused
 from tests.portal.jobs_world import exit, make_job, make_node, make_project, make_user, place
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 
 @pytest.fixture

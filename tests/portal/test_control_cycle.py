@@ -23,7 +23,7 @@ from scheduling import registry
 from scheduling.types import Plan, Snapshot
 from tests.portal.control_world import agents_do_as_told, gpus_of, lead, queue, ready_node, turn
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, Job, Outcome
 from tests.portal.control_world import agents_do_as_told, gpus_of, heartbeat, queue, ready_node, turn
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 
 @pytest.fixture

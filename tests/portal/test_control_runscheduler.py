@@ -40,6 +40,7 @@ def test_a_signal_ends_it_within_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.both_databases
 def test_once_turns_once() -> None:
     ready_node("a", 1)
     job = queue()

@@ -24,7 +24,7 @@ from tests.portal.control_world import agents_do_as_told, project_of, queue, rea
 from tests.portal.jobs_world import exit, make_code, make_environment, make_node
 from tests.portal.past import changed, ran
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 
 def view(job: Job) -> JobView:

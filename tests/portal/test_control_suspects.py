@@ -18,6 +18,9 @@ BAD = Stay(1, 1, failed_at_once=True)
 GOOD = Stay(9, 9, failed_at_once=False)
 
 
+pytestmark = pytest.mark.both_databases
+
+
 @pytest.mark.parametrize(
     ("stays", "elsewhere", "count"),
     [

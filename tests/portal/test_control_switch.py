@@ -29,7 +29,7 @@ from tests.portal import jobs_world as world
 from tests.portal.api_client import Script
 from tests.portal.control_world import agents_do_as_told, queue, ready_node, turn
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 
 @pytest.fixture

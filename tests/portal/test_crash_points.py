@@ -30,7 +30,7 @@ VAIN = 20
 """Runs in a row, each with another order of events, that may come to none of the points that are left."""
 Plan = dict[tuple[str, When], int]
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800), pytest.mark.both_databases]
 
 
 def counted(home: Path, story: Story, seed: int) -> Mapping[str, int]:

@@ -17,7 +17,7 @@ from portal.gauges.sampling import Reading
 from portal.jobs.models import Allocation, Job
 from tests.portal import jobs_world as world
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from portal.gauges.tasks import roll_up
 from tests.portal.agents_world import Agent
 from tests.portal.jobs_world import make_node
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 

@@ -23,7 +23,7 @@ from portal.jobs.models import Job, LogStream
 from portal.projects.models import Membership
 from tests.portal import jobs_world as world
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.both_databases]
 ORIGIN = b"http://localhost"
 SESSION = settings.SESSION_COOKIE_NAME
 

@@ -14,7 +14,7 @@ from portal.jobs.rules import MOVES, STOP_SECONDS
 from portal.projects.models import Project
 from tests.portal.jobs_world import add_host, exit, make_job, make_node, make_project, make_user, place, run
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from portal.jobs.models import Container, LogStream
 from tests.examples import HUNT, examples
 from tests.portal.jobs_world import make_job, make_node, make_project, make_user, place
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 
 @pytest.fixture

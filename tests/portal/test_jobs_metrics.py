@@ -14,7 +14,7 @@ from portal.jobs.models import Container, Job, LogStream, MetricPoint, Progress
 from tests.examples import HUNT, examples
 from tests.portal import jobs_world as world
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 
 @pytest.fixture

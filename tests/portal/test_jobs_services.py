@@ -29,7 +29,7 @@ from tests.portal.jobs_world import (
     run,
 )
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from portal.projects.errors import BadArchive, Refused
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import Role
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from tests.examples import examples
 from tests.portal.jobs_world import exit as end
 from tests.portal.jobs_world import make_job, make_node, make_project, make_user, place, run
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 NOW = datetime(2026, 11, 20, 15, 30, tzinfo=UTC)
 HOUR = 3_600_000_000
 JOBS = examples(1_200, 300)

@@ -16,7 +16,7 @@ from portal.usage import reports, rollups
 from tests import month
 from tests.portal.jobs_world import make_user
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 NOW = datetime(2026, 11, 20, 15, 30, tzinfo=UTC)
 WINDOW = "since=2026-10-21&until=2026-11-20"
 

@@ -24,7 +24,7 @@ from tests import month
 from tests.portal import jobs_world as world
 from tests.portal.api_client import Script
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 State = Simulation.State
 
 
