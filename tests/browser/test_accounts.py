@@ -60,6 +60,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.thorough
 def test_the_pages_are_without_barriers(browser: Browser, portal: Portal, look: str) -> None:
     visitor = Visitor(browser, portal, **LOOKS[look])
     for path in SIGNED_OUT:

@@ -39,6 +39,7 @@ LOOKS = [
 
 
 @pytest.mark.parametrize("page", LOOKS, indirect=True, ids=["light", "dark", "phone"])
+@pytest.mark.thorough
 def test_nobody_is_kept_out_of_the_waiting_card(portal: Portal, lab: dict[str, Any], page: Page) -> None:
     for address in (f"/jobs/{lab['waits']}/", f"/jobs/{lab['waits']}/help"):
         page.goto(portal.url + address)

@@ -73,6 +73,7 @@ def shown(page: Page) -> list[str]:
     return lines
 
 
+@pytest.mark.thorough
 def test_a_hundred_thousand_lines_are_all_there_and_stay_smooth(
     page: Page, portal: Portal, job: dict[str, int]
 ) -> None:
@@ -116,6 +117,7 @@ def test_it_follows_until_one_scrolls_up_and_again_from_the_end(
     expect(page.locator(".log-line").last).to_contain_text("line 000700", timeout=10_000)
 
 
+@pytest.mark.thorough
 def test_search_counts_marks_and_steps(page: Page, portal: Portal, job: dict[str, int]) -> None:
     text = "".join(f"line {n}{' NaN here' if n % 1000 == 7 else ''}\n" for n in range(5000))
     portal.ask("write", container=job["container"], name="0", text=text)
@@ -177,6 +179,7 @@ def test_hostile_output_makes_nothing_but_text(page: Page, portal: Portal, job: 
     assert not re.search("[\u202a-\u202e\u2066-\u2069]", "".join(shown(page)))
 
 
+@pytest.mark.thorough
 def test_ranks_are_merged_by_time_and_can_be_chosen(page: Page, portal: Portal, job: dict[str, int]) -> None:
     start = 1_760_000_000_000
     for rank in (0, 1):
@@ -226,6 +229,7 @@ def test_it_says_when_the_job_has_ended_and_the_page_shows_it(page: Page, portal
     expect(page.locator(".log-line .log-text")).to_have_text(["done"])
 
 
+@pytest.mark.thorough
 def test_wrapping_shows_the_whole_of_long_lines_and_keeps_the_end_in_sight(
     page: Page, portal: Portal, job: dict[str, int]
 ) -> None:

@@ -46,7 +46,10 @@ def resized(portal: Portal) -> None:
     portal.made |= portal.ask("resized_job")
 
 
-@pytest.fixture(scope="module", params=["light", "dark", "phone", "no scripts"])
+@pytest.fixture(
+    scope="module",
+    params=["light", *(pytest.param(look, marks=pytest.mark.thorough) for look in ("dark", "phone", "no scripts"))],
+)
 def looker(request: pytest.FixtureRequest, browser: Browser, portal: Portal) -> Iterator[tuple[str, Page, list[str]]]:
     every: dict[str, dict[str, Any]] = {
         "light": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},
@@ -122,6 +125,7 @@ def test_by_keyboard_alone_a_job_is_cancelled_after_a_question(browser: Browser,
     page.context.close()
 
 
+@pytest.mark.thorough
 def test_a_question_asked_again_at_once_is_answered(browser: Browser, portal: Portal) -> None:
     page = sign_in(browser, portal)
     page.goto(f"{portal.url}/jobs/new?code=1")
@@ -142,6 +146,7 @@ def test_a_question_asked_again_at_once_is_answered(browser: Browser, portal: Po
     page.context.close()
 
 
+@pytest.mark.thorough
 def test_the_keyboard_keeps_its_place_when_a_part_of_the_page_is_renewed(browser: Browser, portal: Portal) -> None:
     page = sign_in(browser, portal)
     page.goto(f"{portal.url}/nodes/")
@@ -173,6 +178,7 @@ def test_a_question_is_answered_although_the_job_changed_meanwhile(browser: Brow
     page.context.close()
 
 
+@pytest.mark.thorough
 def test_the_theme_is_remembered(browser: Browser, portal: Portal) -> None:
     page = sign_in(browser, portal, color_scheme="light")
     ground = "getComputedStyle(document.documentElement).backgroundColor"

@@ -60,6 +60,7 @@ def test_an_admin_looks_confirms_and_undoes(portal: Portal, lab: dict[str, Any],
     assert len(portal.ask("holds", job=lab["runs"])) == 2, "the elastic policy makes room again"
 
 
+@pytest.mark.thorough
 def test_a_switch_that_resizes_is_shown_as_such_and_again_when_it_is_another(
     portal: Portal, browser: Browser, lab: dict[str, Any], page: Page
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_switch_that_resizes_is_shown_as_such_and_again_when_it_is_another(
 
 
 @pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.thorough
 def test_the_pages_are_without_barriers(portal: Portal, browser: Browser, lab: dict[str, Any], look: str) -> None:
     page = sign_in(browser, portal, **LOOKS[look])
     for path in ("/admin/policy/?policy=tiresias", "/admin/policy/preview/?policy=tiresias"):
@@ -86,6 +88,7 @@ def test_the_pages_are_without_barriers(portal: Portal, browser: Browser, lab: d
     page.context.close()
 
 
+@pytest.mark.thorough
 def test_by_keyboard_alone_a_policy_is_looked_at_and_confirmed(portal: Portal, lab: dict[str, Any], page: Page) -> None:
     page.goto(f"{portal.url}/admin/policy/?policy=srjf")
     page.get_by_role("button", name="See what would change").focus()
@@ -96,6 +99,7 @@ def test_by_keyboard_alone_a_policy_is_looked_at_and_confirmed(portal: Portal, l
     expect(page.locator(".notice.success")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_without_scripts_it_works_too(portal: Portal, browser: Browser, lab: dict[str, Any]) -> None:
     page = sign_in(browser, portal, java_script_enabled=False)
     page.goto(f"{portal.url}/admin/policy/?policy=round_robin")

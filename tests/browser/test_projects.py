@@ -89,6 +89,7 @@ def test_a_refusal_is_said_in_place_and_the_next_try_works(page: Page) -> None:
     assert CodeVersion.objects.get().note == "second try"
 
 
+@pytest.mark.thorough
 def test_what_is_stopped_after_it_arrived_may_have_been_stored(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped, take = threading.Event(), archive.take
     monkeypatch.setattr(archive, "take", lambda uploads: take(uploads) if stopped.wait(20) else None)
@@ -100,6 +101,7 @@ def test_what_is_stopped_after_it_arrived_may_have_been_stored(page: Page, monke
     wait_for("it became a version", lambda: page.reload() and page.get_by_role("link", name="Version 1").count(), 20)
 
 
+@pytest.mark.thorough
 def test_what_is_too_large_is_not_even_sent(page: Page) -> None:
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.method))

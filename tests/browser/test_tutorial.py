@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.test_walk import DROP
 from tests.system.product import PASSWORD, Product, running, wait_for
 
-pytestmark = [pytest.mark.browser, pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.browser, pytest.mark.system, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
 JOB_SECONDS = 300

@@ -34,7 +34,7 @@ MOST_CLICKS = 6
 MOST_SECONDS = 60
 
 
-@pytest.fixture(params=["process", "docker"])
+@pytest.fixture(params=["docker", pytest.param("process", marks=pytest.mark.thorough)])
 def product(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Product]:
     with ExitStack() as stack:
         env = {}

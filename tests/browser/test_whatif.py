@@ -76,6 +76,7 @@ def test_an_admin_compares_switches_and_undoes(portal: Portal, lab: dict[str, An
     assert len(portal.ask("holds", job=lab["runs"])) == 2, "the elastic policy makes room again"
 
 
+@pytest.mark.thorough
 def test_a_choice_made_before_the_modules_have_come_counts(portal: Portal, lab: dict[str, Any], page: Page) -> None:
     page.route("**/js/page*.js", lambda route: route.abort())
     page.goto(f"{portal.url}/admin/simulations/new?policy=srjf")
@@ -84,6 +85,7 @@ def test_a_choice_made_before_the_modules_have_come_counts(portal: Portal, lab: 
     expect(page.get_by_role("button", name="Simulate the last 7 days")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_the_preview_leads_to_a_simulation_with_its_parameters(portal: Portal, lab: dict[str, Any], page: Page) -> None:
     page.goto(f"{portal.url}/admin/policy/?policy=tiresias")
     page.get_by_label("Queues").fill("3")
@@ -97,6 +99,7 @@ def test_the_preview_leads_to_a_simulation_with_its_parameters(portal: Portal, l
     assert portal.ask("simulate") == 0
 
 
+@pytest.mark.thorough
 def test_without_scripts_it_works_too(portal: Portal, browser: Browser, lab: dict[str, Any]) -> None:
     page = sign_in(browser, portal, java_script_enabled=False)
     page.goto(f"{portal.url}/admin/simulations/new?policy=srjf")
@@ -108,6 +111,7 @@ def test_without_scripts_it_works_too(portal: Portal, browser: Browser, lab: dic
 
 
 @pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.thorough
 def test_the_pages_are_without_barriers(portal: Portal, browser: Browser, lab: dict[str, Any], look: str) -> None:
     page = sign_in(browser, portal, **LOOKS[look])
     page.goto(f"{portal.url}/admin/simulations/new?policy=tiresias&policy=srjf")

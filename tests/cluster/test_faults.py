@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.faults import FAULTS
 from tests.cluster.matrix import Stage, carry_out, in_turn, stage
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.timeout(1200)]
 SEED = int(os.environ.get("FAULT_SEED", "1"))
 MACHINES = 3
 

@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.machines import CGROUPS, Lan, alive, must, until
 from tests.space import children
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
 
 def start_witness(lan: Lan, name: str) -> int:

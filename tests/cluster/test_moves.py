@@ -13,7 +13,7 @@ from tests.cluster.lab import SLOTS, Lab, lab
 from tests.cluster.machines import Machine
 from tests.system.product import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 TRAIN = Path(resuming_job.__file__).read_text()
 NUMBERS = itertools.count(1)

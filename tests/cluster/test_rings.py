@@ -13,6 +13,7 @@ def test_a_ring_grows_over_two_machines_and_leaves_the_first_without_losing_a_st
     Run(ring_lab, "horovod", 3).grows_to_three_and_leaves_the_first_machine()
 
 
+@pytest.mark.thorough
 def test_a_ring_that_is_wholly_on_a_drained_machine_moves_to_the_other_without_losing_a_step(ring_lab: Lab) -> None:
     """It has all the GPUs it may have: for a moment it has twice as many."""
     run = Run(ring_lab, "horovod", 1)

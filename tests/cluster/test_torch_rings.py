@@ -27,7 +27,7 @@ dist.destroy_process_group()
 }
 
 
-@pytest.mark.parametrize("launcher", list(SUMS))
+@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("horovod", marks=pytest.mark.thorough)])
 def test_a_ring_of_a_fixed_size_over_two_machines_adds_up(ring_lab: Lab, launcher: str) -> None:
     """Three ranks, where each machine has two slots."""
     code = ring_lab.upload(f"sums {launcher}", train=SUMS[launcher])
@@ -46,9 +46,11 @@ def wait_for_line(ring_lab: Lab, job: int, rank: int) -> None:
     wait_for(f"the line of rank {rank}", lambda: line in ring_lab.log(job, f"rank {rank}"), 30)
 
 
+@pytest.mark.thorough
 def test_torchrun_grows_over_two_machines_and_leaves_the_first_without_losing_a_step(ring_lab: Lab) -> None:
     Run(ring_lab, "torchrun", 3).grows_to_three_and_leaves_the_first_machine()
 
 
+@pytest.mark.thorough
 def test_torchrun_survives_that_its_first_machine_loses_its_power(ring_lab: Lab) -> None:
     Run(ring_lab, "torchrun", 3).survives_that_the_first_machine_loses_its_power()

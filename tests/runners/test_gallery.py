@@ -36,6 +36,15 @@ FIELDS = {
 }
 
 
+QUICK = frozenset({"horovod-elastic"})
+"""Run by ``make test``; the others are variations that need the same parts."""
+
+
+def quickly(keys: list[str]) -> list[Any]:
+    """Parameters, of which ``make test`` takes those of ``QUICK`` only."""
+    return [key if key in QUICK else pytest.param(key, marks=pytest.mark.thorough) for key in keys]
+
+
 def about(key: str) -> dict[str, Any]:
     return tomllib.loads((GALLERY / key / "gallery.toml").read_text())
 
@@ -84,7 +93,7 @@ def test_the_gallery_is_complete_and_in_order() -> None:
 
 @pytest.mark.horovod
 @pytest.mark.timeout(900)  # an environment may have to be made first, with a Horovod compiled for it
-@pytest.mark.parametrize("key", [key for key in KEYS if key != "failing"])
+@pytest.mark.parametrize("key", quickly([key for key in KEYS if key != "failing"]))
 def test_it_learns_to_read_digits(tmp_path: Path, python: str, key: str) -> None:
     with attempt(tmp_path, python) as made:
         exit, first = run(made, key)
@@ -98,7 +107,7 @@ def test_it_learns_to_read_digits(tmp_path: Path, python: str, key: str) -> None
 
 @pytest.mark.horovod
 @pytest.mark.timeout(900)  # an environment may have to be made first, with a Horovod compiled for it
-@pytest.mark.parametrize("key", [key for key in KEYS if key not in ("failing", "horovod-static")])
+@pytest.mark.parametrize("key", quickly([key for key in KEYS if key not in ("failing", "horovod-static")]))
 def test_a_retry_goes_on_from_the_checkpoint(tmp_path: Path, python: str, key: str) -> None:
     with attempt(tmp_path, python) as made:
         run(made, key)

@@ -80,7 +80,7 @@ def node(job_image: str, tmp_path: Path) -> Iterator[Node]:
         runtime.remove(seen.name)
 
 
-@pytest.mark.parametrize("key", ["horovod-static", "horovod-elastic"])
+@pytest.mark.parametrize("key", ["horovod-elastic", pytest.param("horovod-static", marks=pytest.mark.thorough)])
 def test_a_ring_of_three_containers_learns(node: Node, key: str) -> None:
     job = about(key)
     ring = Ring("driver", 21_000, "secret", job["min_gpus"], 2)
@@ -104,6 +104,7 @@ def test_a_ring_of_three_containers_learns(node: Node, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["pytorch-digits", "torchrun-ddp"])
+@pytest.mark.thorough
 def test_one_container_without_a_network_learns(node: Node, key: str) -> None:
     job = about(key)
     command = ("python", "train.py", *job["arguments"])

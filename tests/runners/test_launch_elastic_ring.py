@@ -46,6 +46,7 @@ def test_a_ring_grows_and_shrinks_while_it_counts_on(rings: Rings) -> None:
     assert len(re.findall(r"^size", h2.log(), re.MULTILINE)) == 1
 
 
+@pytest.mark.thorough
 def test_ranks_that_load_before_their_driver_is_up_form_its_ring(rings: Rings) -> None:
     rings.offer("h1", "h2")
     h1, h2 = rings.host(1), rings.host(2)
@@ -106,6 +107,7 @@ def test_a_ring_trains_on_while_a_new_rank_gets_ready(rings: Rings, tmp_path: Pa
     assert h2.labels()["0"] == "rank 1"
 
 
+@pytest.mark.thorough
 def test_a_new_rank_that_fails_before_it_comes_disturbs_nobody(rings: Rings, tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("raise SystemExit(9)")
@@ -124,7 +126,7 @@ def test_a_new_rank_that_fails_before_it_comes_disturbs_nobody(rings: Rings, tmp
     assert len(re.findall(r"^size", h1.log(), re.MULTILINE)) == 1
 
 
-@pytest.mark.parametrize("victim", [0, 1], ids=["rank 0", "rank 1"])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.thorough)], ids=["rank 0", "rank 1"])
 def test_the_ring_survives_a_killed_rank(rings: Rings, victim: int) -> None:
     rings.offer("h1", "h2")
     rings.driver.start()
@@ -141,6 +143,7 @@ def test_the_ring_survives_a_killed_rank(rings: Rings, victim: int) -> None:
     assert "ended with exit code 137" in rings.driver.log("setup")
 
 
+@pytest.mark.thorough
 def test_when_every_rank_fails_the_attempt_fails(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
         ring = local_ring(1, 2)
@@ -190,6 +193,7 @@ def payload(python: str, marker: Path) -> bytes:
     return subprocess.run([python, "-c", PAYLOAD, str(marker)], capture_output=True, check=True).stdout
 
 
+@pytest.mark.thorough
 def test_horovods_own_rendezvous_runs_the_payload(tmp_path: Path, job_python: str) -> None:
     """So that the test below proves something."""
     marker, port = tmp_path / "ran", free_port()

@@ -79,7 +79,10 @@ def test_a_rank_that_hangs_in_a_step_ends_a_static_ring(tmp_path: Path, job_pyth
 
 @pytest.mark.parametrize(
     ("fails", "words"),
-    [(HANGS, "The rank in slot 0 of h2 hangs, the others wait for it: it is ended"), (STOPS, "exit code 137")],
+    [
+        (HANGS, "The rank in slot 0 of h2 hangs, the others wait for it: it is ended"),
+        pytest.param(STOPS, "exit code 137", marks=pytest.mark.thorough),
+    ],
     ids=["hangs", "is stopped"],
 )
 def test_an_elastic_ring_goes_on_without_a_rank_that(tmp_path: Path, job_python: str, fails: str, words: str) -> None:
@@ -93,6 +96,7 @@ def test_an_elastic_ring_goes_on_without_a_rank_that(tmp_path: Path, job_python:
     assert h2.log().rstrip().endswith("hangs")
 
 
+@pytest.mark.thorough
 def test_a_stopped_rank_ends_a_static_ring_before_gloo_does(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
         driver, _, h2 = ring_of(made, STOPS, elastic=False)

@@ -44,6 +44,7 @@ def kill(container: Container) -> None:
     container.process.wait(30)
 
 
+@pytest.mark.thorough
 def test_a_drained_driver_leaves_a_ring_that_goes_on_and_grows_under_the_next(rings: Rings) -> None:
     rings.offer("h1", "h2")
     rings.driver.start()
@@ -92,6 +93,7 @@ def test_a_ring_survives_the_loss_of_its_driver_together_with_its_first_host(rin
     assert len(pids(h2)) == len(pids(h3)) == 1
 
 
+@pytest.mark.thorough
 def test_work_that_ended_while_there_was_no_driver_is_not_begun_again(rings: Rings) -> None:
     rings.offer("h1", "h2")
     rings.driver.start()

@@ -52,6 +52,7 @@ def test_each_rank_has_its_own_stream(tmp_path: Path, job_python: str) -> None:
     assert host.labels() == {"setup": "set-up", "0": "rank 0", "1": "rank 1"}
 
 
+@pytest.mark.thorough
 def test_ranks_in_cpu_slots_keep_to_processors_of_their_own(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
         host = made.container(("python", "-c", WHERE), "torchrun", slots=2).start()
@@ -90,6 +91,7 @@ def test_a_failing_rank_fails_the_job(tmp_path: Path, job_python: str) -> None:
     assert "exitcode" in host.log("setup")  # torchrun's own account of which rank failed
 
 
+@pytest.mark.thorough
 def test_an_ordinary_script_ends_well_though_its_collectives_threads_are_late(tmp_path: Path, job_python: str) -> None:
     """They wait for Python's lock when Python ends, which would end them by force, and the ranks with them."""
     with attempt(tmp_path, job_python) as made:
@@ -97,6 +99,7 @@ def test_an_ordinary_script_ends_well_though_its_collectives_threads_are_late(tm
         assert host.wait(150)["code"] == 0, host.told()
 
 
+@pytest.mark.thorough
 def test_a_stop_ends_all_ranks(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
         host = made.container(("sh", "-c", "echo up; sleep 100"), "torchrun", slots=2).start()

@@ -66,7 +66,9 @@ def lab(docker: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             yield product
 
 
-@pytest.mark.parametrize("victim", ["web", "scheduler", "agent", "dockerd"])
+@pytest.mark.parametrize(
+    "victim", ["agent", "scheduler", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("web", "dockerd"))]
+)
 def test_a_kill_loses_no_byte(lab: Product, docker: OwnEngine, victim: str) -> None:
     job = lab.submit(lab.upload(f"flood {victim}", flood=FLOOD), "python flood.py")
     lab.wait_for_job(job, "RUNNING", seconds=60)

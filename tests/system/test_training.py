@@ -77,7 +77,9 @@ def test_each_sample_counts_once_while_a_job_grows_and_shrinks_within_an_epoch(i
     assert progress["step"] == 240 and progress["done"] == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("launcher", "mode"), [("torchrun", "bsp"), ("torchrun", "asp")])
+@pytest.mark.parametrize(
+    ("launcher", "mode"), [("torchrun", "bsp"), pytest.param("torchrun", "asp", marks=pytest.mark.thorough)]
+)
 def test_a_job_that_is_stopped_goes_on_from_its_checkpoint(it: Product, launcher: str, mode: str) -> None:
     """In the second attempt nothing is computed that counted in the first."""
     policy(it, "fifo")
@@ -99,6 +101,7 @@ def all_of(it: Product, job: int) -> bytes:
     )
 
 
+@pytest.mark.thorough
 def test_ffdl_orders_another_batch_and_the_training_takes_it(it: Product) -> None:
     """Its steps hardly take longer with more samples, and its gradients are noisy: a larger batch is worth it."""
     policy(it, "ffdl", period_seconds=10)
@@ -111,6 +114,7 @@ def test_ffdl_orders_another_batch_and_the_training_takes_it(it: Product) -> Non
         it.post(f"jobs/{job}/cancel/")
 
 
+@pytest.mark.thorough
 def test_with_a_throttled_worker_adaptive_k_sync_ends_well_before_bsp(it: Product) -> None:
     policy(it, "fifo")
     seconds: dict[str, float] = {}
@@ -123,6 +127,7 @@ def test_with_a_throttled_worker_adaptive_k_sync_ends_well_before_bsp(it: Produc
     assert seconds["adaptive_ksync"] < seconds["bsp"] / 1.5
 
 
+@pytest.mark.thorough
 def test_a_keras_job_waits_for_its_environment_and_learns_on_two_ranks(it: Product) -> None:
     """The gallery's, in containers, its environment prepared because it asks for it."""
     policy(it, "fifo")

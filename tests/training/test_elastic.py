@@ -101,6 +101,7 @@ def test_a_stopped_training_goes_on_where_it_was_on_another_number_of_ranks(tmp_
     assert done == sorted(set(done)) and done[-1] == 120  # the last step of a try is done, but no longer told of
 
 
+@pytest.mark.thorough
 def test_a_stopped_parameter_server_goes_on_on_another_number_of_ranks(tmp_path: Path, job_python: str) -> None:
     """What workers were computing when they were stopped is computed again, and nothing else is."""
     tries = Tries(tmp_path, job_python)

@@ -13,7 +13,7 @@ import pytest
 from tests import engine
 from tests.runners.launching import Rings, attempt, until
 
-pytestmark = [pytest.mark.horovod, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.horovod, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 SCRIPT = Path(__file__).parent / "scripts" / "keras_digits.py"
 STEPS = 8
