@@ -14,7 +14,7 @@ from typing import Any
 
 from runners.docker_runtime import APIError, ContainerError, ImageNotFound, connect, engine_calls
 from runners.preparing import PrepareError, ProgramError, explain, last_error, tail
-from runners.wheels import Target, glibc_of
+from runners.targets import Target, glibc_of
 
 BUILD_SECONDS = 900
 """The longest silence between two lines of a build."""
@@ -49,13 +49,15 @@ class DockerImages:
                 return None
 
     def pull(self, image: str, tell: Callable[[str], None]) -> None:
-        """Raises PrepareError when no registry gives it."""
+        """``tell`` is called with how much of it is downloaded. Raises PrepareError when no registry has it."""
+        layers = Layers()
         with engine_calls():
             try:
                 for event in self.client.api.pull(image, stream=True, decode=True):
                     if "error" in event:
                         raise no_image(image, str(event["error"]))
-                    tell(str(event.get("status", "")))
+                    layers.note(event)
+                    tell(layers.words())
             except APIError as error:
                 raise no_image(image, str(error.explanation)) from error
 
@@ -176,6 +178,34 @@ class DockerImages:
         """The build stages' layers, which hold every wheel once more. The classic builder leaves them behind."""
         with engine_calls():
             self.client.api.prune_images(filters={"dangling": True, "label": ["schedulearn.stage=build"]})
+
+
+class Layers:
+    """How far an image's layers are downloaded, from the engine's events."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[str, tuple[int, int]] = {}
+        self._done: set[str] = set()
+
+    def note(self, event: Mapping[str, Any]) -> None:
+        layer, status = str(event.get("id", "")), str(event.get("status", ""))
+        detail = event.get("progressDetail") or {}
+        if status == "Pulling fs layer":
+            self._bytes.setdefault(layer, (0, 0))
+        elif status == "Downloading" and detail.get("total"):
+            self._bytes[layer] = (int(detail["current"]), int(detail["total"]))
+        elif status in ("Pull complete", "Already exists"):
+            self._bytes.setdefault(layer, (0, 0))
+            self._done.add(layer)
+
+    def words(self) -> str:
+        """``34 of 120 MiB, 2 of 5 layers``"""
+        if not self._bytes:
+            return "asking the registry"
+        total = sum(total for _, total in self._bytes.values())
+        here = sum(total if layer in self._done else now for layer, (now, total) in self._bytes.items())
+        sizes = f"{here // 2**20} of {total // 2**20} MiB, " if total else ""
+        return f"{sizes}{len(self._done)} of {len(self._bytes)} layers"
 
 
 @contextmanager

@@ -4,6 +4,7 @@ Preparing is slow once and may be repeated at any time: what is unchanged is fou
 """
 
 import os
+import platform
 import shutil
 import sys
 import tempfile
@@ -12,26 +13,29 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from runners import horovod_wheel, images
 from runners.docker_images import DockerImages
 from runners.images import Entry
+from runners.installing import downloaded, make_environment, uv_program
 from runners.preparing import (
     PrepareError,
     ProgramError,
     Progress,
     alone,
     cache_home,
-    clock,
     content_key,
+    elapsed,
     explain,
     need_space,
     run,
 )
 from runners.runtime import EngineError
-from runners.wheels import Target, make, this_machine, wheelhouse
+from runners.targets import Target, this_machine
+from runners.wheels import Pins, framework_of, make, pins_of, recipe_key, wheelhouse
 
 PUBLIC_BASE = "python:3.11-slim-bookworm"
 LOCAL_BASE = "schedulearn-base:bookworm"
@@ -43,6 +47,11 @@ LAUNCH = ("__init__.py", "spec.py", "launch", "training")
 """The part of ``runners`` that goes into the images."""
 
 RUNNERS = Path(__file__).resolve().parent
+
+INSTALL_SECONDS = 20
+"""After this long an installation is shown as half done: nobody knows its length beforehand."""
+CHECK_PERCENT = 90
+"""Of a virtual environment whose packages are installed; the rest is trying them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +108,15 @@ class Preparing(ABC):
                     Report(key, state="failed", detail=f"There is no environment “{key}” in this release.")
                 )
 
+            reached = 0
+
             def tell(percent: int, words: str) -> None:
-                self._note(Report(key, state="preparing", progress_percent=min(99, percent), detail=words))
+                """Progress never goes back, whatever each step estimates."""
+                nonlocal reached
+                reached = max(reached, min(99, percent))
+                self._note(Report(key, state="preparing", progress_percent=reached, detail=words))
                 if progress is not None:
-                    progress(percent, words)
+                    progress(reached, words)
 
             tell(0, "starting")
             try:
@@ -155,45 +169,53 @@ class ProcessEnvironments(Preparing):
         self.target = this_machine(cuda)
 
     def _make(self, entry: Entry, tell: Progress) -> Prepared:
-        house = wheelhouse(entry, self.target, tell, (0, 30))
-        wheel = horovod_wheel.ensure(entry, self.target, house, tell, horovod_wheel.build_here, (30, 85))
+        pins = pins_of(entry, self.target, tell, 1)
+        compiles = entry.horovod is not None and horovod_wheel.find(entry, self.target, pins) is None
+        if compiles and (lacking := horovod_wheel.missing_tools(self.target)):
+            raise lacking
+        begin = 80 if compiles else 5
+        wheel = horovod_wheel.ensure(entry, self.target, pins, tell, horovod_wheel.build_here, (5, begin))
         digest = content_key(
-            "venv 1",
-            entry.requirements_on(self.target.cuda).read_bytes(),
+            "venv 2",
+            *pins.packages,
             entry.check,
             self.target.words,
-            house.name,
+            recipe_key(entry, self.target),
             name_of(wheel),
             sys.prefix,
         )
         folder = cache_home() / "envs" / f"{entry.key}-{digest[:12]}"
         python, done = folder / "bin" / "python", folder / ".complete"
-        with alone(cache_home() / "locks" / f"env-{folder.name}", tell, 85):
+        with alone(cache_home() / "locks" / f"env-{folder.name}", tell, begin):
             if not done.exists():
                 need_space(cache_home(), entry.disk_mib)
                 shutil.rmtree(folder, ignore_errors=True)
-                self._install(entry, folder, house, wheel, tell)
+                self._install(entry, folder, pins, wheel, tell, begin)
                 done.touch()
         return Prepared(digest, str(python))
 
-    def _install(self, entry: Entry, folder: Path, house: Path, wheel: Path | None, tell: Progress) -> None:
-        log = cache_home() / "logs" / f"install-{entry.key}.log"
-        python = folder / "bin" / "python"
-        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-index"]
+    def _install(self, entry: Entry, folder: Path, pins: Pins, wheel: Path | None, tell: Progress, begin: int) -> None:
+        """``begin`` is the percentage that is done already."""
+        log = make(cache_home() / "logs") / f"install-{entry.key}.log"
+        log.unlink(missing_ok=True)
 
         def installing(seconds: float, said: str) -> None:
-            tell(min(97, 87 + int(seconds) // 8), f"installing packages for {clock(seconds)}")
+            share = seconds / (seconds + INSTALL_SECONDS)
+            what = downloaded(said)
+            words = f"downloading {what}" if what else f"installing {len(pins.packages)} packages"
+            tell(begin + int((CHECK_PERCENT - begin) * share), elapsed(words, seconds))
+
+        def checking(seconds: float, said: str) -> None:
+            tell(CHECK_PERCENT, elapsed("checking that the packages work", seconds))
 
         try:
-            tell(86, "making the virtual environment")
-            run([sys.executable, "-m", "venv", folder], log)
-            run([*pip, "--find-links", house, "-r", entry.requirements_on(self.target.cuda)], log, installing)
-            if wheel is not None:
-                run([*pip, "--no-deps", wheel], log, installing)
-            tell(98, "checking that it works")
-            run([python, "-c", entry.check or "pass"], log, seconds=300, cwd=folder)
+            tell(begin, f"installing {len(pins.packages)} packages")
+            packages = [*pins.packages, *([str(wheel)] if wheel is not None else [])]
+            python = make_environment(folder, packages, log, installing, pins.index)
+            tell(CHECK_PERCENT, "checking that the packages work")
+            run([python, "-c", entry.check or "pass"], log, checking, seconds=300, cwd=folder)
         except ProgramError as error:
-            raise explain(error, "Making the virtual environment", log) from error
+            raise explain(error, "Installing the packages", log) from error
 
     def _is_there(self, prepared: Prepared) -> bool:
         return Path(prepared.reference).exists()
@@ -227,22 +249,23 @@ class DockerEnvironments(Preparing):
     def _make(self, entry: Entry, tell: Progress) -> Prepared:
         base = self._base(tell)
         target = self.engine.target(base, self.cuda)
-        house = wheelhouse(entry, target, tell, (3, 25))
-        wheel = horovod_wheel.ensure(entry, target, house, tell, self._builder(target, tell), (25, 70))
-        packages = self._packages(entry, base, house, wheel, tell)
+        pins = pins_of(entry, target, tell, 3)
+        house = wheelhouse(entry, target, pins, tell, (4, 25 if entry.horovod else 70))
+        wheel = horovod_wheel.ensure(entry, target, pins, tell, self._builder(target, house), (25, 70))
+        packages = self._packages(entry, base, target, house, wheel, tell)
         launch = {f"schedulearn/runners/{name}": RUNNERS / name for name in LAUNCH}
         recipe = (images.FOLDER / "job.Dockerfile").read_bytes()
         digest = content_key("job 1", packages, self.engine.id_of(packages) or "", recipe, tree(launch), entry.check)
         tag = f"schedulearn-job:{entry.key}-{digest[:12]}"
         if self.engine.id_of(tag) is None:
-            tell(94, "adding what runs first, and checking")
+            tell(94, "building the job image")
             self.engine.build(
                 {**launch, "Dockerfile": recipe},
                 "Dockerfile",
                 tag,
                 {"PACKAGES_IMAGE": packages, "CHECK": entry.check or "pass"},
                 cache_home() / "logs" / f"image-{entry.key}.log",
-                lambda step, steps: tell(94 + 5 * step // steps, "adding what runs first, and checking"),
+                lambda step, steps: tell(94 + 5 * step // steps, f"building the job image: step {step} of {steps}"),
             )
             self.engine.drop_old("schedulearn-job", entry.key, keep=tag)
             self.engine.drop_old("schedulearn-packages", entry.key, keep=packages)
@@ -254,10 +277,12 @@ class DockerEnvironments(Preparing):
         for image in wanted:
             if self.engine.id_of(image):
                 return image
-        self.engine.pull(wanted[0], lambda status: tell(1, f"fetching the base image {wanted[0]}: {status}"))
+        self.engine.pull(wanted[0], lambda status: tell(1, f"downloading the base image {wanted[0]}: {status}"))
         return wanted[0]
 
-    def _packages(self, entry: Entry, base: str, house: Path, wheel: Path | None, tell: Progress) -> str:
+    def _packages(
+        self, entry: Entry, base: str, target: Target, house: Path, wheel: Path | None, tell: Progress
+    ) -> str:
         recipe = (images.FOLDER / "packages.Dockerfile").read_bytes()
         requirements = entry.requirements_on(self.cuda).read_bytes()
         base_id = self.engine.id_of(base) or ""
@@ -267,30 +292,37 @@ class DockerEnvironments(Preparing):
             with tempfile.TemporaryDirectory(prefix="schedulearn-own-") as own:
                 if wheel is not None:
                     shutil.copy(wheel, own)
-                tell(71, "sending packages to the engine")
+                if target.machine == platform.machine() and (uv := uv_program()) is not None:
+                    shutil.copy(uv, Path(own) / "uv")
+                size = sum(file.stat().st_size for file in house.iterdir()) // 2**20
+                tell(71, f"sending {size} MiB of packages to the engine")
                 self.engine.build(
                     {"Dockerfile": recipe, "requirements.txt": requirements, "wheels": house, "own": Path(own)},
                     "Dockerfile",
                     tag,
                     {"BASE_IMAGE": base},
                     cache_home() / "logs" / f"packages-{entry.key}.log",
-                    lambda step, steps: tell(72 + 20 * step // steps, "installing packages into the image"),
+                    lambda step, steps: tell(
+                        72 + 20 * step // steps, f"building the image of the packages: step {step} of {steps}"
+                    ),
                 )
             self.engine.drop_left_overs()
         return tag
 
-    def _builder(self, target: Target, tell: Progress) -> horovod_wheel.Build:
+    def _builder(self, target: Target, house: Path) -> horovod_wheel.Build:
         """This machine's compiler when its product runs in the image, else a container that has one."""
-        return horovod_wheel.build_here if self.host_can_build(target) else self._build_in_container
+        return horovod_wheel.build_here if self.host_can_build(target) else partial(self._build_in_container, house)
 
     def _build_in_container(
-        self, source: Path, house: Path, out: Path, variables: dict[str, str], progress: Progress
+        self, house: Path, source: Path, pins: Pins, out: Path, variables: dict[str, str], progress: Progress
     ) -> None:
         image = self.build_image
         if self.engine.id_of(image) is None:
             lacking = horovod_wheel.missing_tools(this_machine(self.cuda))
             try:
-                self.engine.pull(image, lambda status: progress(1, f"fetching the compiler's image {image}: {status}"))
+                self.engine.pull(
+                    image, lambda status: progress(1, f"downloading the compiler's image {image}: {status}")
+                )
             except PrepareError as error:
                 raise lacking or PrepareError(
                     f"Horovod must be compiled once, and the image with the compiler ({image}) cannot be pulled.",
@@ -306,7 +338,7 @@ class DockerEnvironments(Preparing):
                 out: ("/out", True),
             }
             began = time.monotonic()
-            script = horovod_wheel.container_script(house)
+            script = horovod_wheel.container_script(framework_of(pins))
             log = make(cache_home() / "logs") / "build-horovod-in-container.log"
             for said in self.engine.run_mounted(image, script, mounts, variables, log):
                 progress(*horovod_wheel.compiling(time.monotonic() - began, said))

@@ -7,7 +7,6 @@ mending.
 import hashlib
 import os
 import shutil
-import sys
 import sysconfig
 import tarfile
 import tempfile
@@ -16,19 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runners.images import Entry, Horovod
+from runners.installing import PIP, make_environment, resolve
 from runners.preparing import (
     PrepareError,
     ProgramError,
     Progress,
     alone,
     cache_home,
-    clock,
     content_key,
+    elapsed,
     explain,
     need_space,
     run,
 )
-from runners.wheels import PIP, Framework, Target, cross, framework_of, make, this_machine
+from runners.targets import Target, cross, this_machine
+from runners.wheels import Framework, Pins, framework_of, make
 
 TOOLS = ("setuptools<80", "wheel", "cmake<4", "packaging", "cffi", "cloudpickle", "psutil", "PyYAML")
 """setuptools 80 dropped what Horovod's setup.py uses; cmake 4 refuses the minimum versions of its third parties."""
@@ -74,8 +75,11 @@ MENDS = (
     ),
 )
 
-Build = Callable[[Path, Path, Path, dict[str, str], Progress], None]
-"""(mended source, folder of wheels, where the wheel shall go, variables, progress): compiles."""
+BUILD_NICENESS = 10
+"""The compiler leaves the processors to running jobs, which are on the same machine."""
+
+Build = Callable[[Path, Pins, Path, dict[str, str], Progress], None]
+"""(patched source, packages to compile against, folder for the wheel, variables, progress): compiles."""
 
 
 def settings(target: Target, framework: Framework) -> dict[str, str]:
@@ -105,26 +109,26 @@ def wheel_key(horovod: Horovod, framework: Framework, target: Target) -> str:
     return content_key("horovod 1", horovod.version, horovod.sha256, against, target.words, repr(MENDS), repr(switches))
 
 
-def find(entry: Entry, target: Target, house: Path) -> Path | None:
-    """The wheel, if it was made before."""
+def find(entry: Entry, target: Target, pins: Pins) -> Path | None:
+    """The wheel, if it was compiled before."""
     if entry.horovod is None:
         return None
-    folder = cache_home() / "wheels" / wheel_key(entry.horovod, framework_of(house), target)
+    folder = cache_home() / "wheels" / wheel_key(entry.horovod, framework_of(pins), target)
     return next(iter(sorted(folder.glob("horovod-*.whl"))), None)
 
 
 def ensure(
-    entry: Entry, target: Target, house: Path, progress: Progress, build: Build, percent: tuple[int, int] = (30, 80)
+    entry: Entry, target: Target, pins: Pins, progress: Progress, build: Build, percent: tuple[int, int] = (30, 80)
 ) -> Path | None:
     """The wheel for this target; compiled by ``build`` if it is not there yet. None if the recipe wants none."""
     if entry.horovod is None:
         return None
     low, high = percent
-    framework = framework_of(house)
+    framework = framework_of(pins)
     key = wheel_key(entry.horovod, framework, target)
     folder = cache_home() / "wheels" / key
     with alone(cache_home() / "locks" / f"horovod-{key}", progress, low):
-        if found := find(entry, target, house):
+        if found := find(entry, target, pins):
             return found
         need_space(cache_home(), BUILD_MIB)
         with tempfile.TemporaryDirectory(prefix=".horovod-", dir=make(cache_home() / "wheels")) as work:
@@ -134,12 +138,12 @@ def ensure(
             def scaled(done: int, words: str) -> None:
                 progress(low + (high - low) * done // 100, words)
 
-            build(source, house, out, settings(target, framework), scaled)
+            build(source, pins, out, settings(target, framework), scaled)
             if not list(out.glob("horovod-*.whl")):
                 raise PrepareError("Compiling Horovod left no wheel.", "Look at the log in the cache folder.")
             shutil.rmtree(folder, ignore_errors=True)
             out.rename(folder)
-    return find(entry, target, house)
+    return find(entry, target, pins)
 
 
 def mended_source(horovod: Horovod, work: Path, progress: Progress, percent: int) -> Path:
@@ -161,7 +165,8 @@ def mended_source(horovod: Horovod, work: Path, progress: Progress, percent: int
             "Check where this machine's pip fetches from; the expected hash is in environment.toml.",
         )
     with tarfile.open(archive) as tar:
-        tar.extractall(work, filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12's Python 3.11.2 has none
+        tar.extractall(work)  # noqa: S202  # the archive is known by its hash
     source = work / f"horovod-{horovod.version}"
     mend(source)
     return source
@@ -206,25 +211,32 @@ def host_can_build(target: Target) -> bool:
     return same and here.glibc <= target.glibc and missing_tools(target) is None
 
 
-def build_here(source: Path, house: Path, out: Path, variables: dict[str, str], progress: Progress) -> None:
-    """Compile with this machine's compiler, in a virtual environment of its own that is thrown away."""
+def build_here(source: Path, pins: Pins, out: Path, variables: dict[str, str], progress: Progress) -> None:
+    """Compile with this machine's compiler, in a virtual environment that is deleted afterwards."""
     lacking = missing_tools(this_machine("HOROVOD_GPU" in variables))
     if lacking:
         raise lacking
     log = cache_home() / "logs" / "build-horovod.log"
     log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="schedulearn-build-", dir=cache_home()) as folder:
-        python = Path(folder) / "bin" / "python"
-        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input"]
+        place = Path(folder) / "environment"
+
+        def installing(seconds: float, said: str) -> None:
+            progress(2, elapsed("installing what Horovod is compiled with", seconds))
+
         try:
-            progress(2, "making a place to compile Horovod")
-            run([sys.executable, "-m", "venv", folder], log)
-            run([*pip, "install", "-q", "--find-links", house, framework_of(house).requirement, "numpy", *TOOLS], log)
+            progress(1, "installing what Horovod is compiled with")
+            tools = resolve(TOOLS, this_machine("HOROVOD_GPU" in variables), log)
+            names = {each.partition("==")[0] for each in tools}
+            packages = [each for each in pins.packages if each.partition("==")[0] not in names]
+            python = make_environment(place, [*packages, *tools], log, installing, pins.index)
+            pip = [str(python), *PIP[1:], "wheel", "-v", "--no-deps", "--no-build-isolation"]
             run(
-                [*pip, "wheel", "-v", "--no-deps", "--no-build-isolation", "-w", out, source],
+                [*pip, "-w", out, source],
                 log,
                 lambda seconds, said: progress(*compiling(seconds, said)),
                 env={**variables, **cuda_variables(python), "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"},
+                niceness=BUILD_NICENESS,
             )
         except ProgramError as error:
             raise explain(error, "Compiling Horovod", log) from error
@@ -247,16 +259,16 @@ def compiling(seconds: float, said: str) -> tuple[int, str]:
     marks = [part.rpartition("[")[2].strip() for part in said.split("%]")[:-1]]
     numbers = [int(mark) for mark in marks if mark.isdecimal()]
     percent = numbers[-1] if numbers else min(10, int(10 * seconds / EXPECTED_SECONDS))
-    return max(2, min(99, percent)), f"compiling Horovod: {clock(seconds)}"
+    return max(2, min(99, percent)), elapsed("compiling Horovod", seconds)
 
 
-def container_script(house: Path) -> str:
+def container_script(framework: Framework) -> str:
     """The same as ``build_here``, inside an image with a compiler and without a network."""
     return f"""
 export HOME=/tmp
 python -m venv /tmp/build
 . /tmp/build/bin/activate
-pip install -q --no-index --find-links /house --find-links /tools '{framework_of(house).requirement}' numpy {tools_line()}
+pip install -q --no-index --find-links /house --find-links /tools '{framework.requirement}' numpy {tools_line()}
 nccl=$(echo /tmp/build/lib/python*/site-packages/nvidia/nccl)
 if [ -d "$nccl" ]; then
     [ -e "$nccl/lib/libnccl.so" ] || ln -s libnccl.so.2 "$nccl/lib/libnccl.so"

@@ -81,20 +81,24 @@ def run(
     argv: Sequence[str | Path],
     log: Path,
     tick: Callable[[float, str], None] = lambda seconds, tail: None,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str | None] | None = None,
     cwd: Path | None = None,
     seconds: float = 3600,
+    niceness: int = 0,
 ) -> None:
-    """Run to the end, telling ``tick`` each second how long it has taken and what it said last."""
+    """Run to the end, calling ``tick`` each second with the seconds it has taken and the end of its output.
+
+    ``env`` is added to this process's environment; None removes a variable. Raises ProgramError.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         began = time.monotonic()
         process = subprocess.Popen(
-            [str(part) for part in argv],
+            [*(["nice", "-n", str(niceness)] if niceness else []), *(str(part) for part in argv)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(env or {})},
+            env={name: value for name, value in {**os.environ, **(env or {})}.items() if value is not None},
             cwd=cwd,
             start_new_session=True,
         )
@@ -125,6 +129,11 @@ def tail(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
         return file.read().decode(errors="replace")
+
+
+def elapsed(words: str, seconds: float) -> str:
+    """``compiling Horovod: 1 min 5 s so far``"""
+    return f"{words}: {clock(seconds)} so far"
 
 
 def clock(seconds: float) -> str:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 
-PACKAGES = ("docker", "httpx", "nvidia-ml-py")
+PACKAGES = ("docker", "httpx", "nvidia-ml-py", "uv")
 """What the agent needs of requirements.txt."""
 LEFT_OUT = frozenset({"__pycache__"})
 LOOK_SECONDS = 5.0

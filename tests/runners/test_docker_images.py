@@ -7,7 +7,7 @@ import docker
 import pytest
 
 from runners import docker_images
-from runners.docker_images import DockerImages
+from runners.docker_images import DockerImages, Layers
 
 
 class Api(docker.APIClient):
@@ -48,4 +48,18 @@ def test_an_image_is_fetched_by_the_name_it_was_given(
     client, said = Client(), list[str]()
     monkeypatch.setattr(docker_images, "connect", lambda *_: client)
     DockerImages().pull(image, said.append)
-    assert client.api.asked == [{"fromImage": repository, "tag": tag}] and said == ["Pulling"]
+    assert client.api.asked == [{"fromImage": repository, "tag": tag}] and said == ["asking the registry"]
+
+
+def test_a_pull_says_how_much_is_downloaded() -> None:
+    layers = Layers()
+    assert layers.words() == "asking the registry"
+    layers.note({"status": "Pulling from library/python", "id": "3.11"})
+    for layer in ("a", "b", "c"):
+        layers.note({"status": "Pulling fs layer", "id": layer})
+    layers.note({"status": "Already exists", "id": "c"})
+    layers.note({"status": "Downloading", "id": "a", "progressDetail": {"current": 2**20, "total": 40 * 2**20}})
+    layers.note({"status": "Downloading", "id": "b", "progressDetail": {"current": 3 * 2**20, "total": 80 * 2**20}})
+    assert layers.words() == "4 of 120 MiB, 1 of 3 layers"
+    layers.note({"status": "Pull complete", "id": "a"})
+    assert layers.words() == "43 of 120 MiB, 2 of 3 layers"

@@ -19,7 +19,8 @@ from runners.environments import LOCAL_BASE, PUBLIC_BASE, DockerEnvironments, Pr
 from runners.images import Entry, Horovod
 from runners.preparing import PrepareError, ProgramError, Progress, alone, explain, need_space
 from runners.runtime import EngineError
-from runners.wheels import Framework, Target, cross, framework_of, is_cpu_build, this_machine
+from runners.targets import Target, cross, this_machine
+from runners.wheels import Framework, Pins, framework_of, pins_of
 
 BOOKWORM = Target("3.11", (2, 36), "x86_64")
 QUIET: Progress = lambda percent, words: None  # noqa: E731
@@ -38,7 +39,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_catalogue_is_complete_and_pinned() -> None:
     entries = images.catalogue()
-    assert [entry.key for entry in entries] == ["pytorch-horovod", "python", "tensorflow-horovod"]
+    assert [entry.key for entry in entries] == ["pytorch", "pytorch-horovod", "python", "tensorflow-horovod"]
     for entry in entries:
         assert entry.title and entry.description and entry.packages and entry.check
         lines = [line for cuda in (False, True) for line in entry.requirements_on(cuda).read_text().splitlines()]
@@ -48,9 +49,22 @@ def test_the_catalogue_is_complete_and_pinned() -> None:
 
 
 def test_the_recipe_names_the_torch_that_is_required() -> None:
-    entry = images.find("pytorch-horovod")
-    assert entry is not None and f"torch=={entry.torch}" in entry.requirements.read_text()
+    for key in ("pytorch", "pytorch-horovod"):
+        entry = images.find(key)
+        assert entry is not None and f"torch=={entry.torch}" in entry.requirements.read_text()
     assert images.find("nothing") is None
+
+
+def test_pytorch_without_horovod_has_the_same_versions_as_with_it() -> None:
+    """A job may be moved from one to the other."""
+    plain, ring = (set(pinned_lines(key)) for key in ("pytorch", "pytorch-horovod"))
+    assert plain < ring
+
+
+def pinned_lines(key: str) -> list[str]:
+    entry = images.find(key)
+    assert entry is not None
+    return [line for line in entry.requirements.read_text().splitlines() if "==" in line]
 
 
 # Fetching
@@ -68,38 +82,79 @@ def test_this_machine_asks_pip_plainly() -> None:
     assert cross(this_machine(cuda=False)) == []
 
 
-@pytest.mark.parametrize(
-    ("version", "needs", "cpu"),
-    [
-        ("2.13.0+cpu", ["numpy"], True),
-        ("2.13.0", ["filelock"], True),
-        ("2.13.0", ["nvidia-nccl-cu13==2.27; platform_system == 'Linux'"], False),
-        ("2.13.0+cu130", ["cuda-toolkit==13.0"], False),
-    ],
-)
-def test_it_tells_the_small_torch_from_the_big_one(version: str, needs: list[str], cpu: bool) -> None:
-    assert is_cpu_build({"version": version, "requires_dist": needs}) is cpu
+# Which packages
 
 
-@pytest.mark.parametrize(
-    ("cuda", "plain_is_cpu", "reaches", "chosen", "options"),
-    [
-        (False, True, True, "", []),
-        (False, False, True, "", ["--extra-index-url", "https://download.pytorch.org/whl/cpu"]),
-        (False, False, False, "", []),  # better the big one than none
-        (True, False, True, "", []),
-        (True, False, True, "https://mirror.example/cu130", ["--extra-index-url", "https://mirror.example/cu130"]),
-    ],
-)
-def test_it_knows_where_torch_comes_from(
-    cuda: bool, plain_is_cpu: bool, reaches: bool, chosen: str, options: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wheels, "plain_torch_is_for_cpu", lambda entry, target: plain_is_cpu)
-    monkeypatch.setattr(wheels, "reachable", lambda url: reaches)
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+SMALL = ("numpy==2.4.6", "torch==2.13.0+cpu")
+BIG = ("cuda-bindings==13.0", "nvidia-nccl-cu13==2.27", "torch==2.13.0", "triton==3.7")
+LABELLED = ("numpy==2.4.6", "torch==2.13.0+cu130")
+
+
+class Indexes:
+    """Plays what an installation would consist of, by the extra index and whether the CPU build is asked for."""
+
+    def __init__(self, plain: tuple[str, ...], small: dict[str, tuple[str, ...]]) -> None:
+        self.plain = plain
+        self.small = small
+        self.asked: list[str] = []
+
+    def resolve(self, lines: list[str], target: Target, log: Path, extra_index: str = "") -> tuple[str, ...]:
+        self.asked.append(extra_index)
+        if f"torch=={TORCH_VERSION}+cpu" not in lines:
+            return self.plain
+        if extra_index not in self.small:
+            raise ProgramError("no such version")
+        return self.small[extra_index]
+
+
+TORCH_VERSION = "2.13.0"
+
+
+def pins(indexes: Indexes, monkeypatch: pytest.MonkeyPatch, cuda: bool = False, chosen: str = "") -> Pins:
+    monkeypatch.setattr(wheels, "resolve", indexes.resolve)
     monkeypatch.setenv("SCHEDULEARN_TORCH_INDEX", chosen)
-    entry = images.find("pytorch-horovod")
+    entry = images.find("pytorch")
     assert entry is not None
-    assert wheels.torch_index(entry, dataclasses.replace(BOOKWORM, cuda=cuda)) == options
+    return pins_of(entry, dataclasses.replace(BOOKWORM, cuda=cuda), QUIET, 0)
+
+
+def test_a_cpu_build_that_the_usual_index_offers_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    indexes = Indexes(SMALL, {})
+    assert pins(indexes, monkeypatch) == Pins(SMALL) and indexes.asked == [""]
+
+
+@pytest.mark.parametrize("plain", [BIG, LABELLED])
+def test_a_machine_without_gpus_asks_for_the_cpu_build(plain: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pins(Indexes(plain, {CPU_INDEX: SMALL}), monkeypatch) == Pins(SMALL, CPU_INDEX)
+
+
+def test_a_machine_with_gpus_takes_what_the_usual_index_offers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pins(Indexes(BIG, {CPU_INDEX: SMALL}), monkeypatch, cuda=True) == Pins(BIG)
+
+
+def test_a_chosen_index_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    indexes = Indexes(SMALL, {})
+    assert pins(indexes, monkeypatch, chosen="https://mirror.example/torch").index == "https://mirror.example/torch"
+    assert indexes.asked == ["https://mirror.example/torch"]
+
+
+@pytest.mark.parametrize("small", [{}, {CPU_INDEX: BIG}])
+def test_packages_for_gpus_never_reach_a_machine_without(
+    small: dict[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PrepareError, match="only builds for GPUs") as refused:
+        pins(Indexes(BIG, small), monkeypatch)
+    assert "SCHEDULEARN_TORCH_INDEX" in refused.value.mend and CPU_INDEX in refused.value.mend
+
+
+def test_what_was_resolved_is_kept_so_that_a_later_start_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    indexes = Indexes(SMALL, {})
+    assert pins(indexes, monkeypatch) == pins(indexes, monkeypatch)
+    assert len(indexes.asked) == 1
+    for kept in (preparing.cache_home() / "pins").iterdir():
+        kept.write_text("{")
+    assert pins(indexes, monkeypatch) == Pins(SMALL) and len(indexes.asked) == 2
 
 
 # Horovod's wheel
@@ -132,23 +187,18 @@ def test_gpus_reduce_by_nccl() -> None:
     assert "HOROVOD_GPU_OPERATIONS" not in horovod_wheel.settings(BOOKWORM, TORCH)
 
 
-def test_it_is_compiled_for_the_framework_that_was_fetched(tmp_path: Path) -> None:
-    for wheel, requirement, switch in (
-        ("torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl", "torch==2.13.0+cpu", "HOROVOD_WITH_PYTORCH"),
-        ("tensorflow_cpu-2.15.1-cp311-cp311-linux_x86_64.whl", "tensorflow-cpu==2.15.1", "HOROVOD_WITH_TENSORFLOW"),
-        ("tensorflow-2.15.1-cp311-cp311-linux_x86_64.whl", "tensorflow==2.15.1", "HOROVOD_WITH_TENSORFLOW"),
+def test_it_is_compiled_for_the_framework_of_the_environment() -> None:
+    for requirement, switch in (
+        ("torch==2.13.0+cpu", "HOROVOD_WITH_PYTORCH"),
+        ("tensorflow-cpu==2.15.1", "HOROVOD_WITH_TENSORFLOW"),
+        ("tensorflow==2.15.1", "HOROVOD_WITH_TENSORFLOW"),
     ):
-        house = tmp_path / wheel
-        house.mkdir()
-        (house / wheel).touch()
-        (house / "tensorflow_estimator-2.15.0-py2.py3-none-any.whl").touch()
-        framework = framework_of(house)
+        framework = framework_of(Pins(("numpy==2.4.6", requirement, "tensorflow-estimator==2.15.0")))
         switches = horovod_wheel.settings(BOOKWORM, framework)
-        assert framework.requirement == requirement and requirement in horovod_wheel.container_script(house)
+        assert framework.requirement == requirement and requirement in horovod_wheel.container_script(framework)
         assert [name for name in switches if name.startswith("HOROVOD_WITH_")] == [switch, "HOROVOD_WITH_GLOO"]
-    (tmp_path / "empty").mkdir()
     with pytest.raises(PrepareError, match="neither torch nor TensorFlow"):
-        framework_of(tmp_path / "empty")
+        framework_of(Pins(("numpy==2.4.6",)))
 
 
 def test_it_finds_the_nccl_that_torch_brings(tmp_path: Path) -> None:
@@ -201,10 +251,10 @@ def test_a_host_with_a_newer_c_library_does_not_build_for_the_image(monkeypatch:
 def test_it_says_how_long_it_compiles() -> None:
     assert horovod_wheel.compiling(190, "[ 12%] Building\n[ 45%] Building CXX object") == (
         45,
-        "compiling Horovod: 3 min 10 s",
+        "compiling Horovod: 3 min 10 s so far",
     )
     percent, words = horovod_wheel.compiling(5, "configuring")
-    assert 0 < percent < 20 and words == "compiling Horovod: 5 s"
+    assert 0 < percent < 20 and words == "compiling Horovod: 5 s so far"
 
 
 # What people are told
@@ -312,6 +362,19 @@ def test_what_goes_wrong_is_reported_not_raised(error: Exception, words: str) ->
     assert report.state == "failed" and words in report.detail
 
 
+class Wavering(Played):
+    def _make(self, entry: Entry, tell: Progress) -> Prepared:
+        for percent in (97, 87, 98, 200):
+            tell(percent, "working")
+        return Prepared("digest", "image:tag")
+
+
+def test_progress_never_goes_back() -> None:
+    shown: list[int] = []
+    Wavering(Prepared("", "")).prepare("python", lambda percent, words: shown.append(percent))
+    assert shown == [0, 97, 97, 98, 99]
+
+
 def test_an_unknown_environment_fails_with_a_sentence() -> None:
     assert "no environment “nothing”" in Played(Prepared("", "")).prepare("nothing").detail
 
@@ -360,17 +423,18 @@ def fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     compiled: list[str] = []
 
     def ensure(
-        entry: Entry, target: Target, house: Path, tell: Progress, build: horovod_wheel.Build, percent: Any
+        entry: Entry, target: Target, pins: Pins, tell: Progress, build: horovod_wheel.Build, percent: Any
     ) -> Path | None:
         if entry.horovod is None:
             return None
-        compiled.append(build.__name__)
+        compiled.append("here" if build is horovod_wheel.build_here else "in a container")
         wheel = tmp_path / "key" / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
         wheel.parent.mkdir(exist_ok=True)
         wheel.touch()
         return wheel
 
-    monkeypatch.setattr(environments, "wheelhouse", lambda entry, target, tell, percent: tmp_path)
+    monkeypatch.setattr(environments, "pins_of", lambda entry, target, tell, percent: Pins(SMALL))
+    monkeypatch.setattr(environments, "wheelhouse", lambda entry, target, pins, tell, percent: tmp_path)
     monkeypatch.setattr(horovod_wheel, "ensure", ensure)
     return compiled
 
@@ -439,7 +503,7 @@ def test_a_host_without_a_compiler_compiles_in_a_container(fetched: list[str]) -
     docker_environments(engine).prepare("pytorch-horovod")
     other = DockerEnvironments(engine, host_can_build=lambda target: False)  # type: ignore[arg-type]
     other.prepare("pytorch-horovod")
-    assert fetched == ["build_here", "_build_in_container"]
+    assert fetched == ["here", "in a container"]
 
 
 def test_a_context_holds_plain_files_and_says_the_same_each_time(tmp_path: Path) -> None:

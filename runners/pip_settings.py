@@ -1,0 +1,139 @@
+"""Translates the machine's pip configuration into options for uv, which installs the same packages much faster.
+
+Only the standard library is used: ``make run`` needs this before any package is installed. What uv cannot express raises
+``UntranslatableError``; the caller then uses pip itself.
+"""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PYPI = "https://pypi.org/simple"
+COMMANDS = ("global", "install", "download", ":env:")
+"""Sections of pip's configuration that apply to an installation; the later ones win."""
+HARMLESS = frozenset(
+    {
+        "break-system-packages",
+        "cache-dir",
+        "config-file",
+        "debug",
+        "disable-pip-version-check",
+        "exists-action",
+        "isolated",
+        "log",
+        "no-cache-dir",
+        "no-color",
+        "no-compile",
+        "no-input",
+        "no-python-version-warning",
+        "no-warn-conflicts",
+        "no-warn-script-location",
+        "prefer-binary",
+        "progress-bar",
+        "quiet",
+        "require-virtualenv",
+        "root-user-action",
+        "use-pep517",
+        "verbose",
+    }
+)
+"""Options that do not change which packages are found."""
+LISTS = {
+    "extra-index-url": ("UV_INDEX", " "),
+    "find-links": ("UV_FIND_LINKS", ","),
+    "trusted-host": ("UV_INSECURE_HOST", " "),
+    "constraint": ("UV_CONSTRAINT", " "),
+}
+"""The variable of uv and what separates its values. Addresses may hold passwords, so they stay off the command line."""
+FORMATS = {"no-binary": "--no-binary", "only-binary": "--only-binary"}
+SWITCHES = {"no-index": "--no-index", "pre": "--prerelease=allow"}
+VARIABLES = {
+    "cert": ("SSL_CERT_FILE",),
+    "client-cert": ("SSL_CLIENT_CERT",),
+    "proxy": ("HTTP_PROXY", "HTTPS_PROXY"),
+    "timeout": ("UV_HTTP_TIMEOUT",),
+    "default-timeout": ("UV_HTTP_TIMEOUT",),
+    "retries": ("UV_HTTP_RETRIES",),
+}
+OFF = ("", "0", "false", "no", "off")
+OWN_VARIABLES = ("UV_CACHE_DIR", "UV_LINK_MODE", "UV_CONCURRENT_DOWNLOADS")
+"""Variables of uv that do not change which packages are found; all others are removed."""
+
+
+class UntranslatableError(Exception):
+    """The name of the pip option for which uv has no counterpart."""
+
+
+@dataclass(frozen=True, slots=True)
+class UvSettings:
+    """``options`` follow ``uv pip install`` or ``uv pip compile``."""
+
+    options: tuple[str, ...]
+    variables: Mapping[str, str]
+
+
+def read(python: str = sys.executable) -> dict[str, str]:
+    """The options that pip would apply to an installation, by their long names. Raises OSError or CalledProcessError."""
+    listed = subprocess.run(
+        [python, "-m", "pip", "--disable-pip-version-check", "config", "list"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return parse(listed.stdout)
+
+
+def parse(listed: str) -> dict[str, str]:
+    """From the lines of ``pip config list``: ``section.option='value'``."""
+    sections: dict[str, dict[str, str]] = {name: {} for name in COMMANDS}
+    for line in listed.splitlines():
+        name, separator, value = line.partition("=")
+        section, _, option = name.strip().partition(".")
+        if separator and section in sections:
+            sections[section][option.replace("_", "-")] = str(ast.literal_eval(value))
+    return {option: value for name in COMMANDS for option, value in sections[name].items()}
+
+
+def translate(config: Mapping[str, str], extra_index: str = "") -> UvSettings:
+    """``extra_index`` is searched in addition to what is configured. Raises UntranslatableError."""
+    lists = {**config, "extra-index-url": f"{config.get('extra-index-url', '')} {extra_index}"}
+    options = ["--no-config", "--index-strategy=unsafe-best-match"]
+    variables = {"UV_DEFAULT_INDEX": config.get("index-url") or PYPI}
+    for name, value in sorted(lists.items()):
+        if name in LISTS:
+            variable, separator = LISTS[name]
+            variables |= {variable: separator.join(found)} if (found := list(present(name, value))) else {}
+        elif name in FORMATS:
+            options += [f"{FORMATS[name]}={item}" for item in value.replace(",", " ").split()]
+        elif name in SWITCHES:
+            options += [] if value.lower() in OFF else [SWITCHES[name]]
+        elif name in VARIABLES:
+            variables |= dict.fromkeys(VARIABLES[name], value)
+        elif name not in HARMLESS and name != "index-url":
+            raise UntranslatableError(name)
+    return UvSettings(tuple(options), variables)
+
+
+def present(name: str, value: str) -> Iterator[str]:
+    """The parts of a list. A folder that is absent is left out: pip passes over it with a warning, uv would fail."""
+    for item in value.split():
+        local = item.removeprefix("file://")
+        if name != "find-links" or "://" in local or Path(local).exists():
+            yield item
+
+
+def environment(settings: UvSettings, cache: Path) -> dict[str, str | None]:
+    """What to change in the environment of a uv process (None removes). Its cache is ours unless the user named one."""
+    changes: dict[str, str | None] = {
+        name: None for name in os.environ if name.startswith("UV_") and name not in OWN_VARIABLES
+    }
+    if bundle := os.environ.get("REQUESTS_CA_BUNDLE"):
+        changes["SSL_CERT_FILE"] = bundle
+    if not os.environ.get("UV_CACHE_DIR"):
+        changes["UV_CACHE_DIR"] = str(cache)
+    return {**changes, "UV_NO_PROGRESS": "1", "UV_PYTHON_DOWNLOADS": "never", **settings.variables}
