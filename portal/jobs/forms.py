@@ -313,6 +313,7 @@ def best_environment(guess: Mapping[str, Any], environments: Sequence[Environmen
 def _unfitness(guess: Mapping[str, Any], environment: Any) -> tuple[int, bool, int]:
     """Few missing packages first, then those that some node has ready."""
     missing = len(inspection.missing_modules(dict(guess), environment.packages))
+    missing += guess.get("launcher") == Job.Launcher.HOROVOD and "horovod" not in environment.packages
     return missing, not environment.ready_on, environment.position
 
 

@@ -1,7 +1,7 @@
 """Runs an example of the gallery: its code into a project, and a job as its ``gallery.toml`` asks for."""
 
 from portal.accounts.models import User
-from portal.cluster.models import Environment
+from portal.cluster.models import LIVE_NODE, Environment, Node, NodeEnvironment
 from portal.jobs import services
 from portal.jobs.models import Job
 from portal.projects.examples import Example
@@ -12,7 +12,7 @@ from portal.refused import Refused
 
 def run_example(user: User, example: Example, project: Project | None = None) -> Job:
     """On as many GPUs as the example is for, or as the lab has."""
-    environment = Environment.objects.filter(key=example.environment, retired=False).first()
+    environment = _environment(example)
     if environment is None:
         raise Refused(
             f"This example needs the environment {example.environment}, which this portal does not offer. Ask an admin."
@@ -35,3 +35,17 @@ def run_example(user: User, example: Example, project: Project | None = None) ->
         resumable=example.resumable,
     )
     return services.submit(user, code.project, submission)
+
+
+def _environment(example: Example) -> Environment | None:
+    """The one that the example names. Where no node has it ready, another that is ready and offers the same packages:
+    nodes of an earlier release cannot prepare what came later."""
+    offered = Environment.objects.filter(retired=False)
+    named = offered.filter(key=example.environment).first()
+    if named is None or not Node.objects.filter(LIVE_NODE).exists():
+        return named
+    ready = offered.filter(
+        on_nodes__state=NodeEnvironment.State.READY, on_nodes__node__in=Node.objects.filter(LIVE_NODE)
+    )
+    fitting = [row for row in ready.distinct().order_by("position") if set(named.packages) <= set(row.packages)]
+    return named if named in fitting or not fitting else fitting[0]

@@ -68,7 +68,7 @@ def test_the_tutorial_is_as_it_says(product: Product, page: Page) -> None:
     page.get_by_role("button", name="Create").click()
     drop(page, plain)
     expect(page.get_by_role("radio", name="plain command")).to_be_checked()
-    expect(page.get_by_label("Environment", exact=True)).to_have_value("pytorch-horovod")
+    expect(page.get_by_label("Environment", exact=True)).to_have_value("pytorch")
     page.get_by_role("button", name="Submit job").click()
     succeeds(page, r"^epoch 10 loss \d\.\d{4}$")
 
@@ -76,6 +76,7 @@ def test_the_tutorial_is_as_it_says(product: Product, page: Page) -> None:
     page.get_by_role("link", name="Digits").first.click()
     drop(page, elastic)
     expect(page.get_by_role("radio", name="Horovod")).to_be_checked()
+    expect(page.get_by_label("Environment", exact=True)).to_have_value("pytorch-horovod")
     expect(page.get_by_label("Elastic: GPUs may come and go")).to_be_checked()
     expect(page.get_by_label("GPUs, at least")).to_have_value("1")
     expect(page.get_by_label("GPUs, at most")).to_have_value("2")

@@ -257,7 +257,11 @@ class TestSubmit:
             "horovod",
             True,
         )
-        assert (form["min_gpus"].value(), form["max_gpus"].value(), form["environment"].value()) == (1, 2, "pytorch")
+        assert (form["min_gpus"].value(), form["max_gpus"].value(), form["environment"].value()) == (
+            1,
+            2,
+            "pytorch-horovod",
+        )
         page = response.content.decode()
         assert "Nothing is saved." in page and "“pandas” is not in this environment" in page
 

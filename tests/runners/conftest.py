@@ -117,6 +117,11 @@ def job_python() -> str:
 
 
 @pytest.fixture(scope="session")
+def plain_python() -> str:
+    return engines.job_environment_python("pytorch")
+
+
+@pytest.fixture(scope="session")
 def keras_python() -> str:
     return engines.job_environment_python("tensorflow-horovod")
 

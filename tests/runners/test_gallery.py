@@ -15,7 +15,7 @@ KEYS = [
     "pytorch-digits", "horovod-static", "horovod-elastic", "torchrun-ddp", "five-lines", "chosen-batch", "own-pace",
     "keras-elastic", "failing",
 ]  # fmt: skip
-PYTHONS = {"pytorch-horovod": "job_python", "tensorflow-horovod": "keras_python"}
+PYTHONS = {"pytorch": "plain_python", "pytorch-horovod": "job_python", "tensorflow-horovod": "keras_python"}
 """Fixtures by environment."""
 FIELDS = {
     "key": str,

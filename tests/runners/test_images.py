@@ -53,6 +53,17 @@ def test_torch_horovod_and_torchrun_work_without_a_network(job_image: str) -> No
     assert "1 [1.0, 1.0] 1797" in said and "torchrun" in said
 
 
+def test_pytorch_without_horovod_works_without_a_network(engine: None) -> None:
+    image = engines.job_environment_image("pytorch")
+    script = (
+        "cd /tmp; python -c 'import torch, sklearn.datasets, importlib.util as u; "
+        'print(torch.ones(2).tolist(), len(sklearn.datasets.load_digits().data), u.find_spec("horovod"))\' && '
+        "torchrun --help | head -n 1"
+    )
+    said = output(image, script, tmpfs={"/tmp": "size=64m"}, environment={"HOME": "/tmp"})
+    assert "[1.0, 1.0] 1797 None" in said and "torchrun" in said
+
+
 def test_the_light_environment_has_no_torch(light_image: str) -> None:
     script = "python -c 'import numpy, sklearn, importlib.util as u; print(u.find_spec(\"torch\"))'"
     assert output(light_image, script).strip() == "None"

@@ -1,7 +1,7 @@
 """Learn to read handwritten digits with plain PyTorch.
 
-Runs anywhere: `python train.py`. In Schedulearn, three folders are given by the environment; elsewhere they are
-made beside this file.
+Runs anywhere: `python train.py`. Schedulearn names the folders for outputs and checkpoints in the environment and draws
+the curves; elsewhere the folders are made beside this file.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import torch
+from schedulearn_train import log_metric
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
@@ -66,6 +67,8 @@ for epoch in range(first_epoch, options.epochs):
         loss.backward()
         optimizer.step()
     print(f"epoch {epoch + 1}/{options.epochs}  loss {loss.item():.4f}  accuracy {accuracy():.4f}")
+    log_metric("train/loss", loss.item(), step=epoch + 1)
+    log_metric("validation/accuracy", accuracy(), step=epoch + 1)
 
     # Written beside and renamed, so that a checkpoint is never half written.
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}
