@@ -16,10 +16,16 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+TOO_OLD = echo "Schedulearn needs Python 3.11 or newer, and $(PYTHON) is not. Name one: make run PYTHON=python3.12"; \
+	echo "  Debian 12, Ubuntu 24.04 or newer: sudo apt-get install python3 python3-venv"
 
 .PHONY: run check test test-all test-gpu test-faults soak lint bench bench-policies bench-live bench-training clean
 
-run: $(VENV)/installed
+run:
+	@test -x $(BIN)/python || $(PYTHON) -c '$(NEW_ENOUGH)' 2>/dev/null || { $(TOO_OLD); exit 1; }
+	@if test -x $(BIN)/python; then $(BIN)/python portal/ops/prerequisites.py $(VENV); else $(PYTHON) portal/ops/prerequisites.py $(VENV); fi
+	@$(MAKE) --no-print-directory $(VENV)/installed
 	@exec $(BIN)/python manage.py up
 
 check: $(VENV)/installed-dev
@@ -57,17 +63,17 @@ bench-training: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.bench.learning $(OPTIONS)
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Schedulearn needs Python 3.11 or newer. Name one: make run PYTHON=/path/to/python3.11"; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Python's venv module is missing. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+	@$(PYTHON) -c '$(NEW_ENOUGH)' || { $(TOO_OLD); exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Python's venv module is missing. Debian or Ubuntu: sudo apt-get install python3-venv"; exit 1; }
 
 $(VENV)/installed: requirements.txt | $(VENV)/bin/python
-	@echo "Installing the portal's packages into $(VENV) ..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+	@echo "Installing the portal's packages into $(VENV); pip's output is in $(VENV)/install.log"
+	@$(BIN)/python -m runners.installing $(VENV)/install.log requirements.txt
 	@touch $@
 
 $(VENV)/installed-dev: requirements.txt requirements-dev.txt | $(VENV)/bin/python
-	@echo "Installing the portal's and the tests' packages into $(VENV) ..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@echo "Installing the portal's and the tests' packages into $(VENV); pip's output is in $(VENV)/install.log"
+	@$(BIN)/python -m runners.installing $(VENV)/install.log requirements-dev.txt
 	@touch $(VENV)/installed $@
 
 clean:

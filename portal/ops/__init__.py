@@ -1,0 +1,1 @@
+"""Starting and operating an installation."""

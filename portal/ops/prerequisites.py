@@ -1,0 +1,217 @@
+"""Checks what ``make run`` needs before anything is installed, and prints how to fix what is missing.
+
+``python3 portal/ops/prerequisites.py VENV`` is run with the system's Python: only the standard library is used, and nothing
+else of this project is imported. It ends with 1 when Schedulearn cannot start.
+"""
+
+import fcntl
+import importlib.util
+import os
+import shutil
+import socket
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DEFAULT_PORT = 8000
+MAX_PORT = 65535
+HOME_MIB = 512
+"""With less free space even the database could not grow."""
+VENV_MIB = 600
+"""The portal's own packages."""
+ENVIRONMENTS_MIB = 6 * 1024
+"""PyTorch twice (without and with Horovod), the packages as downloaded, and compiling Horovod."""
+CONNECT_SECONDS = 1
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is missing, and the command that fixes it. ``fatal`` means that nothing can start."""
+
+    text: str
+    fix: str
+    fatal: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What ``make run`` is about to use, from its environment variables."""
+
+    home: Path
+    cache: Path
+    venv: Path
+    host: str
+    port: str
+
+    @classmethod
+    def read(cls, env: Mapping[str, str], venv: str) -> "Plan":
+        cache = env.get("SCHEDULEARN_CACHE") or str(
+            Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "schedulearn"
+        )
+        return cls(
+            home=Path(env.get("SCHEDULEARN_HOME") or ROOT / "var").expanduser().resolve(),
+            cache=Path(cache).expanduser().resolve(),
+            venv=(ROOT / venv).resolve(),
+            host=env.get("HOST") or "127.0.0.1",
+            port=env.get("PORT") or str(DEFAULT_PORT),
+        )
+
+
+def findings(plan: Plan, docker_host: str | None = None) -> Iterator[Finding]:
+    """Whatever is missing, fatal or not."""
+    yield from venv_findings(plan.venv)
+    yield from folder_findings(plan.home, "Schedulearn's data", "SCHEDULEARN_HOME=FOLDER")
+    yield from folder_findings(plan.cache, "packages for jobs", "SCHEDULEARN_CACHE=FOLDER")
+    yield from space_findings(plan.home, HOME_MIB, "Schedulearn's data", "SCHEDULEARN_HOME=FOLDER")
+    if not (plan.venv / "installed").exists():
+        yield from space_findings(plan.venv, VENV_MIB, "the portal's packages", "VENV=FOLDER")
+    yield from cache_findings(plan.cache)
+    if is_running(plan.home):
+        yield Finding(
+            f"Schedulearn is already running with the data in {plan.home}.",
+            "Open it in the browser, or stop it with Ctrl-C where it was started. "
+            "For a second one: make run SCHEDULEARN_HOME=FOLDER PORT=8001",
+            fatal=True,
+        )
+    else:
+        yield from port_findings(plan.host, plan.port)
+    yield from compiler_findings(docker_host)
+
+
+def venv_findings(venv: Path) -> Iterator[Finding]:
+    """Debian and Ubuntu have Python's venv in a package of its own."""
+    if (venv / "bin" / "python").exists():
+        return
+    if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        yield Finding(
+            f"Python {version} at {sys.executable} lacks its venv module.",
+            f"Debian or Ubuntu: sudo apt-get install python{version}-venv",
+            fatal=True,
+        )
+    yield from folder_findings(venv, "the portal's packages", "VENV=FOLDER")
+
+
+def folder_findings(folder: Path, what: str, choose: str) -> Iterator[Finding]:
+    """Whether files can be made in a folder, or the folder itself."""
+    existing = nearest(folder)
+    try:
+        if not existing.is_dir():
+            raise NotADirectoryError(f"{existing} is a file")
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        yield Finding(
+            f"{what[0].upper()}{what[1:]} cannot be kept in {folder} ({error.strerror or error}).",
+            f"Use a folder that you may write to: make run {choose}",
+            fatal=True,
+        )
+
+
+def nearest(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def free_mib(folder: Path) -> int:
+    return shutil.disk_usage(nearest(folder)).free // 2**20
+
+
+def space_findings(folder: Path, needed_mib: int, what: str, choose: str) -> Iterator[Finding]:
+    free = free_mib(folder)
+    if free < needed_mib:
+        yield Finding(
+            f"Only {free} MiB are free in {folder}; {what} need {needed_mib} MiB.",
+            f"Free some space (du -xh -d1 {nearest(folder)} | sort -h shows what takes it), "
+            f"or use another folder: make run {choose}",
+            fatal=True,
+        )
+
+
+def cache_findings(cache: Path) -> Iterator[Finding]:
+    """Only a note: environments that are prepared already need nothing more."""
+    free = free_mib(cache)
+    if free < ENVIRONMENTS_MIB and not list(cache.glob("envs/*/.complete")):
+        yield Finding(
+            f"Only {free / 1024:.1f} GiB are free in {cache}; preparing PyTorch and Horovod for jobs needs "
+            f"{ENVIRONMENTS_MIB // 1024} GiB.",
+            "Free some space, or use another folder: make run SCHEDULEARN_CACHE=FOLDER",
+        )
+
+
+def is_running(home: Path) -> bool:
+    """Whether ``manage.py up`` holds this home's lock."""
+    try:
+        with (home / "up.lock").open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def port_findings(host: str, port: str) -> Iterator[Finding]:
+    if not port.isdecimal() or not 1 <= int(port) <= MAX_PORT:
+        yield Finding(f"PORT must be a number from 1 to {MAX_PORT}, not {port!r}.", "make run PORT=8001", fatal=True)
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            other = int(port) + 1 if int(port) < MAX_PORT else DEFAULT_PORT
+            yield Finding(
+                f"Port {port} of {host} cannot be used ({error.strerror}).",
+                f"Use another port: make run PORT={other}",
+                fatal=True,
+            )
+
+
+def compiler_findings(docker_host: str | None) -> Iterator[Finding]:
+    """Horovod is compiled once. With Docker Engine an image brings the compiler; without, this machine must have one."""
+    missing = missing_tools()
+    if missing and not docker_answers(docker_host):
+        yield Finding(
+            f"Horovod must be compiled once for elastic jobs, and this machine lacks {', '.join(missing)}.",
+            "Debian or Ubuntu: sudo apt-get install g++ make python3-dev. Fedora: sudo dnf install gcc-c++ make "
+            "python3-devel. Or start a Docker Engine. Other jobs run without.",
+        )
+
+
+def missing_tools() -> list[str]:
+    missing = [] if shutil.which("c++") or shutil.which("g++") else ["a C++ compiler"]
+    missing += [] if shutil.which("make") else ["make"]
+    headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    return missing if headers.exists() else [*missing, "Python.h"]
+
+
+def docker_answers(address: str | None) -> bool:
+    address = address or "unix:///var/run/docker.sock"
+    if not address.startswith("unix://"):
+        return True  # the agent will find out: asking over the network could take long
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(CONNECT_SECONDS)
+        try:
+            probe.connect(address.removeprefix("unix://"))
+        except OSError:
+            return False
+    return True
+
+
+def main(venv: str) -> int:
+    found = list(findings(Plan.read(os.environ, venv), os.environ.get("DOCKER_HOST")))
+    fatal = [each for each in found if each.fatal]
+    for each in fatal or found:
+        sys.stderr.write(f"{'Cannot start' if each.fatal else 'Note'}: {each.text}\n  {each.fix}\n")
+    return 1 if fatal else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else ".venv"))

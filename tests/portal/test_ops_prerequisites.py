@@ -1,0 +1,193 @@
+"""What keeps ``make run`` from starting is reported before anything is installed, with the command that fixes it."""
+
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portal.ops import prerequisites
+from portal.ops.prerequisites import Finding, Plan, findings
+from tests.servers import free_port
+
+SCRIPT = Path(prerequisites.__file__)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    env = {"SCHEDULEARN_HOME": str(tmp_path / "home"), "SCHEDULEARN_CACHE": str(tmp_path / "cache")}
+    return Plan.read({**env, "PORT": str(free_port())}, str(tmp_path / "venv"))
+
+
+@pytest.fixture(autouse=True)
+def complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that lacks nothing; each test takes one thing away."""
+    monkeypatch.setattr(prerequisites, "missing_tools", list)
+    monkeypatch.setattr(prerequisites, "docker_answers", lambda address: False)
+    monkeypatch.setattr(prerequisites, "free_mib", lambda folder: 100_000)
+
+
+def the_only(found: Iterator[Finding]) -> Finding:
+    (finding,) = found
+    return finding
+
+
+def test_a_complete_machine_has_nothing_to_report(plan: Plan) -> None:
+    assert list(findings(plan)) == []
+
+
+def test_defaults_are_those_of_the_settings() -> None:
+    plan = Plan.read({"HOME": "/home/ada", "XDG_CACHE_HOME": "/caches"}, ".venv")
+    assert (plan.home, plan.venv) == (prerequisites.ROOT / "var", prerequisites.ROOT / ".venv")
+    assert (plan.cache, plan.host, plan.port) == (Path("/caches/schedulearn"), "127.0.0.1", "8000")
+
+
+def test_a_port_in_use_is_reported_with_another(plan: Plan) -> None:
+    with socket.socket() as taken:
+        taken.bind((plan.host, int(plan.port)))
+        finding = the_only(findings(plan))
+    assert finding.fatal and "Address already in use" in finding.text
+    assert f"make run PORT={int(plan.port) + 1}" in finding.fix
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "http", "-1"])
+def test_a_port_that_is_none_is_reported(port: str) -> None:
+    finding = the_only(prerequisites.port_findings("127.0.0.1", port))
+    assert finding.fatal and repr(port) in finding.text
+
+
+def test_a_second_start_is_told_from_a_foreign_program_on_the_port(plan: Plan) -> None:
+    plan.home.mkdir()
+    with socket.socket() as taken, (plan.home / "up.lock").open("w") as lock:
+        taken.bind((plan.host, int(plan.port)))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        finding = the_only(findings(plan))
+    assert finding.fatal and "already running" in finding.text and "SCHEDULEARN_HOME" in finding.fix
+
+
+def test_too_little_space_is_reported_with_the_folder_it_is_for(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prerequisites, "free_mib", lambda folder: 100 if folder == plan.home else 100_000)
+    finding = the_only(findings(plan))
+    assert finding.fatal and "Only 100 MiB are free" in finding.text and "SCHEDULEARN_HOME=" in finding.fix
+    monkeypatch.setattr(prerequisites, "free_mib", lambda folder: 550 if folder == plan.venv else 100_000)
+    assert "VENV=FOLDER" in the_only(findings(plan)).fix
+
+
+def test_too_little_space_for_environments_is_a_note_until_one_is_prepared(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prerequisites, "free_mib", lambda folder: 2048)
+    note = the_only(findings(plan))
+    assert not note.fatal and "2.0 GiB" in note.text and "SCHEDULEARN_CACHE=" in note.fix
+    (plan.cache / "envs" / "pytorch-1").mkdir(parents=True)
+    (plan.cache / "envs" / "pytorch-1" / ".complete").touch()
+    assert list(findings(plan)) == []
+
+
+def test_pythons_venv_module_is_missing_on_debian(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = prerequisites.importlib.util.find_spec
+    monkeypatch.setattr(
+        prerequisites.importlib.util, "find_spec", lambda name: None if name == "ensurepip" else real(name)
+    )
+    finding = the_only(findings(plan))
+    assert finding.fatal and f"apt-get install python3.{sys.version_info.minor}-venv" in finding.fix
+    (plan.venv / "bin").mkdir(parents=True)
+    (plan.venv / "bin" / "python").touch()  # one that is made already needs no module
+    assert list(findings(plan)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"), [("home", "SCHEDULEARN_HOME"), ("cache", "SCHEDULEARN_CACHE"), ("venv", "VENV")]
+)
+def test_a_folder_that_cannot_be_written_is_reported(
+    name: str, variable: str, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when root runs it, whom permissions do not stop: a read-only file system does."""
+    forbidden: Path = getattr(plan, name)
+    forbidden.mkdir()
+    real = prerequisites.tempfile.TemporaryFile
+
+    def temporary(dir: Path) -> Any:
+        if dir == forbidden:
+            raise OSError(30, "Read-only file system")
+        return real(dir=dir)
+
+    monkeypatch.setattr(prerequisites.tempfile, "TemporaryFile", temporary)
+    finding = the_only(findings(plan))
+    assert finding.fatal and "Read-only file system" in finding.text and f"{variable}=FOLDER" in finding.fix
+
+
+def test_a_file_in_the_place_of_a_folder_is_reported(plan: Plan) -> None:
+    plan.home.touch()
+    finding = next(findings(plan))
+    assert finding.fatal and "is a file" in finding.text
+
+
+def test_without_a_compiler_it_says_what_to_install_unless_an_engine_brings_one(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prerequisites, "missing_tools", lambda: ["a C++ compiler", "make"])
+    note = the_only(findings(plan))
+    assert not note.fatal and "lacks a C++ compiler, make" in note.text and "apt-get install g++" in note.fix
+    monkeypatch.setattr(prerequisites, "docker_answers", lambda address: True)
+    assert list(findings(plan)) == []
+
+
+def test_it_asks_the_engine_by_its_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert not prerequisites.docker_answers(f"unix://{tmp_path}/none.sock")
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(str(tmp_path / "engine.sock"))
+        engine.listen()
+        assert prerequisites.docker_answers(f"unix://{tmp_path}/engine.sock")
+
+
+def start(tmp_path: Path, **env: str) -> "subprocess.CompletedProcess[str]":
+    """As the Makefile does, from another folder and without any package."""
+    return subprocess.run(
+        [sys.executable, "-I", "-S", SCRIPT, str(tmp_path / "venv")],
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SCHEDULEARN_HOME": str(tmp_path / "home"), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+
+
+def test_it_runs_without_any_package_and_ends_with_1_when_nothing_can_start(tmp_path: Path) -> None:
+    assert start(tmp_path, PORT=str(free_port())).returncode == 0
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        refused = start(tmp_path, PORT=str(port))
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[0].startswith(f"Cannot start: Port {port}")
+    assert refused.stderr.splitlines()[1].strip() == f"Use another port: make run PORT={port + 1}"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_run_stops_before_it_installs_anything(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        command = ["make", "run", f"PYTHON={sys.executable}", f"VENV={tmp_path / 'venv'}", f"PORT={port}"]
+        env = {**os.environ, "SCHEDULEARN_HOME": str(tmp_path / "home")}
+        made = subprocess.run(command, cwd=prerequisites.ROOT, env=env, capture_output=True, text=True, check=False)
+    assert made.returncode != 0 and f"make run PORT={port + 1}" in made.stderr
+    assert not (tmp_path / "venv").exists() and not (tmp_path / "home").exists()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_an_old_python_is_reported_with_what_to_do(tmp_path: Path) -> None:
+    old = tmp_path / "python3"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    command = ["make", "run", f"PYTHON={old}", f"VENV={tmp_path / 'venv'}"]
+    made = subprocess.run(command, cwd=prerequisites.ROOT, capture_output=True, text=True, check=False)
+    assert made.returncode != 0 and "needs Python 3.11 or newer" in made.stdout and "PYTHON=" in made.stdout
