@@ -40,6 +40,11 @@ def setup_link(base_url: str) -> str | None:
     return base_url.rstrip("/") + reverse("accounts:invite", args=[token])
 
 
+def has_admin() -> bool:
+    """Whether somebody has used the set-up link."""
+    return _admins().exists()
+
+
 def create_invite(
     actor: User, *, email: str = "", groups: Iterable[Group] = (), makes_admin: bool = False
 ) -> tuple[Invite, str]:

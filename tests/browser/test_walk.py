@@ -64,10 +64,10 @@ def example_zip() -> bytes:
 
 
 def test_from_the_set_up_link_to_downloaded_outputs(product: Product, page: Page) -> None:
-    first_job = wait_for(
-        "the first job ends by itself", lambda: re.search(r"first job: succeeded", product.output("up")), 900
-    )
-    assert first_job and float(re.findall(r"accuracy (\d\.\d+)", product.output("up"))[-1]) >= 0.95
+    wait_for("both examples have ended", lambda: "second job: succeeded" in product.output("up"), 900)
+    for name in ("first job", "second job"):
+        assert f"{name}: succeeded" in product.output("up")
+        assert float(re.findall(rf"{name}: accuracy (\d\.\d+)", product.output("up"))[-1]) >= 0.95
 
     link = re.search(r"http://localhost:\d+(/accounts/invite/\S+)", product.output("up"))
     assert link

@@ -12,8 +12,9 @@ from django.conf import LazySettings
 
 from portal import settings as settings_file
 from portal.control.management.commands.up import Command
-from portal.control.up.preflight import AlreadyRunning, lock_home, port_findings
+from portal.control.up.preflight import AlreadyRunning, lock_home
 from portal.control.up.processes import Keeper, Program
+from portal.ops.prerequisites import port_findings
 from tests.servers import free_port
 
 
@@ -97,15 +98,15 @@ def test_programs_die_with_a_keeper_that_was_killed(tmp_path: Path) -> None:
     assert wait_until_gone(child)
 
 
-def test_a_taken_port_is_named_with_the_mend() -> None:
+def test_a_taken_port_is_reported_with_the_command_that_fixes_it() -> None:
     import socket
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        (finding,) = port_findings("127.0.0.1", taken.getsockname()[1])
-    assert finding.fatal and "make run PORT=" in finding.mend
-    assert port_findings("127.0.0.1", free_port()) == []
+        (finding,) = port_findings("127.0.0.1", str(taken.getsockname()[1]))
+    assert finding.fatal and "make run PORT=" in finding.fix
+    assert list(port_findings("127.0.0.1", str(free_port()))) == []
 
 
 def test_a_second_start_with_the_same_home_is_refused(tmp_path: Path) -> None:

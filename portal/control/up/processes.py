@@ -8,6 +8,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
+
+from portal.control.up.logs import LogFile, follow, pass_on
+from portal.control.up.terminal import Terminal
 
 log = logging.getLogger(__name__)
 
@@ -15,16 +19,20 @@ PR_SET_PDEATHSIG = 1
 STEADY_SECONDS = 30
 """A program that lived this long is started again at once when it dies."""
 MOST_REST_SECONDS = 15
+COPY_SECONDS = 1
+"""For the last lines of a program that has ended."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """``grace_seconds`` is what it gets between SIGTERM and SIGKILL."""
+    """``grace_seconds`` is what it gets between SIGTERM and SIGKILL. One that ``needs_web`` is started once the portal
+    answers, so that it neither fails nor waits longer than that."""
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
     grace_seconds: float = 10
+    needs_web: bool = False
 
 
 @dataclass
@@ -34,6 +42,8 @@ class Kept:
     started: float = 0.0
     rest_seconds: float = 0.0
     due: float = 0.0
+    log: LogFile | None = None
+    copying: list[Thread] = field(default_factory=list)
 
 
 def die_with_parent() -> None:
@@ -43,9 +53,14 @@ def die_with_parent() -> None:
 
 @dataclass
 class Keeper:
-    """Starts programs, starts them again when they die, and stops them together, last first."""
+    """Starts programs, starts them again when they die, and stops them together, last first.
+
+    What they write goes to rotated files in ``folder``; with a ``terminal``, warnings and errors are shown there too, and
+    whatever the web process prints: the mails of the console backend.
+    """
 
     folder: Path
+    terminal: Terminal | None = None
     clock: Callable[[], float] = time.monotonic
     kept: list[Kept] = field(default_factory=list)
 
@@ -64,28 +79,39 @@ class Keeper:
 
     def stop(self) -> None:
         for kept in reversed(self.kept):
-            process = kept.process
-            if process is None or process.poll() is not None:
-                continue
-            process.terminate()
-            try:
-                process.wait(kept.program.grace_seconds)
-            except subprocess.TimeoutExpired:
-                log.warning("%s did not end within %s s and is killed", kept.program.name, kept.program.grace_seconds)
-                process.kill()
-                process.wait()
+            if kept.process is not None and kept.process.poll() is None:
+                self._end(kept.process, kept.program)
+        for kept in self.kept:
+            for thread in kept.copying:
+                thread.join(COPY_SECONDS)
+            if kept.log is not None:
+                kept.log.close()
+
+    def _end(self, process: subprocess.Popen[bytes], program: Program) -> None:
+        process.terminate()
+        try:
+            process.wait(program.grace_seconds)
+        except subprocess.TimeoutExpired:
+            log.warning("%s did not end within %s s and is killed", program.name, program.grace_seconds)
+            process.kill()
+            process.wait()
 
     def _launch(self, kept: Kept) -> None:
-        path = self.folder / f"{kept.program.name}.log"
-        with path.open("ab") as out:
-            kept.process = subprocess.Popen(  # noqa: PLW1509
-                kept.program.argv,
-                env=dict(kept.program.env),
-                stdin=subprocess.DEVNULL,
-                stderr=out,
-                stdout=None if kept.program.name == "web" else out,  # mails of the console backend are for the terminal
-                preexec_fn=die_with_parent,
-            )
+        name = kept.program.name
+        kept.log = kept.log or LogFile(self.folder / f"{name}.log")
+        prints = self.terminal is not None and name == "web"
+        kept.process = process = subprocess.Popen(  # noqa: PLW1509
+            kept.program.argv,
+            env=dict(kept.program.env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if prints else subprocess.STDOUT,
+            preexec_fn=die_with_parent,
+        )
+        assert process.stdout is not None  # noqa: S101
+        kept.copying = [follow(name, process.stderr or process.stdout, kept.log, self.terminal)]
+        if process.stderr is not None and self.terminal is not None:
+            kept.copying.append(pass_on(name, process.stdout, self.terminal))
         kept.started = self.clock()
 
     def _note_death(self, kept: Kept) -> None:

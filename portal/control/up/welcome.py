@@ -1,64 +1,139 @@
-"""The first start shows the main job done: it submits the gallery's elastic Horovod example and tells its way."""
+"""The first start shows what Schedulearn does: it submits two examples and reports their progress on the terminal.
+
+The first is a plain training whose environment is ready soon; the second is elastic and needs Horovod, which is compiled
+once.
+"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
 
+from django.db.models import QuerySet
 from django.urls import reverse
+from django.utils import timezone
 
 from portal.accounts.models import User
+from portal.cluster.models import NodeEnvironment
 from portal.jobs.gallery import run_example
 from portal.jobs.logs import tail
 from portal.jobs.models import FINISHED_STATES, Job, JobState
 from portal.projects import examples
 
-EXAMPLE = "horovod-elastic"
+EXAMPLES = ("pytorch-digits", "horovod-elastic")
+NAMES = ("first job", "second job")
 HOUSE_USER = "schedulearn"
-"""Owns the example. It has no password and no address, so nobody can sign in as it."""
+"""Owns the examples. It has no password and no address, so nobody can sign in as it."""
+SETTLED = timedelta(seconds=10)
+ACCURACY = re.compile(r"accuracy:? (\d\.\d+)")
 
 
-def submit_example() -> Job | None:
-    """The example's job, or None when this portal has seen a job before."""
+def submit_examples() -> list[Job]:
+    """The jobs of the examples; none when this portal has seen a job before."""
     if Job.objects.exists():
-        return None
+        return []
     user = User.objects.filter(username=HOUSE_USER).first() or User.objects.create_user(HOUSE_USER)
-    example = examples.find(EXAMPLE)
-    return run_example(user, example) if example else None
+    found = [example for key in EXAMPLES if (example := examples.find(key)) is not None]
+    return [run_example(user, example) for example in found]
 
 
-def unfinished_example() -> Job | None:
-    return Job.objects.filter(submitted_by__username=HOUSE_USER).exclude(state__in=FINISHED_STATES).first()
+def unfinished_examples() -> list[Job]:
+    return list(_of_the_house().exclude(state__in=FINISHED_STATES))
+
+
+def _of_the_house() -> QuerySet[Job]:
+    return Job.objects.filter(submitted_by__username=HOUSE_USER).order_by("pk")
+
+
+@dataclass
+class Chapter:
+    """What the terminal already shows of one job."""
+
+    name: str
+    job_id: int
+    link: str
+    shown: set[str] = field(default_factory=set)
+    over: bool = False
+
+    def news(self, job: Job) -> Iterator[str]:
+        """New lines since the last call."""
+        if job.state in FINISHED_STATES:
+            self.over = True
+            if accuracy := _accuracy(job):
+                yield f"{self.name}: accuracy {accuracy}"
+            yield f"{self.name}: {JobState(job.state).label} ({self.link})"
+        elif job.state == JobState.RUNNING:
+            yield from self._once(f"{self.name}: running")
+        elif failed := _environment(job, NodeEnvironment.State.FAILED):
+            yield from self._once(
+                f"{self.name}: waiting. {job.environment.title} could not be prepared: {failed.detail}"
+            )
+
+    def progress(self, job: Job) -> tuple[str, str]:
+        """What happens now, and how far it is."""
+        if job.state == JobState.RUNNING:
+            accuracy = _accuracy(job)
+            return f"{self.name} runs", f"accuracy {accuracy} so far" if accuracy else "starting"
+        if row := _environment(job, NodeEnvironment.State.PREPARING):
+            return f"Preparing {job.environment.title}", f"{row.progress_percent} %, {row.detail}"
+        if row := _environment(job, NodeEnvironment.State.READY):
+            # Until the scheduler has seen that the environment is ready, its reason is about that.
+            settled = timezone.now() - row.updated_at > SETTLED
+            return f"{self.name} waits", job.waiting_reason if settled else "for the scheduler"
+        return "This machine joins the lab", ""
+
+    def _once(self, line: str) -> Iterator[str]:
+        if line not in self.shown:
+            self.shown.add(line)
+            yield line
 
 
 class Story:
-    """What to print about a job since the last look."""
+    """The lines to print about some jobs, and the progress of the first that is not finished."""
 
-    def __init__(self, job: Job, site_url: str) -> None:
-        self.job_id = job.pk
-        self.link = site_url + reverse("jobs:detail", args=[job.pk])
-        self.said = ""
-        self.accuracy = ""
-        self.over = False
+    def __init__(self, jobs: Sequence[Job], site_url: str) -> None:
+        order = list(_of_the_house().values_list("pk", flat=True))
+        self.chapters = [
+            Chapter(_name(order.index(job.pk)), job.pk, site_url + reverse("jobs:detail", args=[job.pk]))
+            for job in jobs
+        ]
+
+    @property
+    def over(self) -> bool:
+        return all(chapter.over for chapter in self.chapters)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a job has finished."""
+        return any(chapter.over for chapter in self.chapters)
 
     def news(self) -> Iterator[str]:
-        job = Job.objects.get(pk=self.job_id)
-        now = self._now(job)
-        if now != self.said and job.state not in FINISHED_STATES:
-            self.said = now
-            yield now
-        if job.state in (JobState.RUNNING, JobState.SUCCEEDED):
-            found = re.findall(r"accuracy: (\d\.\d+)", self._log(job))
-            if found and found[-1] != self.accuracy:
-                self.accuracy = found[-1]
-                yield f"accuracy {self.accuracy}"
-        if job.state in FINISHED_STATES:
-            self.over = True
-            yield f"{JobState(job.state).label}: {self.link}"
+        """Lines that stay on the terminal."""
+        for chapter, job in self._unfinished():
+            yield from chapter.news(job)
 
-    def _now(self, job: Job) -> str:
-        if job.state == JobState.QUEUED:
-            return f"waiting: {job.waiting_reason or 'for the scheduler'}"
-        return JobState(job.state).label
+    def progress(self) -> tuple[str, str]:
+        """For the line that is replaced; empty when all is done."""
+        return next((chapter.progress(job) for chapter, job in self._unfinished()), ("", ""))
 
-    def _log(self, job: Job) -> str:
-        attempt = job.attempts.last()
-        return tail(attempt) if attempt else ""
+    def _unfinished(self) -> list[tuple[Chapter, Job]]:
+        open_ = [chapter for chapter in self.chapters if not chapter.over]
+        jobs = Job.objects.select_related("environment").in_bulk([chapter.job_id for chapter in open_])
+        return [(chapter, jobs[chapter.job_id]) for chapter in open_ if chapter.job_id in jobs]
+
+
+def _name(number: int) -> str:
+    return NAMES[number] if number < len(NAMES) else f"job {number + 1}"
+
+
+def _environment(job: Job, state: NodeEnvironment.State) -> NodeEnvironment | None:
+    """How far the node is that will have the job's environment first."""
+    rows = NodeEnvironment.objects.filter(environment=job.environment_id, state=state, node__removed_at=None)
+    return rows.order_by("-progress_percent").first()
+
+
+def _accuracy(job: Job) -> str:
+    """The last accuracy in its log."""
+    attempt = job.attempts.last()
+    found = ACCURACY.findall(tail(attempt)) if attempt else []
+    return found[-1] if found else ""

@@ -1,10 +1,13 @@
 """``manage.py up``: everything of the small size on this machine, in one process group (``make run``)."""
 
 import logging
+import logging.config
 import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,14 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connection
 
-from portal.accounts.services import setup_link
+from portal.accounts.services import has_admin, setup_link
 from portal.celery import app
 from portal.cluster.services import issue_join_token
-from portal.control.up.preflight import AlreadyRunning, findings, lock_home
+from portal.control.up.logs import quiet_logging
+from portal.control.up.preflight import AlreadyRunning, answers, findings, lock_home
 from portal.control.up.processes import Keeper, Program
-from portal.control.up.welcome import Story, submit_example, unfinished_example
+from portal.control.up.terminal import Terminal
+from portal.control.up.welcome import Story, submit_examples, unfinished_examples
 from runners.signals import StopSignal
 
 LOOK_SECONDS = 0.5
@@ -35,31 +40,43 @@ def begin_schedule(file: Path) -> None:
 
 
 class Command(BaseCommand):
+    later: Sequence[Program] = ()
+    """What is started once the portal answers."""
+    link: str | None = None
+    """Where the first person becomes admin."""
+
     help = "Start the portal, the scheduler and this machine's agent together, and keep them running until Ctrl-C."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """1. Look whether it can start. 2. Migrate. 3. Start the programs. 4. Tell where and how to sign in.
-        5. Keep the programs running, and tell the way of the first job. 6. On Ctrl-C or SIGTERM stop them all."""
+        """1. Check that it can start. 2. Migrate. 3. Start the programs. 4. Print where and how to sign in.
+        5. Keep the programs running, and report the first jobs. 6. On Ctrl-C or SIGTERM stop them all."""
         self.stopping = StopSignal(signal.SIGINT, signal.SIGTERM)
         self._preflight()
+        folder = self._log_folder()
+        self._log_into(folder / "up.log")
         call_command("migrate", verbosity=0, interactive=False)
-        keeper = Keeper(self._log_folder())
+        keeper = Keeper(folder, self.terminal)
         try:
-            for program in self._programs():
-                keeper.start(program)
+            programs = self._programs()
+            for program in programs:
+                if not program.needs_web:
+                    keeper.start(program)
+            self.later = [program for program in programs if program.needs_web]
             self._announce()
             self._keep(keeper)
         finally:
+            self.terminal.progress("")
             self.say("Stopping ...")
             keeper.stop()
-            self.say("Stopped. Everything is kept; make run goes on from here.")
+            self.say("Stopped. All data is kept; start again with: make run")
+
+    @cached_property
+    def terminal(self) -> Terminal:
+        self.stdout.ending = ""  # lines end where the terminal ends them
+        return Terminal(self.stdout)
 
     def say(self, text: str) -> None:
-        try:
-            self.stdout.write(text)
-            self.stdout.flush()
-        except BrokenPipeError:
-            pass
+        self.terminal.say(text)
 
     def _preflight(self) -> None:
         try:
@@ -70,13 +87,17 @@ class Command(BaseCommand):
             ) from None
         for finding in findings(settings.HOME, HOST, settings.PORT):
             if finding.fatal:
-                raise CommandError(f"{finding.text} {finding.mend}")
-            self.say(f"Note: {finding.text} {finding.mend}")
+                raise CommandError(f"{finding.text} {finding.fix}")
 
     def _log_folder(self) -> Path:
         folder = settings.HOME / "log"
         folder.mkdir(exist_ok=True)
         return folder
+
+    def _log_into(self, path: Path) -> None:
+        # In the settings, because Celery sets Django up again when it loads the tasks.
+        settings.LOGGING = quiet_logging(settings.LOGGING, path, self.terminal)
+        logging.config.dictConfig(settings.LOGGING)
 
     def _programs(self) -> list[Program]:
         env = {
@@ -106,7 +127,7 @@ class Command(BaseCommand):
         programs = [
             Program("web", web, env),
             Program("scheduler", (python, "manage.py", "runscheduler"), env),
-            Program("agent", (python, "-m", "runners.agent", "--stop-jobs-on-exit"), agent_env, grace_seconds=25),
+            Program("agent", (python, "-m", "runners.agent", "--stop-jobs-on-exit"), agent_env, 25, needs_web=True),
         ]
         if settings.LAB:
             beat = ("-B", "-s", str(self._beat_file()))
@@ -118,34 +139,57 @@ class Command(BaseCommand):
         return settings.HOME / "beat"
 
     def _announce(self) -> None:
+        self.link = setup_link(settings.SITE_URL)
         self.say(f"\nSchedulearn is starting at {settings.SITE_URL}")
-        if link := setup_link(settings.SITE_URL):
-            self.say(f"Set up your admin account, once, here:\n\n    {link}\n")
+        if self.link:
+            self.say(f"Set up your admin account with this link, which works once:\n\n    {self.link}\n")
         self.say(f"Logs are in {settings.HOME / 'log'}. Ctrl-C stops everything.\n")
 
     def _keep(self, keeper: Keeper) -> None:
         if not settings.LAB:
             begin_schedule(self._beat_file())
         story = self._story()
+        web = ready = False
         while not self.stopping.wait(LOOK_SECONDS):
             keeper.look()
             self.each_look()
+            if not web and (web := answers(HOST, settings.PORT)):
+                for program in self.later:
+                    keeper.start(program)
+            if web and not ready and (story is None or story.begun):
+                ready = True
+                self._say_ready()
             if story is not None and not story.over:
-                try:
-                    for line in story.news():
-                        self.say(f"  first job: {line}")
-                except DatabaseError:
-                    logging.getLogger(__name__).exception("the first job's way could not be read")
-                    connection.close()
-                    time.sleep(LOOK_SECONDS)
+                self._tell(story)
+
+    def _tell(self, story: Story) -> None:
+        try:
+            for line in story.news():
+                self.say(f"  {line}")
+            self.terminal.progress(*story.progress())
+        except DatabaseError:
+            logging.getLogger(__name__).exception("the progress of the first jobs could not be read")
+            connection.close()
+            time.sleep(LOOK_SECONDS)
+
+    def _say_ready(self) -> None:
+        if self.link and not has_admin():
+            self.say(f"\nSchedulearn is ready. Set up your admin account here:\n\n    {self.link}\n")
+        else:
+            self.say(f"\nSchedulearn is ready. Sign in at {settings.SITE_URL}\n")
 
     def each_look(self) -> None:
         """For the demo lab."""
 
     def _story(self) -> Story | None:
-        job = submit_example() or unfinished_example()
-        if job is None:
+        submitted = submit_examples()
+        jobs = submitted or unfinished_examples()
+        if not jobs:
             return None
-        story = Story(job, settings.SITE_URL)
-        self.say(f"A first job shows the way: an elastic Horovod training ({story.link})")
+        story = Story(jobs, settings.SITE_URL)
+        if submitted:
+            self.say("Two examples show how it works: a plain training first, then an elastic one with Horovod.")
+        for chapter in story.chapters:
+            self.say(f"  {chapter.name}: {chapter.link}")
+        self.say("")
         return story

@@ -1,0 +1,150 @@
+"""What the first start reports of its two examples, and what an agent of an earlier release makes of them."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.cluster.models import Environment, NodeEnvironment
+from portal.control import snapshot
+from portal.control.apps import offer_environments
+from portal.control.up.welcome import HOUSE_USER, SETTLED, Story, submit_examples, unfinished_examples
+from portal.jobs.gallery import run_example
+from portal.jobs.models import FINISHED_STATES, Job, JobState
+from portal.projects.examples import find
+from tests.portal.agents_world import Agent
+from tests.portal.jobs_world import make_node, make_user
+
+pytestmark = pytest.mark.django_db
+
+SITE = "http://localhost:8000"
+UNKNOWN = "There is no environment “pytorch” in this release."
+
+
+@pytest.fixture
+def jobs() -> list[Job]:
+    return submit_examples()
+
+
+@pytest.fixture
+def story(jobs: list[Job]) -> Story:
+    return Story(jobs, SITE)
+
+
+def environment(job: Job, state: str, percent: int = 0, detail: str = "") -> None:
+    node = make_node("this") if not job.environment.on_nodes.exists() else job.environment.on_nodes.get().node
+    NodeEnvironment.objects.update_or_create(
+        node=node, environment=job.environment, defaults={"state": state, "progress_percent": percent, "detail": detail}
+    )
+
+
+def put(job: Job, state: JobState) -> None:
+    finished_at = timezone.now() if state in FINISHED_STATES else None
+    Job.objects.filter(pk=job.pk).update(state=state, finished_at=finished_at)
+
+
+def test_the_plain_example_comes_first_and_needs_nothing_compiled(jobs: list[Job]) -> None:
+    assert [(job.launcher, job.environment.key, job.elastic) for job in jobs] == [
+        ("command", "pytorch", False),
+        ("horovod", "pytorch-horovod", True),
+    ]
+    assert submit_examples() == []  # only a portal that never saw a job shows them
+    assert unfinished_examples() == jobs
+    assert not jobs[0].submitted_by.has_usable_password()
+
+
+def test_while_this_machine_joins_nobody_is_told_that_the_lab_is_empty(story: Story) -> None:
+    assert story.progress() == ("This machine joins the lab", "") and list(story.news()) == []
+
+
+def test_progress_names_the_environment_and_how_far_it_is(story: Story, jobs: list[Job]) -> None:
+    environment(jobs[0], "preparing", 40, "installing 17 packages: 8 s so far")
+    assert story.progress() == ("Preparing PyTorch", "40 %, installing 17 packages: 8 s so far")
+
+
+def test_a_reason_that_is_older_than_the_environment_is_not_shown(story: Story, jobs: list[Job]) -> None:
+    environment(jobs[0], "ready", 100)
+    Job.objects.update(waiting_reason="Its environment PyTorch is being prepared on node this: 90 %.")
+    assert story.progress() == ("first job waits", "for the scheduler")
+    Job.objects.update(waiting_reason="All of the lab is reserved.")
+    NodeEnvironment.objects.update(updated_at=timezone.now() - SETTLED - timedelta(seconds=1))
+    assert story.progress() == ("first job waits", "All of the lab is reserved.")
+
+
+def test_each_step_is_a_line_once(story: Story, jobs: list[Job]) -> None:
+    environment(jobs[0], "ready", 100)
+    put(jobs[0], JobState.RUNNING)
+    assert list(story.news()) == ["first job: running"] and list(story.news()) == []
+    put(jobs[0], JobState.SUCCEEDED)
+    assert list(story.news()) == [f"first job: succeeded ({SITE}/jobs/{jobs[0].pk}/)"]
+    assert story.begun and not story.over and list(story.news()) == []
+    put(jobs[1], JobState.RUNNING)
+    put(jobs[1], JobState.FAILED)
+    assert [re.sub(" .http.*", "", line) for line in story.news()] == ["second job: failed"]
+    assert story.over and story.progress() == ("", "")
+
+
+def test_an_environment_that_failed_is_reported_with_its_fix(story: Story, jobs: list[Job]) -> None:
+    environment(jobs[1], "failed", 0, "This machine lacks c++. Debian or Ubuntu: apt-get install g++.")
+    expected = [
+        "second job: waiting. PyTorch and Horovod could not be prepared: "
+        "This machine lacks c++. Debian or Ubuntu: apt-get install g++."
+    ]
+    assert list(story.news()) == expected and list(story.news()) == []
+
+
+def test_a_restart_reports_what_is_not_finished_under_its_own_name(jobs: list[Job]) -> None:
+    put(jobs[0], JobState.SUCCEEDED)
+    assert [chapter.name for chapter in Story(unfinished_examples(), SITE).chapters] == ["second job"]
+
+
+# An agent of an earlier release
+
+
+def old_agent() -> Agent:
+    """Knows PyTorch only together with Horovod."""
+    agent = Agent()
+    agent.report["environments"] = [
+        {"key": "pytorch", "digest": "", "state": "failed", "progress_percent": 0, "detail": UNKNOWN},
+        {"key": "pytorch-horovod", "digest": "d", "state": "ready", "progress_percent": 100, "detail": ""},
+    ]
+    agent.sync()
+    return agent
+
+
+def test_nothing_is_placed_on_a_node_that_does_not_know_the_environment(jobs: list[Job]) -> None:
+    agent = old_agent()
+    plain, elastic = (next(job for job in snapshot.take().jobs if job.id == str(each.pk)) for each in jobs)
+    assert UNKNOWN in plain.blocked and elastic.blocked == ""
+    assert elastic.nodes is None or str(agent.node.pk) in elastic.nodes
+
+
+def test_its_lab_runs_the_plain_example_with_what_it_has() -> None:
+    old_agent()
+    example = find("pytorch-digits")
+    assert example is not None
+    assert run_example(make_user("alice"), example).environment.key == "pytorch-horovod"
+
+
+def test_an_environment_with_fewer_packages_does_not_stand_in() -> None:
+    agent = Agent()
+    agent.report["environments"] = [{"key": "python", "digest": "d", "state": "ready", "progress_percent": 100}]
+    agent.sync()
+    example = find("pytorch-digits")
+    assert example is not None
+    assert run_example(make_user("alice"), example).environment.key == "pytorch"
+
+
+def test_a_portal_of_an_earlier_release_is_given_the_new_environment() -> None:
+    Environment.objects.filter(key="pytorch").delete()
+    offer_environments()
+    assert list(Environment.objects.filter(retired=False).values_list("key", flat=True)) == [
+        "pytorch", "pytorch-horovod", "python", "tensorflow-horovod",
+    ]  # fmt: skip
+
+
+def test_the_owner_of_the_examples_is_made_once() -> None:
+    owner = User.objects.create_user(HOUSE_USER)
+    assert [job.submitted_by for job in submit_examples()] == [owner, owner]
