@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from portal import charts
+from portal import charts, relative
 from portal.charts import Chart, Series
 from portal.control import services as control
 from portal.control.forms import query_of
@@ -60,6 +60,13 @@ class Measure:
     of: Callable[[Mapping[str, Any]], float]
     less_is_better: bool | None = True
     """None: neither is."""
+    ratio: bool = False
+    """Its usual size is 1."""
+
+    @property
+    def least_base(self) -> float:
+        """The smallest value of which percentages are given."""
+        return relative.LEAST_RATIO if self.ratio else relative.LEAST_BASE[self.unit]
 
 
 MEASURES = (
@@ -72,7 +79,9 @@ MEASURES = (
     Measure("GPUs", "utilisation", "%", lambda found: 100 * found["utilisation"], None),
     Measure("GPUs", "lost to starts, restarts and stops", "GPU-hours", lambda found: found["lost_gpu_hours"]),
     Measure("GPUs", "preemptions", "", lambda found: found["preemptions"]),
-    Measure("Finish-time fairness", "mean (1 is a fair share)", "", lambda found: found["fairness"]["mean"]),
+    Measure(
+        "Finish-time fairness", "mean (1 is a fair share)", "", lambda found: found["fairness"]["mean"], ratio=True
+    ),
     Measure("Finish-time fairness", "jobs treated unfairly", "%", lambda found: 100 * found["unfair"]),
 )
 
@@ -140,7 +149,7 @@ def _cell(measure: Measure, world: Column, found: Mapping[str, Any] | None, base
     text = _said(value, measure.unit)
     if base is None or world.in_force or world.name == REALLY:
         return Cell(text, column=world.name)
-    change, look = _change(value, measure.of(base), measure.less_is_better)
+    change, look = _change(measure, value, measure.of(base))
     return Cell(text, change, look, world.name)
 
 
@@ -150,17 +159,16 @@ def _said(value: float, unit: str) -> str:
     return charts.said_value(value, unit) if unit else charts.said_number(value)
 
 
-def _change(value: float, base: float, less_is_better: bool | None) -> tuple[str, str]:
-    if base <= 0 or less_is_better is None:
+def _change(measure: Measure, value: float, base: float) -> tuple[str, str]:
+    """The difference in words, and whether it is good or bad; neither where it is small, or where both are next to
+    nothing."""
+    if measure.less_is_better is None:
         return "", ""
-    part = value / base - 1
-    percent = round(100 * part)
-    if not percent:
-        return "the same", ""
-    said = f"{percent:+,d} %".replace("-", "−")
-    if abs(part) <= CHANGED:
+    said = relative.difference(value, base, measure.unit, least_base=measure.least_base)
+    compared = max(base, measure.least_base)
+    if said == "the same" or abs(value - base) <= CHANGED * compared or max(value, base) < measure.least_base:
         return said, ""
-    return said, "good" if (part < 0) == less_is_better else "bad"
+    return said, "good" if (value < base) == measure.less_is_better else "bad"
 
 
 def shares(worlds: Sequence[Column], kind: str) -> list[Line]:
@@ -184,14 +192,16 @@ def error_of(worlds: Sequence[Column]) -> tuple[float, str] | None:
     if happened is None or base is None or not happened["turnaround"]["mean"]:
         return None
     real, made = happened["turnaround"]["mean"], base["turnaround"]["mean"]
-    off = made / real - 1
-    way = "more" if off > 0 else "less"
+    percent = relative.percentage(made, real, least_base=relative.LEAST_BASE[charts.SECONDS])
+    way = "more" if made > real else "less"
+    verdict = "too short to compare." if percent is None else "the same."
+    if percent:
+        verdict = f"the simulation says {abs(percent)} % {way}."
     said = (
         f"Simulated under the policy in force, a job took {charts.said_value(made, charts.SECONDS)} on average; "
-        f"really it was {charts.said_value(real, charts.SECONDS)}: "
-        + (f"the simulation says {abs(100 * off):.0f} % {way}." if round(100 * off) else "the same.")
+        f"really it was {charts.said_value(real, charts.SECONDS)}: {verdict}"
     )
-    return abs(off), said
+    return abs((percent or 0) / 100), said
 
 
 def switched(start: datetime, end: datetime) -> int:

@@ -15,6 +15,7 @@ from django.db import DatabaseError
 from django.db.models import Min
 from django.utils import timezone
 
+from portal import charts, relative
 from portal.control import policy_args
 from portal.control import services as control
 from portal.control.models import SchedulerConfig
@@ -274,9 +275,10 @@ def _off(really: compare.Run, run: compare.Run | None) -> str:
     if run is None:
         return "Name the policy in force too, with its parameters, to see how far a simulation is from what happened."
     real, made = really.summary.turnaround.mean, run.summary.turnaround.mean
+    off = relative.difference(made, real, charts.SECONDS, least_base=relative.LEAST_BASE[charts.SECONDS])
     return (
         f"{run.name} is in force: simulated, a job took {made:,.0f} s on average; really it was {real:,.0f} s "
-        f"({made / real - 1:+.0%}). Take smaller differences between policies with caution."
+        f"({off}). Take smaller differences between policies with caution."
     )
 
 
