@@ -1,4 +1,5 @@
 # make run        start everything on this machine
+# make demo       a lab to look around in: made-up people, a month of history, nodes on which nothing really runs
 # make check      before every commit: lint, pure tests, the core of each app; a minute and a half
 # make test       every real part once, in containers, on several machines, in a browser; twelve minutes
 # make test-all   all tests, on both databases, with new random examples; FROM=cluster continues there
@@ -20,13 +21,16 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 TOO_OLD = echo "Schedulearn needs Python 3.11 or newer, and $(PYTHON) is not. Name one: make run PYTHON=python3.12"; \
 	echo "  Debian 12, Ubuntu 24.04 or newer: sudo apt-get install python3 python3-venv"
 
-.PHONY: run check test test-all test-gpu test-faults soak lint bench bench-policies bench-live bench-training clean
+.PHONY: run demo check test test-all test-gpu test-faults soak lint bench bench-policies bench-live bench-training clean
 
 run:
 	@test -x $(BIN)/python || $(PYTHON) -c '$(NEW_ENOUGH)' 2>/dev/null || { $(TOO_OLD); exit 1; }
 	@if test -x $(BIN)/python; then $(BIN)/python portal/ops/prerequisites.py $(VENV); else $(PYTHON) portal/ops/prerequisites.py $(VENV); fi
 	@$(MAKE) --no-print-directory $(VENV)/installed
 	@exec $(BIN)/python manage.py up
+
+demo: $(VENV)/installed
+	@exec $(BIN)/python manage.py demo $(OPTIONS)
 
 check: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.run check

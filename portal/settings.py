@@ -174,6 +174,7 @@ INSTALLED_APPS = [
     "portal.control",
     "portal.forecast",
     "portal.whatif",
+    "portal.ops",
 ]
 
 MIDDLEWARE = [

@@ -1,19 +1,24 @@
 """Nodes of a demo lab: real agents that speak the real protocol, with pretended GPUs on which nothing runs.
 
-A job without FAKE_RUN_SECONDS of its own runs for some minutes, prints a line now and then, and seems to use its GPUs.
+A job without FAKE_RUN_SECONDS of its own runs for some minutes, prints what a training prints, reports its curves and
+seems to use its GPUs; now and then one fails. An agent that starts goes on with the jobs that it ran when it stopped.
 """
 
+import json
 import random
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from runners.agent import Agent
 from runners.agent_settings import Identity
+from runners.demo_programs import ENDINGS, SILENT_BEFORE_TRAINING, Mishap, Training, closing, opening
 from runners.environment_keeper import AllReady
-from runners.fake_runtime import FakeRuntime, Pretended, say
+from runners.fake_runtime import FakeRuntime, Pretended, read_json, say
 from runners.gpus import Gpu
+from runners.ledger import Ledger
 from runners.machine import Machine
 from runners.nodefiles import NodeFiles
 from runners.portal_client import PortalClient
@@ -21,29 +26,112 @@ from runners.runtime import Folders
 from runners.spec import RunSpec
 
 LINE_SECONDS = 6.0
-SHORTEST, LONGEST = 120, 900
+METRIC_SECONDS = 12.0
+SHORTEST, LONGEST = 180, 1500
 """Seconds that a job runs which does not say how long."""
-IDLE_EVERY = 7
-"""Each so manieth job does nothing with its GPUs, so that one sees what is said of it."""
+DRIVER_LATER_SECONDS = 4.0
+"""A driver ends so long after its hosts: they are the ones that fail."""
+FAILS = 0.1
+MISHAPS: tuple[Mishap, ...] = ("import_error", "file_not_found", "gpu_memory", "nan", "shapes", "host_memory")
+EARLY: tuple[Mishap, ...] = ("import_error", "file_not_found", "shapes")
+IDLE_EVERY = 11
+"""Every so many jobs, one does nothing with its GPUs, so that the pages about idle GPUs have something to show."""
 MODEL, MEMORY_MIB = "Pretended GPU", 40_960
 COOL, HOT = 34, 78
 """Degrees Celsius at no and at full work."""
+FILE = "demo.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How a container's pretended program goes. Kept in the container's folder, so that another agent goes on with it."""
+
+    seed: int
+    began_at: float
+    """Seconds since the epoch."""
+    ends_at: float
+    mishap: Mishap | None = None
+
+    @property
+    def seconds(self) -> float:
+        return max(1.0, self.ends_at - self.began_at)
+
+    def write(self, folder: Path) -> None:
+        (folder / FILE).write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, folder: Path) -> "Course | None":
+        found = read_json(folder / FILE)
+        return cls(**found) if found else None
+
+    @classmethod
+    def draw(cls, spec: RunSpec, now: float) -> "Course":
+        """The same for all containers of a job."""
+        chance = random.Random(spec.job)  # noqa: S311  # nothing secret depends on it
+        seconds = float(dict(spec.env).get("FAKE_RUN_SECONDS") or chance.randint(SHORTEST, LONGEST))
+        mishap = chance.choice(MISHAPS) if chance.random() < FAILS else None
+        if mishap is not None:
+            seconds *= 0.1 if mishap in EARLY else chance.uniform(0.2, 0.7)
+        later = DRIVER_LATER_SECONDS if spec.role == "driver" else 0.0
+        return cls(spec.job, now, now + seconds + later, mishap)
 
 
 class DemoRuntime(FakeRuntime):
     """The fake runtime with work to look at."""
 
-    def __init__(self, node: str, gpus: int, **options: Any) -> None:
+    def __init__(self, node: str, gpus: int, wall: Callable[[], float] = time.time, **options: Any) -> None:
         super().__init__(**options)
         self.node = node
+        self.wall = wall
         self.uuids = tuple(f"demo-{node}-{index}" for index in range(gpus))
-        self._said_at: dict[str, float] = {}
-        self._lines: dict[str, int] = {}
+        self._printed_at: dict[str, float] = {}
+        self._reported_at: dict[str, float] = {}
+        self._courses: dict[str, Course] = {}
+
+    def facts(self) -> dict[str, Any]:
+        number = "".join(letter for letter in self.node if letter.isdigit()) or "1"
+        return {
+            **super().facts(),
+            "cpus": 64,
+            "memory_mib": 524_288,
+            "ring_address": f"10.77.0.{int(number) % 250 + 1}",
+        }
 
     def create(self, spec: RunSpec, folders: Folders) -> None:
-        env = dict(spec.env)
-        env.setdefault("FAKE_RUN_SECONDS", str(random.Random(spec.job).randint(SHORTEST, LONGEST)))  # noqa: S311
-        super().create(replace(spec, env=tuple(env.items())), folders)
+        self._pretend(spec, folders, Course.draw(spec, self.wall()))
+        self.calls.append(("create", spec.name))
+
+    def start(self, name: str) -> None:
+        super().start(name)
+        run, course = self.containers[name], self._courses[name]
+        course = replace(course, began_at=self.wall(), ends_at=self.wall() + course.seconds)
+        self._courses[name] = course
+        course.write(run.folders.scribe.parent)
+        say(run.folders.scribe, "setup", "set-up", f"Starting {' '.join(run.spec.command)}\n".encode())
+        if _is_first(run.spec) and course.mishap not in SILENT_BEFORE_TRAINING:
+            say(run.folders.scribe, "0", "rank 0", opening(1000 * (6 + course.seed % 90), course.seed).encode())
+
+    def go_on(self, files: NodeFiles) -> int:
+        """Take up the containers that an earlier agent ran; return how many."""
+        for name, note in Ledger(files).notes().items():
+            described, course = read_json(files.control(name) / "job.json"), Course.read(files.container(name))
+            if note.exit is None and note.started and note.running_at and described and course is not None:
+                spec = RunSpec.from_json(described)
+                run = self._pretend(spec, files.folders(spec), course)
+                run.started_at = self.clock() - (self.wall() - course.began_at)
+                run.lease_at = self.clock()
+        return len(self.containers)
+
+    def _pretend(self, spec: RunSpec, folders: Folders, course: Course) -> Pretended:
+        ending = ENDINGS.get(course.mishap) if course.mishap else None
+        env = {"FAKE_RUN_SECONDS": str(course.seconds)}
+        if ending is not None and ending.exit_reason == "oom" and spec.role == "host":
+            env["FAKE_OOM"] = "yes"
+        elif ending is not None:
+            env["FAKE_EXIT_CODE"] = str(ending.exit_code)
+        self._courses[spec.name] = course
+        run = Pretended(replace(spec, env=tuple({**env, **dict(spec.env), **env}.items())), folders)
+        return self.containers.setdefault(spec.name, run)
 
     def devices(self) -> list[Gpu]:
         """As an agent reports them: busy where something runs."""
@@ -51,11 +139,11 @@ class DemoRuntime(FakeRuntime):
         return [self._device(index, uuid, busy.get(uuid)) for index, uuid in enumerate(self.uuids)]
 
     def _device(self, index: int, uuid: str, run: Pretended | None) -> Gpu:
-        # Steady for a while and different from GPU to GPU; nothing secret hangs on it.
+        # Steady for a while and different from GPU to GPU; nothing secret depends on it.
         chance = random.Random(f"{uuid} {int(self.clock() / 20)}")  # noqa: S311
         percent, memory = 0, 450
         if run is not None and run.spec.job % IDLE_EVERY:
-            percent = min(100, max(0, round(chance.gauss(70 + 25 * (run.spec.job % 3 - 1), 6))))
+            percent = min(100, max(0, round(chance.gauss(74 + 18 * (run.spec.job % 3 - 1), 6))))
             memory = 8_192 + 1_024 * (run.spec.job % 28)
         elif run is not None:
             memory = 2_048
@@ -66,19 +154,70 @@ class DemoRuntime(FakeRuntime):
         super()._pass_time()
         now = self.clock()
         for name, run in list(self.containers.items()):
-            if run.state == "running" and now - self._said_at.get(name, 0.0) >= LINE_SECONDS:
-                self._said_at[name] = now
-                self._say_a_line(name, run)
+            if run.state != "running" or run.started_at is None or run.spec.role != "host":
+                continue
+            if now - self._printed_at.get(name, 0.0) >= LINE_SECONDS:
+                self._printed_at[name] = now
+                self._print(run, (now - run.started_at) / run.run_seconds)
+            if _is_first(run.spec) and now - self._reported_at.get(name, 0.0) >= METRIC_SECONDS:
+                self._reported_at[name] = now
+                self._report(run, (now - run.started_at) / run.run_seconds)
 
-    def _say_a_line(self, name: str, run: Pretended) -> None:
-        step = self._lines[name] = self._lines.get(name, 0) + 1
+    def _end(self, run: Pretended, code: int, reason: str, detail: str) -> None:
+        course = self._courses.get(run.spec.name)
+        if reason == "exited" and course is not None and _is_first(run.spec):
+            last = ENDINGS[course.mishap].text if course.mishap else closing(_training(run.spec))
+            say(run.folders.scribe, "0", "rank 0", last.encode())
+        super()._end(run, code, reason, detail)
+
+    def _print(self, run: Pretended, part: float) -> None:
+        training, first = _training(run.spec), _is_first(run.spec)
+        course = self._courses[run.spec.name]
+        if course.mishap in SILENT_BEFORE_TRAINING:
+            return
+        step = _step(training, part)
         for rank in range(run.spec.slots):
-            line = f"step {step:>4}  loss {2.3 * 0.97**step + 0.05:.4f}  accuracy {1 - 0.9 * 0.96**step:.3f}\n"
-            say(run.folders.scribe, str(rank), f"rank {rank}", line.encode())
+            if rank == 0 and first:
+                say(run.folders.scribe, "0", "rank 0", training.line(step, _ranks(run)).encode())
+            elif int(self.clock() / LINE_SECONDS) % 5 == rank % 5:
+                label = f"rank {rank}" if first else f"{run.spec.hostname}, local rank {rank}"
+                say(run.folders.scribe, str(rank), label, training.other_line(step, rank).encode())
+
+    def _report(self, run: Pretended, part: float) -> None:
+        """What ``schedulearn_train`` would tell the portal of its steps."""
+        training, ranks = _training(run.spec), _ranks(run)
+        if self._courses[run.spec.name].mishap in SILENT_BEFORE_TRAINING:
+            return
+        step = _step(training, part)
+        about = {"at": self.wall(), "step": step}
+        facts = {"epoch": 20 * step // training.steps, "done": round(min(1.0, part), 4), "ranks": ranks}
+        pace = {"batch": training.batch, "seconds": training.step_seconds(step, ranks), "loss": training.loss(step)}
+        lines = [{"kind": "step", **about, **facts, **pace}]
+        lines.append({"kind": "metric", **about, "name": "validation/accuracy", "value": training.accuracy(step)})
+        say(run.folders.scribe, "metrics", "metrics", "".join(f"{json.dumps(line)}\n" for line in lines).encode())
+
+
+def _is_first(spec: RunSpec) -> bool:
+    """It has rank 0: the first host, which comes after the driver where there is one."""
+    return spec.role == "host" and spec.hostname == ("h1" if spec.launcher == "horovod" or spec.elastic else "h0")
+
+
+def _training(spec: RunSpec) -> Training:
+    return Training.of(spec.job)
+
+
+def _step(training: Training, part: float) -> int:
+    return round(training.steps * min(1.0, max(0.0, part)))
+
+
+def _ranks(run: Pretended) -> int:
+    """Of its whole attempt, as the portal said."""
+    hosts = read_json(run.folders.control / "control.json").get("hosts") or []
+    return sum(int(host["slots"]) for host in hosts) or max(1, run.spec.slots)
 
 
 class DemoMachine(Machine):
-    """This machine, but for where its GPUs come from."""
+    """This machine, except for its GPUs."""
 
     runtime: DemoRuntime
 
@@ -93,11 +232,12 @@ class DemoAgent(Agent):
 
 
 def start_node(home: Path, url: str, identity: Identity, gpus: int) -> DemoAgent:
-    """An agent in threads of this process; ``stop()`` ends it."""
+    """Start an agent in threads of this process; ``stop()`` ends it."""
     files = NodeFiles(home)
     files.make()
     identity.write(files.identity)
     runtime = DemoRuntime(identity.name, gpus, clock=time.monotonic)
+    runtime.go_on(files)
     portal = PortalClient(url, identity.token, allow_http=True)
     agent = DemoAgent(files, portal, runtime, AllReady(), DemoMachine(home, runtime, portal.url))
     agent.start()

@@ -1,1 +1,1 @@
-"""Starting and operating an installation."""
+"""What an operator runs from the command line, and what those commands are made of."""

@@ -15,8 +15,7 @@ from django.utils import timezone  # noqa: E402
 
 from portal.accounts.models import User  # noqa: E402
 from portal.cluster import quarantine  # noqa: E402
-from portal.cluster.models import Gpu, Node  # noqa: E402
-from portal.gauges import sampling  # noqa: E402
+from portal.cluster.models import Node  # noqa: E402
 from portal.gauges.models import Ring  # noqa: E402
 from portal.jobs import lifecycle, logs  # noqa: E402
 from portal.jobs.models import Allocation, Attempt, Container, Job  # noqa: E402
@@ -113,42 +112,16 @@ def month_simulated() -> dict[str, Any]:
 
 
 def demo_lab() -> dict[str, int]:
-    """What ``manage.py demo`` fills a lab with, jobs that run there for an hour already, and Alice as an admin of it."""
-    from portal.control.demo import past, people
+    """What ``manage.py demo`` fills a lab with, and Alice as an admin of it."""
+    from portal.ops.demo import month
+    from portal.ops.demo.workload import Size
 
     now = timezone.now()
-    hour_ago = now - timedelta(hours=1)
-    made = people.fill(now, 4, 4, "http://127.0.0.1:1")
-    past.write(hour_ago, hour_ago - people.PAST, made.nodes, made.codes)
+    written = month.fill(now, Size(4, 4), "http://127.0.0.1:1")
     User.objects.create_user("alice", "alice@demo.invalid", PASSWORD, is_staff=True)
     Node.objects.update(last_seen_at=now + timedelta(hours=1), ready=True)
-    lab = list(Gpu.objects.order_by("node_id", "index"))
-    runs = ((lab[:4], "larger batch", 88), ([*lab[4:6], lab[8]], "keyword spotting", 71), (lab[9:10], "ablation", 12))
-    busy: dict[int, int] = {}
-    """By GPU, its mean utilisation in %."""
-    for code, (gpus, name, mean) in zip(made.codes, runs, strict=False):
-        job = world.make_job(code.project, code=code, name=name, submitted_at=hour_ago)
-        attempt = world.place(job, gpus)
-        for part in attempt.containers.all():
-            lifecycle.advance(part, "RUNNING")
-        Attempt.objects.filter(pk=attempt.pk).update(started_at=hour_ago)
-        Allocation.objects.filter(attempt=attempt).update(allocated_at=hour_ago)
-        busy |= dict.fromkeys((gpu.pk for gpu in gpus), mean)
-    for turn in range(240):
-        for node in made.nodes:
-            here = [_reading(gpu.pk, busy.get(gpu.pk, 0), turn) for gpu in lab if gpu.node_id == node.pk]
-            sampling.keep(node, hour_ago + turn * sampling.SLOT, here)
-    for gpu in lab:
-        _, gpu.utilisation_percent, gpu.memory_used_mib, gpu.temperature_celsius = _reading(
-            gpu.pk, busy.get(gpu.pk, 0), 239
-        )
-    Gpu.objects.bulk_update(lab, ["utilisation_percent", "memory_used_mib", "temperature_celsius"])
-    return {"node": made.nodes[0].pk}
-
-
-def _reading(gpu: int, mean: int, turn: int) -> sampling.Reading:
-    swing = [7, 3, -2, -6, -1, 4, -9, 1][(turn // 4 * 5 + gpu) % 8]
-    return sampling.Reading(gpu, min(100, mean + swing) if mean else 0, 420 * mean + 18, 34 + mean // 2 + turn % 3)
+    resized = max(written.ran, key=lambda ran: len(ran.tried.resizes))
+    return {"node": Node.objects.order_by("pk")[0].pk, "resized": resized.job.pk}
 
 
 def simulate() -> int:

@@ -1,9 +1,10 @@
-"""``manage.py demo``: a toy lab of its own to try everything in, with no cluster behind it."""
+"""``manage.py demo`` (``make demo``): a lab of its own to try everything in, with no cluster behind it."""
 
 import logging
 import os
 import random
 import shutil
+import socket
 import sys
 import time
 from pathlib import Path
@@ -17,26 +18,31 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.cluster.models import Node
-from portal.control.demo import past, people, traffic
 from portal.control.management.commands import up
 from portal.control.up.preflight import AlreadyRunning, lock_home
 from portal.control.up.processes import Keeper, Program
 from portal.control.up.welcome import Story
+from portal.ops.demo import month, people, traffic
+from portal.ops.demo.workload import Size
 from portal.refused import Refused
 from runners.agent_settings import Identity
 from runners.demo import DemoAgent, start_node
 
 SUBMIT_SECONDS = 25.0
+ANSWER_SECONDS = 60.0
+"""How long the portal may take to answer after its start."""
 MARK = "SCHEDULEARN_DEMO"
 REAL = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY")
-"""Of the real lab: the demo lab has its own."""
+"""Settings of the real lab: the demo lab has its own."""
+EDITION = 2
+"""Of what a demo lab is filled with: a demo lab is only started by releases that would fill it alike."""
 
 
 class Command(up.Command):
     """Started without the mark it only starts itself again in the demo lab's folder, so no real lab is ever touched."""
 
     help = (
-        "Start a demo lab: made-up people, a week of history, and nodes on which nothing really runs. Ctrl-C stops it."
+        "Start a demo lab: made-up people, a month of history, and nodes on which nothing really runs. Ctrl-C stops it."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -47,7 +53,7 @@ class Command(up.Command):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if not 1 <= options["nodes"] <= 20 or not 1 <= options["gpus"] <= 16:
-            raise CommandError("A demo lab has 1 to 20 nodes of 1 to 16 GPUs.")
+            raise CommandError("A demo lab has 1 to 20 nodes with 1 to 16 GPUs each.")
         if not settings.DEMO:
             home = settings.HOME / "demo"
             if options["remove"]:
@@ -56,8 +62,9 @@ class Command(up.Command):
                 self._start_again(home, options)
             return
         self.options, self.agents, self.submit_at = options, list[DemoAgent](), 0.0
-        self.chance = random.Random()  # noqa: S311  # nothing secret hangs on it
+        self.chance = random.Random()  # noqa: S311  # nothing secret depends on it
         if options["fill_only"]:
+            self._refuse_other_edition()
             call_command("migrate", verbosity=0, interactive=False)
             self._fill()
             return
@@ -74,28 +81,44 @@ class Command(up.Command):
         except AlreadyRunning:
             raise CommandError("The demo lab is running. Stop it first (Ctrl-C where it was started).") from None
         shutil.rmtree(home)
-        self.say("The demo lab is gone; nothing of it is left.")
+        self.say("The demo lab and everything in it are removed.")
 
     def _start_again(self, home: Path, options: dict[str, Any]) -> None:
         names = {name for each in REAL for name in (each, f"{each}_FILE")}
         env = {name: value for name, value in os.environ.items() if name not in names}
-        env.setdefault("LOG_LEVEL", "WARNING")  # its many agents and tasks would drown what is told
+        env.setdefault("LOG_LEVEL", "WARNING")  # the terminal is for what a visitor needs
         env |= {"SCHEDULEARN_HOME": str(home), MARK: "true", "PORT": str(settings.PORT)}
         command = [sys.executable, sys.argv[0], "demo", f"--nodes={options['nodes']}", f"--gpus={options['gpus']}"]
-        # In our place, so that Ctrl-C and whoever watches us meet the demo lab itself.
+        # In our place, so that Ctrl-C and whoever watches us reach the demo lab itself.
         os.execve(sys.executable, [*command, *(["--fill-only"] if options["fill_only"] else [])], env)  # noqa: S606
 
     # --- inside --------------------------------------------------------------------------------------------------
 
+    def _preflight(self) -> None:
+        super()._preflight()
+        self._refuse_other_edition()
+
+    def _refuse_other_edition(self) -> None:
+        """Raise CommandError for a demo lab of an older release: its history lacks what the pages show now."""
+        filled = User._meta.db_table in connection.introspection.table_names() and User.objects.exists()
+        if filled and people.kept("edition") != EDITION:
+            raise CommandError(
+                "This demo lab was made by another release and has another history. Remove it with "
+                "`python manage.py demo --remove`, then start again with `make demo`."
+            )
+
     def _fill(self) -> None:
-        """Once."""
+        """Fill a new demo lab; leave one that is filled as it is."""
         if User.objects.exists():
             return
-        self.say("Making people, nodes and a week of history ...")
-        now = timezone.now()
-        made = people.fill(now, self.options["nodes"], self.options["gpus"], self._url())
-        jobs = past.write(now, now - people.PAST, made.nodes, made.codes)
-        self.say(f"{len(made.nodes)} nodes, {len(people.PEOPLE)} people, {jobs} jobs of the last days.")
+        self.say("Making a lab with a month of history (about 15 seconds) ...")
+        size = Size(self.options["nodes"], self.options["gpus"])
+        written = month.fill(timezone.now(), size, self._url())
+        people.keep(edition=EDITION)
+        self.say(month.summary(written, size))
+
+    def say(self, text: str) -> None:
+        super().say(text.replace("make run", "make demo"))  # where the messages of ``up`` name their command
 
     def _url(self) -> str:
         return f"http://127.0.0.1:{settings.PORT}"
@@ -105,15 +128,28 @@ class Command(up.Command):
         return [program for program in super()._programs() if program.name in ("web", "scheduler")]
 
     def _announce(self) -> None:
+        """Say that it is ready once it is: agents that start earlier would complain that nothing answers."""
+        self._wait_for_answer()
         for node in Node.objects.filter(removed_at=None, runtime=Node.Runtime.FAKE):
             home = people.node_home(node.name)
             identity = Identity.read(home / "node.json")
             if identity is not None:
                 self.agents.append(start_node(home, self._url(), identity, node.gpus.count()))
-        names = ", ".join(people.PEOPLE)
-        self.say(f"\nThe demo lab is starting at {settings.SITE_URL}")
-        self.say(f"Sign in as {names}; everybody's password is {people.kept_password()} (ada is an admin).")
-        self.say("Ctrl-C stops it; manage.py demo --remove removes it.\n")
+        admin, *others = people.PEOPLE
+        self.say(f"\nThe demo lab is ready: {settings.SITE_URL}\n\n")
+        self.say(f"  Sign in as   {admin} (admin), or {', '.join(others)}")
+        self.say(f"  Password     {people.kept_password()} (the same for everyone)\n\n")
+        self.say(
+            "Nothing in it is real. Ctrl-C stops it and keeps it; `python manage.py demo --remove` removes it.\n\n"
+        )
+
+    def _wait_for_answer(self) -> None:
+        until = time.monotonic() + ANSWER_SECONDS
+        while time.monotonic() < until and not self.stopping.wait(0.1):
+            with socket.socket() as probe:
+                probe.settimeout(1)
+                if probe.connect_ex(("127.0.0.1", settings.PORT)) == 0:
+                    return
 
     def _story(self) -> Story | None:
         return None
@@ -129,9 +165,10 @@ class Command(up.Command):
         if time.monotonic() < self.submit_at:
             return
         self.submit_at = time.monotonic() + SUBMIT_SECONDS * self.chance.uniform(0.5, 1.5)
+        gpus = [len(agent.runtime.uuids) for agent in self.agents]
         try:
-            traffic.submit_one(self.chance, min(len(agent.runtime.uuids) for agent in self.agents))
+            traffic.submit_one(self.chance, Size(len(gpus), min(gpus, default=1)))
         except Refused as refusal:
-            logging.getLogger(__name__).warning("the demo's job was refused: %s", refusal.message)
+            logging.getLogger(__name__).warning("A job of the demo was refused: %s", refusal.message)
         finally:
             connection.close()

@@ -1,0 +1,363 @@
+"""Logs, curves and outputs of the month, and what the nodes need to go on with the jobs that run at its end."""
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+
+from portal.jobs import logs, metrics, outputs
+from portal.jobs.models import Container, JobState, LogStream, MetricPoint, Outcome, Output, Progress, StepStat
+from portal.ops.demo import people
+from portal.ops.demo.inserts import insert
+from portal.ops.demo.play import END
+from portal.ops.demo.rows import Ran, Written
+from runners import demo_programs
+from runners.demo import MODEL, Course
+from runners.demo_programs import ENDINGS, SILENT_BEFORE_TRAINING, Training
+from runners.nodefiles import NodeFiles
+from runners.reconcile import Note
+from runners.spec import RunSpec
+
+LINES = 45
+"""Of a log, at most so many tell of a training."""
+OTHERS_LINES = 5
+"""Of a rank other than the first."""
+MOST_RANKS_TOLD = 8
+POINTS = 30
+"""Of a curve, at most."""
+LEAST_SECONDS = 240.0
+"""What trained for a shorter time has no curves."""
+WITH_OUTPUTS = 40
+"""So many of the last jobs that succeeded left files."""
+
+
+@dataclass(slots=True)
+class Text:
+    """One stream: what was printed, and when."""
+
+    name: str
+    label: str
+    said: list[tuple[float, str]] = field(default_factory=list)
+    """Seconds since the start of the month, and one or several whole lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How far a training came in one attempt, from 0 to 1, and when."""
+
+    since: float
+    until: float
+    first: float
+    last: float
+    training: Training
+
+    def step(self, part: float) -> int:
+        """After that part of the attempt."""
+        return round(self.training.steps * (self.first + (self.last - self.first) * part))
+
+    def at(self, part: float) -> float:
+        return self.since + (self.until - self.since) * part
+
+
+def ways(written: Written) -> dict[int, Way]:
+    """By attempt; those that never trained are left out."""
+    found: dict[int, Way] = {}
+    reached: dict[int, float] = {}
+    for ran in written.ran:
+        if ran.began is None:
+            continue
+        ask = ran.story.ask
+        until = ran.tried.stopped_at or ran.tried.ended or END
+        first = reached.get(ran.job.pk, 0.0) if ran.job.resumable else 0.0
+        if ran.tried.ended is None:
+            last = (until - ran.began) / (until - ran.began + ran.story.left_seconds)
+        elif ran.attempt.outcome == Outcome.SUCCEEDED:
+            last = 1.0
+        elif ran.attempt.outcome == Outcome.FAILED:
+            last = ask.seconds / ask.whole_seconds
+        else:
+            last = first + (1 - first) * min(0.9, (until - ran.began) / ask.whole_seconds)
+        last = min(1.0, max(first, last))
+        reached[ran.job.pk] = last
+        training = Training.of(ran.job.pk, diverges=ask.fate == "nan")
+        found[ran.attempt.pk] = Way(ran.began, until, first, last, training)
+    return found
+
+
+# --- logs --------------------------------------------------------------------------------------------------------
+
+
+def write_logs(written: Written, found: Mapping[int, Way]) -> None:
+    """Every part that began has a log."""
+    rows: list[LogStream] = []
+    for ran in written.ran:
+        for part, texts in _texts(ran, found.get(ran.attempt.pk)):
+            running = part.state != "EXITED"
+            home = _scribe(part) if running else None
+            rows += [_store(part, text, written, closed=not running, copy_to=home) for text in texts if text.said]
+    LogStream.objects.bulk_create(rows, batch_size=500)
+
+
+def _texts(ran: Ran, way: Way | None) -> Iterator[tuple[Container, list[Text]]]:
+    if ran.driver is not None and way is not None:
+        yield ran.driver, [_drivers(ran, way)]
+    rank = 0
+    for piece, part in zip(ran.tried.pieces, ran.hosts, strict=True):
+        if way is None or part.running_at is None:
+            continue
+        since = way.since if piece.since == ran.tried.placed else piece.since + 12.0
+        until = min(piece.asked_back or piece.until or END, way.until)
+        command = " ".join(part.spec["command"])
+        setup = Text(
+            "setup", "set-up", [(since - 2, "Code is unpacked in /workspace.\n"), (since - 1, f"Starting {command}\n")]
+        )
+        texts = [setup]
+        for slot in range(int(part.spec["slots"])):
+            text = Text(str(slot), f"rank {rank}")
+            if rank == 0:
+                _first_rank(ran, way, text)
+            elif rank < MOST_RANKS_TOLD and ran.story.ask.fate not in SILENT_BEFORE_TRAINING:
+                _other_rank(way, text, rank, since, until)
+            texts.append(text)
+            rank += 1
+        _end_of_setup(ran, part, setup, until)
+        yield part, texts
+
+
+def _drivers(ran: Ran, way: Way) -> Text:
+    said = [(way.since - 3, f"The ring has {_ranks(ran, way.since)} ranks.\n")]
+    for when, before, after in ran.tried.resizes:
+        if way.since <= when < way.until:
+            verb = "more" if after > before else "fewer"
+            said.append(
+                (when + 3, f"The ring is formed again with {after} ranks, {abs(after - before)} {verb} than before.\n")
+            )
+    return Text("setup", "set-up", said)
+
+
+def _ranks(ran: Ran, when: float) -> int:
+    """How many GPUs it had then."""
+    return sum(
+        piece.gpus for piece in ran.tried.pieces if piece.since <= when < (piece.asked_back or piece.until or END + 1)
+    )
+
+
+def _first_rank(ran: Ran, way: Way, text: Text) -> None:
+    ask, training = ran.story.ask, way.training
+    if ask.fate not in SILENT_BEFORE_TRAINING or ran.attempt.outcome != Outcome.FAILED:
+        text.said.append((way.since, demo_programs.opening(1000 * (6 + ran.job.pk % 90), ran.job.pk)))
+        if way.first > 0:
+            text.said.append((way.since + 1, f"Restored the checkpoint of step {way.step(0):,}.\n"))
+        lines = max(1, min(LINES, int((way.until - way.since) / 40)))
+        for number in range(1, lines + 1):
+            part = number / (lines + 1)
+            text.said.append((way.at(part), training.line(way.step(part), _ranks(ran, way.at(part)) or 1)))
+            if ran.job.resumable and number % 12 == 0:
+                text.said.append((way.at(part), f"Saved a checkpoint at step {way.step(part):,}.\n"))
+    if ran.attempt.outcome == Outcome.FAILED and ask.fate in ENDINGS:
+        text.said.append((way.until, ENDINGS[ask.fate].text))
+    elif ran.attempt.outcome == Outcome.SUCCEEDED:
+        text.said.append((way.until, demo_programs.closing(training)))
+
+
+def _other_rank(way: Way, text: Text, rank: int, since: float, until: float) -> None:
+    span = max(1e-9, way.until - way.since)
+    for number in range(1, OTHERS_LINES + 1):
+        when = since + (until - since) * number / (OTHERS_LINES + 1)
+        text.said.append((when, way.training.other_line(way.step((when - way.since) / span), rank)))
+
+
+def _end_of_setup(ran: Ran, part: Container, setup: Text, until: float) -> None:
+    if part.exit_reason == "exited" and part.exit_code:
+        setup.said.append((until, f"The command ended with exit code {part.exit_code}.\n"))
+    elif part.exit_reason == "stopped":
+        setup.said.append((until, "Told to stop: SIGTERM is sent to the program.\n"))
+    if part.exit_reason == "stopped" and ran.job.resumable:
+        setup.said.append((until + 2, "A checkpoint was written before the program ended.\n"))
+
+
+def _store(part: Container, text: Text, written: Written, *, closed: bool, copy_to: Path | None) -> LogStream:
+    """Its bytes and time marks in the log store's files; the row is not saved yet."""
+    data, marks = bytearray(), bytearray()
+    for when, said in text.said:
+        marks += logs.MARK.pack(len(data), int(written.at(when).timestamp() * 1000))
+        data += said.encode()
+    folder = logs.folder_of(part.pk)
+    _write(folder, text.name, bytes(data), bytes(marks))
+    if copy_to is not None:  # as the supervisor left them, so that the node goes on from there
+        _write(copy_to / "log", text.name, bytes(data), bytes(marks))
+        labels = copy_to / "log" / "streams.json"
+        known = json.loads(labels.read_text()) if labels.exists() else {}
+        labels.write_text(json.dumps({**known, text.name: {"label": text.label}}))
+    return LogStream(
+        container=part, name=text.name, label=text.label, size=len(data), marks=len(text.said),
+        first_at=written.at(text.said[0][0]), closed=closed,
+    )  # fmt: skip
+
+
+def _write(folder: Path, name: str, data: bytes, marks: bytes) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / f"{name}.log").write_bytes(data)
+    (folder / f"{name}.idx").write_bytes(marks)
+
+
+# --- curves --------------------------------------------------------------------------------------------------------
+
+
+def write_curves(written: Written, found: Mapping[int, Way]) -> None:
+    points: list[Point] = []
+    progress: list[Progress] = []
+    steps: list[StepStat] = []
+    for ran in written.ran:
+        way = found.get(ran.attempt.pk)
+        if way is None or way.until - way.since < LEAST_SECONDS:
+            continue
+        mine = list(_points(ran, way, written))
+        points += mine
+        progress.append(_progress(ran, way, written, len(mine)))
+        steps += _steps(ran, way, written)
+    insert(MetricPoint, ("attempt", "name", "step", "at", "value"), points)
+    Progress.objects.bulk_create(progress, batch_size=500)
+    StepStat.objects.bulk_create(steps, batch_size=500)
+
+
+Point = tuple[int, str, int, datetime, float]
+"""Attempt, name, step, moment, value."""
+
+
+def _points(ran: Ran, way: Way, written: Written) -> Iterator[Point]:
+    count = max(6, min(POINTS, int((way.until - way.since) / 180)))
+    training = way.training
+    for number in range(count + 1):
+        part = number / count
+        step, when = way.step(part), written.at(way.at(part))
+        gpus = _ranks(ran, way.at(part)) or 1
+        values = {
+            metrics.LOSS: training.loss(step),
+            metrics.THROUGHPUT: training.batch / training.step_seconds(step, gpus),
+        }
+        if number % 4 == 0:
+            values["validation/accuracy"] = training.accuracy(step)
+        for name, value in values.items():
+            yield ran.attempt.pk, name, step, when, value
+
+
+def _progress(ran: Ran, way: Way, written: Written, points: int) -> Progress:
+    training, step = way.training, way.step(1.0)
+    gpus = _ranks(ran, way.until - 1) or 1
+    seconds = training.step_seconds(step, gpus)
+    each = [seconds * (0.9 + 0.02 * (rank * 7 % 5)) for rank in range(gpus)]
+    columns = {
+        "samples": [float(training.batch // gpus)] * gpus,
+        "computing": [round(one, 4) for one in each],
+        "waiting": [round(seconds - one, 4) for one in each],
+    }
+    return Progress(
+        attempt=ran.attempt, at=written.at(way.until), step=step, epoch=20 * step // training.steps, done=way.last,
+        total=training.steps * training.batch, batch=training.batch, ranks=gpus, step_seconds=round(seconds, 4),
+        loss=training.loss(step), per_rank=columns if gpus > 1 else {}, points=points,
+    )  # fmt: skip
+
+
+def _steps(ran: Ran, way: Way, written: Written) -> Iterator[StepStat]:
+    """How long its steps took on as many GPUs as it had, one row for each number."""
+    sizes: dict[tuple[int, int], int] = {}
+    for number in range(12):
+        when = way.at((number + 0.5) / 12)
+        nodes = {
+            piece.node
+            for piece in ran.tried.pieces
+            if piece.since <= when < (piece.asked_back or piece.until or END + 1)
+        }
+        gpus = _ranks(ran, when)
+        if gpus:
+            sizes[len(nodes), gpus] = sizes.get((len(nodes), gpus), 0) + 1
+    for (nodes_count, gpus), times in sizes.items():
+        seconds = way.training.step_seconds(0, gpus)
+        yield StepStat(
+            attempt=ran.attempt, kind=MODEL, nodes=nodes_count, gpus=gpus, batch=way.training.batch, reports=10 * times,
+            seconds=seconds, waiting_seconds=seconds * 0.06 if gpus > 1 else None, asked_batch=way.training.batch,
+            most_batch=way.training.batch, at=written.at(way.until),
+        )  # fmt: skip
+
+
+# --- outputs -------------------------------------------------------------------------------------------------------
+
+
+def write_outputs(written: Written, found: Mapping[int, Way]) -> None:
+    """Of the last jobs that succeeded."""
+    last = [ran for ran in written.ran if ran.attempt.outcome == Outcome.SUCCEEDED and ran.attempt.pk in found]
+    last.sort(key=lambda ran: ran.tried.ended or 0.0)
+    rows = []
+    for ran in last[-WITH_OUTPUTS:]:
+        training = found[ran.attempt.pk].training
+        summary = {"accuracy": round(training.accuracy(training.steps), 4), "steps": training.steps}
+        files = {
+            "metrics.json": f"{json.dumps(summary, indent=2)}\n".encode(),
+            "plots/loss.png": picture([training.loss(training.steps * n // 239) for n in range(240)]),
+            "model.pt": sha256(str(ran.job.pk).encode()).digest() * 2048,
+        }
+        for path, content in files.items():
+            digest = sha256(content).hexdigest()
+            folder = outputs.folder_of(ran.job.pk)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (folder / digest).write_bytes(content)
+            rows.append(
+                Output(
+                    job=ran.job, attempt=ran.attempt, path=path, size=len(content), sha256=digest,
+                    stored_at=written.at(ran.tried.ended or END),
+                )
+            )  # fmt: skip
+    Output.objects.bulk_create(rows, batch_size=500)
+
+
+def picture(values: Sequence[float], height: int = 150) -> bytes:
+    """A curve as a PNG of so many columns."""
+    top, width = max(values), 3 * len(values)
+    canvas = bytearray((b"\0" + b"\xf6\xf7\xf9" * len(values)) * height)
+    for x, value in enumerate(values):
+        for y in range(max(0, round((height - 1) * (1 - value / top)) - 1), height)[:3]:
+            place = y * (width + 1) + 1 + 3 * x
+            canvas[place : place + 3] = b"\x0f\x76\x6e"
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", len(values), height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(canvas))) + chunk(b"IEND", b"")
+    )
+
+
+# --- what runs at the end ------------------------------------------------------------------------------------------
+
+
+def _scribe(part: Container) -> Path:
+    return NodeFiles(people.node_home(part.node.name)).scribe(part.name)
+
+
+def hand_over(written: Written, now: datetime) -> None:
+    """Give the nodes the jobs that run now: their agents find these as an earlier start of theirs had left them."""
+    for ran in written.ran:
+        if ran.story.status != JobState.RUNNING or ran.tried.ended is not None:
+            continue
+        ends = now + timedelta(seconds=ran.story.left_seconds)
+        course = Course(seed=ran.job.pk, ends_at=ends.timestamp(), began_at=written.at(ran.began or END).timestamp())
+        for part in (*([ran.driver] if ran.driver else []), *ran.hosts):
+            if part.running_at is None or part.exited_at is not None:
+                continue
+            files = NodeFiles(people.node_home(part.node.name))
+            files.make()
+            folders = files.make_container(RunSpec.from_json(part.spec))
+            (folders.control / "job.json").write_text(json.dumps(part.spec))
+            (folders.scribe / "status.json").write_text(json.dumps({"phase": "running", "ranks": part.spec["slots"]}))
+            course.write(files.container(part.name))
+            note = Note(
+                ran.job.pk, ran.attempt.pk, ran.number, created=True, started=True,
+                running_at=part.running_at.timestamp(),
+            )  # fmt: skip
+            files.note(part.name).write_text(json.dumps(asdict(note)))

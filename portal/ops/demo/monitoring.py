@@ -1,0 +1,132 @@
+"""What the GPUs of the demo lab did in its month, hour by hour, and minute by minute in the last hour."""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from portal.cluster.models import Gpu
+from portal.gauges import sampling
+from portal.gauges.models import Hour, Sample
+from portal.gauges.rollups import HOUR, hour_of
+from portal.gauges.sampling import Reading
+from portal.ops.demo.inserts import insert
+from portal.ops.demo.people import Made
+from portal.ops.demo.play import BACK_AT, LOST_AT
+from portal.ops.demo.rows import Written
+
+MOST_ROWS = 13_000
+"""Hours of GPUs: a month of the usual demo lab. A larger lab has the last days only."""
+IDLE_MIB = 450
+CLIPPED = {value: min(100, max(0, value)) for value in range(-100, 201)}
+HEAT = [round(34 + 0.44 * percent) for percent in range(101)]
+"""Degrees Celsius by utilisation."""
+HOUR_FIELDS = (
+    "gpu", "at", "utilisation_mean", "utilisation_max", "memory_mean_mib", "memory_max_mib", "temperature_mean",
+    "temperature_max", "minutes",
+)  # fmt: skip
+SHAPES = 97
+"""So many different minutes of noise; a prime, so that hours differ."""
+
+
+class Busy(NamedTuple):
+    """A GPU at work for a job."""
+
+    since: datetime
+    until: datetime
+    percent: int
+    memory_mib: int
+
+
+def write(made: Made, written: Written, now: datetime, seed: int) -> None:
+    busy = _busy(written, now)
+    chance = random.Random(seed)  # noqa: S311  # nothing secret depends on it
+    noise = [round(chance.gauss(0, 6)) for _ in range(SHAPES)]
+    noise += noise[:60]
+    gpus = [gpu for each in made.gpus.values() for gpu in each]
+    away = _away(made, written)
+    hours = int((hour_of(now) - written.start) / HOUR)
+    first = hour_of(now) - HOUR * min(hours, MOST_ROWS // len(gpus))
+    last = len(made.nodes) - 1
+    insert(
+        Hour,
+        HOUR_FIELDS,
+        (
+            row
+            for number, here in made.gpus.items()
+            for gpu in here
+            for row in _hours(gpu.pk, busy[gpu.pk], noise, first, hour_of(now), away if number == last else None)
+        ),
+    )
+    Sample.objects.bulk_create(_samples(made, busy, noise, now), batch_size=500)
+
+
+def _away(made: Made, written: Written) -> tuple[datetime, datetime] | None:
+    """When the last node was lost."""
+    return (written.at(LOST_AT), written.at(BACK_AT)) if len(made.nodes) > 1 else None
+
+
+def _busy(written: Written, now: datetime) -> dict[int, list[Busy]]:
+    """By GPU, in the order of time."""
+    found: dict[int, list[Busy]] = defaultdict(list)
+    for ran in written.ran:
+        habit = ran.story.ask.habit
+        for piece in ran.tried.pieces:
+            began = written.at(max(piece.since, ran.began or piece.since))
+            until = now if piece.until is None else written.at(piece.until)
+            for gpu in written.gpus_of[id(piece)]:
+                percent = min(99, max(3, habit.busy_percent + ran.job.pk * 7 % 15 - 7))
+                found[gpu.pk].append(Busy(began, until, percent, habit.memory_mib + ran.job.pk * 131 % 2048))
+    for times in found.values():
+        times.sort()
+    return found
+
+
+def _hours(
+    gpu: int, busy: Sequence[Busy], noise: Sequence[int], first: datetime, last: datetime,
+    away: tuple[datetime, datetime] | None,
+) -> Iterator[tuple[object, ...]]:  # fmt: skip
+    place, hour = 0, first
+    while hour < last:
+        while place < len(busy) and busy[place].until <= hour:
+            place += 1
+        if away is None or hour + HOUR <= away[0] or hour >= away[1]:
+            yield _hour(gpu, hour, busy, place, noise)
+        hour += HOUR
+
+
+def _hour(gpu: int, hour: datetime, busy: Sequence[Busy], place: int, noise: Sequence[int]) -> tuple[object, ...]:
+    use, memory = [0] * 60, [IDLE_MIB] * 60
+    shift = (gpu * 31 + int(hour.timestamp() // 3600) * 17) % SHAPES
+    while place < len(busy) and busy[place].since < hour + HOUR:
+        work = busy[place]
+        begins = max(0, int((work.since - hour).total_seconds() // 60))
+        ends = min(60, int((work.until - hour).total_seconds() // 60) + 1)
+        use[begins:ends] = [CLIPPED[work.percent + more] for more in noise[shift + begins : shift + ends]]
+        memory[begins:ends] = [work.memory_mib] * (ends - begins)
+        place += 1
+    heat = [HEAT[percent] for percent in use]
+    minutes = {"utilisation": use, "memory": memory, "temperature": heat, "peak": use}
+    return (
+        gpu, hour, sum(use) / 60, max(use), sum(memory) / 60, max(memory), sum(heat) / 60, max(heat), minutes
+    )  # fmt: skip
+
+
+def _samples(made: Made, busy: dict[int, list[Busy]], noise: Sequence[int], now: datetime) -> Iterator[Sample]:
+    """From the beginning of the last whole hour on: hours before it are made already."""
+    at = sampling.slot_of(hour_of(now))
+    while at < now:
+        for number, node in enumerate(made.nodes):
+            readings = [_reading(gpu, busy[gpu.pk], noise, at) for gpu in made.gpus[number]]
+            yield Sample(node=node, at=at, readings=sampling.sample_of(readings))
+        at += timedelta(minutes=1)
+
+
+def _reading(gpu: Gpu, busy: Sequence[Busy], noise: Sequence[int], at: datetime) -> Reading:
+    work = next((work for work in reversed(busy) if work.since <= at < work.until), None)
+    percent, memory = 0, IDLE_MIB
+    if work is not None:
+        percent = CLIPPED[work.percent + noise[(gpu.pk * 31 + at.minute) % SHAPES]]
+        memory = work.memory_mib
+    return Reading(gpu.pk, percent, memory, HEAT[percent])

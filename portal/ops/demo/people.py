@@ -1,0 +1,171 @@
+"""Who works in the demo lab, in which groups, on which projects, and on which nodes."""
+
+import json
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from django.conf import settings
+from django.contrib.auth.hashers import make_password
+from django.contrib.auth.models import Group
+
+from portal.accounts.models import Limit, User
+from portal.cluster import services as cluster
+from portal.cluster.models import Environment, Gpu, Node, NodeEnvironment
+from portal.ops.demo.workload import HABITS, Size
+from portal.projects import examples
+from portal.projects.models import CodeVersion, Membership, Project
+from portal.projects.services import create_project, use_example
+from portal.usage.models import ShareWeight
+from runners.agent_settings import Identity
+from runners.demo import MEMORY_MIB, MODEL
+
+ENVIRONMENT = "pytorch-horovod"
+GROUPS = {"vision": 2.0, "speech": 1.5, "theory": 1.0, "robotics": 1.5, "course": 0.5}
+"""And the weights by which they share the lab's GPUs."""
+PEOPLE = {
+    "ada": "vision",
+    "bela": "vision",
+    "gil": "vision",
+    "chen": "speech",
+    "dana": "speech",
+    "hana": "speech",
+    "emre": "theory",
+    "ines": "theory",
+    "jonas": "robotics",
+    "kira": "robotics",
+    "fay": "course",
+    "luca": "course",
+}
+"""And their groups; the first is an admin."""
+EXAMPLES = {"horovod": "horovod-elastic", "torchrun": "torchrun-ddp", "command": "pytorch-digits"}
+"""The gallery's example that stands for a project's code, by the launcher of its jobs."""
+NODE_FACTS = {"cpus": 64, "memory_mib": 524_288, "engine": "pretended", "ring_address": "10.77.0.1"}
+"""Until the node's agent reports its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The lab before its first job."""
+
+    users: dict[str, User]
+    groups: dict[str, Group]
+    projects: dict[str, Project]
+    codes: dict[str, CodeVersion]
+    """By the name of the project."""
+    nodes: tuple[Node, ...]
+    gpus: dict[int, list[Gpu]]
+    """By the number of the node, counted from 0, in the order of their indexes."""
+    environment: Environment
+
+
+def kept_password() -> str:
+    """Return everyone's password in this demo lab: made once, kept beside its database."""
+    if kept("password") is None:
+        keep(password=secrets.token_urlsafe(9))
+    return str(kept("password"))
+
+
+def kept(name: str) -> object:
+    """Return a fact about this demo lab; None when it has not been kept."""
+    return _kept().get(name)
+
+
+def keep(**facts: object) -> None:
+    """Add facts about this demo lab to the file beside its database."""
+    path = settings.HOME / "demo.json"
+    path.touch(mode=0o600)
+    path.write_text(json.dumps({**_kept(), **facts}))
+
+
+def _kept() -> dict[str, object]:
+    path = settings.HOME / "demo.json"
+    text = path.read_text() if path.exists() else ""
+    return dict(json.loads(text)) if text else {}
+
+
+def node_home(name: str) -> Path:
+    """Return the folder of a node's agent."""
+    return Path(settings.HOME) / "nodes" / name
+
+
+def fill(since: datetime, size: Size, url: str) -> Made:
+    """Make people, projects and nodes that have been here since then, in a migrated, empty database."""
+    groups = {name: Group.objects.get_or_create(name=name)[0] for name in GROUPS}
+    users = _users(since - timedelta(days=40), groups)
+    projects, codes = _projects(since - timedelta(days=20), users)
+    nodes = tuple(_join(f"demo-{number + 1}", size.gpus, since, url) for number in range(size.nodes))
+    environment, _ = Environment.objects.get_or_create(key=ENVIRONMENT, defaults={"title": "PyTorch with Horovod"})
+    NodeEnvironment.objects.bulk_create(
+        NodeEnvironment(node=node, environment=environment, state=NodeEnvironment.State.READY, progress_percent=100)
+        for node in nodes
+    )
+    gpus = {number: list(node.gpus.order_by("index")) for number, node in enumerate(nodes)}
+    return Made(users, groups, projects, codes, nodes, gpus, environment)
+
+
+def _users(since: datetime, groups: dict[str, Group]) -> dict[str, User]:
+    password = make_password(kept_password())  # takes long: everyone has the same
+    users = User.objects.bulk_create(
+        User(
+            username=name, email=f"{name}@demo.invalid", password=password, is_staff=number == 0, date_joined=since,
+            first_name=name.title(),
+        )
+        for number, name in enumerate(PEOPLE)
+    )  # fmt: skip
+    for user in users:
+        user.groups.add(groups[PEOPLE[user.username]])
+    Limit.objects.bulk_create(Limit(group=groups[name], weight=weight) for name, weight in GROUPS.items())
+    ShareWeight.objects.bulk_create(
+        ShareWeight(group=groups[name], weight=weight, since=since) for name, weight in GROUPS.items()
+    )
+    return {user.username: user for user in users}
+
+
+def _projects(since: datetime, users: dict[str, User]) -> tuple[dict[str, Project], dict[str, CodeVersion]]:
+    projects: dict[str, Project] = {}
+    codes: dict[str, CodeVersion] = {}
+    kept: dict[str, CodeVersion] = {}
+    """By example: to take one in a second time would take as long as the first."""
+    for habit in HABITS:
+        if habit.project in projects:
+            continue
+        owner, *others = habit.people
+        project = create_project(users[owner], habit.project, habit.about)
+        Membership.objects.bulk_create(
+            Membership(project=project, user=users[name], role=Membership.Role.MEMBER, since=since) for name in others
+        )
+        example = examples.find(EXAMPLES[habit.launcher])
+        assert example is not None  # noqa: S101  # it ships with the portal
+        if example.key in kept:
+            code = kept[example.key]
+            code.pk, code.project, code.created_by, code._state.adding = None, project, users[owner], True
+            code.save(force_insert=True)
+        else:
+            code = use_example(users[owner], example, project)
+        kept[example.key] = CodeVersion.objects.get(pk=code.pk)
+        projects[habit.project], codes[habit.project] = project, code
+    Project.objects.update(created_at=since)
+    CodeVersion.objects.update(created_at=since)
+    return projects, codes
+
+
+def _join(name: str, gpus: int, since: datetime, url: str) -> Node:
+    """A node that has been here since then. Its agent finds its identity in its folder."""
+    token = cluster.issue_join_token(None, approves=True)
+    joined = cluster.join(token, name, Node.Runtime.FAKE, NODE_FACTS)
+    home = node_home(name)
+    home.mkdir(parents=True, exist_ok=True)
+    Identity(joined.node.pk, joined.token, url, name, "fake", secrets.token_hex(16)).write(home / "node.json")
+    Node.objects.filter(pk=joined.node.pk).update(created_at=since, approved_at=since)
+    Gpu.objects.bulk_create(
+        Gpu(node=joined.node, uuid=f"demo-{name}-{index}", index=index, kind="cuda", model=MODEL, memory_mib=MEMORY_MIB)
+        for index in range(gpus)
+    )
+    return Node.objects.get(pk=joined.node.pk)
+
+
+def be_seen(made: Made, now: datetime) -> None:
+    """As if the nodes had reported a moment ago, so that nothing is declared lost before their agents start."""
+    Node.objects.filter(pk__in=[node.pk for node in made.nodes]).update(last_seen_at=now, ready=True)

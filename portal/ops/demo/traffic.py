@@ -1,0 +1,43 @@
+"""Jobs that keep coming while the demo lab runs, of the same people and programs as in its month."""
+
+import random
+
+from django.db.models import Sum
+
+from portal.cluster.models import Environment, Gpu, usable_gpu
+from portal.jobs import services
+from portal.jobs.models import Job, JobState
+from portal.ops.demo.people import ENVIRONMENT
+from portal.ops.demo.workload import HABITS, Size
+from portal.projects.models import CodeVersion
+
+LEAST, MOST = 0.7, 1.35
+"""How many GPUs those that run and wait may ask for, as parts of the lab, before no more is submitted. Drawn each time,
+so that now and then some wait and now and then some GPUs are free."""
+
+
+def submit_one(chance: random.Random, size: Size) -> Job | None:
+    """Submit a job as one of the demo's people would; None when enough run and wait."""
+    asking = (
+        Job.objects.filter(state__in=(JobState.QUEUED, JobState.RUNNING)).aggregate(gpus=Sum("min_gpus"))["gpus"] or 0
+    )
+    if asking >= chance.uniform(LEAST, MOST) * Gpu.objects.filter(usable_gpu()).count():
+        return None
+    habit = chance.choice(HABITS)
+    fewest, most = (size.of(part) for part in chance.choice(habit.sizes))
+    code = CodeVersion.objects.select_related("project").get(project__name=habit.project)
+    members = code.project.memberships.select_related("user").filter(user__username__in=habit.people).order_by("pk")
+    submission = services.Submission(
+        code=code,
+        environment=Environment.objects.get(key=ENVIRONMENT, retired=False),
+        launcher=habit.launcher,
+        entry="python train.py" if habit.launcher == "command" else "train.py",
+        name=chance.choice(habit.names),
+        arguments=tuple(word for knob, values in habit.knobs for word in (knob, chance.choice(values))),
+        min_gpus=fewest,
+        max_gpus=max(fewest, most) if habit.elastic else fewest,
+        elastic=habit.elastic,
+        resumable=habit.resumable,
+        time_limit_seconds=chance.choice((3600, 7200, 4 * 3600)),
+    )
+    return services.submit(chance.choice(list(members)).user, code.project, submission)

@@ -1,0 +1,298 @@
+"""What the demo lab's people submitted in its last month. Pure: the same arguments give the same jobs.
+
+Each habit has its own rhythm: trainings by day, batches in the evening that run over night, sweeps of short jobs, a few
+large jobs over several nodes, a course's first steps, and a rush before a deadline that is on when the demo starts.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from math import exp
+from typing import Literal
+
+from runners.demo_programs import Mishap
+
+DAYS = 30
+HOUR, DAY = 3600.0, 86_400.0
+RUSH_HOURS = 16.0
+"""How long before the start of the demo its rush began."""
+LOAD = 0.84
+"""GPU-hours asked for, of those that the lab has; some of them are asked for too late to be served."""
+LONGEST_HOURS, SHORTEST_SECONDS = 15.0, 150.0
+TYPICAL_GPUS = 16
+"""The lab that the counts of ``HABITS`` are made for."""
+
+Fate = Literal["", "cancelled", "time_limit"] | Mishap
+"""What ends a job if nothing else does; empty when it succeeds."""
+Hours = Literal["day", "evening", "any", "rush", "practical"]
+WEIGHTS: dict[str, tuple[float, ...]] = {
+    "day": (*[0.1] * 7, 0.5, 2, 4, 4, 3, 2, 4, 5, 5, 4, 3, 1.5, 0.8, 0.6, 0.5, 0.3, 0.2),
+    "evening": (*[0.1] * 15, 0.5, 2, 6, 8, 6, 3, 1.5, 0.8, 0.4),
+    "any": (*[0.6] * 8, *[1.2] * 12, *[0.9] * 4),
+}
+"""By hour of the day, how likely a submission is."""
+WEEKEND = {"day": 0.3, "evening": 0.6, "any": 0.8}
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """What some people submit again and again."""
+
+    project: str
+    people: tuple[str, ...]
+    names: tuple[str, ...]
+    launcher: Literal["command", "torchrun", "horovod"]
+    sizes: tuple[tuple[float, float], ...]
+    """Fewest and most GPUs, as parts of a node; at least one GPU."""
+    count: int
+    """In a month, in a lab of ``TYPICAL_GPUS``."""
+    hours: float
+    """The median, on the fewest GPUs."""
+    when: Hours = "day"
+    burst: tuple[int, int] = (1, 1)
+    elastic: bool = False
+    resumable: bool = False
+    limit_hours: float = 48.0
+    spread: float = 0.7
+    """Standard deviation of the logarithm of the length."""
+    fails: float = 0.12
+    mishaps: tuple[Mishap, ...] = ("import_error", "file_not_found", "gpu_memory", "nan")
+    knobs: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Arguments, and the values people try."""
+    busy_percent: int = 80
+    """What its GPUs' utilisation is while it trains."""
+    memory_mib: int = 22_000
+    about: str = ""
+    """What its project is for."""
+
+
+HABITS: tuple[Habit, ...] = (
+    Habit(
+        "Street scenes", ("bela", "gil", "ada"), ("segmentation", "segmentation, larger crops", "depth from video"),
+        "horovod", ((0.5, 1.0), (0.25, 1.0), (0.5, 2.0)), 110, 3.4, elastic=True, resumable=True,
+        mishaps=("gpu_memory", "gpu_memory", "nan", "file_not_found", "lost_each_other"),
+        knobs=(("--crop", ("512", "640", "768")), ("--lr", ("0.01", "0.02", "0.05"))), busy_percent=88, memory_mib=31_000,
+        about="Segmentation and depth from a car's cameras.",
+    ),
+    Habit(
+        "Digits from pictures", ("ada", "bela"), ("resnet on digits", "larger batch", "baseline"),
+        "torchrun", ((0.5, 0.5), (0.25, 0.25)), 70, 1.4, fails=0.1,
+        mishaps=("import_error", "shapes", "disk_full"),
+        knobs=(("--depth", ("18", "34", "50")), ("--batch", ("64", "128", "256"))), busy_percent=74,
+        about="Small networks on handwritten digits; a baseline for everything else.",
+    ),
+    Habit(
+        "Speech commands", ("chen", "hana"), ("keyword spotting", "keyword spotting, noisy", "ablation"),
+        "torchrun", ((1.0, 1.0), (0.5, 0.5)), 80, 5.0, when="evening", limit_hours=24.0, fails=0.14,
+        mishaps=("file_not_found", "host_memory", "nan", "disk_full", "shared_memory"),
+        knobs=(("--augment", ("none", "noise", "speed")),), busy_percent=69, memory_mib=18_500,
+        about="Keyword spotting in noise, trained over night.",
+    ),
+    Habit(
+        "Dialects", ("dana", "hana"), ("fine-tuning", "fine-tuning, frozen encoder", "evaluation"),
+        "horovod", ((0.25, 0.75), (0.5, 1.0)), 80, 2.0, when="any", elastic=True, resumable=True, fails=0.1,
+        mishaps=("no_internet", "gpu_memory", "arguments"),
+        knobs=(("--lr", ("1e-5", "3e-5", "1e-4")),), busy_percent=81, memory_mib=35_000,
+        about="Fine-tuning speech models for dialects.",
+    ),
+    Habit(
+        "Sparse optimisers", ("emre", "ines"), ("sweep",), "command", ((0.0, 0.0),), 420, 0.55, burst=(6, 18),
+        fails=0.06, mishaps=("nan", "nan", "nan", "arguments"), limit_hours=6.0, spread=0.45,
+        knobs=(("--lr", ("0.003", "0.01", "0.03", "0.1", "0.3", "1.0")), ("--decay", ("0", "1e-4", "5e-4"))),
+        busy_percent=57, memory_mib=6_400,
+        about="Sweeps: which learning rates and decays keep sparse networks trainable.",
+    ),
+    Habit(
+        "Legged robots", ("jonas", "kira"), ("policy from simulation", "world model"), "torchrun",
+        ((2.0, 2.0), (1.5, 1.5)), 14, 11.0, when="any", resumable=True, limit_hours=40.0, spread=0.4, fails=0.15,
+        mishaps=("lost_each_other", "host_memory", "gpu_memory"),
+        knobs=(("--envs", ("4096", "8192")),), busy_percent=93, memory_mib=36_500,
+        about="Policies trained in simulation, on several nodes.",
+    ),
+    Habit(
+        "Deep learning course", ("fay", "luca"), ("exercise 3", "exercise 4", "first try"), "command", ((0.0, 0.0),),
+        90, 0.4, burst=(1, 3), fails=0.38, limit_hours=4.0,
+        mishaps=("import_error", "file_not_found", "shapes", "arguments", "syntax", "exception", "no_internet"),
+        knobs=(("--epochs", ("5", "10", "20")),), busy_percent=24, memory_mib=3_100,
+        about="Exercises and practicals of the winter course.",
+    ),
+    Habit(
+        "Deep learning course", ("fay", "luca"), ("practical 4",), "command", ((0.0, 0.0),), 14, 0.35, when="practical",
+        fails=0.3, limit_hours=4.0, mishaps=("shapes", "exception", "syntax"), busy_percent=38, memory_mib=3_100,
+    ),
+    Habit(
+        "Street scenes", ("bela", "gil", "ada"), ("camera-ready, table 2", "camera-ready, ablation", "camera-ready"),
+        "horovod", ((0.25, 0.5), (0.5, 1.0), (0.5, 0.5)), 20, 1.6, when="rush", elastic=True, resumable=True, fails=0.1,
+        mishaps=("gpu_memory", "nan", "disk_full"),
+        knobs=(("--crop", ("512", "768")), ("--seed", ("1", "2", "3"))), busy_percent=90, memory_mib=33_000,
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One job as it was submitted, and what becomes of it if nothing else happens. Times are seconds since the start."""
+
+    number: int
+    habit: Habit
+    owner: str
+    name: str
+    arguments: tuple[str, ...]
+    submitted: float
+    min_gpus: int
+    max_gpus: int
+    seconds: float
+    """On ``min_gpus``, until its end: for one that fails, until it fails."""
+    whole_seconds: float
+    """Until its end if it did not fail."""
+    limit_seconds: int
+    fate: Fate = ""
+    cancelled: float | None = None
+    deadline: float | None = None
+    priority: int = 0
+
+    @property
+    def spread(self) -> bool:
+        """May it use several nodes."""
+        return self.habit.launcher != "command"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large the demo lab is."""
+
+    nodes: int
+    gpus: int
+    """Of each node."""
+
+    @property
+    def total(self) -> int:
+        return self.nodes * self.gpus
+
+    def of(self, part: float) -> int:
+        """GPUs for a part of a node."""
+        return max(1, min(self.total, round(part * self.gpus)))
+
+
+@dataclass(slots=True)
+class _Draw:
+    chance: random.Random
+    start: datetime
+    end: float
+    size: Size
+    practical: float
+    """When the course's practical began."""
+    made: list[Ask] = field(default_factory=list)
+
+    def of(self, habit: Habit) -> None:
+        larger = self.size.total / TYPICAL_GPUS
+        count = max(3, round(habit.count * larger ** (0.3 if larger > 1 else 0.5)))
+        while count > 0:
+            burst = min(count, self.chance.randint(*habit.burst))
+            owner, name = self.chance.choice(habit.people), self.chance.choice(habit.names)
+            at, size = self._moment(habit), self.chance.choice(habit.sizes)
+            for _ in range(burst):
+                at += self.chance.uniform(5, 45) if burst > 1 else 0.0
+                self._one(habit, owner, name, min(at, self.end - 1), size)
+            count -= burst
+
+    def _moment(self, habit: Habit) -> float:
+        if habit.when == "rush":
+            # More and more of them, as the deadline comes nearer.
+            return self.end - RUSH_HOURS * HOUR * self.chance.random() ** 1.5
+        if habit.when == "practical":
+            return self.practical + self.chance.random() * 3 * HOUR
+        while True:
+            # Whoever sweeps waits until the rush is over.
+            at = self.chance.random() * (self.end - (RUSH_HOURS * HOUR if habit.burst[1] > 3 else 0.0))
+            moment = self.start + timedelta(seconds=at)
+            rest = WEEKEND[habit.when] if moment.weekday() >= 5 else 1.0
+            if self.chance.random() * 8 < WEIGHTS[habit.when][moment.hour] * rest:
+                return at
+
+    def _one(self, habit: Habit, owner: str, name: str, at: float, size: tuple[float, float]) -> None:
+        chance = self.chance
+        fewest = self.size.of(size[0])
+        most = max(fewest, self.size.of(size[1])) if habit.elastic else fewest
+        whole = habit.hours * HOUR * exp(chance.gauss(0, habit.spread))
+        knobs = [(knob, chance.choice(values)) for knob, values in habit.knobs]
+        fate = self._fate(habit)
+        if fate == "lost_each_other" and fewest == 1:
+            fate = "exception"
+        self.made.append(
+            Ask(
+                number=0,
+                habit=habit,
+                owner=owner,
+                name=_named(name, knobs) if habit.burst[1] > 3 else name,
+                arguments=tuple(word for pair in knobs for word in pair),
+                submitted=at,
+                min_gpus=fewest,
+                max_gpus=most,
+                seconds=whole,
+                whole_seconds=whole,
+                limit_seconds=int(habit.limit_hours * HOUR),
+                fate=fate,
+                cancelled=at + chance.expovariate(1 / (1.5 * HOUR)) + 60 if fate == "cancelled" else None,
+                deadline=self.end + 9 * HOUR if habit.when == "rush" else None,
+                priority=1 if habit.when == "rush" and chance.random() < 0.3 else 0,
+            )
+        )
+
+    def _fate(self, habit: Habit) -> Fate:
+        fate = self.chance.random()
+        if fate < habit.fails:
+            return self.chance.choice(habit.mishaps)
+        fate -= habit.fails
+        return "cancelled" if fate < 0.04 else "time_limit" if fate < 0.055 and habit.hours > 1 else ""
+
+
+def _named(name: str, knobs: Sequence[tuple[str, str]]) -> str:
+    """A run of a sweep is named by its arguments."""
+    return " ".join([name, *(f"{knob[2:]}={value}" for knob, value in knobs)])
+
+
+EARLY: dict[str, tuple[float, float]] = {
+    "import_error": (4, 25),
+    "syntax": (2, 6),
+    "arguments": (2, 9),
+    "file_not_found": (8, 70),
+    "shapes": (20, 120),
+    "exception": (15, 200),
+    "no_internet": (30, 150),
+    "gpu_memory": (40, 600),
+    "shared_memory": (60, 300),
+}
+"""Seconds after which a program fails that fails early; any other fails somewhere on its way."""
+
+
+def submissions(start: datetime, size: Size, seed: int, practical: float) -> list[Ask]:
+    """In the order in which they come, numbered from 1. ``start`` is the beginning of the month."""
+    draw = _Draw(random.Random(seed), start, DAYS * DAY, size, practical)  # noqa: S311  # nothing secret depends on it
+    for habit in HABITS:
+        draw.of(habit)
+    drawn = sorted(draw.made, key=lambda ask: ask.submitted)
+    luck = [draw.chance.random() for _ in drawn]
+    wanted = LOAD * size.total * DAYS * DAY
+    low, high = 0.01, 100.0
+    for _ in range(40):  # lengths have bounds, so the factor is found by halving
+        factor = (low * high) ** 0.5
+        asked = sum(ask.min_gpus * ask.seconds for ask in map(partial(_scaled, factor), drawn, luck))
+        low, high = (factor, high) if asked < wanted else (low, factor)
+    scaled = map(partial(_scaled, high), drawn, luck)
+    return [replace(ask, number=number) for number, ask in enumerate(scaled, start=1)]
+
+
+def _scaled(factor: float, ask: Ask, luck: float) -> Ask:
+    """With the length that makes the lab as busy as it should be, and cut short where it fails."""
+    whole = min(LONGEST_HOURS * HOUR, max(SHORTEST_SECONDS, ask.whole_seconds * factor))
+    if ask.fate in EARLY:
+        soonest, latest = EARLY[ask.fate]
+        return replace(ask, seconds=min(whole, soonest + luck * (latest - soonest)), whole_seconds=whole)
+    if ask.fate == "time_limit":
+        return replace(ask, seconds=whole, whole_seconds=whole, limit_seconds=max(600, int(whole * 0.7) // 600 * 600))
+    part = 1.0 if ask.fate in ("", "cancelled") else 0.08 + 0.72 * luck
+    limit = max(ask.limit_seconds, int(2 * whole // HOUR + 1) * 3600)
+    return replace(ask, seconds=whole * part, whole_seconds=whole, limit_seconds=limit)

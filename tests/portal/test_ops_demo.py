@@ -1,0 +1,380 @@
+"""``manage.py demo``: a lab of its own that says so, with a month that could have been, and nothing left after it."""
+
+import os
+import random
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import transaction
+from django.test import Client, override_settings
+
+from portal.accounts.models import AuditEntry, User
+from portal.cluster.models import Node, Reservation
+from portal.control import snapshot
+from portal.control.models import SchedulerConfig
+from portal.control.up.preflight import lock_home
+from portal.gauges import band
+from portal.gauges.models import Hour, Sample
+from portal.jobs import causes, logs
+from portal.jobs.models import Allocation, Attempt, Container, Job, JobState, LogStream, MetricPoint, Outcome, Output
+from portal.ops.demo import month, people, traffic
+from portal.ops.demo.rows import Written
+from portal.ops.demo.workload import DAYS, Size
+from portal.ops.management.commands import demo
+from portal.usage.models import LedgerDay, UsageDay
+from portal.whatif import figures, history
+from runners.demo import Course, DemoRuntime
+from runners.ledger import Ledger
+from runners.nodefiles import NodeFiles
+from runners.runtime import Folders
+from tests.runners.agent_bench import spec_of
+
+NOW = datetime(2026, 11, 26, 15, 20, tzinfo=UTC)
+"""A Thursday afternoon."""
+SIZE = Size(2, 4)
+GPU_SECONDS = SIZE.total * DAYS * 86_400
+WAITS_SECONDS = 600
+
+
+def fill(home: Path, now: datetime) -> Written:
+    with override_settings(HOME=home, DEMO=True):
+        return month.fill(now, SIZE, "http://127.0.0.1:1")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def lab(django_db_setup: None, django_db_blocker: Any, home: Path) -> Iterator[Written]:
+    """Made once for all tests of this module, which only look at it or take back what they change."""
+    with django_db_blocker.unblock(), transaction.atomic(), override_settings(HOME=home, DEMO=True):
+        yield fill(home, NOW)
+        transaction.set_rollback(True)
+
+
+@pytest.fixture
+def undone(lab: Written) -> Iterator[None]:
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
+
+
+# --- the month -----------------------------------------------------------------------------------------------------
+
+
+def test_the_gpus_are_busy_for_most_of_the_month(lab: Written) -> None:
+    held = sum(((row.released_at or NOW) - row.allocated_at).total_seconds() for row in Allocation.objects.iterator())
+    assert 0.7 <= held / GPU_SECONDS <= 0.9
+    assert UsageDay.objects.exists() and LedgerDay.objects.filter(borrowed__gt=0, group__isnull=False).exists()
+
+
+def test_no_gpu_is_held_twice_and_no_job_runs_before_it_came(lab: Written) -> None:
+    last: dict[int, datetime] = defaultdict(lambda: lab.start)
+    for row in Allocation.objects.order_by("gpu", "allocated_at").select_related("attempt__job"):
+        assert row.allocated_at >= last[row.gpu_id]
+        assert row.attempt.job.submitted_at <= row.allocated_at <= (row.released_at or NOW) <= NOW
+        last[row.gpu_id] = row.released_at or NOW
+
+
+def test_jobs_wait_and_those_that_wait_now_have_a_reason(lab: Written) -> None:
+    waits = [
+        (first.created_at - first.job.submitted_at).total_seconds()
+        for first in Attempt.objects.filter(number=1).select_related("job")
+    ]
+    assert sum(wait > WAITS_SECONDS for wait in waits) >= 50
+    waiting = list(Job.objects.filter(state=JobState.QUEUED))
+    assert len(waiting) >= 2 and all(job.waiting_reason.endswith(".") for job in waiting)
+
+
+def test_every_attempt_that_did_not_succeed_has_the_cause_that_the_portal_finds(lab: Written) -> None:
+    ended = Attempt.objects.exclude(outcome__in=("", Outcome.SUCCEEDED)).select_related("job")
+    codes: Counter[str] = Counter()
+    for attempt in ended:
+        found = causes.explain(attempt.job, attempt, list(attempt.containers.select_related("node")))
+        assert attempt.cause == found and found["title"], attempt.pk
+        codes[str(found["code"])] += 1
+    assert set(codes) >= {"gpu_out_of_memory", "import_error", "file_not_found", "exception", "time_limit", "preempted"}
+    assert "unknown" not in codes and "exit_code" not in codes
+    failed = Job.objects.filter(state=JobState.FAILED)
+    assert failed.count() > 20
+    assert all(list(job.attempts.all())[-1].cause for job in failed.prefetch_related("attempts"))
+
+
+def test_every_attempt_that_ran_has_a_log_to_read(lab: Written) -> None:
+    ran = Attempt.objects.filter(started_at__isnull=False)
+    silent = [attempt.pk for attempt in ran if not logs.tail(attempt).strip()]
+    assert ran.count() > 300 and not silent
+    for stream in LogStream.objects.order_by("?")[:50]:
+        assert logs.path_of(stream).stat().st_size == stream.size > 0
+        assert [at for at, _ in logs.read_marks(stream)] == sorted({at for at, _ in logs.read_marks(stream)})
+
+
+def test_trainings_have_curves_and_the_last_ones_left_files(lab: Written) -> None:
+    curves = set(MetricPoint.objects.values_list("attempt", "name").distinct())
+    assert {name for _, name in curves} == {"train/loss", "train/samples per second", "validation/accuracy"}
+    long = Attempt.objects.filter(outcome=Outcome.SUCCEEDED, started_at__lt=NOW - timedelta(hours=1))
+    assert {attempt for attempt, _ in curves} >= set(long.values_list("pk", flat=True)) - _short()
+    assert {output.path for output in Output.objects.all()} == {"metrics.json", "plots/loss.png", "model.pt"}
+
+
+def _short() -> set[int]:
+    rows = Attempt.objects.filter(ended_at__isnull=False, started_at__isnull=False)
+    return {row.pk for row in rows if row.ended_at - row.started_at < timedelta(minutes=5)}  # type: ignore[operator]
+
+
+def test_elastic_jobs_grow_and_shrink(lab: Written) -> None:
+    grown, shrunk = 0, 0
+    for job in Job.objects.filter(elastic=True, state=JobState.SUCCEEDED):
+        changes = band.of_job(job).changes
+        grown += any(change.after > change.before for change in changes)
+        shrunk += any(change.after < change.before for change in changes)
+        assert all(job.min_gpus <= change.after <= job.max_gpus for change in changes)
+    assert grown > 5 and shrunk > 5
+
+
+def test_an_admin_switched_the_policy_twice_and_reserved_gpus(lab: Written) -> None:
+    assert [config.policy for config in SchedulerConfig.objects.order_by("pk")] == [
+        "fifo",
+        "elastic_fifo",
+        "fair_share",
+    ]
+    assert AuditEntry.objects.filter(action="scheduler.policy_switched").count() == 2
+    assert {attempt.policy for attempt in Attempt.objects.all()} == {
+        f"{config.policy} v{config.pk}" for config in SchedulerConfig.objects.all()
+    }
+    assert Reservation.objects.filter(end__lt=NOW).exists() and Reservation.objects.filter(start__gt=NOW).exists()
+
+
+def test_nobody_else_held_what_was_reserved(lab: Written) -> None:
+    kept = Reservation.objects.get(end__lt=NOW)
+    others = Allocation.objects.filter(gpu__node=kept.node, allocated_at__lt=kept.end, released_at__gt=kept.start)
+    others = others.exclude(attempt__job__submitted_by__groups__in=kept.groups.all())
+    middle = kept.start + (kept.end - kept.start) / 2
+    held = others.filter(allocated_at__lt=middle, released_at__gt=middle).count()
+    assert held <= kept.node.gpus.count() - kept.gpus
+
+
+def test_the_policy_remembers_what_groups_used(lab: Written) -> None:
+    seen = snapshot.take(NOW)
+    used = {account.name: sum(account.used) for account in seen.accounts}
+    assert used["group vision"] > 0 and not Job.objects.filter(group=None).exists()
+
+
+def test_the_simulation_of_the_past_sees_the_jobs_as_they_were(lab: Written) -> None:
+    world = history.read(NOW - timedelta(days=14), NOW)
+    told = figures.told(world, figures.really(world))
+    assert 0.7 <= told["total"]["utilisation"] <= 1.0 and told["total"]["waiting"]["mean"] > WAITS_SECONDS
+
+
+def test_gpus_have_hours_and_samples_without_a_gap(lab: Written) -> None:
+    hours = Hour.objects.values_list("gpu", "at")
+    assert len(set(hours)) == len(hours) and len(hours) > SIZE.total * (DAYS - 1) * 24
+    assert Hour.objects.filter(utilisation_max__gt=50).exists()
+    assert Sample.objects.count() == SIZE.nodes * (NOW.minute)
+
+
+def test_what_runs_now_can_be_taken_up_by_the_nodes(lab: Written) -> None:
+    running = set(Container.objects.filter(state="RUNNING").values_list("name", flat=True))
+    found: set[str] = set()
+    for node in Node.objects.filter(runtime="fake"):
+        files = NodeFiles(people.node_home(node.name))
+        runtime = DemoRuntime(node.name, SIZE.gpus, wall=lambda: NOW.timestamp(), clock=lambda: 1e6)
+        runtime.go_on(files)
+        found |= {seen.name for seen in runtime.list() if seen.state == "running"}
+        assert all(Course.read(files.container(name)) for name in Ledger(files).notes())
+    assert running and found == running
+
+
+def test_the_same_start_of_another_week_gives_the_same_month(db: None, tmp_path: Path, settings: Any) -> None:
+    def facts(written: Written) -> list[object]:
+        start = written.start
+        jobs = [
+            (
+                job.name,
+                job.submitted_by.username,
+                job.state,
+                job.submitted_at - start,
+                job.started_at and job.started_at - start,
+            )
+            for job in written.jobs
+        ]
+        held = [
+            (row.gpu.uuid, row.allocated_at - start, row.released_at and row.released_at - start)
+            for row in Allocation.objects.select_related("gpu").order_by("gpu__uuid", "allocated_at")
+        ]
+        values = list(MetricPoint.objects.order_by("pk").values_list("name", "step", "value"))
+        sizes = list(LogStream.objects.order_by("pk").values_list("name", "size", "marks"))
+        reasons = [job.waiting_reason for job in written.jobs]
+        return [*jobs, *held, *values, *sizes, *reasons]
+
+    months = []
+    for number, now in enumerate((NOW, NOW + timedelta(days=7))):
+        settings.HOME = tmp_path / str(number)
+        settings.HOME.mkdir()
+        with transaction.atomic():
+            months.append(facts(month.fill(now, Size(2, 2), "http://127.0.0.1:1")))
+            transaction.set_rollback(True)
+    assert months[0] == months[1]
+
+
+@pytest.mark.parametrize("size", [Size(1, 1), Size(3, 2), Size(4, 8)])
+@pytest.mark.parametrize("now", [NOW, datetime(2026, 11, 29, 3, 5, tzinfo=UTC)])
+def test_labs_of_any_size_are_as_busy_at_any_hour(size: Size, now: datetime) -> None:
+    start = now - timedelta(days=DAYS)
+    planned = month.reservations(start, size)
+    stories = month.decide(start, size, month.SEED, planned)
+    held = sum(
+        piece.gpus * ((DAYS * 86_400 if piece.until is None else piece.until) - piece.since)
+        for story in stories
+        for tried in story.tries
+        for piece in tried.pieces
+    )
+    assert 0.7 <= held / (size.total * DAYS * 86_400) <= 0.9
+    assert any(story.status == "QUEUED" and story.reason for story in stories)
+
+
+# --- the lab's pages -------------------------------------------------------------------------------------------------
+
+
+def test_people_sign_in_with_the_password_that_is_told(lab: Written) -> None:
+    answer = Client().post("/accounts/sign-in/", {"username": "chen", "password": people.kept_password()})
+    assert (answer.status_code, answer["Location"]) == (302, "/")
+    assert [user.username for user in User.objects.filter(is_staff=True)] == ["ada"]
+
+
+def test_every_page_says_that_it_is_a_demo(lab: Written) -> None:
+    client = Client()
+    client.force_login(User.objects.get(username="ada"))
+    failed = Job.objects.filter(state=JobState.FAILED).latest("pk")
+    for path in ("/", "/gpus/", "/gpus/timeline/?window=week", "/nodes/", "/usage/", "/admin/", f"/jobs/{failed.pk}/"):
+        assert "<strong>Demo lab.</strong>" in client.get(path).content.decode(), path
+    assert "<strong>Demo lab.</strong>" in Client().get("/accounts/sign-in/").content.decode()
+    with override_settings(DEMO=False):
+        assert "Demo lab." not in client.get("/").content.decode()
+
+
+def test_the_page_of_a_failed_job_names_its_cause(lab: Written) -> None:
+    client = Client()
+    client.force_login(User.objects.get(username="ada"))
+    attempt = Attempt.objects.filter(cause__code="import_error").latest("pk")
+    assert "The package albumentations is missing" in client.get(f"/jobs/{attempt.job_id}/").content.decode()
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_jobs_keep_coming_until_enough_run_and_wait(lab: Written, undone: None) -> None:
+    chance = random.Random(1)
+    Job.objects.filter(state=JobState.RUNNING).update(state=JobState.QUEUED)
+    Job.objects.filter(pk=Job.objects.filter(state=JobState.QUEUED).latest("pk").pk).update(min_gpus=99, max_gpus=99)
+    assert traffic.submit_one(chance, SIZE) is None
+    Job.objects.filter(state=JobState.QUEUED).update(state=JobState.HELD)
+    made = [job for job in (traffic.submit_one(chance, SIZE) for _ in range(60)) if job is not None]
+    assert 1 <= len(made) < 60 and _asked() <= (traffic.MOST + 2) * SIZE.total
+    assert all(job.max_gpus <= SIZE.total for job in made)
+
+
+def _asked() -> int:
+    return sum(Job.objects.filter(state__in=("QUEUED", "RUNNING")).values_list("min_gpus", flat=True))
+
+
+def test_filling_twice_adds_nothing(lab: Written, home: Path) -> None:
+    people.keep(edition=demo.EDITION)
+    before = (User.objects.count(), Job.objects.count())
+    call_command("demo", "--fill-only")
+    assert (User.objects.count(), Job.objects.count()) == before
+
+
+def test_a_demo_lab_of_an_older_release_is_refused_with_what_to_do(lab: Written, home: Path, tmp_path: Path) -> None:
+    """It kept its password alone beside its database."""
+    (tmp_path / "demo.json").write_text('{"password": "old"}')
+    with override_settings(HOME=tmp_path), pytest.raises(CommandError, match="demo --remove.*make demo"):
+        call_command("demo", "--fill-only")
+
+
+def test_a_real_lab_only_makes_way_for_another_process(
+    tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nothing of the real lab's database, in a folder of its own."""
+    settings.HOME, settings.DEMO = tmp_path, False
+    started: list[tuple[list[str], dict[str, str]]] = []
+    monkeypatch.setenv("DATABASE_URL", "postgres://real")
+    monkeypatch.setenv("SECRET_KEY_FILE", "/etc/real")
+    monkeypatch.setattr(demo.os, "execve", lambda program, command, env: started.append((command, env)))
+    call_command("demo", "--nodes=3", "--fill-only")
+    ((command, env),) = started
+    assert command[2:] == ["demo", "--nodes=3", "--gpus=4", "--fill-only"]
+    assert env["SCHEDULEARN_HOME"] == str(tmp_path / "demo") and env["SCHEDULEARN_DEMO"] == "true"
+    assert not {"DATABASE_URL", "SECRET_KEY_FILE"} & set(env)
+
+
+def test_removing_it_leaves_nothing(tmp_path: Path, settings: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    settings.HOME, settings.DEMO = tmp_path, False
+    (tmp_path / "demo" / "nodes").mkdir(parents=True)
+    (tmp_path / "db.sqlite3").write_text("real")
+    with lock_home(tmp_path / "demo"), pytest.raises(CommandError, match="Stop it first"):
+        call_command("demo", "--remove")
+    call_command("demo", "--remove")
+    assert [path.name for path in tmp_path.iterdir()] == ["db.sqlite3"]
+    call_command("demo", "--remove")
+    assert "There is no demo lab." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--nodes=0", "--gpus=17"])
+def test_odd_sizes_are_refused(option: str) -> None:
+    with pytest.raises(CommandError, match="1 to 20 nodes"):
+        call_command("demo", option)
+
+
+def test_a_demo_lab_is_not_for_postgresql(tmp_path: Path) -> None:
+    env = {
+        "PATH": os.environ["PATH"],
+        "SCHEDULEARN_HOME": str(tmp_path),
+        "SCHEDULEARN_DEMO": "true",
+        "DATABASE_URL": "postgres://x",
+        "REDIS_URL": "redis://x",
+    }
+    ended = subprocess.run([sys.executable, "-c", "import portal.settings"], env=env, capture_output=True, text=True)
+    assert "A demo lab runs on SQLite" in ended.stderr
+
+
+# --- its nodes -------------------------------------------------------------------------------------------------------
+
+
+def folders_in(folder: Path) -> Folders:
+    return Folders(*(folder / name for name in ("workspace", "control", "scribe", "outputs", "checkpoints")))
+
+
+def test_pretended_gpus_work_where_something_runs(tmp_path: Path) -> None:
+    clock = [0.0]
+    runtime = DemoRuntime("n", 3, clock=lambda: clock[0])
+    runtime.create(spec_of("0" * 64, job=8, gpus=(runtime.uuids[1],)), folders_in(tmp_path))
+    runtime.start("sl-1-a1-0")
+    busy = [gpu.utilisation_percent or 0 for gpu in runtime.devices()]
+    assert busy[0] == busy[2] == 0 and busy[1] > 20
+    clock[0] = 15.0
+    (seen,) = runtime.list()
+    assert seen.state == "running"  # it says nothing of how long, so it takes some minutes
+    assert b"loss" in (tmp_path / "scribe" / "log" / "0.log").read_bytes()
+    assert b'"kind": "step"' in (tmp_path / "scribe" / "log" / "metrics.log").read_bytes()
+
+
+def test_a_job_that_fails_prints_why(tmp_path: Path) -> None:
+    number = next(n for n in range(1000) if Course.draw(spec_of("0" * 64, job=n), 0.0).mishap == "file_not_found")
+    clock = [0.0]
+    runtime = DemoRuntime("n", 1, wall=lambda: 0.0, clock=lambda: clock[0], fence_seconds=1e9)
+    runtime.create(spec_of("0" * 64, job=number, gpus=runtime.uuids), folders_in(tmp_path))
+    runtime.start("sl-1-a1-0")
+    clock[0] = 2000.0
+    (seen,) = runtime.list()
+    assert (seen.state, seen.exit_code) == ("exited", 1)
+    assert b"FileNotFoundError" in (tmp_path / "scribe" / "log" / "0.log").read_bytes()
