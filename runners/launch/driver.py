@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from runners.launch.discovery import Discovery
-from runners.launch.fence import Fence
+from runners.launch.fence import Fence, shortened
 from runners.launch.files import Control, Places, write_json
 from runners.launch.hosts import Hosts, Run
 from runners.launch.network import bind_address
@@ -36,6 +36,8 @@ NUMBERS_EACH = 1_000_000
 """Of runs and news, for each driver of an attempt, by the index of its container: a later one's are higher."""
 SETTLE_SECONDS = 20.0
 """An elastic ring that could start waits this long for the rest of its hosts: starting together saves a resize."""
+FAREWELL_SECONDS = 5.0
+"""For all hosts to hear of the end. ``SCHEDULEARN_FAREWELL_SECONDS`` shortens it in tests where a host is gone."""
 EARLY_SECONDS = 30.0
 """Ranks end within this time of each other (rank 0 may still write files), or one has left the others behind."""
 
@@ -50,6 +52,8 @@ class Driver:
         self.control = control
         self.scribe = scribe
         self.wakeup = Wakeup()
+        self.turn_seconds = shortened(os.environ, "SCHEDULEARN_TURN_SECONDS", TURN_SECONDS)
+        self.farewell_seconds = shortened(os.environ, "SCHEDULEARN_FAREWELL_SECONDS", FAREWELL_SECONDS)
         self.fence = Fence.from_env(places.control / "lease", os.environ)
         first = NUMBERS_EACH * int(spec.name.rpartition("-")[2])
         self.news = News(first)
@@ -87,7 +91,7 @@ class Driver:
         threading.Thread(target=self._form_and_run, name="ring", daemon=True).start()
         verdict = None
         while verdict is None:
-            arrived = self.wakeup.wait(TURN_SECONDS)
+            arrived = self.wakeup.wait(self.turn_seconds)
             self.control.refresh()
             self._watch()
             stop, outcome = self._stop(arrived), self.outcome
@@ -96,7 +100,7 @@ class Driver:
             self.scribe.say(verdict.detail)
         self._tell_status("stopping")
         if not self._goes_on(verdict):
-            self.hosts.end(verdict.code, verdict.detail)
+            self.hosts.end(verdict.code, verdict.detail, self.farewell_seconds)
         server.shutdown()
         return verdict
 
@@ -157,7 +161,7 @@ class Driver:
                 self.scribe.say(sentence)
             if now - began > FORM_SECONDS:
                 return Verdict(1, "launch_error", f"{sentence} took longer than {FORM_SECONDS:.0f} seconds")
-            self.hosts.wait(TURN_SECONDS)
+            self.hosts.wait(self.turn_seconds)
 
     def _run(self) -> Verdict:
         if not self.spec.elastic:

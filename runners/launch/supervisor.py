@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from runners.launch.fence import Fence
+from runners.launch.fence import Fence, shortened
 from runners.launch.files import Control, Places, Stop, write_atomic, write_json
 from runners.launch.processes import Processes, Wakeup, adopt_orphans
 from runners.launch.ranks import BATCH_FILE, METRICS_PIPE
@@ -29,6 +29,7 @@ from runners.launch.work import CommandWork, Desk, TorchrunWork, Verdict, Work
 from runners.spec import RunSpec
 
 TURN_SECONDS = 0.5
+"""Between two looks at the files of the agent. ``SCHEDULEARN_TURN_SECONDS`` shortens it in tests."""
 UNKILLABLE_SECONDS = 10.0
 """A killed process still there after this hangs in the kernel; nobody can wait for it."""
 DRAIN_SECONDS = 5.0
@@ -73,6 +74,7 @@ class Supervisor:
         self.scribe = scribe
         self.processes = Processes()
         self.wakeup = Wakeup()
+        self.turn_seconds = shortened(os.environ, "SCHEDULEARN_TURN_SECONDS", TURN_SECONDS)
         self.fence = Fence.from_env(places.control / "lease", os.environ)
         self.standstill = Standstill.from_env(os.environ)
         self.desk = Desk(spec, places, control, scribe, self.processes, dict(os.environ))
@@ -105,7 +107,7 @@ class Supervisor:
         self.work.begin()
         while True:
             self._tell_status()
-            arrived = self.wakeup.wait(TURN_SECONDS)
+            arrived = self.wakeup.wait(self.turn_seconds)
             for exit in self.processes.reap():
                 self.last_code = exit.code or self.last_code
                 self.work.exited(exit)

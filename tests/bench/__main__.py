@@ -6,7 +6,8 @@
 4. a line written -> a browser's socket, beside a bare tail of the same file;
 5. one scheduling cycle at 1,000 jobs (its floor is nothing);
 6. one decision of every policy at three sizes of labs, and how that grows;
-7. the agent API with 500 nodes.
+7. the agent API with 500 nodes;
+8. one fit of the speed model, and a supervisor at rest.
 
 Each is a program of its own: ``python -m tests.bench.start``, and so on. Ends with 1 when any misses a target.
 """
@@ -16,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from tests.programs import call
 
-PARTS = ("start", "training", "resize", "line", "cycle", "decisions", "nodes")
+PARTS = ("start", "training", "resize", "line", "cycle", "decisions", "nodes", "small")
 """In processes of their own: one sets Django up, another wants nothing else in the way."""
 
 

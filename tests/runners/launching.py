@@ -20,6 +20,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 STEPS = Path(__file__).resolve().parent / "scripts" / "steps.py"
 RING_SECONDS = 120
 """For ranks that import torch on a busy machine."""
+WAIT_FOR_RELEASE = """
+import os, time
+while not os.path.exists(os.path.join(os.environ["SCHEDULEARN_OUTPUTS"], "released")):
+    time.sleep(0.02)
+"""
+"""Program text: a rank waits here until the test calls ``Attempt.release``."""
 
 
 class Container:
@@ -65,6 +71,7 @@ class Container:
                 "SCHEDULEARN_WORKSPACE": str(self.workspace),
                 "SCHEDULEARN_OUTPUTS": str(self.outputs),
                 "SCHEDULEARN_CHECKPOINTS": str(self.checkpoints),
+                "SCHEDULEARN_TURN_SECONDS": "0.1",
                 **env,
             },
             start_new_session=True,
@@ -81,6 +88,10 @@ class Container:
     def _keep_renewing(self) -> None:
         while not self._ended.wait(0.5):
             self.renew()
+
+    def stop_renewing(self) -> None:
+        """From now on the lease gets older, as when the agent has lost the portal."""
+        self._ended.set()
 
     def log(self, stream: str = "0") -> str:
         return self.raw(stream).decode(errors="replace")
@@ -110,10 +121,14 @@ class Container:
         logs = sorted((self.scribe / "log").glob("*.log"))
         return "\n".join(f"--- {self.spec.hostname} {path.name}\n{path.read_text(errors='replace')}" for path in logs)
 
-    def close(self) -> None:
+    def terminate(self) -> None:
         self._ended.set()
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
+
+    def close(self) -> None:
+        self.terminate()
+        if self.process is not None:
             try:
                 self.process.wait(5)
             except subprocess.TimeoutExpired:
@@ -171,7 +186,13 @@ class Attempt:
         self.containers.append(made)
         return made
 
+    def release(self) -> None:
+        """Let every rank go on that stands at ``WAIT_FOR_RELEASE``."""
+        (self.home / "outputs" / "released").touch()
+
     def close(self) -> None:
+        for container in self.containers:
+            container.terminate()
         for container in self.containers:
             container.close()
 

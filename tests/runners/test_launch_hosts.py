@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -29,6 +28,7 @@ from runners.launch.ranks import SHIM, horovod_env
 from runners.launch.rendezvous import RefusedError
 from runners.launch.ringwork import KILL_SECONDS
 from runners.launch.slots import assign
+from tests.runners.launching import until
 
 
 class Clock:
@@ -137,27 +137,39 @@ def test_a_rank_on_a_host_that_is_not_there_has_ended() -> None:
 
 
 def test_the_end_waits_until_who_listens_has_heard_and_not_for_who_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runners.launch.hosts.POLL_SECONDS", 0.1)
-    hosts = Hosts()
-    hosts.poll(hello("h0"))
-    hosts.poll(hello("h1"))
+    monkeypatch.setattr(module, "POLL_SECONDS", 30.0)
+    clock = Clock()  # stands still, so that the wait for h0 has no other end than its answer
+    hosts = Hosts(clock)
+    with monkeypatch.context() as at_once:
+        at_once.setattr(module, "POLL_SECONDS", 0.0)
+        hosts.poll(hello("h0"))
+        hosts.poll(hello("h1"))
     hosts.leave("h1")
-    heard: list[Any] = []
+    ending = threading.Thread(target=hosts.end, args=(0, ""))
+    ending.start()
+    commands = hosts.poll(hello("h0"))["commands"]
+    assert [command["do"] for command in commands] == ["end"]
+    hosts.wait(0.05)
+    assert ending.is_alive(), "it was answered, but has not said that it has the answer"
+    clock.now += 0.1
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.0)
+    hosts.poll(hello("h0", seen=len(commands)))
+    ending.join(30)
+    assert not ending.is_alive()
 
-    def listen() -> None:
-        time.sleep(0.2)
-        commands = hosts.poll(hello("h0"))["commands"]
-        time.sleep(0.2)  # on its way
-        heard.extend(commands)
-        hosts.poll(hello("h0", seen=len(commands)))
 
-    thread = threading.Thread(target=listen)
-    thread.start()
-    began = time.monotonic()
-    hosts.end(0, "")
-    assert time.monotonic() - began < 2
-    assert [command["do"] for command in heard] == ["end"]
-    thread.join()
+def test_the_end_waits_for_a_silent_host_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.0)
+    clock = Clock()
+    hosts = Hosts(clock)
+    hosts.poll(hello("h0"))
+    ending = threading.Thread(target=hosts.end, args=(0, "", 5.0))
+    ending.start()
+    until(lambda: hosts.poll(hello("h0"))["commands"])
+    clock.now += 6
+    hosts.poll(hello("h0"))  # each request makes the waiting thread look at the clock
+    ending.join(30)
+    assert not ending.is_alive()
 
 
 def test_only_hosts_that_are_wanted_and_there_are_offered() -> None:
@@ -201,12 +213,15 @@ def test_a_new_ring_makes_older_news_no_news() -> None:
 
 
 def test_news_reaches_a_rank_that_is_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(news_module, "NEWS_SECONDS", 10.0)
+    monkeypatch.setattr(news_module, "NEWS_SECONDS", 60.0)  # beyond the join, so that only the news ends the wait
     news = News()
-    threading.Timer(0.1, lambda: news.box("h0", 0).notify_hosts_updated(7, 1)).start()
-    began = time.monotonic()
-    assert news.read("h0", 0, 0)["result"] == 1
-    assert time.monotonic() - began < 5
+    answers: list[dict[str, Any]] = []
+    reading = threading.Thread(target=lambda: answers.append(news.read("h0", 0, 0)), daemon=True)
+    reading.start()
+    until(lambda: news.training() == {("h0", 0)})
+    news.box("h0", 0).notify_hosts_updated(7, 1)
+    reading.join(30)
+    assert [answer["result"] for answer in answers] == [1]
 
 
 # Another driver takes over

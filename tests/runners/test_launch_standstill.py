@@ -9,7 +9,7 @@ import pytest
 
 from portal.jobs import causes
 from runners.launch.standstill import LOOK_SECONDS, STOPPED_SECONDS, Standstill
-from tests.runners.launching import attempt, until
+from tests.runners.launching import WAIT_FOR_RELEASE, attempt, until
 from tests.runners.test_launch_static_ring import ring_of
 
 
@@ -83,14 +83,15 @@ def test_a_stopped_process_is_ended_and_who_waits_for_it_goes_on(tmp_path: Path)
     assert said and said.group(0) == f"Process {pid} was stopped by a signal 1 s ago and not woken: it is ended"
 
 
-def test_a_process_that_is_woken_in_time_goes_on(tmp_path: Path) -> None:
+def test_a_process_that_is_woken_in_time_runs_on(tmp_path: Path) -> None:
+    """When it is too late is in the tests with a clock."""
     with attempt(tmp_path) as made:
-        program = "import os, time; print(os.getpid(), flush=True); time.sleep(4); print('done')"
-        container = made.container(("python", "-c", program)).start(SCHEDULEARN_STOPPED_SECONDS="2")
+        container = made.container(("python", "-c", f"import os; print(os.getpid()){WAIT_FOR_RELEASE}")).start()
         pid = int(until(container.log))
         os.kill(pid, signal.SIGSTOP)
         until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
         os.kill(pid, signal.SIGCONT)
+        made.release()
         assert container.wait()["code"] == 0
     assert "stopped by a signal" not in container.log("setup")
 
@@ -108,7 +109,7 @@ def test_a_stopped_rank_ends_its_ring(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
         driver, h1, h2 = ring_of(made, STOPS, 1, 1, start=False)
         for container in (driver, h1, h2):
-            container.start(SCHEDULEARN_STOPPED_SECONDS="1")
+            container.start(SCHEDULEARN_STOPPED_SECONDS="0.2")
         exit = driver.wait()
         assert (exit["code"], exit["detail"]) == (137, "Rank 1 on h2 ended with exit code 137")
         assert h1.wait()["code"] == 137

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,28 @@ from hypothesis import strategies as st
 from runners.launch.forwarder import call
 from runners.launch.ranks import processors
 from runners.spec import RunSpec
-from tests.runners.launching import Attempt, Container, attempt, local_ring, until
+from tests.runners.launching import WAIT_FOR_RELEASE, Attempt, Container, attempt, local_ring, until
 
 WHO = """
 import json, os
 print(json.dumps({k: v for k, v in os.environ.items() if k.startswith(("HOROVOD_", "NCCL_"))}))
 """
-WHERE = """
-import json, os, time
-time.sleep(1)  # it is bound as soon as it is there
-print(json.dumps(sorted(os.sched_getaffinity(0))))
-"""
-RANK_ONE_FAILS = """
+STAYS = f"import os; print(os.getpid()){WAIT_FOR_RELEASE}"
+RANK_ONE_FAILS = f"""
 import os, sys, time
 print("up")
 if os.environ["HOROVOD_RANK"] == "1":
-    time.sleep(0.5)
+    {WAIT_FOR_RELEASE.strip().replace(chr(10), chr(10) + "    ")}
     sys.exit(7)
 time.sleep(60)
 """
+FIRST_OF_ALL = """
+import os
+print("all hosts are here:", os.path.exists(os.path.join(os.environ["SCHEDULEARN_OUTPUTS"], "released")))
+"""
+
+
+SLEEPS = "import time; print('up'); time.sleep(60)"
 
 
 def ring_of(made: Attempt, program: str, *slots: int, start: bool = True, **more: Any) -> list[Container]:
@@ -66,13 +68,18 @@ def test_every_rank_learns_who_it_is(tmp_path: Path) -> None:
 
 def test_ranks_in_cpu_slots_keep_to_processors_of_their_own(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        _, h1, h2 = ring_of(made, WHERE, 2, 1)
+        _, h1, h2 = ring_of(made, STAYS, 2, 1)
+        # A rank is bound before its output is read, so the processors of one that has printed are final.
+        pids = [
+            int(until(lambda host=host, slot=slot: host.log(slot))) for host, slot in ((h1, "0"), (h1, "1"), (h2, "0"))
+        ]
+        found = [os.sched_getaffinity(pid) for pid in pids]
+        made.release()
         for host in (h1, h2):
             assert host.wait()["code"] == 0
     here = os.sched_getaffinity(0)
     bound = [processors(h1.spec, slot, here) for slot in (0, 1)]
-    assert [set(json.loads(h1.log(str(slot)))) for slot in (0, 1)] == [one or here for one in bound]
-    assert set(json.loads(h2.log("0"))) == here
+    assert found == [*(one or here for one in bound), here]
     assert all(bound) == (len(here) % 2 == 0)
 
 
@@ -91,6 +98,8 @@ def test_ranks_share_processors_equally_or_not_at_all(offered: set[int], slots: 
 def test_one_failing_rank_ends_the_attempt_with_its_code(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
         driver, h1, h2 = ring_of(made, RANK_ONE_FAILS, 1, 1)
+        until(lambda: h1.log() and h2.log())
+        made.release()
         exit = driver.wait()
         assert (exit["code"], exit["reason"]) == (7, "exited")
         assert exit["detail"] == "Rank 1 on h2 ended with exit code 7"
@@ -102,14 +111,15 @@ def test_one_failing_rank_ends_the_attempt_with_its_code(tmp_path: Path) -> None
 
 def test_ranks_wait_until_all_hosts_have_come(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        driver, h1, h2 = ring_of(made, WHO, 1, 1, start=False)
+        driver, h1, h2 = ring_of(made, FIRST_OF_ALL, 1, 1, start=False)
         h1.start()
         driver.start()
-        until(lambda: "Waiting for h2" in driver.log("setup"))
-        time.sleep(0.5)
-        assert h1.log() == ""
+        until(lambda: "Waiting for h2\n" in driver.log("setup"))
+        assert "Starting" not in h1.log("setup")
+        made.release()
         h2.start()
         assert driver.wait()["code"] == 0
+        assert h1.log() == h2.log() == "all hosts are here: True\n"
 
 
 def test_a_supervisor_may_come_before_its_name_does(tmp_path: Path) -> None:
@@ -119,7 +129,8 @@ def test_a_supervisor_may_come_before_its_name_does(tmp_path: Path) -> None:
         driver.tell(hosts=[("h1", 1)])
         driver.start()
         h2.start()
-        time.sleep(2)
+        assert driver.spec.ring is not None
+        until(lambda: connections_to(driver.spec.ring.port))
         driver.tell(hosts=[("h1", 1), ("h2", 1)])
         h1.start()
         assert driver.wait()["code"] == 0
@@ -129,7 +140,7 @@ def test_a_supervisor_may_come_before_its_name_does(tmp_path: Path) -> None:
 
 def test_a_stop_of_the_driver_ends_every_host(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        driver, h1, h2 = ring_of(made, "import time; print('up'); time.sleep(60)", 1, 1)
+        driver, h1, h2 = ring_of(made, SLEEPS, 1, 1)
         until(lambda: "up" in h1.log() and "up" in h2.log())
         driver.tell(stop={"reason": "cancelled", "grace_seconds": 5}, hosts=[("h1", 1), ("h2", 1)])
         assert driver.wait(30)["reason"] == "stopped"
@@ -137,10 +148,18 @@ def test_a_stop_of_the_driver_ends_every_host(tmp_path: Path) -> None:
         assert h2.wait(30)["code"] != 0
 
 
-SAVES_FOR_LONG = """
+def connections_to(port: int) -> int:
+    """How many connections of this machine's processes to a port of its own are open."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(peer.endswith(f":{port:04X}") and state == "01" for _, _, peer, state, *_ in rows)
+
+
+SAVES_FOR_LONG = f"""
 import signal, sys, time
 def save(number, frame):
-    time.sleep(6.5)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the word of the driver and that of the agent both bring one
+    print("saving")
+    exec({WAIT_FOR_RELEASE!r})
     print("saved")
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
@@ -150,39 +169,48 @@ time.sleep(60)
 
 
 def test_a_stop_gives_the_ranks_of_a_ring_all_of_their_grace(tmp_path: Path) -> None:
+    """How long that is at most, and at least, is in test_launch_ringwork.py."""
     with attempt(tmp_path) as made:
         driver, host = ring_of(made, SAVES_FOR_LONG, 1, grace_seconds=60)
         until(lambda: "up" in host.log())
         for container in (driver, host):
             container.tell(stop={"reason": "preempted", "grace_seconds": 60}, hosts=[("h1", 1)])
         assert driver.wait(30)["reason"] == "stopped"
+        until(lambda: "saving" in host.log())
+        made.release()
         assert host.wait(30)["reason"] == "stopped"
-    assert host.log() == "up\nsaved\n"
+    assert host.log() == "up\nsaving\nsaved\n"
+
+
+def ring_that_loses_a_host(made: Attempt, **env: str) -> list[Container]:
+    """A driver that does not wait for long until a host that is gone has heard of the end; ``env`` is that of h2."""
+    driver, h1, h2 = ring_of(made, SLEEPS, 1, 1, start=False)
+    driver.start(SCHEDULEARN_FAREWELL_SECONDS="1.5")
+    h1.start()
+    h2.start(**env)
+    until(lambda: "up" in h1.log() and "up" in h2.log())
+    return [driver, h1, h2]
 
 
 def test_a_ring_that_broke_because_a_host_was_stopped_did_not_fail(tmp_path: Path) -> None:
     """The nodes hear of a stop one after the other."""
     with attempt(tmp_path) as made:
-        driver, h1, h2 = ring_of(made, "import time; print('up'); time.sleep(60)", 1, 1)
-        until(lambda: "up" in h1.log() and "up" in h2.log())
+        driver, _, h2 = ring_that_loses_a_host(made)
         h2.tell(stop={"reason": "preempted", "grace_seconds": 5})
         assert driver.wait(30)["reason"] == "stopped"
 
 
 def test_a_ring_that_broke_because_a_host_was_fenced_is_lost(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        driver, h1, h2 = ring_of(made, "import time; print('up'); time.sleep(60)", 1, 1, start=False)
-        driver.start()
-        h1.start()
-        h2.start(renew=False, SCHEDULEARN_FENCE_SECONDS="2")
+        driver, _, h2 = ring_that_loses_a_host(made, SCHEDULEARN_FENCE_SECONDS="2")
+        h2.stop_renewing()
         assert driver.wait(30)["reason"] == "fenced"
         assert h2.wait()["reason"] == "fenced"
 
 
 def test_a_killed_host_is_noticed_and_ends_the_attempt_as_lost(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        driver, h1, h2 = ring_of(made, "import time; print('up'); time.sleep(60)", 1, 1)
-        until(lambda: "up" in h1.log() and "up" in h2.log())
+        driver, h1, h2 = ring_that_loses_a_host(made)
         ring = h2.spec.ring
         assert ring is not None and h2.process is not None
         h2.process.kill()

@@ -1,0 +1,90 @@
+"""How long a host of a ring leaves its ranks between SIGTERM and SIGKILL, on a clock of the test."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runners.launch import ringwork
+from runners.launch.files import Control, Places
+from runners.launch.processes import Wakeup
+from runners.launch.ringwork import KILL_SECONDS, RingWork
+from runners.launch.scribe import Scribe
+from runners.launch.work import Desk
+from runners.spec import Ring
+from tests.runners.conftest import make_spec
+
+GRACE_SECONDS = 60
+
+
+class Clock:
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Ranks:
+    """In place of Processes: one rank in slot 0 that ignores every signal."""
+
+    def __init__(self) -> None:
+        self.signals: list[signal.Signals] = []
+
+    def running(self) -> set[str]:
+        return {"0"}
+
+    def signal(self, number: signal.Signals, key: str | None = None) -> None:
+        assert key == "0"
+        self.signals.append(number)
+
+
+class Host:
+    def __init__(self, home: Path, clock: Clock) -> None:
+        self.clock, self.ranks, self.scribe = clock, Ranks(), Scribe(home)
+        ring = Ring("127.0.0.1", 1, "secret", 1, 1)
+        spec = make_spec(launcher="horovod", ring=ring, grace_seconds=GRACE_SECONDS)
+        places = Places.from_env({"SCHEDULEARN_SCRIBE": str(home), "SCHEDULEARN_CONTROL": str(home)})
+        processes: Any = self.ranks
+        self.work = RingWork(Desk(spec, places, Control(home), self.scribe, processes, {}), ring, Wakeup())
+        self.work._runs["0"] = 7
+
+    def receives(self, **command: Any) -> None:
+        self.work.client.commands.put(command)
+        self.work.turn()
+
+    def signals_after(self, seconds: float) -> list[signal.Signals]:
+        self.clock.now += seconds
+        self.work.turn()
+        return self.ranks.signals
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    clock = Clock()
+    monkeypatch.setenv("RES_OPTIONS", "")  # the work sets it for its own process
+    monkeypatch.setattr(ringwork, "time", SimpleNamespace(monotonic=clock.monotonic))
+    one = Host(tmp_path, clock)
+    yield one
+    one.scribe.close()
+
+
+def test_ranks_have_all_of_the_grace_when_the_ring_ends(host: Host) -> None:
+    host.receives(do="end", code=1, sentence="The job was cancelled")
+    assert host.signals_after(0) == [signal.SIGTERM]
+    assert host.signals_after(GRACE_SECONDS - 0.1) == [signal.SIGTERM]
+    assert host.signals_after(0.2) == [signal.SIGTERM, signal.SIGKILL]
+
+
+def test_a_rank_that_the_driver_ends_has_a_few_seconds(host: Host) -> None:
+    host.receives(do="stop", run=7)
+    host.receives(do="stop", run=7)
+    assert host.signals_after(KILL_SECONDS - 0.1) == [signal.SIGTERM], "a repeated command changes nothing"
+    assert host.signals_after(0.2) == [signal.SIGTERM, signal.SIGKILL]
+
+
+def test_the_driver_does_not_end_a_rank_of_another_run(host: Host) -> None:
+    host.receives(do="stop", run=6)
+    assert host.signals_after(KILL_SECONDS + 1) == []
