@@ -1,13 +1,12 @@
 """torchrun under the supervisor: one stream for each rank, over one host and over several."""
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 
 from runners.launch.ranks import processors
-from tests.runners.launching import attempt, local_ring, until
+from tests.runners.launching import WAIT_FOR_RELEASE, attempt, local_ring, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
@@ -19,14 +18,7 @@ print("out of rank", dist.get_rank(), "of", dist.get_world_size())
 print("err of rank", dist.get_rank(), file=sys.stderr)
 dist.barrier()
 """
-WHERE = """
-import json, os, time
-seen = []
-while seen[-3:] != [sorted(os.sched_getaffinity(0))] * 3:
-    seen.append(sorted(os.sched_getaffinity(0)))
-    time.sleep(1)
-print(json.dumps(seen[-1]))
-"""
+STAYS = f"import os; print(os.getpid()){WAIT_FOR_RELEASE}"
 LATE = """
 import sys, time
 import torch
@@ -39,7 +31,7 @@ until = time.monotonic() + 1
 while time.monotonic() < until:
     pass
 """
-ONE_FAILS = "import os, sys, time; print('up'); time.sleep(1); sys.exit(3 if os.environ['RANK'] == '1' else 0)"
+ONE_FAILS = f"print('up'){WAIT_FOR_RELEASE}raise SystemExit(3 if os.environ['RANK'] == '1' else 0)"
 
 
 def test_each_rank_has_its_own_stream(tmp_path: Path, job_python: str) -> None:
@@ -55,11 +47,14 @@ def test_each_rank_has_its_own_stream(tmp_path: Path, job_python: str) -> None:
 @pytest.mark.thorough
 def test_ranks_in_cpu_slots_keep_to_processors_of_their_own(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
-        host = made.container(("python", "-c", WHERE), "torchrun", slots=2).start()
+        host = made.container(("python", "-c", STAYS), "torchrun", slots=2).start()
+        here = os.sched_getaffinity(0)
+        for slot in (0, 1):
+            pid = int(until(lambda slot=slot: host.log(str(slot)), 60, host.told))
+            own = processors(host.spec, slot, here) or here
+            until(lambda pid=pid, own=own: os.sched_getaffinity(pid) == own)
+        made.release()
         assert host.wait(150)["code"] == 0
-    here = os.sched_getaffinity(0)
-    for slot in (0, 1):
-        assert set(json.loads(host.log(str(slot)))) == (processors(host.spec, slot, here) or here)
 
 
 def test_unequal_hosts_form_one_ring(tmp_path: Path, job_python: str) -> None:
@@ -85,6 +80,8 @@ def test_unequal_hosts_form_one_ring(tmp_path: Path, job_python: str) -> None:
 def test_a_failing_rank_fails_the_job(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
         host = made.container(("python", "-c", ONE_FAILS), "torchrun", slots=2).start()
+        until(lambda: host.log("0") and host.log("1"), 60, host.told)
+        made.release()
         exit = host.wait(150)
     assert (exit["code"], exit["reason"]) == (1, "exited")
     assert host.log("1") == "up\n"
