@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -176,14 +177,26 @@ def test_a_number_that_was_given_to_somebody_else_is_not_ours(runtime: ProcessRu
     runtime.remove(name)
 
 
-def test_stop_asks_first_and_kills_after_the_grace(runtime: ProcessRuntime, folders: Folders) -> None:
+def test_stop_asks_first_and_kills_after_the_grace(
+    runtime: ProcessRuntime, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = (
-        "import signal, time\nsignal.signal(15, lambda *a: print('asked', flush=True))\n"
-        "print('up', flush=True)\nwhile True: time.sleep(0.1)"
+        "import signal\nsignal.signal(15, lambda *a: print('asked', flush=True))\n"
+        "print('up', flush=True)\nwhile True: signal.pause()"
     )
     name = run(runtime, folders, script)
     wait(lambda: b"up" in runtime.logs(name, 100))
-    runtime.stop(name, 1)
+    looks: list[bool] = []
+
+    def clock() -> float:
+        """The grace is nearly over when the process has been asked, and over at the third look after that."""
+        looks.append(b"asked" in runtime.logs(name, 100))
+        return {0: 0.0, 1: 59.0, 2: 59.0}.get(sum(looks), 60.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(process_runtime, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
+        runtime.stop(name, 60)
+    assert sum(looks) >= 3
     assert only(runtime).exit_code == 128 + signal.SIGKILL
     assert runtime.logs(name, 100) == b"up\nasked\n"
 
