@@ -1,12 +1,15 @@
 """Just enough of an agent to hold a conversation with the portal."""
 
+import asyncio
 import json
 from typing import Any
 
+import pytest
 from django.test import Client
 
 from portal.cluster import services as cluster
 from portal.cluster.models import Gpu, Node
+from portal.control import agents
 from portal.jobs.models import Container, Job
 from tests.portal.jobs_world import make_job, make_project, make_user, place
 
@@ -55,6 +58,26 @@ class Agent:
         answer = self.post("sync", {**self.report, "containers": list(containers)})
         assert answer.status_code == 200, answer.content
         return answer.json()
+
+
+class Lookups:
+    """Counts how often the portal has looked up what an agent that waits would be told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        seen = agents._seen
+
+        def counted(held: str) -> str:
+            found = seen(held)
+            self.count += 1
+            return found
+
+        monkeypatch.setattr(agents, "_seen", counted)
+
+    async def reach(self, count: int) -> None:
+        async with asyncio.timeout(30):
+            while self.count < count:
+                await asyncio.sleep(0.01)
 
 
 def about(part: Container, state: str, **fields: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from portal.cluster.models import Node
 from portal.control import agent_door, agent_rows
 from portal.jobs.models import Container
 from portal.wake import node_bell, ring
-from tests.portal.agents_world import Agent, job_on
+from tests.portal.agents_world import Agent, Lookups, job_on
 from tests.portal.jobs_world import make_user
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -143,26 +143,29 @@ async def test_a_revoked_token_opens_nothing_any_more() -> None:
     assert (await ask("GET", "/agent/v1/wait?seen=x", agent.token))[0] == 401
 
 
-async def test_who_waits_hears_what_is_new_and_of_being_shut_out() -> None:
+async def test_who_waits_hears_what_is_new_and_of_being_shut_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups = Lookups(monkeypatch)
     agent = await an_agent()
     admin = await sync_to_async(make_user)("admin", is_staff=True)
     seen = (await sync_to_async(agent.sync)())["seen"]
     waiting = asyncio.ensure_future(ask("GET", f"/agent/v1/wait?seen={seen}", agent.token))
-    await asyncio.sleep(0.5)
-    await asyncio.to_thread(ring, node_bell(agent.node.pk))  # nothing is new: it goes on waiting
-    await asyncio.sleep(0.5)
+    await lookups.reach(1)
+    await asyncio.to_thread(ring, node_bell(agent.node.pk))  # nothing is new: it waits on
+    await lookups.reach(2)
     assert not waiting.done()
     await sync_to_async(cluster.revoke_token)(admin, agent.node)
-    assert (await asyncio.wait_for(waiting, 10))[0] == 401
+    assert (await asyncio.wait_for(waiting, 10))[0] == 401, "neither of the two lookups has answered it"
 
 
-async def test_nobody_is_waited_for_who_has_left() -> None:
+async def test_nobody_is_waited_for_who_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups = Lookups(monkeypatch)
     agent = await an_agent()
     seen = (await sync_to_async(agent.sync)())["seen"]
     headers = {"Authorization": f"Bearer {agent.token}"}
     line = ApplicationCommunicator(application, scope_of("GET", f"/agent/v1/wait?seen={seen}", headers))
     await line.send_input({"type": "http.request", "body": b""})
-    assert await line.receive_nothing(0.5)
+    await lookups.reach(1)
+    assert await line.receive_nothing(0.05)
     await line.send_input({"type": "http.disconnect"})
     await line.wait(60)
     assert await line.receive_nothing()
@@ -189,7 +192,7 @@ async def test_so_many_requests_at_once_and_no_more() -> None:
         nonlocal within, most, done
         within += 1
         most = max(most, within)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)  # without a limit all hundred come here before one goes on
         within -= 1
         done += 1
 

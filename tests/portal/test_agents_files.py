@@ -17,7 +17,7 @@ from portal.jobs import audience, outputs
 from portal.jobs.models import Container, Output
 from portal.projects import store
 from portal.wake import node_bell, ring
-from tests.portal.agents_world import Agent, job_on
+from tests.portal.agents_world import Agent, Lookups, job_on
 
 pytestmark = pytest.mark.django_db
 
@@ -154,16 +154,16 @@ async def test_code_goes_only_to_a_node_that_runs_it() -> None:
 @pytest.mark.usefixtures("threads")
 @pytest.mark.django_db(transaction=True)
 async def test_waiting_ends_when_something_is_desired(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups = Lookups(monkeypatch)
     agent = await sync_to_async(Agent)()
     seen = (await sync_to_async(agent.sync)())["seen"]
     http = AsyncClient()
     at_once = await http.get("/agent/v1/wait?seen=old", headers=agent.headers)
     assert at_once.json() == {"seen": seen}
     waiting = asyncio.create_task(http.get(f"/agent/v1/wait?seen={seen}", headers=agent.headers))
-    await asyncio.sleep(0.3)
+    await lookups.reach(2)  # the first one answered at once
     assert not waiting.done()
     await sync_to_async(job_on)(agent)
-    await asyncio.sleep(0)
     ring(node_bell(agent.node.pk))
     assert (await asyncio.wait_for(waiting, agents.WAIT_SECONDS / 2)).json()["seen"] != seen
     monkeypatch.setattr(agents, "WAIT_SECONDS", 0.2)

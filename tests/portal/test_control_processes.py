@@ -18,8 +18,8 @@ from portal.ops.prerequisites import port_findings
 from tests.servers import free_port
 
 
-def sleeper(name: str = "sleeper", code: str = "import time; time.sleep(60)") -> Program:
-    return Program(name, (sys.executable, "-c", code), os.environ, grace_seconds=0.5)
+def sleeper(name: str = "sleeper", code: str = "import time; time.sleep(60)", grace_seconds: float = 30) -> Program:
+    return Program(name, (sys.executable, "-c", code), os.environ, grace_seconds=grace_seconds)
 
 
 def wait_until_gone(pid: int, seconds: float = 5) -> bool:
@@ -70,7 +70,7 @@ def test_it_kills_what_ignores_sigterm(tmp_path: Path) -> None:
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
     )
     keeper = Keeper(tmp_path)
-    keeper.start(sleeper(name="stubborn", code=stubborn))
+    keeper.start(sleeper(name="stubborn", code=stubborn, grace_seconds=0.05))
     while b"ready" not in (tmp_path / "stubborn.log").read_bytes():
         time.sleep(0.01)
     process = keeper.kept[0].process

@@ -1,7 +1,7 @@
 """Switching with eyes open: the preview, the ticket that binds a confirmation to it, the history and its undo."""
 
 import dataclasses
-import time
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -136,13 +136,16 @@ def test_a_policy_that_cannot_decide_cannot_be_confirmed(client: Client, policy:
 def test_a_policy_that_thinks_too_long_is_not_waited_for(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     a_lab_at_work()
     monkeypatch.setattr(preview, "THINK_SECONDS", 0.05)
+    decides = threading.Event()
 
     def ponder(seen: Snapshot) -> Plan:
-        time.sleep(0.4)
+        decides.wait(60)
         return Plan(keep(seen))
 
     policy(ponder)
     assert preview.look("made", {}).wrong == "This policy did not decide on the lab as it is within 0.05 seconds."
+    assert not decides.is_set()
+    decides.set()
 
 
 def test_it_names_what_happens_in_any_case(client: Client) -> None:

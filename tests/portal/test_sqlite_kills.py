@@ -94,11 +94,18 @@ def test_a_writer_that_is_killed_at_any_moment_loses_nothing_and_holds_up_nobody
             first = writer.stdout.readline()
             assert "accepted" in first, first + complaints_of(writer)
             accepted |= numbers(first, "accepted")
-        time.sleep(rng.uniform(0.05, 1.0))
+            followed = writer.stdout
+        for _ in range(rng.randint(1, 12)):  # each job is two lines
+            line = followed.readline()
+            accepted |= numbers(line, "accepted")
+            ended |= numbers(line, "ended")
+        time.sleep(rng.uniform(0, 0.05))  # into one of the transactions that follow
         for writer in rng.sample(writers, 2):
             assert writer.poll() is None, complaints_of(writer)
+            assert writer.stdout is not None
             writer.kill()
-            said, _ = writer.communicate(timeout=60)
+            said = writer.stdout.read()  # not communicate(), which loses what readline() has read ahead
+            writer.wait()
             accepted |= numbers(said, "accepted")
             ended |= numbers(said, "ended")
     with sqlite3.connect(tmp_path / "db.sqlite3") as database:
