@@ -24,6 +24,7 @@ FIXED = running("x", {"a": 2})
         (draw({"a": 2}, waiting("x"), leaving={"a": 2}), {"x": {"a": 1}}, "Node a has 0 free GPUs, but 1 are given."),
         (draw({"a": 1}, waiting("x"), closed=("a",)), {"x": {"a": 1}}, "Node a is not open for new work, but 1"),
         (draw({"a": 1}, waiting("x", nodes=frozenset())), {"x": {"a": 1}}, "Job x cannot run on node a"),
+        (draw({"a": 1, "b": 1}, waiting("x", nodes=frozenset({"b"}))), {"x": {"a": 1}}, "Job x cannot run on node a"),
         (draw({"a": 1}, waiting("x", blocked="No.")), {"x": {"a": 1}}, "Job x cannot start now, but is given GPUs."),
         (draw({"a": 1}, waiting("x", stopping=True)), {"x": {"a": 1}}, "Job x is being stopped, but is given GPUs."),
         (draw({"a": 4}, FIXED), {"x": {"a": 2, "b": 0}}, "unknown nodes: b"),
@@ -36,10 +37,25 @@ FIXED = running("x", {"a": 2})
             {"x": {"a": 2}},
             "The limit of 1 GPUs for alice is exceeded: 0 are held and 2 more given.",
         ),
+        (
+            draw({"a": 4}, running("x", {"a": 1}), waiting("y"), limits=(Limit("alice", 1, frozenset({"x", "y"})),)),
+            {"x": {"a": 1}, "y": {"a": 1}},
+            "The limit of 1 GPUs for alice is exceeded: 1 are held and 1 more given.",
+        ),
+        (
+            draw({"a": 4}, waiting("x"), limits=(Limit("alice", 1, frozenset({"x"}), leaving=1),)),
+            {"x": {"a": 1}},
+            "The limit of 1 GPUs for alice is exceeded: 1 are held and 1 more given.",
+        ),
     ],
 )
 def test_what_must_not_be_is_named(snapshot: Snapshot, target: Mapping[str, Placement], sentence: str) -> None:
     assert sentence in " ".join(violations(snapshot, Plan(target)))
+
+
+def test_a_job_may_not_keep_gpus_of_a_node_that_has_left() -> None:
+    snapshot = draw({"a": 4}, running("x", {"b": 2}))
+    assert violations(snapshot, Plan({"x": snapshot.jobs[0].now_on})) == ["Job x is given GPUs of unknown nodes: b."]
 
 
 @pytest.mark.parametrize(
