@@ -10,6 +10,8 @@
 # make test-gpu           what only a machine with CUDA devices can show; make test does it there, too
 # make test-faults        break a lab of several machines in every way, for three hours (docs/reliability.md)
 # make soak               leave the portal away for an hour while jobs write (docs/reliability.md)
+# make mutation           which of 200 seeded faults the tests catch, three hours (docs/testing.md)
+# make mutants FILE=...   every fault that mutmut can make in one pure module
 # make bench-policies DATA=FOLDER   all policies on measured workloads, side by side (docs/policies.md)
 # make bench-live   half an hour of jobs in real containers, beside the simulator (docs/policies.md)
 # make bench-training   the training library's costs and gains, two hours (docs/training.md)
@@ -21,7 +23,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 TOO_OLD = echo "Schedulearn needs Python 3.11 or newer, and $(PYTHON) is not. Name one: make run PYTHON=python3.12"; \
 	echo "  Debian 12, Ubuntu 24.04 or newer: sudo apt-get install python3 python3-venv"
 
-.PHONY: run demo check test test-all test-gpu test-faults soak lint bench bench-policies bench-live bench-training clean
+.PHONY: run demo check test test-all test-gpu test-faults soak mutation mutants lint bench bench-policies bench-live bench-training clean
 
 run:
 	@test -x $(BIN)/python || $(PYTHON) -c '$(NEW_ENOUGH)' 2>/dev/null || { $(TOO_OLD); exit 1; }
@@ -49,6 +51,14 @@ test-faults: $(VENV)/installed-dev
 
 soak: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.cluster away --away 60 $(FAULTS)
+
+mutation: $(VENV)/installed-dev
+	@test -e var/mutation/cov-portal || $(BIN)/python -m tests.mutation measure
+	@$(BIN)/python -m tests.mutation run $(OPTIONS)
+
+mutants: $(VENV)/installed-dev
+	@test -n "$(FILE)" || { echo "Name a module: make mutants FILE=scheduling/check.py"; exit 1; }
+	@$(BIN)/python -m tests.mutation breadth "$(FILE)" $(TESTS)
 
 lint: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.run lint
