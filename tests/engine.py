@@ -127,7 +127,7 @@ def wait_until_it_answers(process: subprocess.Popen[bytes], log: Path) -> None:
 def prepare_environments(thorough: bool = False) -> None:
     """Make the job environments that tests use, as images and for the process runtime. Needs package indexes; the tests
     themselves do not. NoEngineError when one cannot be made."""
-    for key in (KEY, "python", *(["tensorflow-horovod"] if thorough else [])):
+    for key in (KEY, "pytorch", "python", *(["tensorflow-horovod"] if thorough else [])):
         job_environment_image(key)
         job_environment_python(key)
     pretender_image()

@@ -7,6 +7,7 @@
 """
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -15,28 +16,30 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests import run as suite
 from tests.mutation import report
 from tests.mutation.breadth import breadth
 from tests.mutation.catalogue import ROOT, Mutant, Sources, by_subject, load
 from tests.mutation.runner import Copy, Layer, Verdict, confirm, judge_all
 from tests.mutation.selection import Covered
+from tests.run.execution import PYTEST
+from tests.run.layers import LAYERS, WORKERS, Level
+from tests.run.packages import MissingError, provide
 
 SECONDS = 300.0
 HOME = ROOT / "var" / "mutation"
-IN_PROCESS = ("fast", "laws", "portal", "postgres")
+IN_PROCESS = ("pure", "portal", "runners", "databases")
 """Layers whose tests call the code in their own process, where coverage sees it; the cheapest first."""
 
 
 def layer_named(name: str, coverage: Path | None = None) -> Layer:
-    """Return a layer of the suite as this tool runs it: without workers of its own."""
-    known = {layer.name: layer for layer in suite.LAYERS}
+    """Return a layer of ``make test`` as this tool runs it: without workers of its own."""
+    known = {layer.name: layer for layer in LAYERS}
     if name not in known:
         raise SystemExit(f"There is no layer {name}. There are {', '.join(known)}.")
     layer = known[name]
-    paths = tuple(arg for arg in layer.args if arg.startswith("tests/"))
-    args = tuple(arg for arg in layer.args if arg not in paths and arg not in suite.TWO)
-    return Layer(name, paths, args, dict(layer.env), "servers" in layer.needs, Covered(coverage) if coverage else None)
+    words = layer.arguments(Level.TEST)
+    args = tuple(word for word in words if word not in layer.paths and word not in WORKERS)
+    return Layer(name, layer.paths, args, {}, layer.database, Covered(coverage) if coverage else None)
 
 
 def show(mutants: Sequence[Mutant]) -> int:
@@ -53,19 +56,21 @@ def measure(folder: Path, names: Sequence[str], mutants: Sequence[Mutant]) -> in
     folder.mkdir(parents=True, exist_ok=True)
     sources, failed = Sources(), 0
     files = sorted({str(sources.coverage_path(mutant).relative_to(ROOT)) for mutant in mutants})
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as name:
         config = Path(name) / "coverage.ini"
         config.write_text("[run]\nbranch = False\ninclude =\n" + "".join(f"    {file}\n" for file in files))
         cov = ("--cov", f"--cov-config={config}", "--cov-context=test", "--cov-report=")
-        ready: dict[str, dict[str, str]] = {}
-        for layer in (layer for layer in suite.LAYERS if layer.name in names):
-            env, problem = suite.prepare(layer, stack, ready)
-            if problem:
+        for layer in (layer for layer in LAYERS if layer.name in names):
+            try:
+                provide(layer.needs)
+            except MissingError as problem:
                 print(f"{layer.name}: {problem}")
                 failed += 1
                 continue
-            env |= {"COVERAGE_FILE": str(folder.resolve() / f"cov-{layer.name}")}
-            failed += subprocess.run([*suite.PYTEST, *layer.args, *cov], cwd=ROOT, env=env, check=False).returncode != 0
+            env = {**os.environ, "COVERAGE_FILE": str(folder.resolve() / f"cov-{layer.name}")}
+            servers = [sys.executable, "-m", "tests.servers"] if layer.database else []
+            command = [*servers, *PYTEST, *layer.arguments(Level.TEST), *cov]
+            failed += subprocess.run(command, cwd=ROOT, env=env, check=False).returncode != 0
     return int(failed > 0)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,8 @@ def test_ranks_in_cpu_slots_keep_to_processors_of_their_own(tmp_path: Path) -> N
     with attempt(tmp_path) as made:
         _, h1, h2 = ring_of(made, STAYS, 2, 1)
         # A rank is bound before its output is read, so the processors of one that has printed are final.
-        pids = [
-            int(until(lambda host=host, slot=slot: host.log(slot))) for host, slot in ((h1, "0"), (h1, "1"), (h2, "0"))
-        ]
+        ranks = ((h1, "0"), (h1, "1"), (h2, "0"))
+        pids = [int(until(partial(host.log, slot))) for host, slot in ranks]
         found = [os.sched_getaffinity(pid) for pid in pids]
         made.release()
         for host in (h1, h2):
@@ -130,7 +130,7 @@ def test_a_supervisor_may_come_before_its_name_does(tmp_path: Path) -> None:
         driver.start()
         h2.start()
         assert driver.spec.ring is not None
-        until(lambda: connections_to(driver.spec.ring.port))
+        until(partial(connections_to, driver.spec.ring.port))
         driver.tell(hosts=[("h1", 1), ("h2", 1)])
         h1.start()
         assert driver.wait()["code"] == 0
@@ -182,7 +182,7 @@ def test_a_stop_gives_the_ranks_of_a_ring_all_of_their_grace(tmp_path: Path) -> 
     assert host.log() == "up\nsaving\nsaved\n"
 
 
-def ring_that_loses_a_host(made: Attempt, **env: str) -> list[Container]:
+def ring_that_loses_a_host(made: Attempt, **env: Any) -> list[Container]:
     """A driver that does not wait for long until a host that is gone has heard of the end; ``env`` is that of h2."""
     driver, h1, h2 = ring_of(made, SLEEPS, 1, 1, start=False)
     driver.start(SCHEDULEARN_FAREWELL_SECONDS="1.5")

@@ -1,6 +1,7 @@
 """torchrun under the supervisor: one stream for each rank, over one host and over several."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,15 +45,18 @@ def test_each_rank_has_its_own_stream(tmp_path: Path, job_python: str) -> None:
     assert host.labels() == {"setup": "set-up", "0": "rank 0", "1": "rank 1"}
 
 
+def is_bound(pid: int, own: set[int]) -> bool:
+    return os.sched_getaffinity(pid) == own
+
+
 @pytest.mark.thorough
 def test_ranks_in_cpu_slots_keep_to_processors_of_their_own(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
         host = made.container(("python", "-c", STAYS), "torchrun", slots=2).start()
         here = os.sched_getaffinity(0)
         for slot in (0, 1):
-            pid = int(until(lambda slot=slot: host.log(str(slot)), 60, host.told))
-            own = processors(host.spec, slot, here) or here
-            until(lambda pid=pid, own=own: os.sched_getaffinity(pid) == own)
+            pid = int(until(partial(host.log, str(slot)), 60, host.told))
+            until(partial(is_bound, pid, processors(host.spec, slot, here) or here))
         made.release()
         assert host.wait(150)["code"] == 0
 
