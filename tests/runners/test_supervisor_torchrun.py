@@ -45,7 +45,7 @@ def test_each_rank_has_its_own_stream(tmp_path: Path, job_python: str) -> None:
     assert host.labels() == {"setup": "set-up", "0": "rank 0", "1": "rank 1"}
 
 
-def is_bound(pid: int, own: set[int]) -> bool:
+def is_bound(pid: int, own: frozenset[int] | set[int]) -> bool:
     return os.sched_getaffinity(pid) == own
 
 
