@@ -94,7 +94,7 @@ def run(
     with log.open("ab") as output:
         began = time.monotonic()
         process = subprocess.Popen(
-            [*(["nice", "-n", str(niceness)] if niceness else []), *(str(part) for part in argv)],
+            [str(part) for part in argv],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -102,6 +102,8 @@ def run(
             cwd=cwd,
             start_new_session=True,
         )
+        if niceness:
+            make_nice(process.pid, niceness)
         try:
             while True:
                 try:
@@ -116,6 +118,16 @@ def run(
             end_session(process)
     if process.returncode != 0:
         raise ProgramError(tail(log))
+
+
+def make_nice(pid: int, niceness: int) -> None:
+    """Lower the priority of a session's first process and of what it starts. Where the kernel groups processes by session,
+    it is the group's niceness that counts."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, pid, niceness)
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
+    except OSError:
+        pass  # it has ended already, or this kernel has no such groups
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:

@@ -14,6 +14,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from portal.cluster.models import Gpu, Node
+from portal.cluster.slots import counted, noun
 from portal.control import rings, runspec
 from portal.control.places import USABLE_GPU, is_open
 from portal.control.runspec import Part
@@ -145,7 +146,8 @@ class _World:
             self._grow(attempt, line)
         size = sum(line.before.values())
         size_after = size + sum(line.add.values()) - sum(line.drop.values())
-        lifecycle.record(job, "resized", f"{size} → {size_after} GPUs", before=size, after=size_after)
+        what = counted(size_after, noun(gpu.kind for gpu in self.gpus))
+        lifecycle.record(job, "resized", f"{size} → {what}", before=size, after=size_after)
 
     # Starting
 
@@ -252,5 +254,7 @@ def _ring_for(job: Job, nodes: Sequence[Node]) -> int | None:
 
 
 def _where(parts: Sequence[Part]) -> str:
-    """For the job's history: ``a (2 GPUs) and b (1 GPU)``."""
-    return " and ".join(f"{part.node.name} ({len(part.gpus)} GPU{'s' * (len(part.gpus) > 1)})" for part in parts)
+    """For the job's history: ``a (2 GPUs) and b (1 CPU slot)``."""
+    return " and ".join(
+        f"{part.node.name} ({counted(len(part.gpus), noun(gpu.kind for gpu in part.gpus))})" for part in parts
+    )

@@ -28,6 +28,7 @@ from django.db import connection, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from portal.cluster.slots import CPU_SLOT_MODEL, in_cpu_slots
 from portal.control import batches, drivers, moves, recording, suspects
 from portal.control import snapshot as snapshots
 from portal.control.apply import Applied, apply
@@ -173,6 +174,8 @@ def _decide_and_do(epoch: int, now: datetime, began: float, history: History | N
         reasons = {int(job): reason for job, reason in plan.reasons.items()}
         for job, why in turn.applied.dropped.items():
             reasons.setdefault(job, f"It was about to start, but then: {why} The scheduler tries again.")
+    if {node.kind for node in turn.seen.nodes} - {""} == {CPU_SLOT_MODEL}:
+        reasons = {job: in_cpu_slots(reason) for job, reason in reasons.items()}
     said = _tell(turn.seen, reasons)
     turn.waiting = len(reasons)
     _record(turn, config, epoch, began, said)

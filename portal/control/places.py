@@ -11,6 +11,7 @@ from django.db.models.fields.json import KT
 
 from portal.cluster.models import LIVE_NODE, Gpu, Node, NodeEnvironment, usable_gpu
 from portal.cluster.services import is_online
+from portal.cluster.slots import counted
 
 USABLE_GPU = usable_gpu()
 
@@ -122,7 +123,8 @@ def why_nowhere(min_gpus: int, environment: int, title: str, nodes: Nodes, ready
         return "No node has joined the lab yet. An admin can add one under Nodes."
     lab = sum(nodes.gpus.values())
     if min_gpus > lab:
-        return f"It needs {min_gpus} GPUs at once, but the lab has {lab}. Submit it with fewer, or ask an admin."
+        needed = counted(min_gpus, "GPU")  # the turn writes CPU slot where the lab has only these
+        return f"It needs {needed} at once, but the lab has {lab}. Submit it with fewer, or ask an admin."
     if not nodes.open:
         return f"No node takes new work now: {'; '.join(list(nodes.closed.values())[:3]).rstrip('.')}."
     if not ready:

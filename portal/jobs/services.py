@@ -21,6 +21,7 @@ from django.utils import timezone
 from portal.accounts.limits import limits_for, may_use_premium
 from portal.accounts.models import User
 from portal.cluster.models import Environment, Gpu
+from portal.cluster.slots import counted, lab_noun
 from portal.jobs import lifecycle, rules
 from portal.jobs.models import FINISHED_STATES, Attempt, IdempotencyKey, Job, JobState, StopReason
 from portal.jobs.survivors import bond_of
@@ -191,8 +192,9 @@ def _check_limits(user: User, asked: Submission) -> None:
     """Under the lock of the limits' rows: two submits cannot both take the last place."""
     for limit in limits_for(user, lock=True):
         if limit.max_gpus is not None and asked.min_gpus > limit.max_gpus:
+            most = counted(limit.max_gpus, lab_noun())
             raise Refused(
-                f"{limit.name} may hold at most {limit.max_gpus} GPUs at once. Ask for at most {limit.max_gpus}.",
+                f"{limit.name} may hold at most {most} at once. Ask for at most {limit.max_gpus}.",
                 "limit",
                 "min_gpus",
             )
@@ -264,15 +266,15 @@ def _check_entry(asked: Submission) -> None:
 
 def _check_gpus(asked: Submission) -> None:
     if asked.min_gpus < 1:
-        raise Refused("A job needs at least 1 GPU.", field="min_gpus")
+        raise Refused(f"A job needs at least 1 {lab_noun()}.", field="min_gpus")
     if asked.max_gpus < asked.min_gpus:
-        raise Refused("The most GPUs cannot be fewer than the least.", field="max_gpus")
+        raise Refused(f"The maximum of {lab_noun()}s cannot be less than the minimum.", field="max_gpus")
     if asked.elastic and asked.launcher == Job.Launcher.COMMAND:
         sentence = "A plain command cannot be elastic. Choose Horovod or torchrun, or switch elastic off."
         raise Refused(sentence, field="elastic")
     most = lab_gpus()
     if most and asked.max_gpus > most:
-        raise Refused(f"The lab has {most} GPU{'s' * (most > 1)}. Ask for at most {most}.", field="max_gpus")
+        raise Refused(f"The lab has {counted(most, lab_noun())}. Ask for at most {most}.", field="max_gpus")
     if asked.max_gpus > 4096:
         raise Refused("Ask for at most 4096 GPUs.", field="max_gpus")
 

@@ -53,7 +53,7 @@ def test_a_start_makes_attempt_containers_allocations_and_a_line_of_history() ->
     assert attempt.allocations.count() == 2
     job.refresh_from_db()
     assert (job.state, job.waiting_reason, job.queue_position) == ("RUNNING", "", None)
-    text = f"Attempt 1 was placed on a (2 GPUs) by {attempt.policy}."
+    text = f"Attempt 1 was placed on a (2 CPU slots) by {attempt.policy}."
     assert JobEvent.objects.get(kind="placed").text == text
     assert {part.node for part in Container.objects.all()} == {node}
 
@@ -134,7 +134,7 @@ def test_an_elastic_job_shrinks_for_a_newcomer_and_grows_again() -> None:
     new = queue(1)
     assert turn().applied.resized == [old.pk]
     assert gpus_of(old) == 3
-    assert reason(new) == "1 GPU is being given back by other jobs; then it starts."
+    assert reason(new) == "1 CPU slot is being given back by other jobs; then it starts."
     assert [part.index for part in Container.objects.filter(wanted="stop")] == [4]
     assert not turn().applied.resized
     agents_do_as_told()
@@ -147,8 +147,8 @@ def test_an_elastic_job_shrinks_for_a_newcomer_and_grows_again() -> None:
     assert turn(now=later).applied.resized == [old.pk]
     assert gpus_of(old) == 4
     assert list(JobEvent.objects.filter(kind="resized").values_list("text", flat=True)) == [
-        "4 → 3 GPUs",
-        "3 → 4 GPUs",
+        "4 → 3 CPU slots",
+        "3 → 4 CPU slots",
     ]
     assert Container.objects.filter(attempt__job=old).order_by("-index")[0].spec["hostname"] == "h5"
 

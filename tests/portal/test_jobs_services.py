@@ -187,7 +187,7 @@ def test_limits_of_users_and_groups_hold(alice: User, project: Project) -> None:
         submit(alice, project, asked(project))
     cancel(alice, job)
     submit(alice, project, asked(project))
-    with pytest.raises(Refused, match="at most 1 GPUs"):
+    with pytest.raises(Refused, match="at most 1 (GPU|CPU slot) at once"):
         submit(alice, project, asked(project, min_gpus=2, max_gpus=2))
 
 

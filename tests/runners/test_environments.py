@@ -4,6 +4,7 @@ import dataclasses
 import io
 import re
 import shutil
+import sys
 import tarfile
 import threading
 import time
@@ -311,6 +312,13 @@ def test_a_program_that_takes_too_long_ends_with_its_children(tmp_path: Path, mo
     while processes.start_mark(child) is not None:  # a killed process takes a moment to go
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def test_a_compiler_leaves_the_processors_to_jobs(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    ask = "import os; print(os.nice(0))"
+    preparing.run([sys.executable, "-c", f"import time; time.sleep(0.2); {ask}"], log, niceness=10)
+    assert log.read_text().split()[0] == "10"
 
 
 # Keeping book

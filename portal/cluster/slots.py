@@ -1,0 +1,38 @@
+"""What to call that which jobs hold: GPUs, or CPU slots on machines without any."""
+
+import re
+from collections.abc import Iterable
+
+from django.db.models import QuerySet
+
+from portal.cluster.models import LIVE_NODE, Gpu, Node
+
+GPUS = re.compile(r"\bGPU(s?)\b(?!-)")
+CPU_SLOT_MODEL = "CPU slot"
+"""What agents report as the model of a CPU slot."""
+
+
+def noun(kinds: Iterable[str]) -> str:
+    """``CPU slot`` where all are CPU slots; ``GPU`` otherwise, also where there are none."""
+    found = set(kinds)
+    return "CPU slot" if found == {Gpu.Kind.CPU} else "GPU"
+
+
+def lab_noun() -> str:
+    """For what the registered machines offer together."""
+    offered = Gpu.objects.filter(present=True, node__in=_nodes())
+    return noun(offered.order_by().values_list("kind", flat=True).distinct())
+
+
+def counted(count: int, word: str) -> str:
+    """``1 GPU``, ``2 CPU slots``"""
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def in_cpu_slots(sentence: str) -> str:
+    """A sentence about GPUs as one about CPU slots."""
+    return GPUS.sub(r"CPU slot\1", sentence)
+
+
+def _nodes() -> QuerySet[Node]:
+    return Node.objects.filter(LIVE_NODE, approved_at__isnull=False)
