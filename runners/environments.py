@@ -11,7 +11,8 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from runners.docker_images import DockerImages
 from runners.images import Entry
 from runners.installing import downloaded, make_environment, uv_program
 from runners.preparing import (
+    TICK_SECONDS,
     PrepareError,
     ProgramError,
     Progress,
@@ -258,15 +260,15 @@ class DockerEnvironments(Preparing):
         digest = content_key("job 1", packages, self.engine.id_of(packages) or "", recipe, tree(launch), entry.check)
         tag = f"schedulearn-job:{entry.key}-{digest[:12]}"
         if self.engine.id_of(tag) is None:
-            tell(94, "building the job image")
-            self.engine.build(
-                {**launch, "Dockerfile": recipe},
-                "Dockerfile",
-                tag,
-                {"PACKAGES_IMAGE": packages, "CHECK": entry.check or "pass"},
-                cache_home() / "logs" / f"image-{entry.key}.log",
-                lambda step, steps: tell(94 + 5 * step // steps, f"building the job image: step {step} of {steps}"),
-            )
+            with building(tell, "building the job image", "building the job image", (94, 99)) as step:
+                self.engine.build(
+                    {**launch, "Dockerfile": recipe},
+                    "Dockerfile",
+                    tag,
+                    {"PACKAGES_IMAGE": packages, "CHECK": entry.check or "pass"},
+                    cache_home() / "logs" / f"image-{entry.key}.log",
+                    step,
+                )
             self.engine.drop_old("schedulearn-job", entry.key, keep=tag)
             self.engine.drop_old("schedulearn-packages", entry.key, keep=packages)
         return Prepared(self.engine.id_of(tag) or digest, tag)
@@ -295,17 +297,16 @@ class DockerEnvironments(Preparing):
                 if target.machine == platform.machine() and (uv := uv_program()) is not None:
                     shutil.copy(uv, Path(own) / "uv")
                 size = sum(file.stat().st_size for file in house.iterdir()) // 2**20
-                tell(71, f"sending {size} MiB of packages to the engine")
-                self.engine.build(
-                    {"Dockerfile": recipe, "requirements.txt": requirements, "wheels": house, "own": Path(own)},
-                    "Dockerfile",
-                    tag,
-                    {"BASE_IMAGE": base},
-                    cache_home() / "logs" / f"packages-{entry.key}.log",
-                    lambda step, steps: tell(
-                        72 + 20 * step // steps, f"building the image of the packages: step {step} of {steps}"
-                    ),
-                )
+                first = f"sending {size} MiB of packages to the engine"
+                with building(tell, first, "building the image of the packages", (71, 92)) as step:
+                    self.engine.build(
+                        {"Dockerfile": recipe, "requirements.txt": requirements, "wheels": house, "own": Path(own)},
+                        "Dockerfile",
+                        tag,
+                        {"BASE_IMAGE": base},
+                        cache_home() / "logs" / f"packages-{entry.key}.log",
+                        step,
+                    )
             self.engine.drop_left_overs()
         return tag
 
@@ -345,6 +346,34 @@ class DockerEnvironments(Preparing):
 
     def _is_there(self, prepared: Prepared) -> bool:
         return self.engine.id_of(prepared.reference) is not None
+
+
+@contextmanager
+def building(tell: Progress, first: str, then: str, percent: tuple[int, int]) -> Iterator[Callable[[int, int], None]]:
+    """Report each second how far the build of an image is: a step may take a minute without a word. Yields what to call
+    with the step and their number; ``first`` describes what comes before step 1."""
+    low, high = percent
+    began, now = time.monotonic(), (low, first)
+    over = threading.Event()
+
+    def step(number: int, of: int) -> None:
+        nonlocal now
+        now = (low + (high - low) * number // of, f"{then}, step {number} of {of}")
+        tell(now[0], elapsed(now[1], time.monotonic() - began))
+
+    def report() -> None:
+        while not over.wait(TICK_SECONDS):
+            with suppress(Exception):  # the agent is ending: the build hears of it at its next step
+                tell(now[0], elapsed(now[1], time.monotonic() - began))
+
+    tell(low, first)
+    thread = threading.Thread(target=report, name="image build", daemon=True)
+    thread.start()
+    try:
+        yield step
+    finally:
+        over.set()
+        thread.join()
 
 
 def name_of(wheel: Path | None) -> str:

@@ -13,7 +13,7 @@ COPY own /own
 COPY requirements.txt /requirements.txt
 RUN python -m venv /opt/env \
     && if [ -f /own/uv ]; then chmod 755 /own/uv; fi \
-    && { /own/uv pip install --no-config --no-cache --compile-bytecode --python /opt/env/bin/python \
+    && { /own/uv pip install --no-config --no-cache --python /opt/env/bin/python \
              --no-index --find-links /wheels -r /requirements.txt \
          || /opt/env/bin/pip install --no-index --no-cache-dir --find-links /wheels -r /requirements.txt; } \
     && for wheel in /own/*.whl; do [ ! -e "$wheel" ] || /opt/env/bin/pip install --no-index --no-deps "$wheel" || exit 1; done

@@ -362,8 +362,8 @@ def test_waiting_jobs_know_their_place_and_why() -> None:
     for job in (running, second):
         job.refresh_from_db()
     assert [(job.queue_position, job.waiting_reason) for job in (running, second)] == [
-        (1, "The only GPU is in use."),
-        (2, "1 job is ahead of it and the only GPU is in use."),
+        (1, "The only CPU slot is in use."),
+        (2, "1 job is ahead of it and the only CPU slot is in use."),
     ]
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from runners import environments, horovod_wheel, images, preparing, processes, wheels
 from runners.docker_images import packed
-from runners.environments import LOCAL_BASE, PUBLIC_BASE, DockerEnvironments, Prepared, Preparing, tree
+from runners.environments import LOCAL_BASE, PUBLIC_BASE, DockerEnvironments, Prepared, Preparing, building, tree
 from runners.images import Entry, Horovod
 from runners.preparing import PrepareError, ProgramError, Progress, alone, explain, need_space
 from runners.runtime import EngineError
@@ -504,6 +504,23 @@ def test_a_missing_base_image_is_reported_with_its_mend(fetched: list[str]) -> N
     assert report.state == "failed" and "SCHEDULEARN_BASE_IMAGE" in report.detail
     named = docker_environments(Engine(LOCAL_BASE), base_image="lab/base:1").prepare("python")
     assert named.state == "failed" and "lab/base:1" in named.detail
+
+
+def test_a_long_step_of_a_build_reports_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "TICK_SECONDS", 0.01)
+    told: list[tuple[int, str]] = []
+    again = threading.Event()
+
+    def tell(percent: int, words: str) -> None:
+        told.append((percent, words))
+        if len(told) > 3:
+            again.set()
+
+    with building(tell, "sending", "building", (70, 90)) as step:
+        step(5, 10)
+        assert again.wait(60)
+    assert told[0] == (70, "sending")
+    assert all(percent == 80 and re.fullmatch(r"building, step 5 of 10: .+ so far", words) for percent, words in told[1:])
 
 
 def test_a_host_without_a_compiler_compiles_in_a_container(fetched: list[str]) -> None:
