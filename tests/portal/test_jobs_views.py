@@ -345,8 +345,8 @@ class TestSubmit:
     @pytest.mark.parametrize(
         ("change", "said"),
         [
-            ({"max_gpus": "99"}, "The lab has 2 GPUs."),
-            ({"min_gpus": "2", "max_gpus": "1"}, "cannot be fewer"),
+            ({"max_gpus": "99"}, "The lab has 2 CPU slots."),
+            ({"min_gpus": "2", "max_gpus": "1"}, "cannot be less than the minimum"),
             ({"min_gpus": "0"}, "greater than or equal to 1"),
             ({"env_vars": "LD_PRELOAD=x"}, "LD_PRELOAD is set by Schedulearn"),
             ({"env_vars": "no equals sign"}, "Line 1 has no “=”"),
