@@ -28,7 +28,7 @@ TOO_OLD = echo "Schedulearn needs Python 3.11 or newer, and $(PYTHON) is not. Na
 run:
 	@test -x $(BIN)/python || $(PYTHON) -c '$(NEW_ENOUGH)' 2>/dev/null || { $(TOO_OLD); exit 1; }
 	@if test -x $(BIN)/python; then $(BIN)/python portal/ops/prerequisites.py $(VENV); else $(PYTHON) portal/ops/prerequisites.py $(VENV); fi
-	@$(MAKE) --no-print-directory $(VENV)/installed
+	@$(MAKE) -s --no-print-directory $(VENV)/installed
 	@exec $(BIN)/python manage.py up
 
 demo: $(VENV)/installed

@@ -520,7 +520,9 @@ def test_a_long_step_of_a_build_reports_how_long_it_takes(monkeypatch: pytest.Mo
         step(5, 10)
         assert again.wait(60)
     assert told[0] == (70, "sending")
-    assert all(percent == 80 and re.fullmatch(r"building, step 5 of 10: .+ so far", words) for percent, words in told[1:])
+    assert all(
+        percent == 80 and re.fullmatch(r"building, step 5 of 10: .+ so far", words) for percent, words in told[1:]
+    )
 
 
 def test_a_host_without_a_compiler_compiles_in_a_container(fetched: list[str]) -> None:

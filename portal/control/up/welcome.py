@@ -54,11 +54,12 @@ class Chapter:
     link: str
     shown: set[str] = field(default_factory=set)
     over: bool = False
+    succeeded: bool = False
 
     def news(self, job: Job) -> Iterator[str]:
         """New lines since the last call."""
         if job.state in FINISHED_STATES:
-            self.over = True
+            self.over, self.succeeded = True, job.state == JobState.SUCCEEDED
             if accuracy := _accuracy(job):
                 yield f"{self.name}: accuracy {accuracy}"
             yield f"{self.name}: {JobState(job.state).label} ({self.link})"
@@ -91,7 +92,9 @@ class Chapter:
 class Story:
     """The lines to print about some jobs, and the progress of the first that is not finished."""
 
-    def __init__(self, jobs: Sequence[Job], site_url: str) -> None:
+    def __init__(self, jobs: Sequence[Job], site_url: str, shows_a_first_success: bool = True) -> None:
+        self.shows_a_first_success = shows_a_first_success
+        """False after a restart: whoever starts it knows by then how it works."""
         order = list(_of_the_house().values_list("pk", flat=True))
         self.chapters = [
             Chapter(_name(order.index(job.pk)), job.pk, site_url + reverse("jobs:detail", args=[job.pk]))
@@ -101,6 +104,10 @@ class Story:
     @property
     def over(self) -> bool:
         return all(chapter.over for chapter in self.chapters)
+
+    @property
+    def succeeded(self) -> bool:
+        return all(chapter.succeeded for chapter in self.chapters)
 
     @property
     def begun(self) -> bool:

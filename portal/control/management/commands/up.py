@@ -156,11 +156,13 @@ class Command(BaseCommand):
             if not web and (web := answers(HOST, settings.PORT)):
                 for program in self.later:
                     keeper.start(program)
-            if web and not ready and (story is None or story.begun):
+            if web and not ready and (story is None or story.begun or not story.shows_a_first_success):
                 ready = True
-                self._say_ready()
+                self._say_ready("Schedulearn is ready.")
             if story is not None and not story.over:
                 self._tell(story)
+                if story.succeeded:
+                    self._say_ready("Everything is prepared, for elastic jobs too.")
 
     def _tell(self, story: Story) -> None:
         try:
@@ -172,11 +174,11 @@ class Command(BaseCommand):
             connection.close()
             time.sleep(LOOK_SECONDS)
 
-    def _say_ready(self) -> None:
+    def _say_ready(self, what: str) -> None:
         if self.link and not has_admin():
-            self.say(f"\nSchedulearn is ready. Set up your admin account here:\n\n    {self.link}\n")
+            self.say(f"\n{what} Set up your admin account here:\n\n    {self.link}\n")
         else:
-            self.say(f"\nSchedulearn is ready. Sign in at {settings.SITE_URL}\n")
+            self.say(f"\n{what} Sign in at {settings.SITE_URL}\n")
 
     def each_look(self) -> None:
         """For the demo lab."""
@@ -186,7 +188,7 @@ class Command(BaseCommand):
         jobs = submitted or unfinished_examples()
         if not jobs:
             return None
-        story = Story(jobs, settings.SITE_URL)
+        story = Story(jobs, settings.SITE_URL, shows_a_first_success=bool(submitted))
         if submitted:
             self.say("Two examples show how it works: a plain training first, then an elastic one with Horovod.")
         for chapter in story.chapters:
