@@ -136,6 +136,16 @@ class FakePortal:
         last = self.reports[-1]["containers"] if self.reports else None
         raise AssertionError(f"not within {seconds} s: {what or met}; last report {last}")
 
+    def until_reports(self, count: int = 2) -> None:
+        """Waits for so many more reports. The agent has taken in the answers to all of them but the last one."""
+        before = len(self.reports)
+        self.until(lambda: len(self.reports) >= before + count, what=f"{count} more reports")
+
+    def until_asked(self, request: str, count: int = 2) -> None:
+        """Waits for so many more requests ("METHOD /path"), whether they are answered or not."""
+        before = self.requests[request]
+        self.until(lambda: self.requests[request] >= before + count, what=f"{count} more of {request}")
+
     # what the agent asks
 
     def sync(self, report: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ process, whose output goes to the file, and prints its pid. Forked, because each
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 import django
 
@@ -63,6 +64,9 @@ def check() -> None:
     print(Job.objects.count(), "jobs", flush=True)
 
 
+TASKS: dict[str, Callable[..., None]] = {"write": write, "check": check}
+
+
 def fork(task: str, *arguments: str) -> int:
     if pid := os.fork():
         return pid
@@ -71,7 +75,7 @@ def fork(task: str, *arguments: str) -> int:
     for handle in (1, 2):
         os.dup2(output, handle)
     try:
-        {"write": write, "check": check}[task](*values)
+        TASKS[task](*values)
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:

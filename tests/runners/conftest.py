@@ -68,10 +68,11 @@ def folders(tmp_path: Path) -> Folders:
 
 @pytest.fixture
 def quick_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runners.agent.SYNC_SECONDS", 0.5)
+    monkeypatch.setattr("runners.agent.SYNC_SECONDS", 0.2)
     monkeypatch.setattr("runners.agent.OBSERVE_SECONDS", 0.05)
-    monkeypatch.setattr("runners.agent.TEND_SECONDS", 0.2)
-    monkeypatch.setattr("runners.agent.OUTPUTS_SECONDS", 0.2)
+    monkeypatch.setattr("runners.agent.RETRY_SECONDS", 0.2)
+    monkeypatch.setattr("runners.agent.TEND_SECONDS", 0.1)
+    monkeypatch.setattr("runners.agent.OUTPUTS_SECONDS", 0.1)
     monkeypatch.setenv("SCHEDULEARN_CPU_SLOTS", "2")
 
 

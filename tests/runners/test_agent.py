@@ -12,7 +12,7 @@ from runners.fake_runtime import BadRuntime, FakeRuntime, SlowRuntime
 from runners.runtime import CreateError, Neighbours, Observed
 from runners.spec import Ring
 from tests.fake_portal import FakePortal
-from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, settle, spec_of, starts
+from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of, starts
 
 pytestmark = pytest.mark.usefixtures("quick_agent")
 
@@ -179,7 +179,7 @@ class TestWhatCannotStart:
         bench.runtime.containers.clear()
         portal.until(lambda: portal.container(NAME).get("state") == "EXITED")
         assert portal.container(NAME)["exit_reason"] == "lost"
-        settle(0.3)
+        portal.until_reports(3)
         assert starts(bench.runtime) == [NAME]
 
 
@@ -216,14 +216,12 @@ class TestReports:
     def test_a_ring_of_the_bell_is_answered_at_once(
         self, bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("runners.agent.SYNC_SECONDS", 30.0)
+        monkeypatch.setattr("runners.agent.SYNC_SECONDS", 3600.0)  # so that nothing but the bell can bring the news
         bench.start()
         portal.until(lambda: portal.reports and portal.reports[-1]["full_pass"])
-        settle(0.3)
-        began = time.monotonic()
+        portal.until_asked("GET /agent/v1/wait")
         portal.want(entry(spec_of(give_code(portal), env=FOREVER)))
-        portal.until(lambda: portal.container(NAME).get("state") == "RUNNING", 20)
-        assert time.monotonic() - began < 20
+        portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
 
 
 def test_the_fake_observes_like_the_real(bench: Bench) -> None:
@@ -239,8 +237,8 @@ def test_a_hostile_container_leaks_nothing_and_holds_up_nobody(
     secret = tmp_path / "secret"
     secret.write_text('{"phase": "the secret", "code": 0, "reason": "exited", "detail": "the secret"}')
     sha256 = give_code(portal)
-    hostile = spec_of(sha256, env={"FAKE_RUN_SECONDS": "1.5"}, slots=4)
-    honest = spec_of(sha256, "sl-2-a1-0", job=2, env={"FAKE_RUN_SECONDS": "1.5", "FAKE_OUTPUT": "honest\n"})
+    hostile = spec_of(sha256, env=FOREVER, slots=4)
+    honest = spec_of(sha256, "sl-2-a1-0", job=2, env={"FAKE_RUN_SECONDS": "600", "FAKE_OUTPUT": "honest\n"})
     portal.want(entry(hostile), entry(honest))
     bench.start()
     portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
@@ -259,7 +257,8 @@ def test_a_hostile_container_leaks_nothing_and_holds_up_nobody(
     (outputs / "folder").symlink_to(tmp_path)
     os.mkfifo(outputs / "pipe")
     (outputs / "honest").write_text("kept")
-    settle(0.5)
+    portal.until_reports(3)
+    bench.pass_time(601)
     (scribe / "exit.json").unlink()
     (scribe / "exit.json").symlink_to(secret)
     bench.runtime.signal(NAME, 9)

@@ -2,22 +2,24 @@
 
 import errno
 import random
-import time
+import threading
 from pathlib import Path
 
 import pytest
 
 from runners import hands
 from runners.agent import RETRY_SECONDS
-from runners.fake_runtime import BadRuntime, SlowRuntime
+from runners.fake_runtime import BadRuntime, FakeRuntime
 from runners.hands import renew_lease
 from runners.launch.scribe import RESERVE, RESERVE_BYTES, keep_room
 from runners.nodefiles import NodeFiles
 from runners.runtime import TroubleError
 from tests.fake_portal import FakePortal
-from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, settle, spec_of, starts
+from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of, starts
 
 pytestmark = pytest.mark.usefixtures("quick_agent")
+
+SYNC = "POST /agent/v1/sync"
 
 
 class TestFailures:
@@ -51,14 +53,23 @@ class TestFailures:
         bench.stop()
 
     def test_a_slow_engine_does_not_hold_up_the_reports(self, portal: FakePortal, tmp_path: Path) -> None:
-        bench = Bench(tmp_path / "agent", portal, SlowRuntime(1.5))
+        class Stuck(FakeRuntime):
+            """Answers nothing until the test lets it; then every verb at once."""
+
+            answers = threading.Event()
+
+            def _called(self, verb: str, name: str) -> None:
+                super()._called(verb, name)
+                self.answers.wait(60)
+
+        bench = Bench(tmp_path / "agent", portal, runtime := Stuck())
         sha256 = give_code(portal)
         portal.want(*(entry(spec_of(sha256, f"sl-{job}-a1-0", job=job, env=FOREVER)) for job in range(1, 6)))
         bench.start()
-        settle(0.3)
-        before, began = len(portal.reports), time.monotonic()
-        settle(2)
-        assert (len(portal.reports) - before) / (time.monotonic() - began) > 1.2
+        portal.until(lambda: runtime.calls)
+        portal.until_reports(4)
+        assert not runtime.containers
+        runtime.answers.set()
         portal.until(
             lambda: (
                 portal.reports[-1]["containers"]
@@ -125,9 +136,9 @@ class TestFailures:
         for wanted in ("run", "run", "collect", "run", "stop"):
             portal.on_report = lambda report: None
             portal.want(entry(spec, wanted))
-            settle(0.2)
+            portal.until_reports()
             portal.want()
-            settle(0.1)
+            portal.until_reports()
         portal.want(entry(spec))
         portal.until(lambda: portal.container(NAME).get("state") == "EXITED")
         assert portal.container(NAME)["collected"]
@@ -140,9 +151,9 @@ class TestFailures:
         portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
         lease = bench.lease(NAME)
         portal.want({"spec": {"name": NAME}, "wanted": "dance"})
-        settle(0.7)
+        portal.until_reports(3)
         portal.want({**entry(spec), "wanted": "dance"})
-        settle(0.7)
+        portal.until_reports(3)
         assert bench.runtime.list()[0].state == "running"
         portal.want(entry(spec))
         portal.until(lambda: bench.lease(NAME) != lease)
@@ -152,21 +163,21 @@ class TestPortalAway:
     def test_containers_run_on_without_a_lease_and_everything_arrives_afterwards(
         self, bench: Bench, portal: FakePortal
     ) -> None:
-        spec = spec_of(give_code(portal), env={"FAKE_RUN_SECONDS": "2.5", "FAKE_OUTPUT": "before\n"})
+        spec = spec_of(give_code(portal), env={"FAKE_RUN_SECONDS": "600", "FAKE_OUTPUT": "before\n"})
         portal.want(entry(spec))
         bench.start()
         portal.until(lambda: portal.container(NAME).get("state") == "RUNNING" and portal.log(NAME) == b"before\n")
         portal.down = True
-        settle(0.3)
+        portal.until_asked(SYNC)  # a report that was under way has been answered
         lease = bench.lease(NAME)
         assert lease
         with open(bench.files.scribe(NAME) / "log/0.log", "ab") as file:
             file.write(b"meanwhile\n")
         (bench.files.outputs(spec.attempt) / "result").write_bytes(b"42")
-        settle(1.0)
+        portal.until_asked(SYNC, 3)
         assert bench.runtime.list()[0].state == "running"
         assert bench.lease(NAME) == lease, "a lease was renewed without the portal"
-        settle(2.0)
+        bench.pass_time(601)
         assert bench.runtime.list()[0].state == "exited"
         portal.down = False
         portal.until(lambda: not portal.desired, 30)
@@ -222,29 +233,31 @@ class TestPortalAway:
         portal.want(entry(spec_of(give_code(portal), env=FOREVER)))
         bench.start()
         portal.until(lambda: bench.lease(NAME))
-        monkeypatch.setattr("runners.agent.PROMPT_SECONDS", 0.3)
-        portal.slow_seconds = 0.6
-        settle(1.0)
-        lease = bench.lease(NAME)
-        settle(2.0)
-        assert bench.lease(NAME) == lease
-        portal.slow_seconds = 0.0
+        with monkeypatch.context() as late:
+            late.setattr("runners.agent.PROMPT_SECONDS", 0.05)
+            portal.slow_seconds = 0.15
+            portal.until_reports()
+            lease = bench.lease(NAME)
+            portal.until_reports(4)
+            assert bench.lease(NAME) == lease
+            portal.slow_seconds = 0.0
         portal.until(lambda: bench.lease(NAME) != lease)
 
     def test_nothing_is_started_on_an_old_word(
         self, bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("runners.agent.PROMPT_SECONDS", 0.8)  # more than a start rests between tries
         sha256 = give_code(portal)
         portal.faults = lambda path: "500" if "code" in path else ""
         portal.want(entry(spec_of(sha256, env=FOREVER)))
         bench.start()
         portal.until(lambda: portal.container(NAME).get("state") == "PREPARING")
         portal.faults = lambda path: "down" if "sync" in path or "code" in path else ""
-        settle(1.0)
+        assert bench.agent is not None
+        portal.until_asked(SYNC)
+        bench.agent._replied_at -= 60  # the portal's last word is a minute old
         portal.faults = lambda path: "down" if "sync" in path else ""
         portal.until(bench.runtime.list)
-        settle(1.0)
+        portal.until_asked(SYNC, 4)
         assert [seen.state for seen in bench.runtime.list()] == ["created"]
         portal.faults = lambda path: ""
         portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
@@ -272,7 +285,7 @@ class TestPortalAway:
         bench.stop()
         portal.down = True
         bench.start()
-        settle(0.7)
+        portal.until_asked(SYNC, 3)
         assert [seen.state for seen in bench.runtime.list()] == ["running"]
         portal.down = False
         portal.until(lambda: portal.reports[-1]["full_pass"])

@@ -9,7 +9,7 @@ from runners.fake_runtime import BadRuntime, FakeRuntime, NeverRuntime
 from runners.runtime import Folders
 from runners.spec import RunSpec
 from tests.fake_portal import FakePortal
-from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, settle, spec_of, starts
+from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of, starts
 
 pytestmark = pytest.mark.usefixtures("quick_agent")
 
@@ -31,11 +31,12 @@ class TestRestart:
         assert "PREPARING" not in portal.states(NAME)[portal.states(NAME).index("RUNNING") :]
 
     def test_an_end_that_nobody_saw_is_found(self, bench: Bench, portal: FakePortal) -> None:
-        portal.want(entry(spec_of(give_code(portal), env={"FAKE_RUN_SECONDS": "1", "FAKE_EXIT_CODE": "3"})))
+        portal.want(entry(spec_of(give_code(portal), env={"FAKE_RUN_SECONDS": "600", "FAKE_EXIT_CODE": "3"})))
         bench.start()
         portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
         bench.stop()
-        settle(1.2)
+        bench.pass_time(601)
+        assert [seen.exit_code for seen in bench.runtime.list()] == [3]
         bench.start()
         portal.until(lambda: not portal.desired)
         assert (portal.container(NAME)["exit_code"], portal.container(NAME)["exit_reason"]) == (3, "exited")
@@ -149,7 +150,7 @@ class TestStubborn:
         bench.start()
         portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
         (bench.files.scribe(NAME) / "exit.json").write_text('{"code": 0, "reason": "exited"}')
-        settle(0.5)
+        portal.until_reports(3)
         assert portal.container(NAME)["state"] == "RUNNING"
 
     def test_a_container_that_never_comes_up_can_be_stopped(self, portal: FakePortal, tmp_path: Path) -> None:
