@@ -59,6 +59,8 @@ SYNC_GAP_SECONDS = 0.05
 RETRY_SECONDS = 1.0
 """Between two tries to reach the portal while leases run out: beside a cut of 25 s the fence allows 4 s."""
 OBSERVE_SECONDS = 0.5
+ENGINE_SECONDS = 2.0
+"""Until an engine that did not answer is asked again."""
 NETWORKS_SECONDS = 2.0
 FACTS_SECONDS = 5.0
 TEND_SECONDS = 10.0
@@ -330,7 +332,7 @@ class Agent:
             if not self._engine_error:
                 logger.warning("%s", error)
             self._engine_error = str(error)
-            return 2.0
+            return ENGINE_SECONDS
         self._engine_error = ""
         with self._lock:
             changed = self._look.containers != containers

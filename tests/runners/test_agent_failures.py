@@ -13,6 +13,7 @@ from runners.fake_runtime import BadRuntime, FakeRuntime
 from runners.hands import renew_lease
 from runners.launch.scribe import RESERVE, RESERVE_BYTES, keep_room
 from runners.nodefiles import NodeFiles
+from runners.portal_client import Backoff
 from runners.runtime import TroubleError
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of, starts
@@ -20,6 +21,8 @@ from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, sp
 pytestmark = pytest.mark.usefixtures("quick_agent")
 
 SYNC = "POST /agent/v1/sync"
+FAILED = Backoff.failed
+"""As it is, without the limit that ``quick_agent`` sets."""
 
 
 class TestFailures:
@@ -110,18 +113,18 @@ class TestFailures:
         portal.code[sha256] = honest
         portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
 
-    def test_lost_and_failed_answers_cost_only_time(
-        self, bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("runners.portal_client.Backoff.failed", lambda self: 0.2)  # it grows to 15 s a time
+    def test_lost_and_failed_answers_cost_only_time(self, bench: Bench, portal: FakePortal) -> None:
         chance = random.Random(6)  # a fixed order could meet the same of the agent's requests again and again
         portal.faults = lambda path: chance.choice(("500", "lose", "down", "", ""))
         output = "".join(f"line {number}\n" for number in range(1000))
-        spec = spec_of(give_code(portal), env={"FAKE_OUTPUT": output, "FAKE_RUN_SECONDS": "4"})
+        spec = spec_of(give_code(portal), env={"FAKE_OUTPUT": output, "FAKE_RUN_SECONDS": "600"})
         portal.want(entry(spec))
         bench.start()
         portal.until(lambda: bench.files.outputs(spec.attempt).exists(), 20)
         (bench.files.outputs(spec.attempt) / "a").write_bytes(b"a")
+        portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
+        portal.until_reports(6)
+        bench.pass_time(601)
         portal.until(lambda: not portal.desired, 60)
         assert portal.log(NAME) == output.encode()
         assert portal.outputs == {(NAME, "a"): b"a"}
@@ -273,6 +276,8 @@ class TestPortalAway:
         portal.down = True
         portal.until(lambda: agent._backoff.failures > 0)  # what was under way has come back
         monkeypatch.setattr("runners.agent.SYNC_SECONDS", 60.0)
+        monkeypatch.setattr("runners.agent.RETRY_SECONDS", RETRY_SECONDS)
+        monkeypatch.setattr(Backoff, "failed", FAILED)
         agent._backoff.failures = 20
         agent._sync_not_before = 0.0
         rest = agent._sync()

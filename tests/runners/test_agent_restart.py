@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("quick_agent")
 
 class TestRestart:
     def test_the_next_agent_adopts_what_it_expects(self, bench: Bench, portal: FakePortal) -> None:
-        spec = spec_of(give_code(portal), env={"FAKE_RUN_SECONDS": "3", "FAKE_OUTPUT": "one\n"})
+        spec = spec_of(give_code(portal), env={"FAKE_RUN_SECONDS": "600", "FAKE_OUTPUT": "one\n"})
         portal.want(entry(spec))
         bench.start()
         portal.until(lambda: portal.log(NAME) == b"one\n")
@@ -25,6 +25,7 @@ class TestRestart:
             file.write(b"two\n")
         bench.start()
         portal.until(lambda: portal.log(NAME) == b"one\ntwo\n")
+        bench.pass_time(601)
         portal.until(lambda: not portal.desired)
         assert starts(bench.runtime) == [NAME]
         assert portal.container(NAME)["exit_reason"] == "exited"
