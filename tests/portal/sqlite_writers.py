@@ -1,6 +1,6 @@
 """Writers to a home's SQLite database, each a process that may be killed: ``python -m tests.portal.sqlite_writers``.
 
-It prepares the database and prints "ready". For each line ``write INDEX FILE`` or ``check FILE`` of its input it forks a
+It puts a project and a node into the migrated database and prints "ready". For each line ``write INDEX FILE`` or ``check FILE`` of its input it forks a
 process, whose output goes to the file, and prints its pid. Forked, because each start of Django takes seconds.
 """
 
@@ -13,7 +13,6 @@ import django
 
 django.setup()
 
-from django.core.management import call_command  # noqa: E402
 from django.db import connections, transaction  # noqa: E402
 
 from portal.cluster.models import Gpu  # noqa: E402
@@ -83,7 +82,6 @@ def fork(task: str, *arguments: str) -> int:
 
 
 def main() -> None:
-    call_command("migrate", verbosity=0)
     make_code(make_project(make_user("alice")))
     make_node("one", gpus=2)
     connections.close_all()  # a connection must not be carried into another process

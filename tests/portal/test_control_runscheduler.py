@@ -9,20 +9,24 @@ from pathlib import Path
 
 import pytest
 from django.core.management import call_command
+from django.db import connection
 
 from portal.cluster.models import Environment
 from portal.control.apps import offer_environments
 from portal.control.models import Leader
 from runners.images import catalogue
 from tests.portal.control_world import gpus_of, queue, ready_node
+from tests.portal.homes import migrate
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="it starts from a copy of an SQLite database")
 def test_a_signal_ends_it_within_seconds(tmp_path: Path) -> None:
+    migrate(tmp_path)
     env = {**os.environ, "SCHEDULEARN_HOME": str(tmp_path), "DATABASE_URL": "", "REDIS_URL": ""}
     manage = [sys.executable, "-W", "ignore", "manage.py"]
-    subprocess.run([*manage, "migrate", "-v0"], cwd=ROOT, env=env, check=True)
     log = tmp_path / "log"
     with log.open("wb") as output:
         process = subprocess.Popen([*manage, "runscheduler"], cwd=ROOT, env=env, stderr=output)

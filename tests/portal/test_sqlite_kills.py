@@ -12,8 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from django.db import connection
 
 from tests.examples import examples
+from tests.portal.homes import migrate
 from tests.runners.launching import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,13 +70,15 @@ class Writers:
 
 
 @pytest.fixture
-def writers(tmp_path: Path) -> Iterator[Writers]:
+def writers(transactional_db: None, tmp_path: Path) -> Iterator[Writers]:
+    migrate(tmp_path)
     one = Writers(tmp_path)
     yield one
     with one.program:
         one.program.kill()
 
 
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="it is about SQLite")
 @pytest.mark.timeout(600)
 def test_a_writer_that_is_killed_at_any_moment_loses_nothing_and_holds_up_nobody(
     writers: Writers, tmp_path: Path
