@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socketserver
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -65,6 +66,14 @@ def as_nobody(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def folders(tmp_path: Path) -> Folders:
     return make_folders(tmp_path)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def servers_that_end_at_once() -> Iterator[None]:
+    """Those in this process look every 0.02 s instead of 0.5 s whether they have been shut down."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socketserver.BaseServer.serve_forever, "__defaults__", (0.02,))
+        yield
 
 
 @pytest.fixture

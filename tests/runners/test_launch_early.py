@@ -151,8 +151,9 @@ def test_ranks_that_wait_for_their_driver_end_with_their_lease(tmp_path: Path) -
         containers = ring_of(made, TRAINS, 1, start=False)
         host = containers[1]
         all_told(containers)
-        host.start(renew=False, SCHEDULEARN_FENCE_SECONDS="2")
+        host.start(SCHEDULEARN_FENCE_SECONDS="2")
         until(lambda: "loading" in host.log())
+        host.stop_renewing()
         assert host.wait(30)["reason"] == "fenced"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runners.launch.fence import T_FENCE_SECONDS
 from runners.launch.forwarder import call
 from runners.launch.ranks import processors
 from runners.spec import RunSpec
@@ -71,8 +72,8 @@ def test_ranks_in_cpu_slots_keep_to_processors_of_their_own(tmp_path: Path) -> N
     with attempt(tmp_path) as made:
         _, h1, h2 = ring_of(made, STAYS, 2, 1)
         # A rank is bound before its output is read, so the processors of one that has printed are final.
-        ranks = ((h1, "0"), (h1, "1"), (h2, "0"))
-        pids = [int(until(partial(host.log, slot))) for host, slot in ranks]
+        places = ((h1, "0"), (h1, "1"), (h2, "0"))
+        pids = [int(until(partial(host.log, slot))) for host, slot in places]
         found = [os.sched_getaffinity(pid) for pid in pids]
         made.release()
         for host in (h1, h2):
@@ -129,8 +130,9 @@ def test_a_supervisor_may_come_before_its_name_does(tmp_path: Path) -> None:
         driver.tell(hosts=[("h1", 1)])
         driver.start()
         h2.start()
-        assert driver.spec.ring is not None
-        until(partial(connections_to, driver.spec.ring.port))
+        ring = driver.spec.ring
+        assert ring is not None
+        until(partial(connections_to, ring.port))
         driver.tell(hosts=[("h1", 1), ("h2", 1)])
         h1.start()
         assert driver.wait()["code"] == 0
@@ -182,12 +184,12 @@ def test_a_stop_gives_the_ranks_of_a_ring_all_of_their_grace(tmp_path: Path) -> 
     assert host.log() == "up\nsaving\nsaved\n"
 
 
-def ring_that_loses_a_host(made: Attempt, **env: Any) -> list[Container]:
-    """A driver that does not wait for long until a host that is gone has heard of the end; ``env`` is that of h2."""
+def ring_that_loses_a_host(made: Attempt, fence_seconds: float = T_FENCE_SECONDS) -> list[Container]:
+    """A driver that does not wait for long until a host that is gone has heard of the end; h2 has this fence."""
     driver, h1, h2 = ring_of(made, SLEEPS, 1, 1, start=False)
     driver.start(SCHEDULEARN_FAREWELL_SECONDS="1.5")
     h1.start()
-    h2.start(**env)
+    h2.start(SCHEDULEARN_FENCE_SECONDS=str(fence_seconds))
     until(lambda: "up" in h1.log() and "up" in h2.log())
     return [driver, h1, h2]
 
@@ -202,7 +204,7 @@ def test_a_ring_that_broke_because_a_host_was_stopped_did_not_fail(tmp_path: Pat
 
 def test_a_ring_that_broke_because_a_host_was_fenced_is_lost(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        driver, _, h2 = ring_that_loses_a_host(made, SCHEDULEARN_FENCE_SECONDS="2")
+        driver, _, h2 = ring_that_loses_a_host(made, fence_seconds=2)
         h2.stop_renewing()
         assert driver.wait(30)["reason"] == "fenced"
         assert h2.wait()["reason"] == "fenced"

@@ -1,6 +1,7 @@
 """torchrun under the supervisor: one stream for each rank, over one host and over several."""
 
 import os
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -45,8 +46,8 @@ def test_each_rank_has_its_own_stream(tmp_path: Path, job_python: str) -> None:
     assert host.labels() == {"setup": "set-up", "0": "rank 0", "1": "rank 1"}
 
 
-def is_bound(pid: int, own: frozenset[int] | set[int]) -> bool:
-    return os.sched_getaffinity(pid) == own
+def runs_on(pid: int, processors: Collection[int]) -> bool:
+    return os.sched_getaffinity(pid) == set(processors)
 
 
 @pytest.mark.thorough
@@ -56,7 +57,7 @@ def test_ranks_in_cpu_slots_keep_to_processors_of_their_own(tmp_path: Path, job_
         here = os.sched_getaffinity(0)
         for slot in (0, 1):
             pid = int(until(partial(host.log, str(slot)), 60, host.told))
-            until(partial(is_bound, pid, processors(host.spec, slot, here) or here))
+            until(partial(runs_on, pid, processors(host.spec, slot, here) or here))
         made.release()
         assert host.wait(150)["code"] == 0
 
