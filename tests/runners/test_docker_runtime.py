@@ -264,24 +264,23 @@ def test_certificates_of_the_environment_change_nothing(engine: None, monkeypatc
     assert client.ping()
 
 
-def test_an_engine_that_is_away_is_an_error_not_a_wait(tmp_path: Path) -> None:
+def test_an_engine_that_is_away_is_an_error_not_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
     runtime = DockerRuntime("test", "node", lambda key: "image", f"unix://{tmp_path}/none.sock")
-    began = time.monotonic()
     with pytest.raises(EngineError, match="does not answer"):
         runtime.list()
     (problem,) = runtime.check()
     assert problem.blocking and problem.mend
-    assert time.monotonic() - began < 5
+    assert waits == []
 
 
 def test_an_engine_that_never_answers_is_left_in_time(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{tmp_path}/silent.sock")
         server.listen()
-        began = time.monotonic()
-        with pytest.raises(EngineError):
+        with pytest.raises(EngineError):  # that it comes at all shows a limit: nothing else ends the wait
             connect(f"unix://{tmp_path}/silent.sock", timeout_seconds=1)
-        assert time.monotonic() - began < 5
 
 
 def test_an_answer_that_is_cut_off_is_asked_for_again(pretender: str, tmp_path: Path, folders: Folders) -> None:
