@@ -1,6 +1,6 @@
 """Many jobs, several schedulers that ignore each other, agents, and somebody who keeps switching the policy.
 
-``python -m tests.portal.storm`` runs a smaller one on a SQLite file of its own and prints what came of it as JSON.
+``python -m tests.portal.storm`` runs a smaller one on the migrated SQLite database of its home and prints what came of it as JSON.
 """
 
 import itertools
@@ -132,11 +132,8 @@ def main() -> None:
     import django
 
     django.setup()
-    from django.core.management import call_command
-
     from portal.control import cycle
 
-    call_command("migrate", verbosity=0)
     cycle.take_lock = lambda: True
     print(json.dumps(asdict(storm(int(sys.argv[1]), switch_every=0.1, switches=10))))
 

@@ -16,6 +16,7 @@ from portal.control.management.commands.runscheduler import Command
 from portal.control.models import Leader
 from portal.jobs.models import Attempt
 from tests.portal.control_world import lead, queue, ready_node, turn
+from tests.portal.homes import migrate
 from tests.portal.storm import Weather, storm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,8 +49,11 @@ def test_switching_the_policy_ten_times_a_second_loses_nothing() -> None:
     assert weather.switches > 10
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="it starts from a copy of an SQLite database")
 def test_the_same_holds_on_sqlite(tmp_path: Path) -> None:
     """In a process of its own, because the tests' database is in memory and takes one writer only."""
+    migrate(tmp_path)
     env = {**os.environ, "SCHEDULEARN_HOME": str(tmp_path), "DATABASE_URL": "", "REDIS_URL": ""}
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.portal.storm", "40"],
