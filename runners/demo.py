@@ -36,7 +36,7 @@ MISHAPS: tuple[Mishap, ...] = ("import_error", "file_not_found", "gpu_memory", "
 EARLY: tuple[Mishap, ...] = ("import_error", "file_not_found", "shapes")
 IDLE_EVERY = 11
 """Every so many jobs, one does nothing with its GPUs, so that the pages about idle GPUs have something to show."""
-MODEL, MEMORY_MIB = "Pretended GPU", 40_960
+MODEL, MEMORY_MIB = "Demo GPU 40 GB", 40_960
 COOL, HOT = 34, 78
 """Degrees Celsius at no and at full work."""
 FILE = "demo.json"
@@ -46,15 +46,25 @@ FILE = "demo.json"
 class Course:
     """How a container's pretended program goes. Kept in the container's folder, so that another agent goes on with it."""
 
-    seed: int
     began_at: float
     """Seconds since the epoch."""
     ends_at: float
+    training: Training
     mishap: Mishap | None = None
+    whole_seconds: float = 0.0
+    """How long it would run if it did not fail; 0 for as long as it runs."""
+    busy_percent: int = 74
+    """What the utilisation of its GPUs is around."""
+    memory_mib: int = 8_192
 
     @property
     def seconds(self) -> float:
         return max(1.0, self.ends_at - self.began_at)
+
+    def step(self, seconds: float) -> int:
+        """How many steps it has made so long after its beginning."""
+        part = seconds / max(1.0, self.whole_seconds or self.seconds)
+        return round(self.training.steps * min(1.0, max(0.0, part)))
 
     def write(self, folder: Path) -> None:
         (folder / FILE).write_text(json.dumps(asdict(self)))
@@ -62,7 +72,7 @@ class Course:
     @classmethod
     def read(cls, folder: Path) -> "Course | None":
         found = read_json(folder / FILE)
-        return cls(**found) if found else None
+        return cls(**{**found, "training": Training(**found["training"])}) if found else None
 
     @classmethod
     def draw(cls, spec: RunSpec, now: float) -> "Course":
@@ -70,10 +80,15 @@ class Course:
         chance = random.Random(spec.job)  # noqa: S311  # nothing secret depends on it
         seconds = float(dict(spec.env).get("FAKE_RUN_SECONDS") or chance.randint(SHORTEST, LONGEST))
         mishap = chance.choice(MISHAPS) if chance.random() < FAILS else None
+        training = Training.of(spec.job, seconds, max(1, spec.slots), diverges=mishap == "nan")
+        whole = seconds
         if mishap is not None:
             seconds *= 0.1 if mishap in EARLY else chance.uniform(0.2, 0.7)
         later = DRIVER_LATER_SECONDS if spec.role == "driver" else 0.0
-        return cls(spec.job, now, now + seconds + later, mishap)
+        busy, memory = 74 + 18 * (spec.job % 3 - 1), 8_192 + 1_024 * (spec.job % 28)
+        if spec.job % IDLE_EVERY == 0:
+            busy, memory = 0, 2_048
+        return cls(now, now + seconds + later, training, mishap, whole, busy, memory)
 
 
 class DemoRuntime(FakeRuntime):
@@ -109,7 +124,8 @@ class DemoRuntime(FakeRuntime):
         course.write(run.folders.scribe.parent)
         say(run.folders.scribe, "setup", "set-up", f"Starting {' '.join(run.spec.command)}\n".encode())
         if _is_first(run.spec) and course.mishap not in SILENT_BEFORE_TRAINING:
-            say(run.folders.scribe, "0", "rank 0", opening(1000 * (6 + course.seed % 90), course.seed).encode())
+            seed = course.training.seed
+            say(run.folders.scribe, "0", "rank 0", opening(1000 * (6 + seed % 90), seed).encode())
 
     def go_on(self, files: NodeFiles) -> int:
         """Take up the containers that an earlier agent ran; return how many."""
@@ -142,11 +158,10 @@ class DemoRuntime(FakeRuntime):
         # Steady for a while and different from GPU to GPU; nothing secret depends on it.
         chance = random.Random(f"{uuid} {int(self.clock() / 20)}")  # noqa: S311
         percent, memory = 0, 450
-        if run is not None and run.spec.job % IDLE_EVERY:
-            percent = min(100, max(0, round(chance.gauss(74 + 18 * (run.spec.job % 3 - 1), 6))))
-            memory = 8_192 + 1_024 * (run.spec.job % 28)
-        elif run is not None:
-            memory = 2_048
+        course = self._courses.get(run.spec.name) if run is not None else None
+        if course is not None:
+            noise = chance.gauss(0, 5) if course.busy_percent else 0
+            percent, memory = min(100, max(0, round(course.busy_percent + noise))), course.memory_mib
         heat = COOL + round((HOT - COOL) * percent / 100) + chance.randint(-1, 1)
         return Gpu(uuid, index, "cuda", MODEL, MEMORY_MIB, True, "", percent, memory, heat)
 
@@ -158,24 +173,23 @@ class DemoRuntime(FakeRuntime):
                 continue
             if now - self._printed_at.get(name, 0.0) >= LINE_SECONDS:
                 self._printed_at[name] = now
-                self._print(run, (now - run.started_at) / run.run_seconds)
+                self._print(run, self._courses[name].step(now - run.started_at))
             if _is_first(run.spec) and now - self._reported_at.get(name, 0.0) >= METRIC_SECONDS:
                 self._reported_at[name] = now
-                self._report(run, (now - run.started_at) / run.run_seconds)
+                self._report(run, self._courses[name].step(now - run.started_at))
 
     def _end(self, run: Pretended, code: int, reason: str, detail: str) -> None:
         course = self._courses.get(run.spec.name)
         if reason == "exited" and course is not None and _is_first(run.spec):
-            last = ENDINGS[course.mishap].text if course.mishap else closing(_training(run.spec))
+            last = ENDINGS[course.mishap].text if course.mishap else closing(course.training)
             say(run.folders.scribe, "0", "rank 0", last.encode())
         super()._end(run, code, reason, detail)
 
-    def _print(self, run: Pretended, part: float) -> None:
-        training, first = _training(run.spec), _is_first(run.spec)
-        course = self._courses[run.spec.name]
+    def _print(self, run: Pretended, step: int) -> None:
+        course, first = self._courses[run.spec.name], _is_first(run.spec)
+        training = course.training
         if course.mishap in SILENT_BEFORE_TRAINING:
             return
-        step = _step(training, part)
         for rank in range(run.spec.slots):
             if rank == 0 and first:
                 say(run.folders.scribe, "0", "rank 0", training.line(step, _ranks(run)).encode())
@@ -183,15 +197,20 @@ class DemoRuntime(FakeRuntime):
                 label = f"rank {rank}" if first else f"{run.spec.hostname}, local rank {rank}"
                 say(run.folders.scribe, str(rank), label, training.other_line(step, rank).encode())
 
-    def _report(self, run: Pretended, part: float) -> None:
+    def _report(self, run: Pretended, step: int) -> None:
         """What ``schedulearn_train`` would tell the portal of its steps."""
-        training, ranks = _training(run.spec), _ranks(run)
-        if self._courses[run.spec.name].mishap in SILENT_BEFORE_TRAINING:
+        course, ranks = self._courses[run.spec.name], _ranks(run)
+        training = course.training
+        if course.mishap in SILENT_BEFORE_TRAINING:
             return
-        step = _step(training, part)
         about = {"at": self.wall(), "step": step}
-        facts = {"epoch": 20 * step // training.steps, "done": round(min(1.0, part), 4), "ranks": ranks}
+        facts: dict[str, float] = {
+            "epoch": min(19, 20 * step // training.steps),
+            "done": round(step / training.steps, 4),
+            "ranks": ranks,
+        }
         pace = {"batch": training.batch, "seconds": training.step_seconds(step, ranks), "loss": training.loss(step)}
+        facts["total"] = training.steps * training.batch
         lines = [{"kind": "step", **about, **facts, **pace}]
         lines.append({"kind": "metric", **about, "name": "validation/accuracy", "value": training.accuracy(step)})
         say(run.folders.scribe, "metrics", "metrics", "".join(f"{json.dumps(line)}\n" for line in lines).encode())
@@ -200,14 +219,6 @@ class DemoRuntime(FakeRuntime):
 def _is_first(spec: RunSpec) -> bool:
     """It has rank 0: the first host, which comes after the driver where there is one."""
     return spec.role == "host" and spec.hostname == ("h1" if spec.launcher == "horovod" or spec.elastic else "h0")
-
-
-def _training(spec: RunSpec) -> Training:
-    return Training.of(spec.job)
-
-
-def _step(training: Training, part: float) -> int:
-    return round(training.steps * min(1.0, max(0.0, part)))
 
 
 def _ranks(run: Pretended) -> int:

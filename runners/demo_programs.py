@@ -5,7 +5,7 @@ one of today look alike. The failures print what the real ones print, since the 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
 from typing import Literal
 
@@ -161,11 +161,12 @@ class Training:
     """It ends with a loss that is NaN."""
 
     @classmethod
-    def of(cls, seed: int, *, diverges: bool = False) -> "Training":
-        """The training of the job with this number."""
+    def of(cls, seed: int, seconds: float, gpus: int, *, diverges: bool = False) -> "Training":
+        """The training of the job with this number, with as many steps as it makes in that time on so many GPUs."""
         batch = (64, 128, 256)[int(3 * _even(seed, 1))]
         best, fall = 0.72 + 0.25 * _even(seed, 2), 3.5 + 3.5 * _even(seed, 3)
-        return cls(seed, 600 + 100 * (seed % 50), batch, best, fall, diverges)
+        training = cls(seed, 1, batch, best, fall, diverges)
+        return replace(training, steps=max(20, round(seconds / training.mean_step_seconds(gpus))))
 
     def loss(self, step: int) -> float:
         part = step / self.steps
@@ -179,21 +180,24 @@ class Training:
         noise = 0.006 * _bell(self.seed, step, 5)
         return min(0.995, max(0.02, 0.1 + (self.best - 0.1) * grown + noise))
 
+    def mean_step_seconds(self, gpus: int) -> float:
+        return 0.09 + self.batch / 600 / max(1, gpus) ** 0.85
+
     def step_seconds(self, step: int, gpus: int) -> float:
-        return (0.09 + self.batch / 1800 / max(1, gpus) ** 0.85) * (0.95 + 0.11 * _even(self.seed, step, 6))
+        return self.mean_step_seconds(gpus) * (0.95 + 0.1 * _even(self.seed, step, 6))
 
     def line(self, step: int, gpus: int) -> str:
         """What its first rank prints now and then."""
-        epoch, rate = 1 + 20 * step // self.steps, self.batch / self.step_seconds(step, gpus)
+        epoch, rate = min(20, 1 + 20 * step // self.steps), self.batch / self.step_seconds(step, gpus)
         return (
-            f"epoch {epoch:>2}  step {step:>5}  loss {self.loss(step):.4f}  accuracy {self.accuracy(step):.3f}"
+            f"epoch {epoch:>2}  step {step:>6}  loss {self.loss(step):.4f}  accuracy {self.accuracy(step):.3f}"
             f"  {rate:,.0f} samples/s\n"
         )
 
     def other_line(self, step: int, rank: int) -> str:
         """What any other rank prints."""
         waited = 4 + 26 * _even(self.seed, step, rank, 7)
-        return f"rank {rank}: step {step:>5}, waited {waited:.0f} ms for the gradients of the others\n"
+        return f"rank {rank}: step {step:>6}, waited {waited:.0f} ms for the gradients of the others\n"
 
 
 def opening(samples: int, seed: int) -> str:

@@ -1,10 +1,12 @@
 // Writes every <time data-when> in the reader's own clock: relative in the text, absolute in the title. <time data-clock>
-// shows the time of day.
+// shows the time of day, with the day where it is another one.
 
 const UNITS = [["year", 31_536_000], ["month", 2_592_000], ["day", 86_400], ["hour", 3_600], ["minute", 60]];
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
 const hours = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const day = new Intl.DateTimeFormat(undefined, { weekday: "short", hour: "2-digit", minute: "2-digit" });
+const later = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const WEEK = 6 * 86_400_000; // days of the week are unambiguous so far
 const absolute = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 function ago(date, now = Date.now()) {
@@ -35,7 +37,8 @@ export function localise(root = document) {
     const date = new Date(element.dateTime);
     if (Number.isNaN(date.getTime())) continue;
     element.title = absolute.format(date);
-    element.textContent = (date.toDateString() === new Date().toDateString() ? hours : day).format(date);
+    const near = Math.abs(date.getTime() - Date.now()) < WEEK ? day : later;
+    element.textContent = (date.toDateString() === new Date().toDateString() ? hours : near).format(date);
   }
   for (const element of root.querySelectorAll("time[data-since]")) {
     const start = new Date(element.dataset.since);

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from portal.jobs import logs, metrics, outputs
 from portal.jobs.models import Container, JobState, LogStream, MetricPoint, Outcome, Output, Progress, StepStat
-from portal.ops.demo import people
+from portal.ops.demo import monitoring, people
 from portal.ops.demo.inserts import insert
 from portal.ops.demo.play import END
 from portal.ops.demo.rows import Ran, Written
+from portal.ui import counted
 from runners import demo_programs
 from runners.demo import MODEL, Course
 from runners.demo_programs import ENDINGS, SILENT_BEFORE_TRAINING, Training
@@ -31,7 +32,7 @@ POINTS = 30
 """Of a curve, at most."""
 LEAST_SECONDS = 240.0
 """What trained for a shorter time has no curves."""
-WITH_OUTPUTS = 40
+WITH_OUTPUTS = 150
 """So many of the last jobs that succeeded left files."""
 
 
@@ -83,9 +84,17 @@ def ways(written: Written) -> dict[int, Way]:
             last = first + (1 - first) * min(0.9, (until - ran.began) / ask.whole_seconds)
         last = min(1.0, max(first, last))
         reached[ran.job.pk] = last
-        training = Training.of(ran.job.pk, diverges=ask.fate == "nan")
+        training = _training(ran)
         found[ran.attempt.pk] = Way(ran.began, until, first, last, training)
     return found
+
+
+def _training(ran: Ran) -> Training:
+    ask = ran.story.ask
+    seconds = ask.whole_seconds
+    if ran.tried.ended is None and ran.began is not None:
+        seconds = END - ran.began + ran.story.left_seconds
+    return Training.of(ran.job.pk, seconds, ask.min_gpus, diverges=ask.fate == "nan")
 
 
 # --- logs --------------------------------------------------------------------------------------------------------
@@ -129,13 +138,11 @@ def _texts(ran: Ran, way: Way | None) -> Iterator[tuple[Container, list[Text]]]:
 
 
 def _drivers(ran: Ran, way: Way) -> Text:
-    said = [(way.since - 3, f"The ring has {_ranks(ran, way.since)} ranks.\n")]
+    said = [(way.since - 3, f"The ring has {counted(_ranks(ran, way.since), 'rank')}.\n")]
     for when, before, after in ran.tried.resizes:
         if way.since <= when < way.until:
-            verb = "more" if after > before else "fewer"
-            said.append(
-                (when + 3, f"The ring is formed again with {after} ranks, {abs(after - before)} {verb} than before.\n")
-            )
+            change = f"{abs(after - before)} {'more' if after > before else 'fewer'} than before"
+            said.append((when + 3, f"The ring is formed again with {counted(after, 'rank')}, {change}.\n"))
     return Text("setup", "set-up", said)
 
 
@@ -173,7 +180,7 @@ def _other_rank(way: Way, text: Text, rank: int, since: float, until: float) -> 
 
 def _end_of_setup(ran: Ran, part: Container, setup: Text, until: float) -> None:
     if part.exit_reason == "exited" and part.exit_code:
-        setup.said.append((until, f"The command ended with exit code {part.exit_code}.\n"))
+        setup.said.append((until + 1, f"The command ended with exit code {part.exit_code}.\n"))
     elif part.exit_reason == "stopped":
         setup.said.append((until, "Told to stop: SIGTERM is sent to the program.\n"))
     if part.exit_reason == "stopped" and ran.job.resumable:
@@ -235,7 +242,7 @@ def _points(ran: Ran, way: Way, written: Written) -> Iterator[Point]:
     for number in range(count + 1):
         part = number / count
         step, when = way.step(part), written.at(way.at(part))
-        gpus = _ranks(ran, way.at(part)) or 1
+        gpus = _ranks(ran, min(way.at(part), way.until - 1)) or 1
         values = {
             metrics.LOSS: training.loss(step),
             metrics.THROUGHPUT: training.batch / training.step_seconds(step, gpus),
@@ -257,7 +264,7 @@ def _progress(ran: Ran, way: Way, written: Written, points: int) -> Progress:
         "waiting": [round(seconds - one, 4) for one in each],
     }
     return Progress(
-        attempt=ran.attempt, at=written.at(way.until), step=step, epoch=20 * step // training.steps, done=way.last,
+        attempt=ran.attempt, at=written.at(way.until), step=step, epoch=min(19, 20 * step // training.steps), done=way.last,
         total=training.steps * training.batch, batch=training.batch, ranks=gpus, step_seconds=round(seconds, 4),
         loss=training.loss(step), per_rank=columns if gpus > 1 else {}, points=points,
     )  # fmt: skip
@@ -299,7 +306,7 @@ def write_outputs(written: Written, found: Mapping[int, Way]) -> None:
         files = {
             "metrics.json": f"{json.dumps(summary, indent=2)}\n".encode(),
             "plots/loss.png": picture([training.loss(training.steps * n // 239) for n in range(240)]),
-            "model.pt": sha256(str(ran.job.pk).encode()).digest() * 2048,
+            "model.pt": sha256(str(ran.job.pk).encode()).digest() * 512,
         }
         for path, content in files.items():
             digest = sha256(content).hexdigest()
@@ -346,7 +353,14 @@ def hand_over(written: Written, now: datetime) -> None:
         if ran.story.status != JobState.RUNNING or ran.tried.ended is not None:
             continue
         ends = now + timedelta(seconds=ran.story.left_seconds)
-        course = Course(seed=ran.job.pk, ends_at=ends.timestamp(), began_at=written.at(ran.began or END).timestamp())
+        busy, memory = monitoring.use_of(ran)
+        course = Course(
+            written.at(ran.began or END).timestamp(),
+            ends.timestamp(),
+            _training(ran),
+            busy_percent=busy,
+            memory_mib=memory,
+        )
         for part in (*([ran.driver] if ran.driver else []), *ran.hosts):
             if part.running_at is None or part.exited_at is not None:
                 continue

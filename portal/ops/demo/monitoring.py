@@ -14,7 +14,7 @@ from portal.gauges.sampling import Reading
 from portal.ops.demo.inserts import insert
 from portal.ops.demo.people import Made
 from portal.ops.demo.play import BACK_AT, LOST_AT
-from portal.ops.demo.rows import Written
+from portal.ops.demo.rows import Ran, Written
 
 MOST_ROWS = 13_000
 """Hours of GPUs: a month of the usual demo lab. A larger lab has the last days only."""
@@ -71,16 +71,20 @@ def _busy(written: Written, now: datetime) -> dict[int, list[Busy]]:
     """By GPU, in the order of time."""
     found: dict[int, list[Busy]] = defaultdict(list)
     for ran in written.ran:
-        habit = ran.story.ask.habit
         for piece in ran.tried.pieces:
             began = written.at(max(piece.since, ran.began or piece.since))
             until = now if piece.until is None else written.at(piece.until)
             for gpu in written.gpus_of[id(piece)]:
-                percent = min(99, max(3, habit.busy_percent + ran.job.pk * 7 % 15 - 7))
-                found[gpu.pk].append(Busy(began, until, percent, habit.memory_mib + ran.job.pk * 131 % 2048))
+                found[gpu.pk].append(Busy(began, until, *use_of(ran)))
     for times in found.values():
         times.sort()
     return found
+
+
+def use_of(ran: Ran) -> tuple[int, int]:
+    """The utilisation of each of its GPUs in percent, and the memory in use in MiB."""
+    habit, number = ran.story.ask.habit, ran.job.pk
+    return min(99, max(3, habit.busy_percent + number * 7 % 15 - 7)), habit.memory_mib + number * 131 % 2048
 
 
 def _hours(

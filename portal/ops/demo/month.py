@@ -20,6 +20,7 @@ PRACTICAL_HOURS = 4
 
 def fill(now: datetime, size: Size, url: str, seed: int = SEED) -> Written:
     """Make everything, in a migrated and empty database. The same for the same arguments, apart from secrets."""
+    now = now.replace(microsecond=0)
     start = now - timedelta(days=DAYS)
     planned = reservations(start, size)
     stories = decide(start, size, seed, planned)

@@ -10,9 +10,8 @@ from django.conf import settings
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import Group
 
-from portal.accounts.models import Limit, User
-from portal.cluster import services as cluster
-from portal.cluster.models import Environment, Gpu, Node, NodeEnvironment
+from portal.accounts.models import AuditEntry, Limit, User, digest
+from portal.cluster.models import Environment, Gpu, Node, NodeEnvironment, new_token
 from portal.ops.demo.workload import HABITS, Size
 from portal.projects import examples
 from portal.projects.models import CodeVersion, Membership, Project
@@ -153,17 +152,21 @@ def _projects(since: datetime, users: dict[str, User]) -> tuple[dict[str, Projec
 
 def _join(name: str, gpus: int, since: datetime, url: str) -> Node:
     """A node that has been here since then. Its agent finds its identity in its folder."""
-    token = cluster.issue_join_token(None, approves=True)
-    joined = cluster.join(token, name, Node.Runtime.FAKE, NODE_FACTS)
+    token = new_token()
+    node = Node.objects.create(
+        name=name, runtime=Node.Runtime.FAKE, token_digest=digest(token), created_at=since, approved_at=since,
+        facts=NODE_FACTS,
+    )  # fmt: skip
+    after = {"runtime": node.runtime, "approved": True}
+    AuditEntry.objects.create(at=since, action="node.joined", target=name, after=after)
     home = node_home(name)
     home.mkdir(parents=True, exist_ok=True)
-    Identity(joined.node.pk, joined.token, url, name, "fake", secrets.token_hex(16)).write(home / "node.json")
-    Node.objects.filter(pk=joined.node.pk).update(created_at=since, approved_at=since)
+    Identity(node.pk, token, url, name, "fake", secrets.token_hex(16)).write(home / "node.json")
     Gpu.objects.bulk_create(
-        Gpu(node=joined.node, uuid=f"demo-{name}-{index}", index=index, kind="cuda", model=MODEL, memory_mib=MEMORY_MIB)
+        Gpu(node=node, uuid=f"demo-{name}-{index}", index=index, kind="cuda", model=MODEL, memory_mib=MEMORY_MIB)
         for index in range(gpus)
     )
-    return Node.objects.get(pk=joined.node.pk)
+    return node
 
 
 def be_seen(made: Made, now: datetime) -> None:

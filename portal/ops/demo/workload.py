@@ -18,6 +18,8 @@ DAYS = 30
 HOUR, DAY = 3600.0, 86_400.0
 RUSH_HOURS = 16.0
 """How long before the start of the demo its rush began."""
+LAST_SECONDS = 1500.0
+"""So long before the start of the demo came the jobs that wait then, whatever else runs."""
 LOAD = 0.84
 """GPU-hours asked for, of those that the lab has; some of them are asked for too late to be served."""
 LONGEST_HOURS, SHORTEST_SECONDS = 15.0, 150.0
@@ -26,7 +28,7 @@ TYPICAL_GPUS = 16
 
 Fate = Literal["", "cancelled", "time_limit"] | Mishap
 """What ends a job if nothing else does; empty when it succeeds."""
-Hours = Literal["day", "evening", "any", "rush", "practical"]
+Hours = Literal["day", "evening", "any", "rush", "practical", "last"]
 WEIGHTS: dict[str, tuple[float, ...]] = {
     "day": (*[0.1] * 7, 0.5, 2, 4, 4, 3, 2, 4, 5, 5, 4, 3, 1.5, 0.8, 0.6, 0.5, 0.3, 0.2),
     "evening": (*[0.1] * 15, 0.5, 2, 6, 8, 6, 3, 1.5, 0.8, 0.4),
@@ -124,9 +126,14 @@ HABITS: tuple[Habit, ...] = (
     ),
     Habit(
         "Street scenes", ("bela", "gil", "ada"), ("camera-ready, table 2", "camera-ready, ablation", "camera-ready"),
-        "horovod", ((0.25, 0.5), (0.5, 1.0), (0.5, 0.5)), 20, 1.6, when="rush", elastic=True, resumable=True, fails=0.1,
+        "horovod", ((0.25, 0.5), (0.5, 1.0), (0.5, 0.5)), 12, 2.2, when="rush", elastic=True, resumable=True, fails=0.1,
         mishaps=("gpu_memory", "nan", "disk_full"),
         knobs=(("--crop", ("512", "768")), ("--seed", ("1", "2", "3"))), busy_percent=90, memory_mib=33_000,
+    ),
+    Habit(
+        "Speech commands", ("chen", "hana", "chen"), ("keyword spotting", "ablation", "keyword spotting, noisy"),
+        "torchrun", ((1.0, 1.0),), 3, 1.2, when="last", fails=0.0,
+        knobs=(("--augment", ("none", "noise", "speed")),), busy_percent=69, memory_mib=18_500,
     ),
 )  # fmt: skip
 
@@ -189,6 +196,8 @@ class _Draw:
     def of(self, habit: Habit) -> None:
         larger = self.size.total / TYPICAL_GPUS
         count = max(3, round(habit.count * larger ** (0.3 if larger > 1 else 0.5)))
+        if habit.when == "last":
+            count = max(habit.count, self.size.nodes)  # together they ask for all of the lab
         while count > 0:
             burst = min(count, self.chance.randint(*habit.burst))
             owner, name = self.chance.choice(habit.people), self.chance.choice(habit.names)
@@ -202,6 +211,8 @@ class _Draw:
         if habit.when == "rush":
             # More and more of them, as the deadline comes nearer.
             return self.end - RUSH_HOURS * HOUR * self.chance.random() ** 1.5
+        if habit.when == "last":
+            return self.end - LAST_SECONDS * (0.1 + 0.9 * self.chance.random())
         if habit.when == "practical":
             return self.practical + self.chance.random() * 3 * HOUR
         while True:
