@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db import connection, connections
@@ -49,11 +50,10 @@ def test_switching_the_policy_ten_times_a_second_loses_nothing() -> None:
     assert weather.switches > 10
 
 
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="it starts from a copy of an SQLite database")
-def test_the_same_holds_on_sqlite(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("django_db_setup")
+def test_the_same_holds_on_sqlite(tmp_path: Path, django_db_blocker: Any) -> None:
     """In a process of its own, because the tests' database is in memory and takes one writer only."""
-    migrate(tmp_path)
+    migrate(tmp_path, django_db_blocker)
     env = {**os.environ, "SCHEDULEARN_HOME": str(tmp_path), "DATABASE_URL": "", "REDIS_URL": ""}
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.portal.storm", "40"],

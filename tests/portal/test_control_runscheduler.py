@@ -6,10 +6,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import connection
 
 from portal.cluster.models import Environment
 from portal.control.apps import offer_environments
@@ -21,10 +21,9 @@ from tests.portal.homes import migrate
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="it starts from a copy of an SQLite database")
-def test_a_signal_ends_it_within_seconds(tmp_path: Path) -> None:
-    migrate(tmp_path)
+@pytest.mark.usefixtures("django_db_setup")
+def test_a_signal_ends_it_within_seconds(tmp_path: Path, django_db_blocker: Any) -> None:
+    migrate(tmp_path, django_db_blocker)
     env = {**os.environ, "SCHEDULEARN_HOME": str(tmp_path), "DATABASE_URL": "", "REDIS_URL": ""}
     manage = [sys.executable, "-W", "ignore", "manage.py"]
     log = tmp_path / "log"

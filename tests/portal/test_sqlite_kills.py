@@ -10,9 +10,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from django.db import connection
 
 from tests.examples import examples
 from tests.portal.homes import migrate
@@ -70,15 +70,14 @@ class Writers:
 
 
 @pytest.fixture
-def writers(transactional_db: None, tmp_path: Path) -> Iterator[Writers]:
-    migrate(tmp_path)
+def writers(django_db_setup: None, django_db_blocker: Any, tmp_path: Path) -> Iterator[Writers]:
+    migrate(tmp_path, django_db_blocker)
     one = Writers(tmp_path)
     yield one
     with one.program:
         one.program.kill()
 
 
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="it is about SQLite")
 @pytest.mark.timeout(600)
 def test_a_writer_that_is_killed_at_any_moment_loses_nothing_and_holds_up_nobody(
     writers: Writers, tmp_path: Path
