@@ -59,8 +59,7 @@ SYNC_GAP_SECONDS = 0.05
 RETRY_SECONDS = 1.0
 """Between two tries to reach the portal while leases run out: beside a cut of 25 s the fence allows 4 s."""
 OBSERVE_SECONDS = 0.5
-ENGINE_SECONDS = 2.0
-"""Until an engine that did not answer is asked again."""
+ENGINE_SECONDS = 2.0  # until an engine that did not answer is asked again
 NETWORKS_SECONDS = 2.0
 FACTS_SECONDS = 5.0
 TEND_SECONDS = 10.0
@@ -72,8 +71,7 @@ RECONCILE_SECONDS = 1.0
 PROMPT_SECONDS = 4.0
 """A reply this old, counted from when its report was sent, neither renews a lease nor allows a start: the portal counts
 from then, and its margin behind the fence is 5 s."""
-EXIT_STOP_SECONDS = 8
-"""``--stop-jobs-on-exit``: what each container gets."""
+EXIT_STOP_SECONDS = 8  # ``--stop-jobs-on-exit``: what each container gets
 
 
 @dataclass(frozen=True, slots=True)

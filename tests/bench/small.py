@@ -35,7 +35,8 @@ def idle_share() -> float:
     with tempfile.TemporaryDirectory() as home, attempt(Path(home)) as made:
         container = made.container(("sleep", "600")).start(SCHEDULEARN_TURN_SECONDS="0.5")
         assert container.process is not None  # noqa: S101
-        until(lambda: '"ranks": 1' in (container.scribe / "status.json").read_text())
+        status = container.scribe / "status.json"
+        until(lambda: status.exists() and '"ranks": 1' in status.read_text())
         pid = container.process.pid
         time.sleep(1)  # its start is not part of it
         before, began = processor_seconds(pid), time.monotonic()
