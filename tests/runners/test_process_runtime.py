@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -177,6 +176,20 @@ def test_a_number_that_was_given_to_somebody_else_is_not_ours(runtime: ProcessRu
     runtime.remove(name)
 
 
+class Clock:
+    """Stands still until ``begins`` is true; from then on each sleep takes a second of it."""
+
+    def __init__(self, begins: Callable[[], bool]) -> None:
+        self.now, self.begins = 0.0, begins
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+        self.now += self.begins()
+
+
 def test_stop_asks_first_and_kills_after_the_grace(
     runtime: ProcessRuntime, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,17 +199,11 @@ def test_stop_asks_first_and_kills_after_the_grace(
     )
     name = run(runtime, folders, script)
     wait(lambda: b"up" in runtime.logs(name, 100))
-    looks: list[bool] = []
-
-    def clock() -> float:
-        """The grace is nearly over when the process has been asked, and over at the third look after that."""
-        looks.append(b"asked" in runtime.logs(name, 100))
-        return {0: 0.0, 1: 59.0, 2: 59.0}.get(sum(looks), 60.0)
-
+    clock = Clock(lambda: b"asked" in runtime.logs(name, 100))
     with monkeypatch.context() as patch:
-        patch.setattr(process_runtime, "time", SimpleNamespace(monotonic=clock, sleep=time.sleep))
-        runtime.stop(name, 60)
-    assert sum(looks) >= 3
+        patch.setattr(process_runtime, "time", clock)
+        runtime.stop(name, 3)
+    assert clock.now >= 3, "the process was killed within its grace"
     assert only(runtime).exit_code == 128 + signal.SIGKILL
     assert runtime.logs(name, 100) == b"up\nasked\n"
 
