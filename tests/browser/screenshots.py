@@ -41,7 +41,7 @@ DEMO_PAGES = {
     "timeline": "/gpus/timeline/?window=day",
     "gpu-node": "/gpus/nodes/{node}/?window=day",
 }
-"""Of a demo lab with its week of history."""
+"""Of a demo lab with its month of history."""
 LOOKS = {"light": (1280, "light"), "dark": (1280, "dark"), "phone": (400, "light")}
 
 

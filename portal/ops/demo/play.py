@@ -81,7 +81,7 @@ class Story:
     reason: str = ""
     """Why it waits at the end of the month."""
     left_seconds: float = 0.0
-    """How long it goes on after the end of the month, for one that runs then. At most about an hour and a half, so that
+    """How long it goes on after the end of the month, for one that runs then. At most three quarters of an hour, so that
     whoever looks sees something change."""
 
 
@@ -249,7 +249,7 @@ class _Recorder:
         elif live is not None:
             story.status = "RUNNING"
             left = (END + BEYOND_SECONDS if ended_at is None else ended_at) - END
-            story.left_seconds = max(90.0, min(left, 240.0 + story.ask.number * 97 % 5400))
+            story.left_seconds = max(90.0, min(left, 240.0 + story.ask.number * 397 % 2400))
 
 
 def _first_pieces(ask: Ask, target: Mapping[int, int], now: float) -> list[Piece]:

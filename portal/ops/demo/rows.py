@@ -328,7 +328,7 @@ def _container(
 
 def _exit(fate: Fate, tried: Try, piece: Piece, node: str, *, base: bool, stopped: bool) -> tuple[int | None, str, str]:
     """Exit code, reason and detail of a part that has ended."""
-    if tried.ended_as == Outcome.LOST and piece.until == LOST_AT:
+    if piece.until == LOST_AT:
         return None, "lost", f"{node} was silent for too long."
     if stopped:
         return STOPPED, "stopped", ""
