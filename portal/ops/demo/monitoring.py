@@ -60,6 +60,10 @@ def write(made: Made, written: Written, now: datetime, seed: int) -> None:
         ),
     )
     Sample.objects.bulk_create(_samples(made, busy, noise, now), batch_size=500)
+    for gpu in gpus:
+        _, *readings = _reading(gpu, busy[gpu.pk], noise, now - timedelta(seconds=1))
+        gpu.utilisation_percent, gpu.memory_used_mib, gpu.temperature_celsius = readings
+    Gpu.objects.bulk_update(gpus, ["utilisation_percent", "memory_used_mib", "temperature_celsius"])
 
 
 def _away(made: Made, written: Written) -> tuple[datetime, datetime] | None:
@@ -118,8 +122,8 @@ def _hour(gpu: int, hour: datetime, busy: Sequence[Busy], place: int, noise: Seq
 
 
 def _samples(made: Made, busy: dict[int, list[Busy]], noise: Sequence[int], now: datetime) -> Iterator[Sample]:
-    """From the beginning of the last whole hour on: hours before it are made already."""
-    at = sampling.slot_of(hour_of(now))
+    """Of the last hour, one a minute."""
+    at = sampling.slot_of(now - HOUR)
     while at < now:
         for number, node in enumerate(made.nodes):
             readings = [_reading(gpu, busy[gpu.pk], noise, at) for gpu in made.gpus[number]]

@@ -111,7 +111,7 @@ class Command(up.Command):
         """Fill a new demo lab; leave one that is filled as it is."""
         if User.objects.exists():
             return
-        self.say("Making a lab with a month of history (about 15 seconds) ...")
+        self.say("Making a lab with a month of history; this takes some seconds ...")
         size = Size(self.options["nodes"], self.options["gpus"])
         written = month.fill(timezone.now(), size, self._url())
         people.keep(edition=EDITION)
