@@ -32,7 +32,7 @@ HIDDEN = (
 FOREIGN = re.compile(
     r"(.*_proxy|pg.*|lc_.*|language|docker_.*|container_.*|podman_.*|redis.*|database_url.*|secret_key.*|email_.*|"
     r"schedulearn_.*|time_zone|tz|port|host|lab|debug|demo|runtime|agent_.*|node_name|site_url|allowed_hosts|log_level|"
-    r"slurm.*|cuda_visible_devices|xdg_(config|runtime|data)_.*|python(path|home|startup|optimize|warnings))",
+    r"slurm.*|cuda_visible_devices|xdg_(config|runtime|data)_.*|python(path|home|startup|optimize|warnings|dontwritebytecode))",
     re.IGNORECASE,
 )
 """Variables that configure the product, its servers or their clients. Each would change what a test sees."""
