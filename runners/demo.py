@@ -195,6 +195,8 @@ class DemoRuntime(FakeRuntime):
                 say(run.folders.scribe, "0", "rank 0", training.line(step, _ranks(run)).encode())
             elif int(self.clock() / LINE_SECONDS) % 5 == rank % 5:
                 label = f"rank {rank}" if first else f"{run.spec.hostname}, local rank {rank}"
+                known = read_json(run.folders.scribe / "log" / "streams.json").get(str(rank)) or {}
+                label = str(known.get("label") or label)
                 say(run.folders.scribe, str(rank), label, training.other_line(step, rank).encode())
 
     def _report(self, run: Pretended, step: int) -> None:

@@ -165,8 +165,8 @@ def test_the_policy_remembers_what_groups_used(lab: Written) -> None:
 
 def test_the_simulation_of_the_past_sees_the_jobs_as_they_were(lab: Written) -> None:
     world = history.read(NOW - timedelta(days=14), NOW)
-    told = figures.told(world, figures.really(world))
-    assert 0.7 <= told["total"]["utilisation"] <= 1.0 and told["total"]["waiting"]["mean"] > WAITS_SECONDS
+    found = figures.told(world, figures.really(world))
+    assert 0.7 <= found["total"]["utilisation"] <= 1.0 and found["total"]["waiting"]["mean"] > WAITS_SECONDS
 
 
 def test_gpus_have_hours_and_samples_without_a_gap(lab: Written) -> None:
@@ -208,7 +208,7 @@ def test_labs_of_any_size_are_as_busy_at_any_hour(size: Size, now: datetime) -> 
 # --- the lab's pages -------------------------------------------------------------------------------------------------
 
 
-def test_people_sign_in_with_the_password_that_is_told(lab: Written) -> None:
+def test_people_sign_in_with_the_password_of_the_lab(lab: Written) -> None:
     answer = Client().post("/accounts/sign-in/", {"username": "chen", "password": people.kept_password()})
     assert (answer.status_code, answer["Location"]) == (302, "/")
     assert [user.username for user in User.objects.filter(is_staff=True)] == ["ada"]

@@ -43,7 +43,7 @@ class Text:
 
     name: str
     label: str
-    said: list[tuple[float, str]] = field(default_factory=list)
+    printed: list[tuple[float, str]] = field(default_factory=list)
     """Seconds since the start of the month, and one or several whole lines."""
 
 
@@ -108,7 +108,7 @@ def write_logs(written: Written, found: Mapping[int, Way]) -> None:
         for part, texts in _texts(ran, found.get(ran.attempt.pk)):
             running = part.state != "EXITED"
             home = _scribe(part) if running else None
-            rows += [_store(part, text, written, closed=not running, copy_to=home) for text in texts if text.said]
+            rows += [_store(part, text, written, closed=not running, copy_to=home) for text in texts if text.printed]
     LogStream.objects.bulk_create(rows, batch_size=500)
 
 
@@ -139,12 +139,12 @@ def _texts(ran: Ran, way: Way | None) -> Iterator[tuple[Container, list[Text]]]:
 
 
 def _drivers(ran: Ran, way: Way) -> Text:
-    said = [(way.since - 3, f"The ring has {counted(_ranks(ran, way.since), 'rank')}.\n")]
+    printed = [(way.since - 3, f"The ring has {counted(_ranks(ran, way.since), 'rank')}.\n")]
     for when, before, after in ran.tried.resizes:
         if way.since <= when < way.until:
             change = f"{abs(after - before)} {'more' if after > before else 'fewer'} than before"
-            said.append((when + 3, f"The ring is formed again with {counted(after, 'rank')}, {change}.\n"))
-    return Text("setup", "set-up", said)
+            printed.append((when + 3, f"The ring is formed again with {counted(after, 'rank')}, {change}.\n"))
+    return Text("setup", "set-up", printed)
 
 
 def _ranks(ran: Ran, when: float) -> int:
@@ -157,43 +157,43 @@ def _ranks(ran: Ran, when: float) -> int:
 def _first_rank(ran: Ran, way: Way, text: Text) -> None:
     ask, training = ran.story.ask, way.training
     if ask.fate not in SILENT_BEFORE_TRAINING or ran.attempt.outcome != Outcome.FAILED:
-        text.said.append((way.since, demo_programs.opening(1000 * (6 + ran.job.pk % 90), ran.job.pk)))
+        text.printed.append((way.since, demo_programs.opening(1000 * (6 + ran.job.pk % 90), ran.job.pk)))
         if way.first > 0:
-            text.said.append((way.since + 1, f"Restored the checkpoint of step {way.step(0):,}.\n"))
+            text.printed.append((way.since + 1, f"Restored the checkpoint of step {way.step(0):,}.\n"))
         lines = max(1, min(LINES, int((way.until - way.since) / 40)))
         for number in range(1, lines + 1):
             part = number / (lines + 1)
-            text.said.append((way.at(part), training.line(way.step(part), _ranks(ran, way.at(part)) or 1)))
+            text.printed.append((way.at(part), training.line(way.step(part), _ranks(ran, way.at(part)) or 1)))
             if ran.job.resumable and number % 12 == 0:
-                text.said.append((way.at(part), f"Saved a checkpoint at step {way.step(part):,}.\n"))
+                text.printed.append((way.at(part), f"Saved a checkpoint at step {way.step(part):,}.\n"))
     if ran.attempt.outcome == Outcome.FAILED and ask.fate in ENDINGS:
-        text.said.append((way.until, ENDINGS[ask.fate].text))
+        text.printed.append((way.until, ENDINGS[ask.fate].text))
     elif ran.attempt.outcome == Outcome.SUCCEEDED:
-        text.said.append((way.until, demo_programs.closing(training)))
+        text.printed.append((way.until, demo_programs.closing(training)))
 
 
 def _other_rank(way: Way, text: Text, rank: int, since: float, until: float) -> None:
     span = max(1e-9, way.until - way.since)
     for number in range(1, OTHERS_LINES + 1):
         when = since + (until - since) * number / (OTHERS_LINES + 1)
-        text.said.append((when, way.training.other_line(way.step((when - way.since) / span), rank)))
+        text.printed.append((when, way.training.other_line(way.step((when - way.since) / span), rank)))
 
 
 def _end_of_setup(ran: Ran, part: Container, setup: Text, until: float) -> None:
     if part.exit_reason == "exited" and part.exit_code:
-        setup.said.append((until + 1, f"The command ended with exit code {part.exit_code}.\n"))
+        setup.printed.append((until + 1, f"The command ended with exit code {part.exit_code}.\n"))
     elif part.exit_reason == "stopped":
-        setup.said.append((until, "Told to stop: SIGTERM is sent to the program.\n"))
+        setup.printed.append((until, "Told to stop: SIGTERM is sent to the program.\n"))
     if part.exit_reason == "stopped" and ran.job.resumable:
-        setup.said.append((until + 2, "A checkpoint was written before the program ended.\n"))
+        setup.printed.append((until + 2, "A checkpoint was written before the program ended.\n"))
 
 
 def _store(part: Container, text: Text, written: Written, *, closed: bool, copy_to: Path | None) -> LogStream:
     """Its bytes and time marks in the log store's files; the row is not saved yet."""
     data, marks = bytearray(), bytearray()
-    for when, said in text.said:
+    for when, printed in text.printed:
         marks += logs.MARK.pack(len(data), int(written.at(when).timestamp() * 1000))
-        data += said.encode()
+        data += printed.encode()
     _write(logs.folder_of(part.pk), text.name, bytes(data), bytes(marks))
     if copy_to is not None:  # as the supervisor left them, so that the node goes on from there
         _write(copy_to / "log", text.name, bytes(data), bytes(marks))
@@ -201,8 +201,8 @@ def _store(part: Container, text: Text, written: Written, *, closed: bool, copy_
         known = json.loads(labels.read_text()) if labels.exists() else {}
         labels.write_text(json.dumps({**known, text.name: {"label": text.label}}))
     return LogStream(
-        container=part, name=text.name, label=text.label, size=len(data), marks=len(text.said),
-        first_at=written.at(text.said[0][0]), closed=closed,
+        container=part, name=text.name, label=text.label, size=len(data), marks=len(text.printed),
+        first_at=written.at(text.printed[0][0]), closed=closed,
     )  # fmt: skip
 
 

@@ -341,7 +341,7 @@ def _exit(fate: Fate, tried: Try, piece: Piece, node: str, *, base: bool, stoppe
 
 
 def _rings(written: Written) -> Iterator[Ring]:
-    """What each driver told of the ranks that train together: at the start, and after each change."""
+    """What each driver reported of the ranks that train together: at the start, and after each change."""
     for ran in written.ran:
         if ran.driver is None or ran.began is None:
             continue
@@ -394,11 +394,11 @@ def write_history(written: Written) -> None:
     )  # fmt: skip
 
 
-Told = tuple[float, str, str, bool, dict[str, object]]
+HistoryLine = tuple[float, str, str, bool, dict[str, object]]
 """When, kind, text, whether the owner did it, data."""
 
 
-def _lines(story: Story, job: Job, ran: Sequence[Ran]) -> Iterator[Told]:
+def _lines(story: Story, job: Job, ran: Sequence[Ran]) -> Iterator[HistoryLine]:
     yield story.ask.submitted, "submitted", f"Submitted by {job.submitted_by}.", True, {}
     if story.status == JobState.CANCELLED and story.finished is not None:
         asked = min(story.finished, *(each.tried.stopped_at or story.finished for each in ran), story.finished)
@@ -410,7 +410,7 @@ def _lines(story: Story, job: Job, ran: Sequence[Ran]) -> Iterator[Told]:
         yield story.finished, "state", f"The job {lifecycle.NEWS[state]}.", False, {"state": str(state)}
 
 
-def _lines_of(ran: Ran) -> Iterator[Told]:
+def _lines_of(ran: Ran) -> Iterator[HistoryLine]:
     attempt, tried, number = ran.attempt, ran.tried, ran.number
     where = " and ".join(
         f"{node} ({count} GPU{'s' * (count > 1)})" for node, count in sorted(_first_placement(ran).items())
