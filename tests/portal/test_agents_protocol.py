@@ -195,13 +195,13 @@ def test_gpus_come_change_and_go() -> None:
 
 def test_environments_are_noted_and_unknown_ones_passed_over() -> None:
     Environment.objects.update(retired=True)  # those that come with the house
-    make_environment("pytorch")
+    make_environment("ours")
     agent = Agent()
     agent.report["environments"] = [
-        {"key": "pytorch", "state": "preparing", "progress_percent": 40, "detail": "building Horovod"},
+        {"key": "ours", "state": "preparing", "progress_percent": 40, "detail": "building Horovod"},
         {"key": "nobody-knows", "state": "ready"},
     ]
-    assert agent.sync()["environments"] == ["pytorch"]
+    assert agent.sync()["environments"] == ["ours"]
     [row] = agent.node.environments.all()
     assert (row.state, row.progress_percent, row.detail) == ("preparing", 40, "building Horovod")
 

@@ -156,13 +156,14 @@ class Command(BaseCommand):
             if not web and (web := answers(HOST, settings.PORT)):
                 for program in self.later:
                     keeper.start(program)
-            if web and not ready and (story is None or story.begun or not story.shows_a_first_success):
-                ready = True
-                self._say_ready("Schedulearn is ready.")
             if story is not None and not story.over:
                 self._tell(story)
                 if story.succeeded:
+                    ready = True
                     self._say_ready("Everything is prepared, for elastic jobs too.")
+            if web and not ready and (story is None or story.begun or not story.shows_a_first_success):
+                ready = True
+                self._say_ready("Schedulearn is ready.")
 
     def _tell(self, story: Story) -> None:
         try:
