@@ -125,6 +125,7 @@ def test_attempts_and_served_time_are_known(monkeypatch: pytest.MonkeyPatch) -> 
     agents_do_as_told()
     lifecycle.stop_attempt(job.attempts.get(), "preempted")
     agents_do_as_told()
+    Node.objects.update(last_seen_at=timezone.now())
     turn()
     assert view(job).restarts == 1
     assert view(job).served_gpu_seconds == 60
