@@ -161,6 +161,7 @@ def test_the_tests_of_a_line_come_in_the_order_of_how_specific_they_are(tmp_path
 
 
 @pytest.mark.parametrize("in_forks", [True, False])
+@pytest.mark.thorough
 def test_a_fault_is_caught_by_the_test_that_fails_and_survives_where_none_does(tree: Path, in_forks: bool) -> None:
     own = "tests/scheduling/test_numbers.py"
     data = CoverageData(basename=str(tree / "coverage"))

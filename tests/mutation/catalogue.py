@@ -141,10 +141,10 @@ class Sources:
         at = before + own.index(mutant.find)
         source = text[:at] + mutant.replace + text[at + len(mutant.find) :]
         try:
-            changed = ast.parse(source)
+            changed = _dumped(own.replace(mutant.find, mutant.replace))
         except SyntaxError as error:
             raise CatalogueError(f"{mutant.name} does not parse: {error}.") from error
-        if ast.dump(changed) == _dumped(text):
+        if changed == _dumped(own):
             raise CatalogueError(f"{mutant.name} changes nothing.")
         first = text.count("\n", 0, at) + 1
         touched = tuple(range(first, first + mutant.find.count("\n") + 1))
@@ -163,9 +163,9 @@ def _parsed(text: str) -> ast.Module:
     return ast.parse(text)
 
 
-@cache
-def _dumped(text: str) -> str:
-    return ast.dump(_parsed(text))
+def _dumped(own: str) -> str:
+    """The syntax tree of one definition, which may be a method: parsing whole modules would take seconds."""
+    return ast.dump(ast.parse(f"if True:\n{own}" if own.startswith((" ", "\t")) else own))
 
 
 def statement_lines(text: str, line: int) -> tuple[int, ...]:

@@ -19,6 +19,8 @@ class Level(StrEnum):
 ELSEWHERE = "postgres or docker or horovod or system or cluster or browser or gpu"
 """Markers of tests that need more than Python; each has a layer of its own."""
 WORKERS = ("-n", "2", "--dist=worksteal")
+WORKERS_BY_MODULE = ("-n", "2", "--dist=loadfile")
+"""For modules whose tests look at one run of something long, which each worker would have to carry out."""
 CORE = (
     "tests/architecture",
     "tests/scheduling",
@@ -121,7 +123,7 @@ LAYERS = (
         "Horovod and torchrun with real ranks",
         ("tests/runners", "tests/training"),
         "horovod and not docker",
-        WORKERS,
+        WORKERS_BY_MODULE,
         frozenset({Need.ENGINE}),
     ),
     Layer(

@@ -108,6 +108,7 @@ def test_it_learns_to_read_digits(tmp_path: Path, python: str, key: str) -> None
 @pytest.mark.horovod
 @pytest.mark.timeout(900)  # an environment may have to be made first, with a Horovod compiled for it
 @pytest.mark.parametrize("key", quickly([key for key in KEYS if key not in ("failing", "horovod-static")]))
+@pytest.mark.thorough
 def test_a_retry_goes_on_from_the_checkpoint(tmp_path: Path, python: str, key: str) -> None:
     with attempt(tmp_path, python) as made:
         run(made, key)

@@ -41,7 +41,7 @@ def run(command: list[str], job_python: str) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module", params=["torchrun", "horovod"])
+@pytest.fixture(scope="module", params=["horovod", pytest.param("torchrun", marks=pytest.mark.thorough)])
 def split(request: pytest.FixtureRequest, job_python: str) -> dict[str, Any]:
     return run([*LAUNCHERS[request.param], str(SCRIPTS / "splits.py")], job_python)
 
@@ -70,7 +70,7 @@ def test_the_noise_of_gradients_is_measured_on_several_ranks_and_on_one(split: d
         assert var == pytest.approx(1.0, abs=0.25)
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ["horovod", pytest.param("torchrun", marks=pytest.mark.thorough)])
 def test_a_loss_curve_goes_on_with_another_number_of_ranks_as_if_never_stopped(launcher: str, job_python: str) -> None:
     """From one rank to three and back, with what Adam and a schedule had learnt."""
     found = run([*LAUNCHERS[launcher], str(SCRIPTS / "resumed.py")], job_python)
@@ -79,6 +79,7 @@ def test_a_loss_curve_goes_on_with_another_number_of_ranks_as_if_never_stopped(l
     assert found["fell_to"] < 0.7
 
 
+@pytest.mark.thorough
 def test_ranks_end_well_though_their_collectives_threads_are_late(job_python: str, tmp_path: Path) -> None:
     """They wait for Python's lock when Python ends, which would end them by force, and the ranks with them."""
     done = finished([*LAUNCHERS["torchrun"], str(SCRIPTS / "late.py")], job_python, tmp_path)
@@ -180,6 +181,7 @@ def test_a_checkpoint_of_several_shards_is_gone_on_from_with_another_number(
     assert served[optimiser]["steps"] == [17, 16, 27, 27]
 
 
+@pytest.mark.thorough
 def test_a_shard_that_breaks_off_on_another_rank_ends_the_training_and_says_why(job_python: str) -> None:
     done = finished([*LAUNCHERS["torchrun"], str(SCRIPTS / "broken.py")], job_python)
     assert done.returncode != 0
