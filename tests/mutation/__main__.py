@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def layer_named(name: str, coverage: Path | None = None) -> Layer:
 
 def show(mutants: Sequence[Mutant]) -> int:
     """Print the list, by subject."""
-    for subject, group in by_subject(list(mutants)).items():
+    for subject, group in by_subject(mutants).items():
         print(f"{subject} ({len(group)})")
         for mutant in group:
             print(f"  {mutant.name}: {mutant.breaks}")
@@ -69,13 +69,21 @@ def measure(folder: Path, names: Sequence[str], mutants: Sequence[Mutant]) -> in
                 continue
             env = {**os.environ, "COVERAGE_FILE": str(folder.resolve() / f"cov-{layer.name}")}
             servers = [sys.executable, "-m", "tests.servers"] if layer.database else []
-            command = [*servers, *PYTEST, *layer.arguments(Level.TEST), *cov]
+            times = f"--junitxml={folder.resolve() / f'cov-{layer.name}.xml'}"
+            command = [*servers, *PYTEST, *layer.arguments(Level.TEST), *cov, times]
             failed += subprocess.run(command, cwd=ROOT, env=env, check=False).returncode != 0
     return int(failed > 0)
 
 
 def run_all(
-    mutants: Sequence[Mutant], layers: Sequence[Layer], out: Path, jobs: int, seconds: float, tree: Path, python: str
+    mutants: Sequence[Mutant],
+    layers: Sequence[Layer],
+    out: Path,
+    jobs: int,
+    seconds: float,
+    tree: Path,
+    python: str,
+    hints: Mapping[str, str],
 ) -> int:
     """Judge mutants that the file does not know yet, and confirm that their tests pass without them."""
     results = report.read(out)
@@ -93,7 +101,7 @@ def run_all(
     mine = {mutant.name for mutant in mutants}
     with ExitStack() as stack:
         copy = Copy(stack, tree, python)
-        judge_all(todo, copy, layers, seconds, jobs, note)
+        judge_all(todo, copy, layers, seconds, jobs, note, hints)
         unsure = {name: each for name, each in results.items() if name in mine and each.confirmed is None}
         results |= confirm(unsure, copy, layers)
         report.write(out, results)
@@ -101,10 +109,10 @@ def run_all(
     return 0
 
 
-def compare(mutants: Sequence[Mutant], paths: Sequence[Path]) -> int:
+def compare(mutants: Sequence[Mutant], paths: Sequence[Path], brief: bool) -> int:
     """Print the table of one or two result files; 1 when the second has lost something."""
     runs = {path.stem: report.read(path) for path in paths}
-    print(report.table(mutants, runs))
+    print(report.counts(mutants, runs) if brief else report.table(mutants, runs))
     for title, results in runs.items():
         print(f"\n{title}: {report.summary(results)}")
     before, *later = runs.values()
@@ -130,10 +138,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     running.add_argument("--again", nargs="*", default=[], metavar="OUTCOME", help="forget these outcomes first")
     running.add_argument("--jobs", type=int, default=1)
     running.add_argument("--seconds", type=float, default=SECONDS, help="of tests for each fault")
+    running.add_argument("--hints", nargs="*", type=Path, default=[], help="earlier results: their tests are run first")
     running.add_argument("--tree", type=Path, default=ROOT, help="test another working tree")
     running.add_argument("--python", default=sys.executable)
     comparing = commands.add_parser("report", help="compare two result files")
     comparing.add_argument("results", nargs="+", type=Path)
+    comparing.add_argument("--brief", action="store_true", help="a row for each subject instead of each fault")
     wide = commands.add_parser("breadth", help="mutmut on one pure module")
     wide.add_argument("file", type=Path)
     wide.add_argument("tests", nargs="*", type=Path)
@@ -146,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         case "measure":
             return measure(asked.into, asked.layers, mutants)
         case "report":
-            return compare(mutants, asked.results)
+            return compare(mutants, asked.results, asked.brief)
         case "breadth":
             return breadth(asked.file, asked.tests)
     named = [each for each in mutants if not asked.only or {each.name, each.subject} & set(asked.only)]
@@ -158,7 +168,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.again:
         kept = {name: each for name, each in report.read(asked.out).items() if each.outcome not in asked.again}
         report.write(asked.out, kept)
-    return run_all(named, layers, asked.out, asked.jobs, asked.seconds, asked.tree.resolve(), asked.python)
+    hints = {
+        name: verdict.test
+        for path in asked.hints
+        for name, verdict in report.read(path).items()
+        if report.caught(verdict) and "::" in verdict.test
+    }
+    return run_all(named, layers, asked.out, asked.jobs, asked.seconds, asked.tree.resolve(), asked.python, hints)
 
 
 if __name__ == "__main__":

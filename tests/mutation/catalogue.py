@@ -8,7 +8,7 @@ several modules have a function of that name.
 import ast
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -190,7 +190,7 @@ def _body(user: Definition) -> tuple[int, ...]:
     return tuple(range(user.first, user.last + 1))
 
 
-def by_subject(mutants: list[Mutant]) -> Mapping[str, list[Mutant]]:
+def by_subject(mutants: Iterable[Mutant]) -> Mapping[str, list[Mutant]]:
     """Group mutants by the subject that they belong to."""
     groups: dict[str, list[Mutant]] = defaultdict(list)
     for mutant in mutants:

@@ -10,6 +10,8 @@ import os
 import signal
 import tempfile
 import time
+import traceback
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,13 +89,13 @@ class Judge:
         child = os.fork()
         if child:
             return child
-        code = 1
         try:
             os.setpgid(0, 0)
             self._judge(session, items, task)
-            code = 0
+        except BaseException:
+            self._note(task, "undecided", 0, time.monotonic(), message=traceback.format_exc()[-1000:])
         finally:
-            os._exit(code)
+            os._exit(0)
 
     def _judge(self, session: pytest.Session, items: dict[str, pytest.Item], task: Task) -> None:
         """In the child: run the tests until one fails, and note which."""
@@ -104,7 +106,7 @@ class Judge:
             self._note(task, "cannot swap", 0, began, message=str(error))
             return
         _own_home()
-        chosen = sorted((items[test] for test in task.tests if test in items), key=_empties_tables)
+        chosen = sorted(_chosen(items, task.tests), key=_empties_tables)
         self.failed.clear()
         following: Sequence[Any] = [*chosen[1:], Nothing(session)]
         for number, (item, after) in enumerate(zip(chosen, following, strict=True), start=1):
@@ -167,6 +169,15 @@ class Judge:
         }
         with self.results.open("a") as file:
             file.write(json.dumps(entry) + "\n")
+
+
+def _chosen(items: dict[str, pytest.Item], tests: Sequence[str]) -> list[pytest.Item]:
+    """The tests with these ids. Of one whose cases have other names now, as one was added, all cases are taken."""
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for name, item in items.items():
+        cases[name.partition("[")[0]].append(item)
+    found = (item for test in tests for item in ([items[test]] if test in items else cases[test.partition("[")[0]]))
+    return list(dict.fromkeys(found))
 
 
 def _empties_tables(item: pytest.Item) -> bool:

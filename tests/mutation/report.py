@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.mutation.catalogue import Mutant
+from tests.mutation.catalogue import Mutant, by_subject
 from tests.mutation.runner import Verdict
 
 Results = dict[str, Verdict]
@@ -59,6 +59,17 @@ def table(mutants: Sequence[Mutant], runs: Mapping[str, Results]) -> str:
             cells += [_layer(verdict), f"`{_short(verdict.test)}`" if verdict and verdict.test else ""]
         rows.append(cells)
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
+
+
+def counts(mutants: Sequence[Mutant], runs: Mapping[str, Results]) -> str:
+    """Return a Markdown table with a row for each subject: how many were caught in each run, of how many."""
+    titles = ["subject", "faults", *(f"caught {title}" for title in runs)]
+    rows = [titles, ["---"] * len(titles)]
+    groups = {**by_subject(mutants), "all": mutants}
+    for subject, group in groups.items():
+        caught_in = (str(sum(caught(results.get(each.name)) for each in group)) for results in runs.values())
+        rows.append([subject, str(len(group)), *caught_in])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _layer(verdict: Verdict | None) -> str:

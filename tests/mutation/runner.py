@@ -71,7 +71,12 @@ class Copy:
     """A copy of the tree's files that may be changed. It is deleted in the end."""
 
     def __init__(self, stack: ExitStack, tree: Path, python: str) -> None:
-        in_memory = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES
+        in_memory = (
+            "TMPDIR" not in os.environ
+            and MEMORY.is_dir()
+            and os.access(MEMORY, os.W_OK)
+            and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES
+        )
         folder = tempfile.TemporaryDirectory(prefix="sl-mutation-", dir=MEMORY if in_memory else None)
         self.folder = Path(stack.enter_context(folder))
         self.folder.chmod(0o755)  # as open as /tmp: some tests start programs as other users
@@ -202,14 +207,27 @@ class Copy:
 
 
 def judge_all(
-    mutants: Sequence[Mutant], copy: Copy, layers: Sequence[Layer], seconds: float, jobs: int, note: Note
+    mutants: Sequence[Mutant],
+    copy: Copy,
+    layers: Sequence[Layer],
+    seconds: float,
+    jobs: int,
+    note: Note,
+    hints: Mapping[str, str] | None = None,
 ) -> None:
-    """Judge mutants by one layer after the other, and ``note`` each as soon as its verdict is sure."""
+    """Judge mutants by one layer after the other, and ``note`` each as soon as its verdict is sure.
+
+    ``hints`` names for some mutants a test that has caught them before, to be run first.
+    """
     places = {mutant.name: copy.sources.place(mutant) for mutant in mutants}
     tried = {mutant.name: Verdict("not covered") for mutant in mutants}
     for layer in layers:
         left = [mutant for mutant in mutants if tried[mutant.name].outcome in ("not covered", "survived")]
-        tasks = [task for mutant in left if (task := task_of(mutant, copy, layer, places[mutant.name], seconds))]
+        tasks = [
+            task
+            for mutant in left
+            if (task := task_of(mutant, copy, layer, places[mutant.name], seconds, (hints or {}).get(mutant.name)))
+        ]
         stubborn = {task.name for task in tasks}
         for result in copy.fork(layer, tasks, jobs) if tasks else ():
             if result["outcome"] != "cannot swap":
@@ -242,12 +260,17 @@ def _further(before: Verdict, now: Verdict) -> Verdict:
     return replace(now, layer=layer, ran=before.ran + now.ran, seconds=round(before.seconds + now.seconds, 1))
 
 
-def task_of(mutant: Mutant, copy: Copy, layer: Layer, place: Place, seconds: float) -> Task | None:
+def task_of(
+    mutant: Mutant, copy: Copy, layer: Layer, place: Place, seconds: float, hint: str | None = None
+) -> Task | None:
     """Return what a fork has to do: nothing when no test of the layer ran the line."""
     if layer.covered is None:
         return None
     path = str(copy.sources.coverage_path(mutant).relative_to(copy.sources.root))
     tests = layer.covered.tests(path, place.lines) or layer.covered.tests(path, place.statement)
+    tests = [hint, *(test for test in tests if test != hint)] if hint else tests
+    # Coverage may be older than the tree: tests that are no longer in this layer are passed over.
+    tests = [test for test in tests if _is_in(layer, copy.root, test.partition("::")[0])]
     changed = str(place.path.relative_to(copy.sources.root))
     return Task(mutant.name, changed, place.source, tuple(tests), seconds) if tests else None
 
@@ -265,7 +288,11 @@ def in_new_process(copy: Copy, layer: Layer, place: Place, tests: Sequence[str],
 def test_files(root: Path, layer: Layer, name: str) -> list[str]:
     """Return the test modules of this name in the layer's folders."""
     found = [str(path.relative_to(root)) for path in sorted((root / "tests").rglob(f"{name}.py"))]
-    return [file for file in found if any(file == path or file.startswith(f"{path}/") for path in layer.paths)]
+    return [file for file in found if _is_in(layer, root, file)]
+
+
+def _is_in(layer: Layer, root: Path, file: str) -> bool:
+    return (root / file).exists() and any(file == path or file.startswith(f"{path}/") for path in layer.paths)
 
 
 def confirm(verdicts: Mapping[str, Verdict], copy: Copy, layers: Sequence[Layer]) -> dict[str, Verdict]:

@@ -1,5 +1,6 @@
 """Which tests to run for a changed line: those that ran it before, the most specific ones first."""
 
+import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,12 +8,14 @@ from pathlib import Path
 from coverage import CoverageData
 
 Lines = dict[int, set[str]]
+SLOW_SECONDS = 5.0
 
 
 class Covered:
     """The tests of one layer by the lines that they ran, from coverage data with a context for each test.
 
-    Such data comes from ``pytest --cov --cov-context=test``, whose contexts are ``tests/a/test_b.py::test_c|run``.
+    Such data comes from ``pytest --cov --cov-context=test``, whose contexts are ``tests/a/test_b.py::test_c|run``. Beside it
+    may be the JUnit file of that run, by its name and ``.xml``, which says how long each test took.
     """
 
     def __init__(self, data_file: Path) -> None:
@@ -21,6 +24,8 @@ class Covered:
         self._lines: dict[str, Lines] = {}
         self._all: Counter[str] = Counter()
         """How many lines of all measured files each test ran."""
+        report = data_file.with_name(f"{data_file.name}.xml")
+        self._slow = slow_tests(report) if report.exists() else set()
         for path in data.measured_files():
             lines = {
                 number: {context.partition("|")[0] for context in contexts if context}
@@ -32,21 +37,18 @@ class Covered:
     def tests(self, path: str, lines: Iterable[int]) -> list[str]:
         """Return the ids of the tests that ran any of the lines of a file, whose path is relative to the tree.
 
-        First come those in the test file that is named after the module, then those that spend the largest part of
-        what they run on this file.
+        First come those in the test file that is named after the module, and the ones that spend the largest part of what
+        they run on this file; slow ones come last.
         """
         in_file = self._of(path)
         found = {test for line in lines for test in in_file.get(line, ())}
-        here: Counter[str] = Counter(test for tests in in_file.values() for test in tests)
         module = Path(path).stem
 
-        def generality(test: str) -> tuple[bool, float, int, str]:
-            return (
-                module not in Path(test.partition("::")[0]).stem,
-                -here[test] / self._all[test],
-                self._all[test],
-                test,
-            )
+        here = Counter(test for tests in in_file.values() for test in tests)
+
+        def generality(test: str) -> tuple[bool, bool, float, str]:
+            named = module in Path(test.partition("::")[0]).stem
+            return test in self._slow, not named, -here[test] / self._all[test], test
 
         return sorted(found, key=generality)
 
@@ -57,3 +59,14 @@ class Covered:
                 for number, tests in lines.items():
                     merged[number] |= tests
         return merged
+
+
+def slow_tests(report: Path) -> set[str]:
+    """Return the ids of the tests that took long, from a JUnit file."""
+    found = set()
+    for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314 - written by our own pytest
+        if float(case.get("time", 0)) >= SLOW_SECONDS:
+            *folders, last = case.get("classname", "").split(".")
+            module, classes = ([*folders, last], []) if last.startswith("test_") else (folders, [last])
+            found.add("::".join([f"{'/'.join(module)}.py", *classes, case.get("name", "")]))
+    return found

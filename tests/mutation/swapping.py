@@ -20,10 +20,12 @@ def swap(path: Path, source: str) -> None:
     """Make a loaded module behave as ``source``, its text with the mutant. Raises CannotSwapError."""
     old = path.read_text()
     before, after = (compile(text, str(path), "exec", dont_inherit=True) for text in (old, source))
-    changed = dict(_changed_codes(before, after))
+    changed = {_key(one): other for one, other in _changed_codes(before, after)}
     found = 0
-    for function in [each for each in gc.get_objects() if isinstance(each, FunctionType)]:
-        code = changed.get(function.__code__)
+    gc.unfreeze()  # portal.asgi hides from the collector what was loaded before it
+    # Not isinstance: it would ask Django's lazy objects for their class, and so make them.
+    for function in [each for each in gc.get_objects() if type(each) is FunctionType]:
+        code = changed.get(_key(function.__code__))
         if code is not None and function.__code__.co_filename == str(path):
             if len(code.co_freevars) != len(function.__code__.co_freevars):
                 raise CannotSwapError(f"{function.__qualname__} uses other variables of its surroundings now")
@@ -34,6 +36,11 @@ def swap(path: Path, source: str) -> None:
         found += 1
     if not found:
         raise CannotSwapError(f"{path} is not loaded, or nothing that can be changed in a running process differs")
+
+
+def _key(code: CodeType) -> tuple[str, int, bytes, tuple[str, ...]]:
+    """What a function's code is known by. Code that has run is no longer equal to what it was compiled to."""
+    return code.co_qualname, code.co_firstlineno, code.co_code, code.co_names
 
 
 def _changed_codes(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
@@ -66,5 +73,5 @@ def _replace(path: Path, name: str, statement: ast.stmt) -> None:
     namespace = dict(vars(module))
     exec(compile(ast.Module([statement], []), str(path), "exec"), namespace)  # noqa: S102 - the tree's own text
     for each in list(sys.modules.values()):
-        if getattr(each, name, None) is value:
+        if getattr(each, "__dict__", {}).get(name) is value:
             setattr(each, name, namespace[name])
