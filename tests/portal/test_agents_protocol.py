@@ -158,12 +158,13 @@ def test_a_node_touches_only_its_own_containers() -> None:
         assert answer.status_code == 404
 
 
-def test_a_report_of_another_epoch_changes_nothing() -> None:
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_a_report_of_another_epoch_changes_nothing(epoch: int) -> None:
     agent = Agent()
     agent.sync()
     job_on(agent)
     host = Container.objects.get(role="host")
-    agent.sync(about(host, "EXITED", exit_code=0) | {"epoch": 2})
+    agent.sync(about(host, "EXITED", exit_code=0) | {"epoch": epoch})
     host.refresh_from_db()
     assert host.state == "ASSIGNED"
 

@@ -65,6 +65,16 @@ def test_an_epoch_is_not_ended_before_its_samples() -> None:
         sampler.next_epoch()
 
 
+def test_a_checkpoint_replaces_all_that_the_sampler_knew() -> None:
+    sampler, saved = Sampler(10, seed=1), Sampler(10, seed=2)
+    saved.take(8)
+    saved.give_back(saved.take(1))
+    sampler.give_back(sampler.take(5))
+    sampler.load_state_dict(saved.state_dict())
+    assert sampler.state_dict() == saved.state_dict()
+    assert sampler.take(10).tolist() == saved.take(10).tolist()
+
+
 def test_a_checkpoint_of_other_data_is_refused() -> None:
     with pytest.raises(ValueError, match="of a data set with 10 samples, this one has 11"):
         Sampler(11).load_state_dict(Sampler(10).state_dict())
