@@ -22,6 +22,7 @@ from runners.spec import RunSpec
 from scheduling import registry
 from scheduling.types import Plan, Snapshot
 from tests.portal.control_world import agents_do_as_told, gpus_of, lead, queue, ready_node, turn
+from tests.scheduling.worlds import draw, running, waiting
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
@@ -223,6 +224,33 @@ def test_a_resize_is_dropped_when_the_job_changed_meanwhile() -> None:
     assert applying.apply(seen, shrunk, "t").dropped == {job.pk: "The job's GPUs have changed meanwhile."}
     services.cancel(job.submitted_by, job)
     assert applying.apply(seen, shrunk, "t").dropped == {job.pk: "The job no longer runs."}
+
+
+def test_shrinking_stops_the_youngest_parts_and_never_the_first_host() -> None:
+    ready_node("a", 3)
+    job = queue(1, 3)
+    turn()
+    agents_do_as_told()
+    seen = snapshot.take()
+    node = seen.nodes[0].id
+    first, *others = Container.objects.filter(role="host").order_by("index")
+    everything = applying.Line(job.pk, "resize", {node: 3}, {}, {int(node): 3})
+    with pytest.raises(applying.Gone, match="nothing left to give back"):
+        applying._World([everything], "t", timezone.now()).carry_out(everything)
+    assert applying.apply(seen, Plan({str(job.pk): {node: 2}}), "t").resized == [job.pk]
+    assert list(Container.objects.filter(wanted="stop")) == others[-1:] and first not in others
+
+
+def test_a_plan_gives_back_before_it_takes() -> None:
+    jobs = [
+        running("1", {"7": 1}, 1, 4),
+        waiting("2"),
+        running("3", {"7": 3}, 1, 4),
+        running("4", {"7": 2}, preemptible=True),
+    ]
+    plan = Plan({"1": {"7": 2}, "2": {"7": 1}, "3": {"7": 2}, "4": {"7": 0}})
+    lines = applying.differences(draw({"7": 8}, *jobs), plan)
+    assert [(line.job, line.kind) for line in lines] == [(4, "stop"), (3, "resize"), (2, "start"), (1, "resize")]
 
 
 def test_the_last_guard_drops_a_line_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
