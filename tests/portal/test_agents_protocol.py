@@ -269,6 +269,16 @@ def test_what_the_fence_has_ended_while_the_portal_was_away_has_not_run_into_its
     assert (job.state, job.attempts.get().outcome) == ("QUEUED", "lost")
 
 
+def test_an_exit_reason_of_another_release_is_not_blamed_on_the_job() -> None:
+    agent = Agent()
+    agent.sync()
+    job_on(agent)
+    host = Container.objects.get(role="host")
+    agent.sync(about(host, "EXITED", exit_code=1, exit_reason="swallowed"))
+    host.refresh_from_db()
+    assert (host.state, host.exit_reason) == ("EXITED", "create_error")
+
+
 def test_what_will_not_stop_is_to_be_collected_without_a_lease() -> None:
     """And still listed: what its node finds ended is not removed with the rest of its log."""
     agent = Agent()

@@ -128,6 +128,16 @@ class TestGpusThatFailed:
         assert (attempt.outcome, job.state) == ("lost", "QUEUED")
         assert "XID 79" in Container.objects.get().detail
 
+    def test_a_fault_from_before_a_job_does_not_excuse_its_failure(self, gpus: list[Gpu]) -> None:
+        self.fails(gpus[0])
+        release(make_user("root", is_superuser=True), gpus[0])
+        attempt = place(make_job(Lab().project), gpus[:1])
+        part = attempt.containers.get()
+        run(part)
+        exit(part, 1)
+        attempt.refresh_from_db()
+        assert attempt.outcome == "failed"
+
     def test_a_job_that_ends_well_on_it_has_succeeded(self, gpus: list[Gpu]) -> None:
         job = make_job(Lab().project)
         part = place(job, gpus[:1]).containers.get()

@@ -183,6 +183,19 @@ def test_a_preempted_job_can_still_be_cancelled(project: Project) -> None:
     assert state_of(job) == "CANCELLED"
 
 
+def test_an_attempt_whose_work_is_done_is_not_stopped_for_another_reason(project: Project) -> None:
+    attempt = place(make_job(project), gpus(make_node(gpus=1)), driver=True)
+    host, driver = parts_of(attempt)
+    run(host)
+    run(driver)
+    exit(driver)
+    lifecycle.stop_attempt(attempt, "cancelled")
+    attempt.refresh_from_db()
+    assert (attempt.wanted, attempt.stop_reason) == ("stop", "done")
+    exit(host, None, "stopped")
+    assert state_of(attempt.job) == "SUCCEEDED"
+
+
 # --- time --------------------------------------------------------------------------------------------------------
 
 FENCED = settings.FENCE_SECONDS + settings.FENCE_MARGIN_SECONDS
