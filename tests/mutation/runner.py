@@ -222,7 +222,7 @@ def judge_all(
     places = {mutant.name: copy.sources.place(mutant) for mutant in mutants}
     tried = {mutant.name: Verdict("not covered") for mutant in mutants}
     for layer in layers:
-        left = [mutant for mutant in mutants if tried[mutant.name].outcome in ("not covered", "survived")]
+        left = [mutant for mutant in mutants if tried[mutant.name].outcome != "caught"]
         tasks = [
             task
             for mutant in left
@@ -234,30 +234,36 @@ def judge_all(
                 name = result.pop("name")
                 stubborn.discard(name)
                 tried[name] = _further(tried[name], Verdict(layer=layer.name, **result))
-                if tried[name].outcome != "survived":
+                if tried[name].outcome == "caught":
                     note(name, tried[name])
         for mutant in left:
-            if tried[mutant.name].outcome in ("caught", "undecided"):
+            if tried[mutant.name].outcome == "caught":
                 continue
             ids = next((task.tests for task in tasks if task.name == mutant.name and mutant.name in stubborn), ())
             files = [file for name in mutant.tests for file in test_files(copy.root, layer, name)]
             for tests in (ids, files):
-                if tests and tried[mutant.name].outcome not in ("caught", "undecided"):
+                if tests and tried[mutant.name].outcome != "caught":
                     tried[mutant.name] = _further(
                         tried[mutant.name], in_new_process(copy, layer, places[mutant.name], tests, seconds)
                     )
-            if tried[mutant.name].outcome in ("caught", "undecided"):
+            if tried[mutant.name].outcome == "caught":
                 note(mutant.name, tried[mutant.name])
     for mutant in mutants:
         verdict = tried[mutant.name]
-        if verdict.outcome in ("survived", "not covered"):
+        if verdict.outcome != "caught":
             note(mutant.name, replace(verdict, outcome="heavy", layer=mutant.heavy) if mutant.heavy else verdict)
 
 
 def _further(before: Verdict, now: Verdict) -> Verdict:
     """Add up what several runs needed for a verdict."""
-    layer = now.layer if now.outcome in ("caught", "undecided") else ""
-    return replace(now, layer=layer, ran=before.ran + now.ran, seconds=round(before.seconds + now.seconds, 1))
+    if before.outcome == "undecided" and now.outcome != "caught":
+        now = replace(now, outcome="undecided")
+    return replace(
+        now,
+        layer=now.layer if now.outcome == "caught" else "",
+        ran=before.ran + now.ran,
+        seconds=round(before.seconds + now.seconds, 1),
+    )
 
 
 def task_of(

@@ -196,6 +196,20 @@ def test_an_attempt_whose_work_is_done_is_not_stopped_for_another_reason(project
     assert state_of(attempt.job) == "SUCCEEDED"
 
 
+def test_only_parts_that_run_on_keep_their_gpus_when_a_drain_is_called_off(project: Project) -> None:
+    leaving, staying = make_node(gpus=2), make_node(gpus=1)
+    first, second, third = gpus(leaving, staying)
+    attempt = place(make_job(project), [first, third])
+    more = add_host(attempt, 2, leaving, [second])
+    Node.objects.filter(pk=leaving.pk).update(draining=True)
+    lifecycle.ask_back(attempt, timezone.now())
+    asked = Allocation.objects.filter(requested_back_at__isnull=False)
+    assert {held.gpu.node for held in asked.select_related("gpu__node")} == {leaving}
+    Container.objects.filter(pk=more.pk).update(wanted="stop")
+    lifecycle.let_keep(attempt)
+    assert [held.container for held in asked] == [more]
+
+
 # --- time --------------------------------------------------------------------------------------------------------
 
 FENCED = settings.FENCE_SECONDS + settings.FENCE_MARGIN_SECONDS

@@ -199,6 +199,24 @@ def test_a_stream_that_the_portal_refuses_ends_without_holding_up_the_container(
     assert log.drained and "no such container" in log.refusal
 
 
+def test_a_token_that_is_refused_holds_a_log_up_but_ends_no_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = ContainerLog("c", make_log(tmp_path, s0=b"a"), 1)
+    portal = MemoryPortal()
+
+    def refused(*_: object, **__: object) -> LogAnswer:
+        raise PortalRefusedError(401, "This node's token is unknown.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(portal, "append_log", refused)
+        with pytest.raises(PortalAwayError):
+            log.send_batch(portal)
+    log.ended = True
+    send_all(log, portal)
+    assert portal.streams == {"0": b"a"} and log.drained and not log.refusal
+
+
 def test_labels_are_short_and_printable(tmp_path: Path) -> None:
     scribe = make_log(tmp_path, s0=b"a")
     (scribe / "log/streams.json").write_text('{"0": {"label": "rank\\u0000\\u001b 7' + "x" * 99 + '"}}')
