@@ -217,6 +217,14 @@ def test_a_token_that_is_refused_holds_a_log_up_but_ends_no_stream(
     assert portal.streams == {"0": b"a"} and log.drained and not log.refusal
 
 
+def test_the_log_of_a_forgotten_container_is_waited_for_no_longer(tmp_path: Path) -> None:
+    shipper = LogShipper(MemoryPortal())
+    shipper.follow("c", make_log(tmp_path, s0=b"a"), 1)
+    awaited = shipper._turns["c"].drained  # what finish() waits for
+    shipper.forget("c")
+    assert awaited.is_set() and shipper.finish("c", 60)
+
+
 def test_labels_are_short_and_printable(tmp_path: Path) -> None:
     scribe = make_log(tmp_path, s0=b"a")
     (scribe / "log/streams.json").write_text('{"0": {"label": "rank\\u0000\\u001b 7' + "x" * 99 + '"}}')

@@ -210,6 +210,12 @@ def test_what_the_portal_gave_up_is_halted_at_once() -> None:
     assert reconcile({"sl-1-a1-0": wish(wanted="collect")}, running, note) == [Halt("sl-1-a1-0", 10)]
 
 
+def test_a_running_container_that_is_not_listed_has_its_grace_period() -> None:
+    name = "sl-1-a1-0"
+    assert reconcile({}, {name: seen(name, "running")}, {}) == [Halt(name, 10)]
+    assert reconcile({}, {name: seen(name, "exited")}, {}) == [Remove(name)]
+
+
 def test_drivers_come_after_hosts() -> None:
     driver, host = wish(NAMES[0]), wish(NAMES[1])
     desired = {NAMES[0]: replace(driver, spec=replace(driver.spec, role="driver")), NAMES[1]: host}
