@@ -84,6 +84,21 @@ def test_only_owners_share(project: Project, bob: User, charlie: User) -> None:
     assert services.role_of(charlie, project) is None
 
 
+def test_a_member_cannot_make_themselves_an_owner(project: Project, bob: User) -> None:
+    with pytest.raises(Refused, match="Only owners"):
+        services.change_role(bob, Membership.objects.get(project=project, user=bob), Role.OWNER)
+    assert services.role_of(bob, project) == Role.MEMBER
+
+
+@pytest.mark.parametrize("name", ["bob", "bob@lab.example"])
+def test_an_account_that_was_ended_gets_no_role(project: Project, alice: User, bob: User, name: str) -> None:
+    services.unshare(alice, Membership.objects.get(project=project, user=bob))
+    User.objects.filter(pk=bob.pk).update(is_active=False)
+    with pytest.raises(Refused, match="Ask an admin to invite them"):
+        services.share(alice, project, name, Role.VIEWER)
+    assert not Membership.objects.filter(project=project, user=bob).exists()
+
+
 def test_sharing_again_changes_the_role(project: Project, alice: User, bob: User) -> None:
     services.share(alice, project, "bob@LAB.example", Role.VIEWER)
     assert services.role_of(bob, project) == Role.VIEWER

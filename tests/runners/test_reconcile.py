@@ -207,7 +207,8 @@ def test_a_half_prepared_container_is_prepared_again_before_its_start() -> None:
 def test_what_the_portal_gave_up_is_halted_at_once() -> None:
     running = {"sl-1-a1-0": seen("sl-1-a1-0", "running")}
     note = {"sl-1-a1-0": Note(1, 1, 1, created=True, started=True, told=Told())}
-    assert reconcile({"sl-1-a1-0": wish(wanted="collect")}, running, note) == [Halt("sl-1-a1-0", 10)]
+    for told in (NOTHING_TOLD, Told("preempted", grace_seconds=3600)):  # a long grace period is no longer its own
+        assert reconcile({"sl-1-a1-0": wish(wanted="collect", told=told)}, running, note) == [Halt("sl-1-a1-0", 10)]
 
 
 def test_a_running_container_that_is_not_listed_has_its_grace_period() -> None:
