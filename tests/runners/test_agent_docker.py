@@ -37,14 +37,18 @@ def bench(image: str, portal: FakePortal, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_its_log_and_outputs_arrive_across_an_agents_restart(bench: Bench, portal: FakePortal) -> None:
     sha256 = give_code(portal, {"count.py": COUNT})
-    portal.want(entry(spec_of(sha256, command=("python", "count.py", "20000"), resources=SMALL)))
+    portal.want(entry(spec_of(sha256, command=("python", "count.py"), resources=SMALL)))
     bench.start()
     portal.until(lambda: len(portal.log(NAME)) > 1000, 60)
     bench.stop()
+    before = len(portal.log(NAME))
     bench.start()
+    portal.until(lambda: len(portal.log(NAME)) > before, 60)
+    (bench.files.container(NAME) / "workspace" / "enough").touch()
     portal.until(lambda: not portal.desired, 90)
-    assert portal.log(NAME) == lines(20_000)
-    assert portal.outputs == {(NAME, "result.txt"): b"done"}
+    count = int(portal.outputs[NAME, "result.txt"])
+    assert portal.log(NAME) == lines(count)
+    assert count > before // len(lines(1)) and portal.outputs.keys() == {(NAME, "result.txt")}
     assert (portal.container(NAME)["exit_code"], portal.container(NAME)["exit_reason"]) == (0, "exited")
     portal.until(lambda: not bench.runtime.list() and not bench.files.container(NAME).exists(), 20)
 
