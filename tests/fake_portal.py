@@ -146,6 +146,11 @@ class FakePortal:
         before = self.requests[request]
         self.until(lambda: self.requests[request] >= before + count, what=f"{count} more of {request}")
 
+    def until_anything_asked(self, count: int = 2) -> None:
+        """Waits for so many more requests of any kind: what is sent first to a portal that is away is not certain."""
+        before = self.requests.total()
+        self.until(lambda: self.requests.total() >= before + count, what=f"{count} more requests")
+
     # what the agent asks
 
     def sync(self, report: dict[str, Any]) -> dict[str, Any]:

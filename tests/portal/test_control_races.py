@@ -51,6 +51,7 @@ def test_switching_the_policy_ten_times_a_second_loses_nothing() -> None:
 
 
 @pytest.mark.usefixtures("django_db_setup")
+@pytest.mark.thorough
 def test_the_same_holds_on_sqlite(tmp_path: Path, django_db_blocker: Any) -> None:
     """In a process of its own, because the tests' database is in memory and takes one writer only."""
     migrate(tmp_path, django_db_blocker)

@@ -63,6 +63,7 @@ def visited(home: Path, story: Story, seed: int, plan: Plan) -> list[Kill]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.thorough
 def test_a_death_at_any_point_loses_nothing_and_runs_nothing_twice(
     tmp_path: Path, seed: int, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
