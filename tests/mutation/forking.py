@@ -11,9 +11,9 @@ import signal
 import tempfile
 import time
 import traceback
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,10 @@ class Task:
     source: str
     tests: tuple[str, ...]
     seconds: float
+    suspect: str = ""
+    """A control: nothing is changed, and the question is whether this test, the last one, fails all the same."""
+    tests_left: tuple[str, ...] = ()
+    """Of a control: the tests that the mutant is judged by, should it be so."""
 
 
 class Nothing:
@@ -62,19 +66,39 @@ class Judge:
         self.results = Path(os.environ[RESULTS])
         self.tasks = [Task(**entry) for entry in json.loads(Path(os.environ[PLAN]).read_text())]
         self.failed: list[tuple[str, str]] = []
+        self._caught: dict[str, dict[str, Any]] = {}
+        """Results that wait for their control, by mutant."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
         self._warm_up(session)
+        waiting = deque(self.tasks)
         running: dict[int, tuple[Task, float]] = {}
-        for task in self.tasks:
-            while len(running) >= self.jobs:
-                self._reap(running)
-            running[self._fork(session, items, task)] = task, time.monotonic()
-        while running:
-            self._reap(running)
+        while waiting or running:
+            while waiting and len(running) < self.jobs:
+                task = waiting.popleft()
+                running[self._fork(session, items, task)] = task, time.monotonic()
+            for task, result in self._ended(running):
+                waiting.extendleft(self._after(task, result))
         return True
+
+    def _after(self, task: Task, result: dict[str, Any]) -> list[Task]:
+        """Note a result that is sure. What a test caught is tried again without the mutant, in the same order."""
+        original = next(each for each in self.tasks if each.name == task.name)
+        if task.suspect:
+            if result["outcome"] == "caught" and result["test"] == task.suspect:
+                tests = tuple(test for test in task.tests_left if test != task.suspect)
+                return [replace(original, tests=tests)]
+            result = self._caught.pop(task.name)
+        elif result["outcome"] == "caught" and result["ran"]:
+            self._caught[task.name] = result
+            ran = tuple(result.pop("order"))
+            return [replace(task, source="", tests=ran, suspect=result["test"], tests_left=task.tests)]
+        result.pop("order", None)
+        with self.results.open("a") as file:
+            file.write(json.dumps({"name": task.name, **result}) + "\n")
+        return []
 
     def _warm_up(self, session: pytest.Session) -> None:
         """Run one test that needs the database, so that it is made before the first fork."""
@@ -89,34 +113,35 @@ class Judge:
         child = os.fork()
         if child:
             return child
-        try:
-            os.setpgid(0, 0)
-            self._judge(session, items, task)
-        except BaseException:
-            self._note(task, "undecided", 0, time.monotonic(), message=traceback.format_exc()[-1000:])
-        finally:
-            os._exit(0)
-
-    def _judge(self, session: pytest.Session, items: dict[str, pytest.Item], task: Task) -> None:
-        """In the child: run the tests until one fails, and note which."""
         began = time.monotonic()
         try:
-            swap(Path.cwd() / task.path, task.source)
-        except CannotSwapError as error:
-            self._note(task, "cannot swap", 0, began, message=str(error))
-            return
+            os.setpgid(0, 0)
+            result = self._judge(session, items, task)
+        except BaseException:
+            result = {"outcome": "undecided", "message": traceback.format_exc()[-1000:]}
+        result = {"test": "", "message": "", "ran": 0, "seconds": round(time.monotonic() - began, 1), **result}
+        self._own_file("result", os.getpid()).write_text(json.dumps(result))
+        os._exit(0)
+
+    def _judge(self, session: pytest.Session, items: dict[str, pytest.Item], task: Task) -> dict[str, Any]:
+        """In the child: run the tests until one fails."""
+        if not task.suspect:
+            try:
+                swap(Path.cwd() / task.path, task.source)
+            except CannotSwapError as error:
+                return {"outcome": "cannot swap", "message": str(error)}
         _own_home()
         chosen = sorted(_chosen(items, task.tests), key=_empties_tables)
         self.failed.clear()
         following: Sequence[Any] = [*chosen[1:], Nothing(session)]
         for number, (item, after) in enumerate(zip(chosen, following, strict=True), start=1):
-            self._current(os.getpid()).write_text(json.dumps([item.nodeid, time.monotonic()]))
+            self._own_file("current", os.getpid()).write_text(json.dumps([item.nodeid, time.monotonic()]))
             item.ihook.pytest_runtest_protocol(item=item, nextitem=after)
-            if self.failed:
-                test, message = self.failed[0]
-                self._note(task, "caught", number, began, test, message)
-                return
-        self._note(task, "survived", len(chosen), began)
+            if failed := [each for each in self.failed if task.suspect in ("", each[0])]:
+                test, message = failed[0]
+                order = [each.nodeid for each in chosen[:number]]
+                return {"outcome": "caught", "test": test, "message": message, "ran": number, "order": order}
+        return {"outcome": "survived", "ran": len(chosen)}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -124,51 +149,34 @@ class Judge:
             message = str(getattr(crash, "message", report.longrepr)).strip()
             self.failed.append((report.nodeid, message.partition("\n")[0][:200]))
 
-    def _running(self, child: int) -> tuple[str, float]:
-        try:
-            test, since = json.loads(self._current(child).read_text())
-        except (FileNotFoundError, ValueError):
-            return "", time.monotonic()
-        return test, since
+    def _own_file(self, kind: str, child: int) -> Path:
+        return self.results.with_name(f"{kind}-{child}")
 
-    def _current(self, child: int) -> Path:
-        """A file with the test that a child runs now, and since when."""
-        return self.results.with_name(f"current-{child}")
-
-    def _reap(self, running: dict[int, tuple[Task, float]]) -> None:
-        """Wait for any child; one whose time is up is killed with what it started."""
-        child, status = os.waitpid(-1, os.WNOHANG)
-        if child in running:
-            task, began = running.pop(child)
-            if status:
-                self._note(task, "undecided", 0, began, message=f"its process ended with status {status}")
-            _kill(child)
-            return
-        now = time.monotonic()
-        for child, (task, began) in list(running.items()):
-            if now - began > task.seconds:
-                _kill(child)
-                os.waitpid(child, 0)
-                del running[child]
-                test, since = self._running(child)
-                if now - since > HANG_SECONDS:
-                    self._note(task, "caught", 0, began, test, "It did not end.")
-                else:
-                    self._note(task, "undecided", 0, began, message="its time was up")
+    def _ended(self, running: dict[int, tuple[Task, float]]) -> Iterator[tuple[Task, dict[str, Any]]]:
+        """Yield what has ended since the last look, or whose time is up. Such a child is killed with what it started."""
         time.sleep(POLL_SECONDS)
+        for child, (task, began) in list(running.items()):
+            seconds = time.monotonic() - began
+            over = seconds > task.seconds
+            if over:
+                _kill(child)
+            if os.waitpid(child, 0 if over else os.WNOHANG)[0]:
+                _kill(child)
+                del running[child]
+                yield task, self._result(child) or self._hung(child, round(seconds, 1))
 
-    def _note(self, task: Task, outcome: str, ran: int, began: float, test: str = "", message: str = "") -> None:
-        seconds = round(time.monotonic() - began, 1)
-        entry = {
-            "name": task.name,
-            "outcome": outcome,
-            "test": test,
-            "message": message,
-            "ran": ran,
-            "seconds": seconds,
-        }
-        with self.results.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
+    def _result(self, child: int) -> dict[str, Any] | None:
+        file = self._own_file("result", child)
+        found: dict[str, Any] | None = json.loads(file.read_text()) if file.exists() else None
+        return found
+
+    def _hung(self, child: int, seconds: float) -> dict[str, Any]:
+        """What to say of a child that was killed: a test that does not end at all has noticed something."""
+        file = self._own_file("current", child)
+        test, since = json.loads(file.read_text()) if file.exists() else ("", time.monotonic())
+        hangs = time.monotonic() - since > HANG_SECONDS
+        outcome, message = ("caught", "It did not end.") if hangs else ("undecided", "its time was up")
+        return {"outcome": outcome, "test": test if hangs else "", "message": message, "ran": 0, "seconds": seconds}
 
 
 def _chosen(items: dict[str, pytest.Item], tests: Sequence[str]) -> list[pytest.Item]:
