@@ -31,7 +31,7 @@ def assert_calm_after(weather: Weather) -> None:
 @pytest.mark.postgres
 @pytest.mark.timeout(240)
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize(("jobs", "schedulers"), [(400, 2), (100, 4)])
+@pytest.mark.parametrize(("jobs", "schedulers"), [pytest.param(400, 2, marks=pytest.mark.thorough), (100, 4)])
 def test_schedulers_without_a_lock_give_no_gpu_and_start_no_job_twice(
     jobs: int, schedulers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,6 +44,7 @@ def test_schedulers_without_a_lock_give_no_gpu_and_start_no_job_twice(
 @pytest.mark.postgres
 @pytest.mark.timeout(240)
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.thorough
 def test_switching_the_policy_ten_times_a_second_loses_nothing() -> None:
     weather = storm(150, schedulers=2, switch_every=0.1, switches=11, seconds=200)
     assert_calm_after(weather)

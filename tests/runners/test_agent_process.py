@@ -162,6 +162,7 @@ def test_a_bad_join_token_is_a_sentence_and_an_end(agent: AgentProcess) -> None:
 
 
 @pytest.mark.system
+@pytest.mark.thorough
 def test_a_stopped_agent_is_fenced_and_its_return_starts_nothing(agent: AgentProcess, portal: FakePortal) -> None:
     """SIGSTOP is the worst partition: the agent wakes up believing no time has passed."""
     portal.want(counting(portal))

@@ -14,7 +14,7 @@ from tests.system.own_engine import OwnEngine
 from tests.system.product import Product, running, wait_for
 from tests.watch import watching
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.thorough]
 
 LINES_PER_SECOND = 2_000
 SECONDS = 15
@@ -66,9 +66,7 @@ def lab(docker: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             yield product
 
 
-@pytest.mark.parametrize(
-    "victim", ["agent", "scheduler", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("web", "dockerd"))]
-)
+@pytest.mark.parametrize("victim", ["web", "scheduler", "agent", "dockerd"])
 def test_a_kill_loses_no_byte(lab: Product, docker: OwnEngine, victim: str) -> None:
     job = lab.submit(lab.upload(f"flood {victim}", flood=FLOOD), "python flood.py")
     lab.wait_for_job(job, "RUNNING", seconds=60)
