@@ -1,6 +1,5 @@
 """A small lab for tests: people, a project with code, nodes with GPUs, and attempts placed on them by hand."""
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +10,6 @@ from portal.cluster.models import Environment, Gpu, Node
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, Job
 from portal.projects.models import CodeVersion, Membership, Project
-
-_numbers = itertools.count(1)
 
 
 def make_user(name: str, **fields: Any) -> User:
@@ -42,7 +39,7 @@ def make_environment(key: str = "pytorch", packages: Sequence[str] = ("torch", "
 
 
 def make_node(name: str = "", gpus: int = 2, **fields: Any) -> Node:
-    number = next(_numbers)
+    number = Node.objects.count() + 1  # other processes may have made nodes in this database
     now = timezone.now()
     usual = {"approved_at": now, "last_seen_at": now, "ready": True, "runtime": "fake", "token_digest": f"{number:064}"}
     node = Node.objects.create(name=name or f"node{number}", **{**usual, **fields})
