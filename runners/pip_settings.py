@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PYPI = "https://pypi.org/simple"
 COMMANDS = ("global", "install", "download", ":env:")
 """Sections of pip's configuration that apply to an installation; the later ones win."""
 HARMLESS = frozenset(
@@ -103,7 +102,7 @@ def translate(config: Mapping[str, str], extra_index: str = "") -> UvSettings:
     """``extra_index`` is searched in addition to what is configured. Raises UntranslatableError."""
     lists = {**config, "extra-index-url": f"{config.get('extra-index-url', '')} {extra_index}"}
     options = ["--no-config", "--index-strategy=unsafe-best-match"]
-    variables = {"UV_DEFAULT_INDEX": config.get("index-url") or PYPI}
+    variables = {"UV_DEFAULT_INDEX": config["index-url"]} if config.get("index-url") else {}  # both have one default
     for name, value in sorted(lists.items()):
         if name in LISTS:
             variable, separator = LISTS[name]

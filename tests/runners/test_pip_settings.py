@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runners import pip_settings
-from runners.pip_settings import PYPI, UntranslatableError, environment, parse, translate
+from runners.pip_settings import UntranslatableError, environment, parse, translate
 
 LISTED = """\
 :env:.find-links='/wheels'
@@ -29,7 +29,7 @@ def test_variables_override_commands_and_commands_override_the_rest() -> None:
 
 def test_without_any_configuration_packages_come_from_the_public_index() -> None:
     settings = translate({})
-    assert settings.variables == {"UV_DEFAULT_INDEX": PYPI}
+    assert settings.variables == {}
     assert "--no-config" in settings.options and "--index-strategy=unsafe-best-match" in settings.options
 
 
