@@ -127,6 +127,9 @@ class Command(up.Command):
         self._fill()
         return [program for program in super()._programs() if program.name in ("web", "scheduler")]
 
+    def _say_ready(self, what: str) -> None:
+        """The demo lab announces itself, with the names that can sign in."""
+
     def _announce(self) -> None:
         """Say that it is ready once it is: agents that start earlier would complain that nothing answers."""
         self._wait_for_answer()
