@@ -29,10 +29,10 @@ class Early:
         self._places: dict[str, dict[str, str]] = {}
         """The variables with which the driver asked for it."""
 
-    def begun(self, slot: str, failed: int = 0) -> None:
-        """``failed``: the code of a program that could not be started."""
+    def begin(self, slot: str) -> None:
+        """Call it before its process starts: from then on the rank may ask who it is at any moment."""
         with self._changed:
-            self._codes[slot] = failed or None
+            self._codes[slot] = None
 
     def ended(self, slot: str, code: int) -> None:
         with self._changed:

@@ -73,7 +73,9 @@ class RingWork:
             self.desk.scribe.label(key, label)
             self.desk.scribe.say(f"Starting {label} of {' '.join(spec.command)} with Horovod")
             env = {**self._env(), **slot_env(slot), NEWCOMER: "1"}
-            self._early.begun(key, self.desk.start_rank(slot.local_rank, env))
+            self._early.begin(key)
+            if failed := self.desk.start_rank(slot.local_rank, env):
+                self._early.ended(key, failed)
 
     def _driver(self) -> str:
         return self.desk.control.driver or self.ring.driver_host

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,9 @@ def test_a_host_that_is_not_among_them_as_it_is_knows_nothing(name: str, count: 
 
 def test_a_slot_waits_from_its_early_start_until_it_is_asked_for() -> None:
     early = Early()
-    early.begun("0")
-    early.begun("1", failed=127)
+    early.begin("0")
+    early.begin("1")
+    early.ended("1", 127)
     assert early.waiting() == ["0", "1"]
     assert early.ask_for("0", {"HOROVOD_RANK": "4"}) is None
     assert early.ask_for("1", {}) == 127
@@ -79,7 +81,7 @@ def test_a_slot_waits_from_its_early_start_until_it_is_asked_for() -> None:
 
 def test_of_a_ring_that_trains_only_the_driver_knows_the_place() -> None:
     early = Early()
-    early.begun("0")
+    early.begin("0")
     early.ask_for("0", {NEWCOMER: "1"})
     assert early.place("0") is None
     assert early.place("7") is None
@@ -224,33 +226,49 @@ def test_a_slot_is_started_anew_after_its_early_rank(played: Played) -> None:
     assert played.host.log().endswith("loading as 0\nrank 0 of 1\n")
 
 
-def test_a_driver_that_never_comes_ends_the_attempt_with_its_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runners.launch.ringwork.FORM_SECONDS", 0.5)
-    with attempt(tmp_path) as made:
+@contextmanager
+def work_of_a_host(folder: Path) -> Iterator[tuple[RingWork, Container]]:
+    """What its supervisor does, one turn at a time, and no driver."""
+    with attempt(folder) as made:
         containers = ring_of(made, TRAINS, 1, start=False)
         host = containers[1]
         all_told(containers)
-        places = Places(host.control, host.scribe, host.workspace, tmp_path, host.outputs, host.checkpoints)
+        places = Places(host.control, host.scribe, host.workspace, folder, host.outputs, host.checkpoints)
         control, scribe, processes = Control(host.control), Scribe(host.scribe), Processes()
         control.refresh()
         desk = Desk(host.spec, places, control, scribe, processes, dict(os.environ))
         assert host.spec.ring is not None
         work = RingWork(desk, host.spec.ring, Wakeup())
-        work.begin()
         try:
-            assert processes.running() == {"0"}
-
-            def verdict() -> Any:
-                work.turn()
-                return work.verdict()
-
-            assert until(verdict).reason == "launch_error"
-            assert "did not answer within" in host.log("setup")
+            yield work, host
         finally:
             processes.signal(signal.SIGKILL)
-            until(processes.reap)
+            until(lambda: processes.reap() or not processes.running())
             work.close()
             scribe.close()
+
+
+def test_an_early_rank_is_expected_before_its_process_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may ask who it is before the supervisor's thread goes on."""
+    expected: list[list[str]] = []
+    monkeypatch.setattr(Desk, "start_rank", lambda *_: expected.append(work._early.waiting()) or 127)
+    with work_of_a_host(tmp_path) as (work, _):
+        work.begin()
+        assert expected == [["0"]]
+
+
+def test_a_driver_that_never_comes_ends_the_attempt_with_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runners.launch.ringwork.FORM_SECONDS", 0.5)
+    with work_of_a_host(tmp_path) as (work, host):
+        work.begin()
+        assert work.desk.processes.running() == {"0"}
+
+        def verdict() -> Any:
+            work.turn()
+            return work.verdict()
+
+        assert until(verdict).reason == "launch_error"
+        assert "did not answer within" in host.log("setup")
     assert json.loads((host.scribe / "log" / "streams.json").read_text())["0"] == {"label": "rank 0"}
