@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests import engine
+from tests.examples import HUNT
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
@@ -43,7 +44,8 @@ def run(command: list[str], job_python: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module", params=["horovod", pytest.param("torchrun", marks=pytest.mark.thorough)])
 def split(request: pytest.FixtureRequest, job_python: str) -> dict[str, Any]:
-    return run([*LAUNCHERS[request.param], str(SCRIPTS / "splits.py")], job_python)
+    cases = [] if HUNT else ["pairs"]
+    return run([*LAUNCHERS[request.param], str(SCRIPTS / "splits.py"), *cases], job_python)
 
 
 def test_any_split_of_a_batch_gives_the_update_of_one_process(split: dict[str, Any]) -> None:
