@@ -19,8 +19,10 @@ class Level(StrEnum):
 ELSEWHERE = "postgres or docker or horovod or system or cluster or browser or gpu"
 """Markers of tests that need more than Python; each has a layer of its own."""
 WORKERS = ("-n", "2", "--dist=worksteal")
+WORKERS_BY_GROUP = ("-n", "2", "--dist=loadgroup")
+"""Tests that look at one run of something long form a group (``xdist_group``), for one worker."""
 WORKERS_BY_MODULE = ("-n", "2", "--dist=loadfile")
-"""For modules whose tests look at one run of something long, which each worker would have to carry out."""
+"""For modules whose tests share a portal."""
 CORE = (
     "tests/architecture",
     "tests/scheduling",
@@ -123,7 +125,7 @@ LAYERS = (
         "Horovod and torchrun with real ranks",
         ("tests/runners", "tests/training"),
         "horovod and not docker",
-        WORKERS_BY_MODULE,
+        WORKERS_BY_GROUP,
         frozenset({Need.ENGINE}),
     ),
     Layer(
@@ -147,7 +149,7 @@ LAYERS = (
         "Chromium, as members and admins use it",
         ("tests/browser", "tests/js"),
         "browser",
-        ("--timeout=900",),
+        (*WORKERS_BY_MODULE, "--timeout=900"),
         frozenset({Need.ENGINE, Need.SERVERS, Need.CHROMIUM}),
     ),
     Layer(

@@ -1,75 +1,13 @@
 """The library on real ranks: processes of a job environment, under torchrun and Horovod."""
 
-import json
-import subprocess
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
 
-from tests import engine
-from tests.examples import HUNT
+from tests.training.real_ranks import LAUNCHERS, SCRIPTS, finished, run
 
-pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
-
-SCRIPTS = Path(__file__).parent / "scripts"
-LAUNCHERS = {
-    "torchrun": ["torchrun", "--nproc-per-node", "3"],
-    "horovod": ["horovodrun", "--gloo", "--disable-cache", "-np", "3", "python"],
-}
-
-
-def finished(command: list[str], job_python: str, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    """At most 300 seconds long. Then the launcher is asked to end, which ends its ranks; killed, it would leave them."""
-    env = engine.rank_env(job_python)
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=env, cwd=folder, **pipes) as launcher:
-        try:
-            out, err = launcher.communicate(timeout=300)
-        except subprocess.TimeoutExpired:
-            launcher.terminate()
-            out, err = launcher.communicate()
-    return subprocess.CompletedProcess(command, launcher.returncode, out, err)
-
-
-def run(command: list[str], job_python: str) -> dict[str, Any]:
-    """What it printed last, as JSON."""
-    done = finished(command, job_python)
-    assert done.returncode == 0, done.stdout + done.stderr
-    last = [line for line in done.stdout.splitlines() if "{" in line][-1]
-    found: dict[str, Any] = json.loads(last[last.index("{") :])
-    return found
-
-
-@pytest.fixture(scope="module", params=["horovod", pytest.param("torchrun", marks=pytest.mark.thorough)])
-def split(request: pytest.FixtureRequest, job_python: str) -> dict[str, Any]:
-    cases = [] if HUNT else ["pairs"]
-    return run([*LAUNCHERS[request.param], str(SCRIPTS / "splits.py"), *cases], job_python)
-
-
-def test_any_split_of_a_batch_gives_the_update_of_one_process(split: dict[str, Any]) -> None:
-    assert split["ranks"] == 3
-    assert split["worst"] < 1e-6
-
-
-def test_ranks_that_wait_for_each_other_in_a_step_know_who_is_slow(split: dict[str, Any]) -> None:
-    """Usually, once they have found it: what else the machine does for a moment may move a single split."""
-    assert all(sum(parts) == 24 for parts in split["balanced"])
-    slow, *others = map(median, zip(*split["balanced"][20:], strict=True))
-    assert slow <= 5 and min(others) >= 9
-
-
-def test_a_part_of_a_single_sample_says_nothing_to_batch_normalisation(split: dict[str, Any]) -> None:
-    assert split["learnt"] == 0
-
-
-def test_the_noise_of_gradients_is_measured_on_several_ranks_and_on_one(split: dict[str, Any]) -> None:
-    """Each of them in one pass and in several."""
-    assert len(split["noise"]) == 4
-    for sqr, var in split["noise"]:
-        assert sqr == pytest.approx(1.0, abs=0.25)
-        assert var == pytest.approx(1.0, abs=0.25)
+pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400), pytest.mark.xdist_group("ranks")]
 
 
 @pytest.mark.parametrize("launcher", ["horovod", pytest.param("torchrun", marks=pytest.mark.thorough)])
@@ -151,80 +89,3 @@ def test_the_network_predicts_a_rhythm_better_than_smoothing_and_always_the_same
     network, smoothing, same = alone["a_network_sees_a_rhythm"]
     assert network < 0.6 * smoothing
     assert same
-
-
-@pytest.fixture(scope="module")
-def served(job_python: str) -> dict[str, Any]:
-    return run([*LAUNCHERS["torchrun"], str(SCRIPTS / "served.py")], job_python)
-
-
-OPTIMISERS = pytest.mark.parametrize("optimiser", ["SGD", "Adam", "own"])
-
-
-@OPTIMISERS
-def test_a_parameter_server_that_waits_for_all_does_what_one_process_does(
-    served: dict[str, Any], optimiser: str
-) -> None:
-    assert served[optimiser]["waiting_for_all_is_bsp"] < 1e-6
-
-
-@OPTIMISERS
-def test_a_parameter_server_in_several_shards_does_what_one_does(served: dict[str, Any], optimiser: str) -> None:
-    """Tensors are cut through, but for an optimiser that nobody knows; what it has learnt is put together again."""
-    found = served[optimiser]
-    assert max(found["2 shards"], found["3 shards"]) < 1e-10  # gradients arrive in any order
-
-
-@OPTIMISERS
-def test_a_checkpoint_of_several_shards_is_gone_on_from_with_another_number(
-    served: dict[str, Any], optimiser: str
-) -> None:
-    assert served[optimiser]["goes_on"] < 1e-6
-    assert served[optimiser]["steps"] == [17, 16, 27, 27]
-
-
-@pytest.mark.thorough
-def test_a_shard_that_breaks_off_on_another_rank_ends_the_training_and_says_why(job_python: str) -> None:
-    done = finished([*LAUNCHERS["torchrun"], str(SCRIPTS / "broken.py")], job_python)
-    assert done.returncode != 0
-    assert "ValueError: this optimiser cannot" in done.stderr
-
-
-@pytest.mark.parametrize("mode", ["ksync", "adaptive_ksync", "kasync", "adaptive_kasync", "asp"])
-def test_each_mode_learns_uses_each_sample_once_per_epoch_and_ends_the_same_everywhere(
-    served: dict[str, Any], mode: str
-) -> None:
-    found = served[mode]
-    assert found["used"] == 12
-    assert found["loss"] < 0.01
-    assert found["same_everywhere"] and found["momentum"]
-    assert (found["staleness"] == 0) == ("ksync" in mode)
-
-
-@pytest.mark.parametrize("mode", ["ksync", "kasync", "asp"])
-def test_a_parameter_server_tells_how_long_a_whole_batch_takes_though_updates_have_less(
-    served: dict[str, Any], mode: str
-) -> None:
-    assert served[mode]["time_told"] == pytest.approx(1.0, abs=0.25)
-
-
-def test_equal_ranks_that_may_leave_some_out_are_in_step_and_need_no_server(served: dict[str, Any]) -> None:
-    assert not served["equal"]["apart"]
-    assert served["equal"]["off"] < 1e-12
-
-
-def test_ranks_go_apart_when_one_is_slow_and_meet_again_when_it_is_not(served: dict[str, Any]) -> None:
-    """With nothing lost or done twice, and the same everywhere, what the optimiser has learnt included."""
-    found = served["meeting"]
-    assert found["ways"][:3] == [False, True, False]
-    assert found["used"] == 18
-    assert found["apart"] == 0
-
-
-def test_a_slow_worker_of_a_parameter_server_gets_less_to_do_and_the_others_what_fits(served: dict[str, Any]) -> None:
-    parts = served["ksync"]["parts"]
-    assert parts[2] < parts[0] <= 5 and sum(parts) == 12
-
-
-def test_a_parameter_server_of_one_rank_is_an_ordinary_training(served: dict[str, Any]) -> None:
-    assert served["alone"] == 3 * 9
