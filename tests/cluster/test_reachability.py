@@ -6,8 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.cluster import lab as lab_module
-from tests.cluster.lab import Lab, lab
+from tests.cluster.lab import SLOTS, Lab
 from tests.cluster.machines import Machine
 from tests.cluster.reach import (
     DOCKER,
@@ -29,6 +28,7 @@ from tests.cluster.reach import (
     listen,
     world_outside,
 )
+from tests.cluster.ring_run import ENVIRONMENT
 from tests.system.product import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -39,15 +39,34 @@ for name in ("alice", "bob", "carol", "dave"):
     user = User.objects.create_user(name, f"{name}@example.org", "correct horse battery staple")
     print("TOKEN", ApiToken.issue(user, "reachability")[1])
 """
-SLOTS = 3
+MORE_SLOTS = 3
+"""Of each machine: two rings over both, and one more job."""
 
 
-@pytest.fixture(scope="module")
-def it() -> Iterator[Lab]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lab_module, "SLOTS", SLOTS)
-        with lab(2) as made:
-            yield made
+@pytest.fixture
+def it(ring_lab: Lab) -> Iterator[Lab]:
+    offer(ring_lab, MORE_SLOTS)
+    try:
+        yield ring_lab
+    finally:
+        for job in ring_lab.get("jobs/?state=RUNNING"):
+            ring_lab.post(f"jobs/{job['id']}/cancel/")
+            ring_lab.wait_for_job(job["id"], "CANCELLED", seconds=60)
+        offer(ring_lab, SLOTS)
+
+
+def offer(it: Lab, slots: int) -> None:
+    """So many slots on each machine, from the next start of its agent on, which is now."""
+    for machine in it.lan.machines:
+        it.agent_env.setdefault(machine.name, {})["SCHEDULEARN_CPU_SLOTS"] = str(slots)
+        it.kill(f"agent:{machine.name}")
+        it.start(f"agent:{machine.name}")
+    wait_for(
+        f"{slots} slots on each machine",
+        lambda: all(node["online"] and len(node["gpus"]) == slots for node in it.get("nodes/")),
+        60,
+    )
+    wait_for("all nodes are ready", it.nodes_ready, 60, every=0.5)
 
 
 class Jobs:
@@ -60,9 +79,9 @@ class Jobs:
         self.tokens = re.findall(r"TOKEN (\S+)", it.shell(PEOPLE))
         fill = it.upload("fill", main="import time; time.sleep(900)")
         self._only(self.one)
-        first = [self._fill(fill, SLOTS - 1)]
+        first = [self._fill(fill, MORE_SLOTS - 1)]
         self._only(self.two)
-        first.append(self._fill(fill, SLOTS - 1))
+        first.append(self._fill(fill, MORE_SLOTS - 1))
         self._only(self.one, self.two)
         self.alices = self._ring("alice", 2)
         second = self._exchange(first, fill)
@@ -79,7 +98,7 @@ class Jobs:
         it = self.it
         it.token = self.tokens[("alice", "bob", "carol", "dave").index(name)]
         try:
-            job = it.submit(it.upload(f"of {name}", main=RANK), entry, **spec)
+            job = it.submit(it.upload(f"of {name}", main=RANK), entry, environment=ENVIRONMENT, **spec)
         finally:
             it.token = self.admin
         wait_for(f"the job of {name} listens", lambda: b"listening" in it.log(job), 120, every=0.5)
@@ -89,7 +108,7 @@ class Jobs:
         return self._as(name, "main.py", launcher="horovod", elastic=False, min_gpus=gpus, max_gpus=gpus)
 
     def _fill(self, code: dict[str, int], gpus: int) -> int:
-        job = self.it.submit(code, "python main.py", min_gpus=gpus, max_gpus=gpus)
+        job = self.it.submit(code, "python main.py", environment=ENVIRONMENT, min_gpus=gpus, max_gpus=gpus)
         self.it.wait_for_job(job, "RUNNING", seconds=60)
         return job
 
@@ -99,7 +118,7 @@ class Jobs:
         found = []
         for machine in (self.one, self.two):
             self._only(machine)
-            found.append(self._fill(code, SLOTS - 2))
+            found.append(self._fill(code, MORE_SLOTS - 2))
         self._only(self.one, self.two)
         return found
 

@@ -14,6 +14,7 @@ from portal.ops.demo.workload import Size
 NOW = datetime(2026, 11, 26, 15, 20, tzinfo=UTC)
 
 
+@pytest.mark.thorough
 def test_the_same_start_of_another_week_gives_the_same_month(db: None, tmp_path: Path, settings: Any) -> None:
     def facts(written: Written) -> list[object]:
         start = written.start
