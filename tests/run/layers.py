@@ -19,10 +19,8 @@ class Level(StrEnum):
 ELSEWHERE = "postgres or docker or horovod or system or cluster or browser or gpu"
 """Markers of tests that need more than Python; each has a layer of its own."""
 WORKERS = ("-n", "2", "--dist=worksteal")
-WORKERS_BY_GROUP = ("-n", "2", "--dist=loadgroup")
-"""Tests that look at one run of something long form a group (``xdist_group``), for one worker."""
-WORKERS_BY_MODULE = ("-n", "2", "--dist=loadfile")
-"""For modules whose tests share a portal."""
+WORKERS_BY_MODULE = ("-n", "2", "--dist=loadfile", "--no-loadscope-reorder")
+"""For modules whose tests look at one run of something long, or share a portal."""
 CORE = (
     "tests/architecture",
     "tests/scheduling",
@@ -125,7 +123,7 @@ LAYERS = (
         "Horovod and torchrun with real ranks",
         ("tests/runners", "tests/training"),
         "horovod and not docker",
-        WORKERS_BY_GROUP,
+        WORKERS_BY_MODULE,
         frozenset({Need.ENGINE}),
     ),
     Layer(

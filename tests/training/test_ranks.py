@@ -7,7 +7,7 @@ import pytest
 
 from tests.training.real_ranks import LAUNCHERS, SCRIPTS, finished, run
 
-pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400), pytest.mark.xdist_group("ranks")]
+pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
 
 @pytest.mark.parametrize("launcher", ["horovod", pytest.param("torchrun", marks=pytest.mark.thorough)])

@@ -6,7 +6,7 @@ import pytest
 
 from tests.training.real_ranks import LAUNCHERS, SCRIPTS, finished, run
 
-pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400), pytest.mark.xdist_group("served")]
+pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from tests.examples import HUNT
 from tests.training.real_ranks import LAUNCHERS, SCRIPTS, run
 
-pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400), pytest.mark.xdist_group("splits")]
+pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module", params=["horovod", pytest.param("torchrun", marks=pytest.mark.thorough)])
