@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from django.db import transaction
 
 from portal.jobs.models import Allocation, LogStream, MetricPoint

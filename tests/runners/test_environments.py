@@ -16,7 +16,16 @@ import pytest
 
 from runners import environments, horovod_wheel, images, preparing, processes, wheels
 from runners.docker_images import packed
-from runners.environments import LOCAL_BASE, PUBLIC_BASE, DockerEnvironments, Prepared, Preparing, building, tree
+from runners.environments import (
+    LOCAL_BASE,
+    PUBLIC_BASE,
+    DockerEnvironments,
+    Prepared,
+    Preparing,
+    ProcessEnvironments,
+    building,
+    tree,
+)
 from runners.images import Entry, Horovod
 from runners.preparing import PrepareError, ProgramError, Progress, alone, explain, need_space
 from runners.runtime import EngineError
@@ -33,6 +42,22 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("SCHEDULEARN_TORCH_INDEX", "SCHEDULEARN_BASE_IMAGE", "SCHEDULEARN_BUILD_IMAGE"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "cache"
+
+
+def test_an_environment_keeps_the_bytecode_of_what_jobs_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where the agent runs with variables that forbid it."""
+
+    def make_environment(folder: Path, *_: object) -> Path:
+        folder.mkdir()
+        (folder / "probe.py").touch()
+        return Path(sys.executable)
+
+    monkeypatch.setattr(environments, "make_environment", make_environment)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "elsewhere"))
+    entry = dataclasses.replace(images.catalogue()[0], check="import probe")
+    ProcessEnvironments()._install(entry, tmp_path / "env", Pins(()), None, QUIET, 0)
+    assert [file.name.split(".")[0] for file in (tmp_path / "env" / "__pycache__").iterdir()] == ["probe"]
 
 
 # The catalogue
