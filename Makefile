@@ -2,7 +2,7 @@
 # make demo       a lab to look around in: made-up people, a month of history, nodes on which nothing really runs
 # make check      before every commit: lint, pure tests, the core of each app; a minute and a half
 # make test       every real part once, in containers, on several machines, in a browser; a quarter of an hour
-# make test-all   all tests, on both databases, with new random examples; FROM=cluster continues there
+# make test-all   all tests, on both databases, with new random examples; FROM=browser continues there
 # make lint       ruff, mypy, import contracts          make bench    ratios to their floors
 # make clean      remove the virtual environment and caches
 #

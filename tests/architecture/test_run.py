@@ -93,8 +93,8 @@ def test_a_layer_may_exceed_its_budget_by_half() -> None:
 
 
 def test_the_whole_suite_continues_at_a_layer() -> None:
-    layers, with_lint, level = chosen(["all"], "cluster", None)
-    assert [layer.name for layer in layers] == ["cluster", "browser", "gpu"]
+    layers, with_lint, level = chosen(["all"], "system", None)
+    assert [layer.name for layer in layers] == ["system", "horovod", "gpu"]
     assert level == Level.ALL and not with_lint
     with pytest.raises(ValueError, match="core is not part of this run"):
         chosen(["all"], "core", None)

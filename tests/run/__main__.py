@@ -57,7 +57,7 @@ def main(words: Sequence[str]) -> int:
     may_install = os.environ.get("INSTALL", "yes").lower() not in ("no", "0", "false")
     announce(layers, may_install)
     started, run = time.monotonic(), Run(level, may_install, given.seed)
-    if level == Level.ALL:
+    if layers and level == Level.ALL:
         print(f"Property tests draw new examples; --seed {run.seed} repeats them.", flush=True)
     results = run.carry_out(layers, with_lint)
     budget = budget_of(level)

@@ -72,6 +72,8 @@ class Layer:
         return ["-m", marks, *self.options, *self.paths]
 
 
+# Layers that wait run in this order beside those that compute, also in this order. ``cluster`` leaves most of the
+# processors to ``portal``, and ``runners`` most of them to ``browser`` and ``docker``.
 LAYERS = (
     Layer(
         "core",
@@ -112,29 +114,6 @@ LAYERS = (
         database=True,
     ),
     Layer(
-        "docker",
-        "containers on a Docker Engine",
-        ("tests/runners",),
-        "docker",
-        needs=frozenset({Need.ENGINE}),
-    ),
-    Layer(
-        "horovod",
-        "Horovod and torchrun with real ranks",
-        ("tests/runners", "tests/training"),
-        "horovod and not docker",
-        WORKERS_BY_MODULE,
-        frozenset({Need.ENGINE}),
-    ),
-    Layer(
-        "system",
-        "the whole product in containers",
-        ("tests/system", "tests/runners"),
-        "system",
-        ("--timeout=900",),
-        frozenset({Need.ENGINE, Need.SERVERS, Need.NAMESPACES}),
-    ),
-    Layer(
         "cluster",
         "several machines, each with an engine of its own",
         ("tests/cluster",),
@@ -149,6 +128,29 @@ LAYERS = (
         "browser",
         (*WORKERS_BY_MODULE, "--timeout=900"),
         frozenset({Need.ENGINE, Need.SERVERS, Need.CHROMIUM}),
+    ),
+    Layer(
+        "docker",
+        "containers on a Docker Engine",
+        ("tests/runners",),
+        "docker",
+        needs=frozenset({Need.ENGINE}),
+    ),
+    Layer(
+        "system",
+        "the whole product in containers",
+        ("tests/system", "tests/runners"),
+        "system",
+        ("--timeout=900",),
+        frozenset({Need.ENGINE, Need.SERVERS, Need.NAMESPACES}),
+    ),
+    Layer(
+        "horovod",
+        "Horovod and torchrun with real ranks",
+        ("tests/runners", "tests/training"),
+        "horovod and not docker",
+        WORKERS_BY_MODULE,
+        frozenset({Need.ENGINE}),
     ),
     Layer(
         "gpu",

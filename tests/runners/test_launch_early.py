@@ -250,9 +250,14 @@ def work_of_a_host(folder: Path) -> Iterator[tuple[RingWork, Container]]:
 
 def test_an_early_rank_is_expected_before_its_process_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may ask who it is before the supervisor's thread goes on."""
-    expected: list[list[str]] = []
-    monkeypatch.setattr(Desk, "start_rank", lambda *_: expected.append(work._early.waiting()) or 127)
     with work_of_a_host(tmp_path) as (work, _):
+        expected: list[list[str]] = []
+
+        def start_rank(*_: object) -> int:
+            expected.append(work._early.waiting())
+            return 127
+
+        monkeypatch.setattr(Desk, "start_rank", start_rank)
         work.begin()
         assert expected == [["0"]]
 
