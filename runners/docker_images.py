@@ -25,6 +25,8 @@ KEEP_OLD_DAYS = 7
 TICK_SECONDS = 1.0
 TAIL_LINES = 20
 
+USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
 STEP = re.compile(r"Step (\d+)/(\d+)")
 
 ASK = (
@@ -93,30 +95,64 @@ class DockerImages:
     ) -> Iterator[str]:
         """Run a shell script of ours over some folders, without a network; yields the end of its output each second
         and keeps the whole in ``log``. Raises PrepareError when it fails."""
+        options = {
+            "environment": dict(variables),
+            "user": f"{os.geteuid()}:{os.getegid()}",
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges:true"],
+        }
+        with self._container(image, script, mounts, log, options) as container:
+            yield from outputs(container, f"Compiling in {image}", log)
+
+    def install(
+        self,
+        base: str,
+        script: str,
+        mounts: Mapping[Path, str],
+        tag: str,
+        programs: str,
+        log: Path,
+        tell: Callable[[int, int], None],
+    ) -> None:
+        """Run a shell script of ours as root in a new container of ``base``, without a network, and tag what it leaves.
+
+        ``mounts`` are folders that it only reads. ``programs`` is put before the image's PATH. ``tell`` is called with
+        (step, steps). Raises PrepareError. A Dockerfile would send the packages to the engine and copy them from stage to
+        stage, which writes each of them six times; this writes them twice.
+        """
+        readable = {path: (to, False) for path, to in mounts.items()}
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with engine_calls():
+            config = self.client.api.inspect_image(base)["Config"]
+        variables = dict(each.split("=", 1) for each in config["Env"] or [])
+        path, command = variables.get("PATH", USUAL_PATH), json.dumps(config["Cmd"] or ["python"])
+        options = {"user": "0:0", "labels": {"schedulearn": "image"}}
+        with self._container(base, script, readable, log, options) as container:
+            tell(1, 2)
+            for _ in outputs(container, f"Building {tag}", log):
+                pass
+            tell(2, 2)
+            repository, _, version = tag.partition(":")
+            container.commit(repository, version, changes=[f"ENV PATH={programs}:{path}", f"CMD {command}"])
+
+    @contextmanager
+    def _container(
+        self,
+        image: str,
+        script: str,
+        mounts: Mapping[Path, tuple[str, bool]],
+        log: Path,
+        options: Mapping[str, Any],
+    ) -> Iterator[Any]:
+        """A container that runs a script of ours over some folders, without a network; what it prints is kept in ``log``."""
         volumes = {str(path): {"bind": to, "mode": "rw" if write else "ro"} for path, (to, write) in mounts.items()}
         with engine_calls():
             container = self.client.containers.create(
-                image,
-                ["sh", "-ec", script],
-                entrypoint=[],
-                network_mode="none",
-                volumes=volumes,
-                environment=dict(variables),
-                user=f"{os.geteuid()}:{os.getegid()}",
-                cap_drop=["ALL"],
-                security_opt=["no-new-privileges:true"],
+                image, ["sh", "-ec", script], entrypoint=[], network_mode="none", volumes=volumes, **options
             )
             try:
                 container.start()
-                while True:
-                    time.sleep(TICK_SECONDS)
-                    container.reload()
-                    last = container.logs(tail=TAIL_LINES).decode(errors="replace")
-                    if container.status == "exited":
-                        break
-                    yield last
-                if container.attrs["State"]["ExitCode"] != 0:
-                    raise explain(ProgramError(last), f"Compiling in {image}", log)
+                yield container
             finally:
                 log.write_bytes(container.logs())
                 container.remove(force=True, v=True)
@@ -174,10 +210,18 @@ class DockerImages:
                         if error.status_code not in (404, 409):  # gone, or a container has it
                             raise
 
-    def drop_left_overs(self) -> None:
-        """The build stages' layers, which hold every wheel once more. The classic builder leaves them behind."""
-        with engine_calls():
-            self.client.api.prune_images(filters={"dangling": True, "label": ["schedulearn.stage=build"]})
+
+def outputs(container: Any, what: str, log: Path) -> Iterator[str]:
+    """The end of a container's output each second, until it ends. Raises PrepareError when it fails."""
+    while True:
+        container.reload()
+        last = container.logs(tail=TAIL_LINES).decode(errors="replace")
+        if container.status == "exited":
+            break
+        yield last
+        time.sleep(TICK_SECONDS)
+    if container.attrs["State"]["ExitCode"] != 0:
+        raise explain(ProgramError(last), what, log)
 
 
 class Layers:

@@ -262,7 +262,7 @@ class DockerEnvironments(Preparing):
         packages = self._packages(entry, base, target, house, wheel, tell)
         launch = {f"schedulearn/runners/{name}": RUNNERS / name for name in LAUNCH}
         recipe = (images.FOLDER / "job.Dockerfile").read_bytes()
-        digest = content_key("job 1", packages, self.engine.id_of(packages) or "", recipe, tree(launch), entry.check)
+        digest = content_key("job 2", packages, self.engine.id_of(packages) or "", recipe, tree(launch))
         tag = f"schedulearn-job:{entry.key}-{digest[:12]}"
         if self.engine.id_of(tag) is None:
             with building(tell, "building the job image", "building the job image", (94, 99)) as step:
@@ -270,7 +270,7 @@ class DockerEnvironments(Preparing):
                     {**launch, "Dockerfile": recipe},
                     "Dockerfile",
                     tag,
-                    {"PACKAGES_IMAGE": packages, "CHECK": entry.check or "pass"},
+                    {"PACKAGES_IMAGE": packages},
                     cache_home() / "logs" / f"image-{entry.key}.log",
                     step,
                 )
@@ -290,29 +290,32 @@ class DockerEnvironments(Preparing):
     def _packages(
         self, entry: Entry, base: str, target: Target, house: Path, wheel: Path | None, tell: Progress
     ) -> str:
-        recipe = (images.FOLDER / "packages.Dockerfile").read_bytes()
-        requirements = entry.requirements_on(self.cuda).read_bytes()
+        script = (images.FOLDER / "packages.sh").read_text()
+        requirements = entry.requirements_on(self.cuda)
         base_id = self.engine.id_of(base) or ""
-        digest = content_key("packages 1", recipe, requirements, base_id, house.name, name_of(wheel))
+        ours = (script, entry.check, requirements.read_bytes())
+        digest = content_key("packages 2", *ours, base_id, house.name, name_of(wheel))
         tag = f"schedulearn-packages:{entry.key}-{digest[:12]}"
         if self.engine.id_of(tag) is None:
-            with tempfile.TemporaryDirectory(prefix="schedulearn-own-") as own:
+            with tempfile.TemporaryDirectory(prefix="schedulearn-own-", dir=make(cache_home())) as folder:
+                own = Path(folder)
+                shutil.copy(requirements, own / "requirements.txt")
+                (own / "check.py").write_text(f"{entry.check}\n")
                 if wheel is not None:
                     shutil.copy(wheel, own)
                 if target.machine == platform.machine() and (uv := uv_program()) is not None:
-                    shutil.copy(uv, Path(own) / "uv")
-                size = sum(file.stat().st_size for file in house.iterdir()) // 2**20
-                first = f"sending {size} MiB of packages to the engine"
-                with building(tell, first, "building the image of the packages", (71, 92)) as step:
-                    self.engine.build(
-                        {"Dockerfile": recipe, "requirements.txt": requirements, "wheels": house, "own": Path(own)},
-                        "Dockerfile",
+                    shutil.copy(uv, own / "uv")
+                what = "building the image of the packages"
+                with building(tell, what, what, (71, 92)) as step:
+                    self.engine.install(
+                        base,
+                        script,
+                        {house: "/mnt", own: "/srv"},
                         tag,
-                        {"BASE_IMAGE": base},
+                        "/opt/env/bin",
                         cache_home() / "logs" / f"packages-{entry.key}.log",
                         step,
                     )
-            self.engine.drop_left_overs()
         return tag
 
     def _builder(self, target: Target, house: Path) -> horovod_wheel.Build:

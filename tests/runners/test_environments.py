@@ -443,8 +443,12 @@ class Engine:
         self.built.append((tag.split(":")[0], dict(args), sorted(files)))
         self.images[tag] = f"sha256:{len(self.built)}"
 
-    def drop_left_overs(self) -> None:
-        pass
+    def install(
+        self, base: str, script: str, mounts: Mapping[Path, str], tag: str, programs: str, log: Path, tell: Any
+    ) -> None:
+        files = sorted(file.name for folder, to in mounts.items() if to == "/srv" for file in folder.iterdir())
+        self.built.append((tag.split(":")[0], {"BASE_IMAGE": base}, files))
+        self.images[tag] = f"sha256:{len(self.built)}"
 
     def drop_old(self, repository: str, environment: str, keep: str) -> None:
         assert keep in self.images
@@ -513,8 +517,9 @@ def test_another_base_rebuilds_all(fetched: list[str]) -> None:
 def test_what_goes_into_a_job_image_is_only_what_runs_first_and_the_training_library(fetched: list[str]) -> None:
     engine = Engine(PUBLIC_BASE, LOCAL_BASE)
     docker_environments(engine).prepare("python")
-    (_, packages, _), (_, job, files) = engine.built
-    assert packages == {"BASE_IMAGE": PUBLIC_BASE} and set(job) == {"PACKAGES_IMAGE", "CHECK"}
+    (_, packages, own), (_, job, files) = engine.built
+    assert packages == {"BASE_IMAGE": PUBLIC_BASE} and set(job) == {"PACKAGES_IMAGE"}
+    assert own == ["check.py", "requirements.txt", "uv"]
     assert files == [
         "Dockerfile",
         "schedulearn/runners/__init__.py",
