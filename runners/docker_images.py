@@ -145,10 +145,14 @@ class DockerImages:
         options: Mapping[str, Any],
     ) -> Iterator[Any]:
         """A container that runs a script of ours over some folders, without a network; what it prints is kept in ``log``."""
-        volumes = {str(path): {"bind": to, "mode": "rw" if write else "ro"} for path, (to, write) in mounts.items()}
+        # Given as "volumes", they would be volumes of an image that is made of the container.
+        binds = [
+            {"Type": "bind", "Source": str(path), "Target": to, "ReadOnly": not write}
+            for path, (to, write) in mounts.items()
+        ]
         with engine_calls():
             container = self.client.containers.create(
-                image, ["sh", "-ec", script], entrypoint=[], network_mode="none", volumes=volumes, **options
+                image, ["sh", "-ec", script], entrypoint=[], network_mode="none", mounts=binds, **options
             )
             try:
                 container.start()

@@ -294,7 +294,7 @@ class DockerEnvironments(Preparing):
         requirements = entry.requirements_on(self.cuda)
         base_id = self.engine.id_of(base) or ""
         ours = (script, entry.check, requirements.read_bytes())
-        digest = content_key("packages 2", *ours, base_id, house.name, name_of(wheel))
+        digest = content_key("packages 3", *ours, base_id, house.name, name_of(wheel))
         tag = f"schedulearn-packages:{entry.key}-{digest[:12]}"
         if self.engine.id_of(tag) is None:
             with tempfile.TemporaryDirectory(prefix="schedulearn-own-", dir=make(cache_home())) as folder:

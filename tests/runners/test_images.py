@@ -75,6 +75,7 @@ def test_nothing_of_this_machine_is_in_an_image(engine: None, key: str) -> None:
     config = DockerImages().client.api.inspect_image(image)["Config"]
     names = {line.split("=")[0] for line in config["Env"]}
     assert names <= {"PATH", "LANG", "GPG_KEY", "PYTHON_VERSION", "PYTHON_SHA256"}
+    assert not config["Volumes"]
     said = output(
         image, "cat /etc/pip.conf /opt/env/pip.conf ~/.config/pip/pip.conf 2>/dev/null; ls / /wheels 2>&1; true"
     )
