@@ -24,6 +24,7 @@ class OwnEngine:
         assert dockerd, "apt-get install docker.io"
         (self.folder / "daemon.json").write_text("{}")  # this machine's own would be read otherwise
         argv = [
+            *("unshare", "--net"),  # without a bridge of its own, it would delete that of the shared engine
             dockerd,
             f"--config-file={self.folder}/daemon.json",
             "--live-restore",
