@@ -146,7 +146,7 @@ class DockerImages:
     ) -> Iterator[Any]:
         """A container that runs a script of ours over some folders, without a network; what it prints is kept in ``log``."""
         # Given as "volumes", they would be volumes of an image that is made of the container.
-        binds = [
+        binds: list[Any] = [
             {"Type": "bind", "Source": str(path), "Target": to, "ReadOnly": not write}
             for path, (to, write) in mounts.items()
         ]
