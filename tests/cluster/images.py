@@ -71,7 +71,8 @@ def base_in(folder: Path) -> str:
 def recipe_key(environments: Sequence[str]) -> str:
     """Changes with anything of ours that goes into the images."""
     runners = engine.ROOT / "runners"
-    tops = [runners / "images", runners / "horovod_wheel.py", *(runners / name for name in LAUNCH)]
+    makers = ("images", "environments.py", "docker_images.py", "wheels.py", "horovod_wheel.py")
+    tops = [runners / name for name in (*makers, *LAUNCH)]
     files = sorted(file for top in tops for file in (top.rglob("*") if top.is_dir() else [top]) if file.is_file())
     ours = [file for file in files if "__pycache__" not in file.parts]
     return content_key(*environments, *(part for file in ours for part in (str(file), file.read_bytes())))[:12]
