@@ -108,6 +108,13 @@ def mounts(folders: Folders) -> list[dict[str, Any]]:
     ]
 
 
+NO_NAME_SERVER = "127.0.0.1"
+"""Where a container of a ring sends questions that its network's own name service cannot answer: to its own loopback, where
+nobody listens, so the answer is no, and at once. Engines before 26 pass such questions on to the machine's name servers,
+which leads out of an internal network (CVE-2024-29018), or wait 10 s for one that cannot be reached: PyTorch asks for the name
+of each address on another node that connects to its store."""
+
+
 def device_requests(spec: RunSpec) -> list[dict[str, Any]]:
     """Exactly the allocated devices by UUID, never a count or an index: to the hook the id "all" means all."""
     if spec.gpu_kind != "cuda" or not spec.gpus:
@@ -192,6 +199,7 @@ def container_config(
             "NetworkMode": network or "none",
             # Without a network the engine does not write the container's own name into /etc/hosts.
             "ExtraHosts": [] if network else [f"{spec.hostname}:127.0.0.1"],
+            "Dns": [NO_NAME_SERVER] if network else [],
             "DeviceRequests": device_requests(spec),
             "RestartPolicy": {"Name": "no"},
             "AutoRemove": False,

@@ -38,6 +38,7 @@ def violations(found: dict[str, Any]) -> list[str]:
         "has no or its attempt's network": host["NetworkMode"] == "none" or host["NetworkMode"].startswith("sl-"),
         "sees only its own folders": set(mounts) <= PLACES,
         "cannot write what it is told": not mounts.get("/run/schedulearn/control", {"RW": False})["RW"],
+        "asks no name server of the machine": host["NetworkMode"] == "none" or host["Dns"] == ["127.0.0.1"],
         "sees no engine socket": not any("docker.sock" in mount["Source"] for mount in mounts.values()),
         "is told of no GPU by name": not any(line.startswith(("NVIDIA_", "CUDA_")) for line in config["Env"] or []),
         **{f"has no {key}": not host.get(key) for key in EMPTY},

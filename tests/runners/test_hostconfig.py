@@ -59,6 +59,7 @@ HOST_KEYS = {
     "IpcMode",
     "NetworkMode",
     "ExtraHosts",
+    "Dns",
     "DeviceRequests",
     "RestartPolicy",
     "AutoRemove",
@@ -175,7 +176,12 @@ def test_two_jobs_have_different_users() -> None:
 
 def test_a_plain_command_finds_its_own_name_without_a_network() -> None:
     host = config_of(make_spec())["HostConfig"]
-    assert host["NetworkMode"] == "none" and host["ExtraHosts"] == ["h0:127.0.0.1"]
+    assert host["NetworkMode"] == "none" and host["ExtraHosts"] == ["h0:127.0.0.1"] and not host["Dns"]
+
+
+def test_a_ring_asks_no_name_server_of_the_machine() -> None:
+    spec = make_spec(ring=Ring("driver", 4000, "s", 1, 2), launcher="horovod")
+    assert config_of(spec)["HostConfig"]["Dns"] == ["127.0.0.1"]
 
 
 def test_two_installations_never_share_a_name_or_a_bridge() -> None:
