@@ -109,10 +109,12 @@ def mounts(folders: Folders) -> list[dict[str, Any]]:
 
 
 NO_NAME_SERVER = "127.0.0.1"
-"""Where a container of a ring sends questions that its network's own name service cannot answer: to its own loopback, where
-nobody listens, so the answer is no, and at once. Engines before 26 pass such questions on to the machine's name servers,
-which leads out of an internal network (CVE-2024-29018), or wait 10 s for one that cannot be reached: PyTorch asks for the name
-of each address on another node that connects to its store."""
+"""Where questions go that a ring's network cannot answer itself: to the container's own loopback, where nobody listens.
+Docker before 26 would pass them on to the machine's name servers, which leads out of an internal network
+(CVE-2024-29018)."""
+HARDLY_WAIT = ["timeout:1", "attempts:1"]
+"""For names in a ring over several nodes, whose hosts know each other by address. PyTorch asks for the name of each address
+that connects to its store; Docker before 26 leaves those of other nodes unanswered, which takes 10 s otherwise."""
 
 
 def device_requests(spec: RunSpec) -> list[dict[str, Any]]:
@@ -200,6 +202,7 @@ def container_config(
             # Without a network the engine does not write the container's own name into /etc/hosts.
             "ExtraHosts": [] if network else [f"{spec.hostname}:127.0.0.1"],
             "Dns": [NO_NAME_SERVER] if network else [],
+            "DnsOptions": HARDLY_WAIT if spec.ring and spec.ring.subnet else [],
             "DeviceRequests": device_requests(spec),
             "RestartPolicy": {"Name": "no"},
             "AutoRemove": False,

@@ -20,6 +20,7 @@ BARE = {
         "CpuQuota": 0,
         "IpcMode": "private",
         "NetworkMode": "default",
+        "Dns": [],
     },
 }
 """What an engine says of ``docker create IMAGE`` without any option."""
@@ -37,6 +38,7 @@ def test_a_protection_missing_alone_is_noticed() -> None:
     assert set(violations(BARE)) - set(violations({**BARE, "HostConfig": host})) == {
         "drops all capabilities",
         "has no or its attempt's network",
+        "asks no name server of the machine",
     }
 
 

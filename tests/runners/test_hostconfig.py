@@ -60,6 +60,7 @@ HOST_KEYS = {
     "NetworkMode",
     "ExtraHosts",
     "Dns",
+    "DnsOptions",
     "DeviceRequests",
     "RestartPolicy",
     "AutoRemove",
@@ -181,7 +182,14 @@ def test_a_plain_command_finds_its_own_name_without_a_network() -> None:
 
 def test_a_ring_asks_no_name_server_of_the_machine() -> None:
     spec = make_spec(ring=Ring("driver", 4000, "s", 1, 2), launcher="horovod")
-    assert config_of(spec)["HostConfig"]["Dns"] == ["127.0.0.1"]
+    host = config_of(spec)["HostConfig"]
+    assert host["Dns"] == ["127.0.0.1"] and not host["DnsOptions"]
+
+
+def test_over_several_nodes_a_name_that_nobody_knows_takes_a_second() -> None:
+    ring = Ring("10.192.4.2", 4000, "s", 1, 2, number=9, subnet="10.192.4.0/22", address="10.192.4.3")
+    spec = make_spec(ring=ring, launcher="torchrun")
+    assert config_of(spec)["HostConfig"]["DnsOptions"] == ["timeout:1", "attempts:1"]
 
 
 def test_two_installations_never_share_a_name_or_a_bridge() -> None:
