@@ -13,6 +13,7 @@ from tests.run.__main__ import chosen, main
 from tests.run.execution import Run
 from tests.run.isolation import hiding, plain_environment
 from tests.run.layers import ELSEWHERE, LAYERS, Layer, Level, layers_of, named
+from tests.run.lint import run_linter
 from tests.run.packages import Need
 from tests.run.report import Result, budget_of, over_budget, slowest, table
 
@@ -126,6 +127,13 @@ def test_variables_that_configure_services_do_not_reach_tests() -> None:
     }
     kept = {"PATH": "/usr/bin", "HOME": "/root", "SCHEDULEARN_CACHE": "/cache", "CI": "true"}
     assert plain_environment(foreign | kept) == kept | {"LANG": "C.UTF-8", "DOCKER_CONFIG": "/nonexistent"}
+
+
+def test_nor_do_they_reach_linters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of them load the portal's settings."""
+    monkeypatch.setenv("REDIS_URL", "redis://elsewhere")
+    seen = run_linter([sys.executable, "-c", "import os; print(sorted(os.environ))"]).stdout
+    assert "'SCHEDULEARN_HOME'" in seen and "REDIS_URL" not in seen
 
 
 def test_what_is_not_there_is_not_hidden(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.run.isolation import plain_environment
 from tests.run.report import Result
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +23,7 @@ LINTERS: tuple[tuple[str, list[str]], ...] = (
 
 def run_linter(command: list[str]) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as home:
-        env = {**os.environ, "SCHEDULEARN_HOME": home}
+        env = {**plain_environment(os.environ), "SCHEDULEARN_HOME": home}
         return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
 
