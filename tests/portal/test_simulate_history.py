@@ -90,7 +90,7 @@ def test_it_says_that_the_lab_is_younger_and_that_the_policy_was_switched(lab: m
     switch_policy(None, "srjf", {})
     told = simulate("--history", "60", "--policy", "srjf")
     assert "The lab's history is younger: its first node offered GPUs on " in told
-    assert "The policy was switched in these days, times: 1." in told
+    assert "The policy was switched in these days (1×), so what really happened" in told
 
 
 def test_giving_back_may_take_longer(lab: month.Month) -> None:

@@ -199,7 +199,7 @@ class Command(BaseCommand):
             notes.append(f"The lab's history is younger: its first node offered GPUs on {begun:%Y-%m-%d %H:%M} UTC.")
         if switches := report.switched(start, end):
             notes.append(
-                f"The policy was switched in these days, times: {switches}. What happened is not of one alone."
+                f"The policy was switched in these days ({switches}×), so what really happened is not the work of one policy."
             )
         notes.append(_off(really, next((run for run in runs if _in_force(run, config)), None)))
         return Lived(f"The lab's last {days} days", about, runs, really, notes)
