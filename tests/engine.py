@@ -104,6 +104,7 @@ def docker_engine(enter: Sequence[str] = ()) -> Iterator[None]:
         os.environ |= {"DOCKER_HOST": socket, OWN_ENGINE: socket}
         try:
             wait_until_it_answers(process, folder / "log")
+            remove_left_overs()
             yield
         finally:
             process.terminate()
@@ -122,6 +123,14 @@ def wait_until_it_answers(process: subprocess.Popen[bytes], log: Path) -> None:
             return
         time.sleep(0.2)
     raise NoEngineError(f"dockerd did not come up: {log.read_text(errors='replace')[-500:]}")
+
+
+def remove_left_overs() -> None:
+    """The containers and networks of a run that was killed: its images are kept, and so were these."""
+    client = DockerImages().client
+    for container in client.containers.list(all=True):
+        container.remove(force=True, v=True)
+    client.networks.prune()
 
 
 def prepare_environments(thorough: bool = False) -> None:

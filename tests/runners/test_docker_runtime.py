@@ -201,7 +201,7 @@ def assert_equals_policy(runtime: DockerRuntime, spec: RunSpec, folders: Folders
     host, wanted_host = found["HostConfig"], wanted.pop("HostConfig")
     for key, value in wanted_host.items():
         assert (host[key] or None) == (with_defaults(key, value) or None), key
-    nothing = ("Binds", "CapAdd", "Devices", "PortBindings", "VolumesFrom", "GroupAdd", "Links", "Dns", "CgroupParent")
+    nothing = ("Binds", "CapAdd", "Devices", "PortBindings", "VolumesFrom", "GroupAdd", "Links", "CgroupParent")
     for key in (*nothing, "PidMode", "UTSMode", "UsernsMode", "DeviceCgroupRules", "PublishAllPorts"):
         assert not host.get(key), key
     assert "seccomp" not in str(host["SecurityOpt"]) and host["MaskedPaths"] and host["ReadonlyPaths"]
