@@ -104,6 +104,8 @@ class Switchboard:
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._heard_at: dict[str, int] = {}
+        self.hears = asyncio.Event()
+        """Set as soon as no bell is missed."""
         hear = self._listen_to_redis if settings.REDIS_URL else self._look_at_files
         self._listener = asyncio.create_task(hear())
 
@@ -148,10 +150,12 @@ class Switchboard:
                 ):
                     await line.psubscribe(_topic("*"))
                     self._ring(self._waiting)  # nobody knows what rang before
+                    self.hears.set()
                     while True:
                         if message := await line.get_message(timeout=10):
                             self._ring([message["channel"].decode()[before:]])
             except (redis.RedisError, OSError):
+                self.hears.clear()
                 await asyncio.sleep(1)
 
     async def _look_at_files(self) -> None:
@@ -160,6 +164,7 @@ class Switchboard:
             rung = [name for name, at in now.items() if at != self._heard_at[name]]
             self._heard_at |= now
             self._ring(rung)
+            self.hears.set()
             await asyncio.sleep(LOOK_SECONDS)
 
 
