@@ -66,7 +66,12 @@ def looker(request: pytest.FixtureRequest, browser: Browser, portal: Portal) -> 
     page.context.close()
 
 
-@pytest.mark.parametrize("name", PAGES)
+CORE = ("home", "new job", "done", "failed", "running", "waiting", "admin nodes", "GPUs of a node", "policy", "usage")
+
+
+@pytest.mark.parametrize(
+    "name", [*CORE, *(pytest.param(name, marks=pytest.mark.thorough) for name in PAGES if name not in CORE)]
+)
 def test_a_page_is_without_barriers(looker: tuple[str, Page, list[str]], portal: Portal, name: str) -> None:
     look, page, complaints = looker
     page.goto(portal.url + PAGES[name].format(**portal.made))

@@ -29,7 +29,7 @@ from tests.portal import jobs_world as world
 from tests.portal.api_client import Script
 from tests.portal.control_world import agents_do_as_told, queue, ready_node, turn
 
-pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
@@ -154,6 +154,7 @@ def test_it_names_what_happens_in_any_case(client: Client) -> None:
     assert "in any case" in client.get("/admin/policy/preview/?policy=fifo").content.decode()
 
 
+@pytest.mark.both_databases
 def test_the_table_is_paged_and_its_queries_do_not_grow(client: Client) -> None:
     ready_node("alpha", 1)
     counts = []
@@ -206,6 +207,7 @@ def test_a_running_job_that_was_not_shown_as_touched_goes_on() -> None:
     )
 
 
+@pytest.mark.both_databases
 def test_it_is_shown_again_when_somebody_else_has_switched(client: Client) -> None:
     a_lab_at_work()
     path = "/admin/policy/preview/?policy=fifo"
@@ -263,6 +265,7 @@ def test_the_default_is_the_same_before_and_after_it_was_stored() -> None:
     assert preview.confirm(None, "fifo", {}, ticket).policy == "fifo"
 
 
+@pytest.mark.both_databases
 def test_a_switch_in_the_last_moment_is_noticed_under_the_lock() -> None:
     services.switch_policy(None, "fifo", {})
     with pytest.raises(Refused, match="The portal has switched to"):
@@ -273,6 +276,7 @@ def test_a_switch_in_the_last_moment_is_noticed_under_the_lock() -> None:
 # Undoing
 
 
+@pytest.mark.both_databases
 def test_undo_returns_to_the_one_before_as_a_new_row(client: Client, ada: User) -> None:
     services.switch_policy(ada, "elastic_fifo", {"grow_after_seconds": 7})
     services.switch_policy(ada, "fifo", {"strict": False})
@@ -342,6 +346,7 @@ def test_an_experimental_policy_is_marked(client: Client, policy: Any) -> None:
     assert warning in page and page.count(">experimental</span>") >= 2
 
 
+@pytest.mark.both_databases
 def test_the_history_is_paged_and_its_queries_do_not_grow(client: Client) -> None:
     counts = []
     for number in (3, 30):
@@ -368,6 +373,7 @@ def test_a_link_of_the_history_fills_the_form(client: Client, ada: User) -> None
 # Over REST
 
 
+@pytest.mark.both_databases
 def test_a_script_looks_switches_and_undoes(ada: User) -> None:
     runs, waits = a_lab_at_work()
     services.switch_policy(ada, "fifo", {})

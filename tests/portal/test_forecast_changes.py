@@ -20,6 +20,7 @@ from portal.jobs.models import Attempt, Job, JobState
 from portal.projects.models import Membership
 from portal.refused import Refused
 from scheduling import registry
+from tests.examples import examples
 from tests.portal.control_world import agents_do_as_told, gpus_of, heartbeat, project_of, queue, ready_node, turn
 from tests.portal.jobs_world import make_environment, make_user
 
@@ -116,7 +117,7 @@ class TestWhateverThePolicy:
             ready_node(f"n{number}", rng.choice((3, 5)))
         people = ("alice", "bob", "carol")
         kept = 0
-        for _ in range(12):
+        for _ in range(examples(24, 8)):
             for _ in range(3):
                 least = rng.randint(2, 4)
                 elastic = rng.random() < 0.4

@@ -190,7 +190,9 @@ def test_what_runs_now_can_be_taken_up_by_the_nodes(lab: Written) -> None:
 
 
 @pytest.mark.parametrize("size", [Size(1, 1), Size(3, 2), Size(4, 8)])
-@pytest.mark.parametrize("now", [NOW, datetime(2026, 11, 29, 3, 5, tzinfo=UTC)])
+@pytest.mark.parametrize(
+    "now", [NOW, pytest.param(datetime(2026, 11, 29, 3, 5, tzinfo=UTC), marks=pytest.mark.thorough)]
+)
 def test_labs_of_any_size_are_as_busy_at_any_hour(size: Size, now: datetime) -> None:
     start = now - timedelta(days=DAYS)
     planned = month.reservations(start, size)
