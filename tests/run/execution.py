@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.programs import call
+from tests.programs import measured
 from tests.run.isolation import isolated, plain_environment
 from tests.run.layers import Layer, Level
 from tests.run.lint import lint
@@ -136,7 +136,7 @@ class Run:
             env = self._environment(layer) | ({"TMPDIR": folder} if in_memory else {})
             with output.open("wb") as file:
                 to = file if aside else None
-                code = call(
+                code, processors = measured(
                     [*self.enter, *self._command(layer, report, aside)], cwd=ROOT, env=env, stdout=to, stderr=to
                 )
             if aside:
@@ -144,7 +144,7 @@ class Run:
             result = count(report) if report.exists() else Result(failed=1, note=f"pytest ended with {code}")
         if code not in (0, 1) and not result.failed:
             result.failed, result.note = 1, f"pytest ended with {code}"
-        result.seconds = time.monotonic() - started
+        result.seconds, result.processor_seconds = time.monotonic() - started, processors
         return result
 
     def _command(self, layer: Layer, report: Path, aside: bool) -> list[str]:

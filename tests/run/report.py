@@ -19,6 +19,8 @@ class Result:
     failed: int = 0
     skipped: int = 0
     seconds: float = 0.0
+    processor_seconds: float = 0.0
+    """Without those of containers. The sum over all layers is what two cores have to do, whatever runs beside what."""
     note: str = ""
     not_run: str = ""
 
@@ -51,10 +53,11 @@ def over_budget(results: Mapping[str, Result], budget: Mapping[str, float]) -> l
 def table(results: Mapping[str, Result], budget: Mapping[str, float], level: str) -> str:
     """One line per layer, in the order given."""
     late = set(over_budget(results, budget))
-    lines = ["layer      passed failed skipped minutes budget"]
+    lines = ["layer      passed failed skipped minutes budget    cpu"]
     for name, result in results.items():
         allowed = f"{budget[name]:6.1f}" if name in budget else "     -"
-        row = f"{name:10} {result.passed:6} {result.failed:6} {result.skipped:7} {result.seconds / 60:7.1f} {allowed}"
+        counts = f"{name:10} {result.passed:6} {result.failed:6} {result.skipped:7}"
+        row = f"{counts} {result.seconds / 60:7.1f} {allowed} {result.processor_seconds / 60:6.1f}"
         notes = [result.note, result.not_run and f"NOT RUN: {result.not_run}"]
         notes += [f"OVER BUDGET by more than half (tests/run/budget.toml, [{level}])"] if name in late else []
         lines.append("  ".join([row, *filter(None, notes)]))
