@@ -66,6 +66,7 @@ def told(made: Attempt) -> str:
     return "\n".join(container.told() for container in made.containers)
 
 
+@pytest.mark.thorough
 def test_a_rank_that_hangs_in_a_step_ends_a_static_ring(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
         driver, h1, _ = ring_of(made, HANGS, elastic=False)

@@ -1,4 +1,7 @@
-"""Elastic rings of supervisors and a driver, training with the library: ranks come, go and fail, no sample is lost or doubled."""
+"""Elastic rings of supervisors and a driver, training with the library: ranks come, go and fail, no sample is lost or doubled.
+
+``make test`` has the same with a portal and containers (tests/system/test_training.py).
+"""
 
 import os
 import re
@@ -26,6 +29,7 @@ def rings(tmp_path: Path, job_python: str) -> Iterator[Rings]:
         yield Rings(made, command=("python", "train.py", "15", "0.05"), code=COUNTING, max_ranks=3)
 
 
+@pytest.mark.thorough
 def test_each_sample_counts_once_per_epoch_while_a_ring_grows_shrinks_and_loses_a_rank(rings: Rings) -> None:
     rings.offer("h1")
     rings.driver.start()
@@ -84,6 +88,7 @@ def steps(host: Container) -> list[int]:
     return [int(step) for step in re.findall(r"^step (\d+) of", host.log(), re.MULTILINE)]
 
 
+@pytest.mark.thorough
 def test_a_stopped_training_goes_on_where_it_was_on_another_number_of_ranks(tmp_path: Path, job_python: str) -> None:
     """Two ranks of torchrun, then a plain command, then three ranks: each but the last is told to go, and saves in time."""
     tries, done, log = Tries(tmp_path, job_python), list[int](), ""
