@@ -105,7 +105,7 @@ class Switchboard:
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._heard_at: dict[str, int] = {}
         self.hears = asyncio.Event()
-        """Set as soon as no bell is missed."""
+        """Set while every bell is heard."""
         hear = self._listen_to_redis if settings.REDIS_URL else self._look_at_files
         self._listener = asyncio.create_task(hear())
 

@@ -18,6 +18,8 @@ from runners.targets import Target, glibc_of
 
 BUILD_SECONDS = 900
 """The longest silence between two lines of a build."""
+SCRIPT_SECONDS = 7200
+"""The longest run of a script in a container: Horovod takes an hour to compile on a slow machine."""
 
 KEEP_OLD_DAYS = 7
 """Several checkouts or installations may share an engine, each with its own version of the images."""
@@ -102,7 +104,7 @@ class DockerImages:
             "security_opt": ["no-new-privileges:true"],
         }
         with self._container(image, script, mounts, log, options) as container:
-            yield from outputs(container, f"Compiling in {image}", log)
+            yield from until_it_exits(container, f"Compiling in {image}", log)
 
     def install(
         self,
@@ -117,8 +119,8 @@ class DockerImages:
         """Run a shell script of ours as root in a new container of ``base``, without a network, and tag what it leaves.
 
         ``mounts`` are folders that it only reads. ``programs`` is put before the image's PATH. ``tell`` is called with
-        (step, steps). Raises PrepareError. A Dockerfile would send the packages to the engine and copy them from stage to
-        stage, which writes each of them six times; this writes them twice.
+        (step, steps). Raises PrepareError. A Dockerfile takes twice as long: it sends the packages to the engine and copies
+        them from stage to stage.
         """
         readable = {path: (to, False) for path, to in mounts.items()}
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +131,7 @@ class DockerImages:
         options = {"user": "0:0", "labels": {"schedulearn": "image"}}
         with self._container(base, script, readable, log, options) as container:
             tell(1, 2)
-            for _ in outputs(container, f"Building {tag}", log):
+            for _ in until_it_exits(container, f"Building {tag}", log):
                 pass
             tell(2, 2)
             repository, _, version = tag.partition(":")
@@ -215,13 +217,19 @@ class DockerImages:
                             raise
 
 
-def outputs(container: Any, what: str, log: Path) -> Iterator[str]:
-    """The end of a container's output each second, until it ends. Raises PrepareError when it fails."""
+def until_it_exits(container: Any, what: str, log: Path) -> Iterator[str]:
+    """Yield the end of a container's output each second. Raises PrepareError when it fails or takes too long."""
+    until = time.monotonic() + SCRIPT_SECONDS
     while True:
         container.reload()
         last = container.logs(tail=TAIL_LINES).decode(errors="replace")
         if container.status == "exited":
             break
+        if time.monotonic() > until:
+            raise PrepareError(
+                f"{what} has not ended after {SCRIPT_SECONDS // 60} minutes, and was stopped.",
+                f"See the end of {log}, then try again.",
+            )
         yield last
         time.sleep(TICK_SECONDS)
     if container.attrs["State"]["ExitCode"] != 0:

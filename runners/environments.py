@@ -220,7 +220,7 @@ class ProcessEnvironments(Preparing):
             packages = [*pins.packages, *([str(wheel)] if wheel is not None else [])]
             python = make_environment(folder, packages, log, installing, pins.index)
             tell(CHECK_PERCENT, "checking that the packages work")
-            run([python, "-c", entry.check or "pass"], log, checking, KEEP_BYTECODE, cwd=folder, seconds=300)
+            run([python, "-c", entry.check or "pass"], log, checking, env=KEEP_BYTECODE, cwd=folder, seconds=300)
         except ProgramError as error:
             raise explain(error, "Installing the packages", log) from error
 

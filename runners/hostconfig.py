@@ -26,6 +26,13 @@ JOB_UID_BASE, JOB_UID_SPAN = 2_000_000_000, 100_000_000
 
 LEAST_UID = 10_000
 
+NO_NAME_SERVER = "127.0.0.1"
+"""Where questions go that a ring's network cannot answer itself: the container's own loopback, where nothing listens. Docker
+before 26 would pass them on to the machine's name servers, which leads out of an internal network (CVE-2024-29018)."""
+SHORT_LOOKUPS = ["timeout:1", "attempts:1"]
+"""For a ring over several nodes, whose hosts know each other by address. PyTorch looks up the name of each address that
+connects to its store; Docker before 26 leaves the addresses of other nodes unanswered, which takes 10 s by default."""
+
 GPU_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -106,15 +113,6 @@ def mounts(folders: Folders) -> list[dict[str, Any]]:
         for source, target, read_only in pairs
         if source is not None
     ]
-
-
-NO_NAME_SERVER = "127.0.0.1"
-"""Where questions go that a ring's network cannot answer itself: to the container's own loopback, where nobody listens.
-Docker before 26 would pass them on to the machine's name servers, which leads out of an internal network
-(CVE-2024-29018)."""
-HARDLY_WAIT = ["timeout:1", "attempts:1"]
-"""For names in a ring over several nodes, whose hosts know each other by address. PyTorch asks for the name of each address
-that connects to its store; Docker before 26 leaves those of other nodes unanswered, which takes 10 s otherwise."""
 
 
 def device_requests(spec: RunSpec) -> list[dict[str, Any]]:
@@ -202,7 +200,7 @@ def container_config(
             # Without a network the engine does not write the container's own name into /etc/hosts.
             "ExtraHosts": [] if network else [f"{spec.hostname}:127.0.0.1"],
             "Dns": [NO_NAME_SERVER] if network else [],
-            "DnsOptions": HARDLY_WAIT if spec.ring and spec.ring.subnet else [],
+            "DnsOptions": SHORT_LOOKUPS if spec.ring and spec.ring.subnet else [],
             "DeviceRequests": device_requests(spec),
             "RestartPolicy": {"Name": "no"},
             "AutoRemove": False,

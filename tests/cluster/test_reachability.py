@@ -56,7 +56,7 @@ def it(ring_lab: Lab) -> Iterator[Lab]:
 
 
 def offer(it: Lab, slots: int) -> None:
-    """So many slots on each machine, from the next start of its agent on, which is now."""
+    """Restart the agents with so many slots on each machine."""
     for machine in it.lan.machines:
         it.agent_env.setdefault(machine.name, {})["SCHEDULEARN_CPU_SLOTS"] = str(slots)
         it.kill(f"agent:{machine.name}")

@@ -65,7 +65,7 @@ async def test_a_ring_before_the_first_look_is_heard() -> None:
         await asyncio.wait_for(bell.wait(), 60)
 
 
-async def test_what_rang_before_somebody_listens_again_is_not_heard() -> None:
+async def test_a_listener_does_not_hear_what_rang_before_it_came() -> None:
     board = Switchboard.here()
     with board.listening("test-later") as later:
 

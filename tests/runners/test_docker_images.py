@@ -1,13 +1,15 @@
 """What the engine is asked when it builds and fetches images, without an engine."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import docker
 import pytest
 
 from runners import docker_images
-from runners.docker_images import DockerImages, Layers
+from runners.docker_images import DockerImages, Layers, until_it_exits
+from runners.preparing import PrepareError
 
 
 class Api(docker.APIClient):
@@ -49,6 +51,24 @@ def test_an_image_is_fetched_by_the_name_it_was_given(
     monkeypatch.setattr(docker_images, "connect", lambda *_: client)
     DockerImages().pull(image, said.append)
     assert client.api.asked == [{"fromImage": repository, "tag": tag}] and said == ["asking the registry"]
+
+
+class Endless:
+    """A container that never exits."""
+
+    status = "running"
+
+    def reload(self) -> None:
+        pass
+
+    def logs(self, tail: int) -> bytes:
+        return b"still at it"
+
+
+def test_a_script_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(docker_images, "SCRIPT_SECONDS", -1)
+    with pytest.raises(PrepareError, match="has not ended after"):
+        list(until_it_exits(Endless(), "Compiling", tmp_path / "log"))
 
 
 def test_a_pull_says_how_much_is_downloaded() -> None:

@@ -186,7 +186,7 @@ def test_a_ring_asks_no_name_server_of_the_machine() -> None:
     assert host["Dns"] == ["127.0.0.1"] and not host["DnsOptions"]
 
 
-def test_over_several_nodes_a_name_that_nobody_knows_takes_a_second() -> None:
+def test_over_several_nodes_an_unknown_name_takes_a_second() -> None:
     ring = Ring("10.192.4.2", 4000, "s", 1, 2, number=9, subnet="10.192.4.0/22", address="10.192.4.3")
     spec = make_spec(ring=ring, launcher="torchrun")
     assert config_of(spec)["HostConfig"]["DnsOptions"] == ["timeout:1", "attempts:1"]
