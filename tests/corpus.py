@@ -12,7 +12,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -81,22 +81,8 @@ def raw_zip(
         offset = out.tell() if part.offset is None else part.offset
         local = name if part.local_name is None else part.local_name
         local_method = method if part.local_method is None else part.local_method
-        out.write(
-            struct.pack(
-                "<4s5H3L2H",
-                b"PK\3\4",
-                20,
-                flags,
-                local_method,
-                0,
-                33,
-                crc,
-                packed_size,
-                size,
-                len(local),
-                len(part.extra),
-            )
-        )
+        sizes = (crc, packed_size, size, len(local), len(part.extra))
+        out.write(struct.pack("<4s5H3L2H", b"PK\3\4", 20, flags, local_method, 0, 33, *sizes))
         out.write(local + part.extra + packed)
         directory += struct.pack(
             "<4sBB5H3L5H2L", b"PK\1\2", 20, part.system, 20, flags, method, 0, 33, crc, packed_size, size,
@@ -127,6 +113,14 @@ def quoted_overlap(copies: int, inner: int) -> bytes:
         for _ in range(copies)
     )  # fmt: skip
     return local + directory + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, copies, copies, len(directory), len(local), 0)
+
+
+def entry_within_an_entry() -> bytes:
+    """The second entry lies in the bytes of the first; sizes, checksums and headers of both are true."""
+    inner = Part("inner.py", b"print(1)\n", deflate=False)
+    header_and_data = raw_zip(inner)[: 30 + len("inner.py") + len(inner.data)]
+    outer = Part("outer.bin", header_and_data, deflate=False)
+    return raw_zip(outer, replace(inner, offset=30 + len("outer.bin")))
 
 
 # Tars
@@ -291,6 +285,7 @@ def hostile_zips() -> Iterator[Case]:
     yield case("entries-share-a-header", lambda: raw_zip(Part("a.py"), Part("a.py", offset=0)))
     yield case("overlap-by-length", lambda: raw_zip(Part("a.py", packed_size=60, size=60, deflate=False), Part("b.py")))
     yield case("quoted-overlap-bomb", lambda: quoted_overlap(1000, MIB))
+    yield case("entry-within-an-entry", entry_within_an_entry)
     yield case("prefix", lambda: raw_zip(good, prefix=b"#!/bin/sh\n"))
     yield case("hidden-first-entry", hidden_first)
     yield case("suffix", lambda: raw_zip(good, suffix=b"PK\3\4more"))

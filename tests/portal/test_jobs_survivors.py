@@ -58,6 +58,7 @@ def parts(**said: str) -> list[Container]:
         (GOES, {"driver": "", "h1": "oom", "h2": ""}, "peer_lost", False),
         # told to stop as a whole, or a ring on one node: as it always was
         (ASKED, {"driver": "lost", "h1": "", "h2": ""}, "done", False),
+        (ASKED, {"h1": "", "h2": ""}, None, False),
         (STAYS, {"driver": "", "h1": "lost", "h2": ""}, "peer_lost", False),
         (STAYS, {"driver": "lost", "h1": "", "h2": ""}, "done", False),
     ],

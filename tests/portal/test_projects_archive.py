@@ -112,6 +112,14 @@ def test_a_folder_from_the_browser_is_judged_like_an_archive(names: list[str], o
     assert everything(own_home) == before
 
 
+def test_a_folder_from_the_browser_is_measured_as_a_whole(own_home: Path, settings: Any) -> None:
+    settings.MAX_UPLOAD_MIB = 1
+    before = everything(own_home)
+    with pytest.raises(BadArchive, match="larger than 1 MiB"):
+        archive.take([(f"part{n}.bin", io.BytesIO(bytes(600 * 1024))) for n in range(2)])
+    assert everything(own_home) == before
+
+
 def test_a_folder_from_the_browser_arrives_to_the_byte() -> None:
     files = {f"top/d{n % 3}/f{n}.py": b"%d\n" % n * n for n in range(50)} | {"top/.git/HEAD": b"x"}
     taken = archive.take([(name, io.BytesIO(data)) for name, data in files.items()])

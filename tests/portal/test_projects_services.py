@@ -71,6 +71,12 @@ def test_a_dismissed_admin_sees_nothing(project: Project, admin: User) -> None:
     assert services.role_of(admin, project) is None
 
 
+def test_a_member_whose_account_was_ended_has_no_role(project: Project, bob: User) -> None:
+    bob.is_active = False
+    bob.save()
+    assert services.role_of(bob, project) is None
+
+
 def test_roles_go_from_viewer_to_owner(project: Project, alice: User, bob: User, charlie: User, admin: User) -> None:
     roles = [services.role_of(u, project) for u in (alice, bob, charlie, admin)]
     assert roles == [Role.OWNER, Role.MEMBER, None, Role.OWNER]

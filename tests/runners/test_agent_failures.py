@@ -95,11 +95,11 @@ class TestFailures:
     def test_a_container_whose_gpu_somebody_uses_without_the_portal_ends_before_it_starts(
         self, bench: Bench, portal: FakePortal
     ) -> None:
-        bench.start().hands.in_use = lambda gpus: "GPU 0 of this node is in use outside the portal."
-        portal.want(entry(spec_of(give_code(portal), env=FOREVER)))
+        bench.start().hands.in_use = lambda gpus: f"{gpus[0]} is in use outside the portal." if gpus else ""
+        portal.want(entry(spec_of(give_code(portal), env=FOREVER, gpus=("cpu-0",))))
         portal.until(lambda: portal.states(NAME)[-1:] == ["EXITED"])
         ended = portal.container(NAME)
-        assert ended["exit_reason"] == "create_error" and "in use outside the portal" in ended["detail"]
+        assert ended["exit_reason"] == "create_error" and "cpu-0 is in use outside the portal" in ended["detail"]
         assert not starts(bench.runtime)
 
     def test_code_that_arrives_altered_is_not_run(self, bench: Bench, portal: FakePortal) -> None:

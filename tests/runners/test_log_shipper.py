@@ -217,6 +217,24 @@ def test_a_token_that_is_refused_holds_a_log_up_but_ends_no_stream(
     assert portal.streams == {"0": b"a"} and log.drained and not log.refusal
 
 
+def test_streams_of_a_container_take_turns(tmp_path: Path) -> None:
+    log = ContainerLog("c", make_log(tmp_path, s0=bytes(3 * MOST_BATCH), s1=b"a line\n"), 2)
+    portal = MemoryPortal()
+    for _ in range(2):
+        log.send_batch(portal)
+    assert {name: len(content) for name, content in portal.streams.items()} == {"0": MOST_BATCH, "1": len("a line\n")}
+
+
+def test_a_log_is_drained_when_each_of_its_streams_is(tmp_path: Path) -> None:
+    log = ContainerLog("c", make_log(tmp_path, s0=b"a", s1=bytes(2 * MOST_BATCH)), 2)
+    portal = MemoryPortal()
+    log.ended = True
+    seen = []
+    while log.send_batch(portal) is not None:
+        seen.append((log.drained, portal.closed == {"0", "1"}))
+    assert seen == [(False, False), (False, False), (True, True)]
+
+
 def test_the_log_of_a_forgotten_container_is_waited_for_no_longer(tmp_path: Path) -> None:
     shipper = LogShipper(MemoryPortal())
     shipper.follow("c", make_log(tmp_path, s0=b"a"), 1)
@@ -254,6 +272,13 @@ def test_marks_are_those_of_the_bytes_sent(
     assert set(marks) <= set(expected) and len(marks) <= 200
     assert list(marks) == expected or len(expected) > 200 and len(marks) >= 100
     assert not expected or marks[0] == expected[0]
+
+
+def test_marks_out_of_order_are_left_out(tmp_path: Path) -> None:
+    records = [(10, 1), (30, 2), (20, 3), (30, 4), (40, 5)]
+    (tmp_path / "0.idx").write_bytes(b"".join(struct.pack("<QQ", *record) for record in records))
+    with opened_folder(tmp_path) as handle:
+        assert read_marks(handle, "0.idx", 0, 100) == ((10, 1), (30, 2), (40, 5))
 
 
 @given(st.binary(max_size=2000))
