@@ -93,9 +93,11 @@ FROM (VALUES {}) AS said WHERE cluster_gpu.node_id = %s AND cluster_gpu.uuid = s
 """
 SAMPLE = """
 INSERT INTO gauges_sample (node_id, at, readings)
-SELECT %s, %s, {}(id, utilisation_percent, memory_used_mib, temperature_celsius)) FROM cluster_gpu
-WHERE node_id = %s AND uuid IN ({})
-    AND COALESCE(utilisation_percent, memory_used_mib, temperature_celsius) IS NOT NULL
+SELECT %s, %s, {}(id, utilisation_percent, memory_used_mib, temperature_celsius)) FROM (
+    SELECT * FROM cluster_gpu WHERE node_id = %s AND uuid IN ({})
+        AND COALESCE(utilisation_percent, memory_used_mib, temperature_celsius) IS NOT NULL
+    ORDER BY id
+) AS gpu
 HAVING COUNT(*) > 0
 ON CONFLICT DO NOTHING
 """

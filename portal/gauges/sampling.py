@@ -36,5 +36,5 @@ def keep(node: Node, now: datetime, readings: Iterable[Reading]) -> None:
 
 
 def sample_of(readings: Iterable[Reading]) -> list[list[int | None]]:
-    """``Sample.readings``: empty when there is nothing to keep."""
-    return [list(reading) for reading in readings if not reading.says_nothing]
+    """``Sample.readings``, by the numbers of the GPUs: empty when there is nothing to keep."""
+    return [list(reading) for reading in sorted(readings, key=lambda each: each.gpu) if not reading.says_nothing]
