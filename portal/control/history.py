@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import groupby
-from math import log, sqrt
+from math import ceil, log, sqrt
 from statistics import median
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -183,8 +183,15 @@ class History:
         by_arguments = (self._runs_like((script, arguments)) for arguments in sorted(self._groups.get(script, ())))
         return Speeds(_curve(tuple(by_arguments), max_gpus))
 
+    def most_gpus(self, script: Script) -> int:
+        """Of its runs that are known; 1 when there are none."""
+        return ceil(max((run.gpus for run in self._runs_like(script)), default=1.0))
+
     def like(self, script: Script, arguments: str, people: tuple[int, int], curve: Curve | None) -> "Like":
-        """The most similar runs there are: with equal arguments, of the program, of the same person and project."""
+        """The most similar runs there are: with equal arguments, of the program, of the same person and project.
+
+        ``curve`` says what those runs made of their GPUs, so it reaches as far as they did (``most_gpus``).
+        """
         for key in ((script, arguments), script, people):
             if runs := self._runs_like(key):
                 return _like(runs, curve.speeds if curve and key != people else ())

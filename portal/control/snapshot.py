@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple, Self, cast
@@ -207,16 +207,36 @@ class _Expert:
         key = (script, row.arguments, row.submitted_by_id, row.max_gpus)
         if key not in self._programs:
             speeds = self.history.speeds(script, row.max_gpus, self.gpus_per_node)
+            of_runs = self.history.speeds(script, self.history.most_gpus(script), self.gpus_per_node)
             begins = self.history.begin_seconds(script)
             restart_seconds = RESTART_SECONDS if begins is None else begins
             self._programs[key] = Program(
                 sha256(repr(script).encode()).hexdigest()[:16],
                 speeds,
-                self.history.like(script, json.dumps(row.arguments), people, speeds.fixed),
+                self.history.like(script, json.dumps(row.arguments), people, of_runs.fixed),
                 restart_seconds,
                 _resize_seconds(row.launcher, self.history.change_seconds(script), restart_seconds),
             )
         return self._programs[key]
+
+
+def with_at_most(job: types.Job, gpus: int) -> types.Job:
+    """As a snapshot sees the same job when its owner asks for so many GPUs at most, and fewer than now.
+
+    Only ``Curve.apart`` stays what it is on average over the more GPUs of before.
+    """
+    speed, free = (
+        curve and replace(curve, speeds=curve.speeds[:gpus], batches=curve.batches[:gpus])
+        for curve in (job.speed, job.free_speed)
+    )
+    return replace(
+        job,
+        min_gpus=min(job.min_gpus, gpus),
+        max_gpus=gpus,
+        asked_gpus=min(job.asked_gpus, gpus),
+        speed=speed,
+        free_speed=free,
+    )
 
 
 def script_of(row: Row) -> Script:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from portal.cluster.models import Environment, Node, NodeEnvironment
+from portal.control.snapshot import with_at_most
 from portal.forecast import words
 from portal.forecast.futures import HORIZON_SECONDS, NEVER, live_on
 from portal.jobs.models import Job
@@ -106,8 +107,7 @@ def _fewer_gpus(job: types.Job) -> Iterator[Change]:
     for gpus in _sizes(job.min_gpus):
         if job.min_gpus == job.max_gpus:
             said = f"with {_gpus(gpus)} instead of {job.min_gpus}"
-            changed = replace(job, min_gpus=gpus, max_gpus=gpus, asked_gpus=min(job.asked_gpus, gpus))
-            yield Change(f"gpus-{gpus}", said, {"min_gpus": gpus, "max_gpus": gpus}, changed)
+            yield Change(f"gpus-{gpus}", said, {"min_gpus": gpus, "max_gpus": gpus}, with_at_most(job, gpus))
         else:
             said = f"with {_gpus(gpus)} as its least instead of {job.min_gpus}"
             yield Change(f"gpus-{gpus}", said, {"min_gpus": gpus}, replace(job, min_gpus=gpus))

@@ -1,5 +1,6 @@
 """What is learnt from the lab's past, and that reading it bit by bit says the same as reading it at once."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -10,6 +11,7 @@ from django.utils import timezone
 
 from portal.cluster.models import Node
 from portal.control import history as module
+from portal.control import snapshot
 from portal.control.history import USAGE_DAYS, History, Holding, Like, speed_on
 from portal.jobs.models import Job
 from scheduling.types import Curve
@@ -216,3 +218,14 @@ def test_reading_takes_five_queries_whatever_the_past(node: Node) -> None:
     with CaptureQueriesContext(connection) as asked:
         history.refresh(NOW + timedelta(seconds=5))
     assert len(asked) == 5
+
+
+def test_what_similar_runs_did_does_not_depend_on_what_a_job_asks_for(node: Node) -> None:
+    for gpus, seconds in ((1, 400.0), (4, 130.0)):
+        ran(node, gpus, seconds)
+    small, large = queue(1), queue(8)
+    seen = {job.id: job for job in snapshot.take().jobs}
+    assert seen[str(small.pk)].work == seen[str(large.pk)].work
+    assert seen[str(small.pk)] == replace(
+        snapshot.with_at_most(seen[str(large.pk)], 1), id=str(small.pk), submitted_at=small.submitted_at.timestamp()
+    )

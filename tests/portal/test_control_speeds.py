@@ -1,6 +1,7 @@
 """From what trainings tell of their steps to what policies know of speeds, batches and work that is left."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -112,6 +113,21 @@ def test_a_batch_is_free_within_what_its_owner_allows_once_its_noise_is_known() 
     assert free is not None and free.batches[0] >= 64
     assert all(64 <= batch <= 1024 for batch in free.batches)
     assert free.batches[-1] > 64
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3, 8])
+def test_a_job_that_asks_for_fewer_gpus_is_seen_with_the_start_of_the_same_curve(gpus: int) -> None:
+    allowed: Any = {"batches": [64, 64, 1024]}
+    tell(running(1), 1, ALONE)
+    tell(running(2), 2, BOTH, batch=256, noise=[1.0, 6400.0], **allowed)
+    most, fewer = queue(8), queue(gpus)
+    seen = {job.id: job for job in snapshot.take().jobs}
+    cut, asked = snapshot.with_at_most(seen[str(most.pk)], gpus), seen[str(fewer.pk)]
+    assert cut == replace(asked, id=cut.id, submitted_at=cut.submitted_at, speed=cut.speed, free_speed=cut.free_speed)
+    for mine, theirs in ((cut.speed, asked.speed), (cut.free_speed, asked.free_speed)):
+        assert mine is not None and theirs is not None
+        assert mine == replace(theirs, apart=mine.apart)
+        assert mine.apart == pytest.approx(theirs.apart, abs=0.05), "an average over all sizes"
 
 
 def test_small_changes_of_what_was_measured_are_none() -> None:

@@ -128,7 +128,7 @@ class TestWhateverThePolicy:
                 )
             turn()
             agents_do_as_told()
-            waiting = list(Job.objects.filter(state=JobState.QUEUED, attempts=None))
+            waiting = list(Job.objects.filter(state=JobState.QUEUED, attempts=None).order_by("pk"))
             for job in rng.sample(waiting, min(2, len(waiting))):
                 promises = [each for each in helping.counsel(job).advice if each.starts_now]
                 if not promises:
