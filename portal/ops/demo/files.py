@@ -95,7 +95,7 @@ def _training(ran: Ran) -> Training:
     seconds = ask.whole_seconds
     if ran.tried.ended is None and ran.began is not None:
         seconds = END - ran.began + ran.story.left_seconds
-    return Training.of(ran.job.pk, seconds, ask.min_gpus, diverges=ask.fate == "nan")
+    return Training.of(ask.number, seconds, ask.min_gpus, diverges=ask.fate == "nan")
 
 
 # --- logs --------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def _ranks(ran: Ran, when: float) -> int:
 def _first_rank(ran: Ran, way: Way, text: Text) -> None:
     ask, training = ran.story.ask, way.training
     if ask.fate not in SILENT_BEFORE_TRAINING or ran.attempt.outcome != Outcome.FAILED:
-        text.printed.append((way.since, demo_programs.opening(1000 * (6 + ran.job.pk % 90), ran.job.pk)))
+        text.printed.append((way.since, demo_programs.opening(1000 * (6 + ask.number % 90), ask.number)))
         if way.first > 0:
             text.printed.append((way.since + 1, f"Restored the checkpoint of step {way.step(0):,}.\n"))
         lines = max(1, min(LINES, int((way.until - way.since) / 40)))
@@ -307,7 +307,7 @@ def write_outputs(written: Written, found: Mapping[int, Way]) -> None:
         files = {
             "metrics.json": f"{json.dumps(summary, indent=2)}\n".encode(),
             "plots/loss.png": picture([training.loss(training.steps * n // 239) for n in range(240)]),
-            "model.pt": sha256(str(ran.job.pk).encode()).digest() * 512,
+            "model.pt": sha256(str(ran.story.ask.number).encode()).digest() * 512,
         }
         for path, content in files.items():
             digest = sha256(content).hexdigest()

@@ -87,7 +87,7 @@ def _busy(written: Written, now: datetime) -> dict[int, list[Busy]]:
 
 def use_of(ran: Ran) -> tuple[int, int]:
     """The utilisation of each of its GPUs in percent, and the memory in use in MiB."""
-    habit, number = ran.story.ask.habit, ran.job.pk
+    habit, number = ran.story.ask.habit, ran.story.ask.number
     return min(99, max(3, habit.busy_percent + number * 7 % 15 - 7)), habit.memory_mib + number * 131 % 2048
 
 

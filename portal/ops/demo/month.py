@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from django.db import transaction
+from django.db import connection, transaction
 
 from portal.jobs.models import JobState
 from portal.ops.demo import files, monitoring, people, rows
@@ -40,8 +40,16 @@ def fill(now: datetime, size: Size, url: str, seed: int = SEED) -> Written:
         monitoring.write(made, written, now, seed)
         files.hand_over(written, now)
         people.be_seen(made, now)
+        _count_rows()
         roll_up(now)
     return written
+
+
+def _count_rows() -> None:
+    """PostgreSQL plans queries by what it knows of the tables, and by itself it looks only a minute after they were filled."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE")
 
 
 def decide(start: datetime, size: Size, seed: int, planned: Sequence[Planned]) -> list[Story]:
