@@ -1,7 +1,7 @@
 # make run        start everything on this machine
 # make demo       a lab to look around in: made-up people, a month of history, nodes on which nothing really runs
 # make check      before every commit: lint, pure tests, the core of each app; a minute and a half
-# make test       every real part once, in containers, on several machines, in a browser; a quarter of an hour
+# make test       every real part once, in containers, on several machines, in a browser; twelve minutes
 # make test-all   all tests, on both databases, with new random examples; FROM=browser continues there
 # make lint       ruff, mypy, import contracts          make bench    ratios to their floors
 # make clean      remove the virtual environment and caches
