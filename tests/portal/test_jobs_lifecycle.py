@@ -361,7 +361,7 @@ def test_an_elastic_attempt_gives_up_only_the_part_that_does_not_get_on(project:
     base, more, driver = parts_of(attempt)
     run(base)
     run(driver)
-    Container.objects.filter(pk__in=[base.pk, driver.pk]).update(state_since=after(hours=-3))  # and they still do
+    Container.objects.filter(pk__in=[base.pk, driver.pk]).update(state_since=after(hours=-3))  # at work for long
     sweep(after(seconds=301), first, second)
     for row in (attempt, base, more, driver):
         row.refresh_from_db()

@@ -40,12 +40,12 @@ def fill(now: datetime, size: Size, url: str, seed: int = SEED) -> Written:
         monitoring.write(made, written, now, seed)
         files.hand_over(written, now)
         people.be_seen(made, now)
-        _count_rows()
+        _update_statistics()
         roll_up(now)
     return written
 
 
-def _count_rows() -> None:
+def _update_statistics() -> None:
     """PostgreSQL plans queries by what it knows of the tables, and by itself it looks only a minute after they were filled."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
