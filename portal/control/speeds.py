@@ -84,6 +84,22 @@ def _alike(value: float) -> float:
 def _speeds(
     rows: tuple[_Alike, ...], batches: Batches, stats: Stats | None, max_gpus: int, gpus_per_node: int
 ) -> Speeds | None:
+    fitted = _fit(rows, batches)
+    if fitted is None:
+        return None
+    model, kinds = fitted
+    fixed = performance.curve(model, batches, max_gpus, gpus_per_node, kinds=kinds)
+    if stats is None or batches.most <= batches.asked:
+        return Speeds(fixed)
+    return Speeds(fixed, performance.curve(model, batches, max_gpus, gpus_per_node, stats=stats, kinds=kinds))
+
+
+@lru_cache(PROGRAMS_REMEMBERED)
+def _fit(rows: tuple[_Alike, ...], batches: Batches) -> tuple[performance.Model, dict[str, float]] | None:
+    """The model of the GPUs with the most reports, and the factor of each kind.
+
+    Fitting takes long, so curves of different lengths share one fit.
+    """
     by_kind: dict[str, list[Measurement]] = defaultdict(list)
     weights: dict[str, int] = defaultdict(int)
     for row in rows:
@@ -95,8 +111,4 @@ def _speeds(
     if not models:
         return None
     usual = max(models, key=lambda kind: (weights[kind], kind))
-    kinds = performance.kind_factors(models, usual, batches)
-    fixed = performance.curve(models[usual], batches, max_gpus, gpus_per_node, kinds=kinds)
-    if stats is None or batches.most <= batches.asked:
-        return Speeds(fixed)
-    return Speeds(fixed, performance.curve(models[usual], batches, max_gpus, gpus_per_node, stats=stats, kinds=kinds))
+    return models[usual], performance.kind_factors(models, usual, batches)

@@ -13,8 +13,9 @@ from portal.control.models import ChosenBatch
 from portal.control.speeds import Speeds
 from portal.jobs import logs
 from portal.jobs.models import Attempt, Job, StepStat
-from scheduling import registry
+from scheduling import performance, registry
 from scheduling.decide import decide
+from scheduling.performance import Measurement, Model, fit
 from tests.portal import jobs_world as world
 from tests.portal.control_world import queue, ready_node
 
@@ -137,6 +138,20 @@ def test_small_changes_of_what_was_measured_are_none() -> None:
     before = speeds_of(attempt.job)
     tell(attempt, 2, 1.001 * BOTH, times=1)
     assert speeds_of(attempt.job).fixed is before.fixed
+
+
+def test_curves_of_different_lengths_share_one_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt, fits = running(2), []
+    tell(attempt, 2, 0.0717)  # as no other test, since fits are remembered
+
+    def counted(some: list[Measurement]) -> Model | None:
+        fits.append(some)
+        return fit(some)
+
+    monkeypatch.setattr(performance, "fit", counted)
+    short, long = speeds_of(attempt.job, 1).fixed, speeds_of(attempt.job, 4).fixed
+    assert short is not None and long is not None
+    assert len(fits) == 1 and short.speeds == long.speeds[:1]
 
 
 def test_steps_over_several_nodes_are_told_apart() -> None:
