@@ -135,10 +135,6 @@ def rank_picture(ranks: Sequence[Rank]) -> Chart | None:
     if len(ranks) < 2:
         return None
     some = sorted(ranks[:MOST_RANKS], key=lambda rank: rank.number)
-    slowest, quickest = ranks[0], ranks[-1]
-    desc = f"Rank {slowest.number} computes longest"
-    if quickest.computing:
-        desc += f", {charts.said_number(round(slowest.computing / quickest.computing, 1))} times as long as rank {quickest.number}"
     predicted = [_short(rank.expected * 1000) if rank.expected else None for rank in some]
     return charts.bars(
         "A step, rank by rank",
@@ -151,7 +147,18 @@ def rank_picture(ranks: Sequence[Rank]) -> Chart | None:
         stacked=True,
         across=True,
         mark=Series("predicted", predicted) if any(predicted) else None,
-        desc=f"{desc}.",
+        desc=_compared(ranks[0], ranks[-1]),
+    )
+
+
+def _compared(slowest: Rank, fastest: Rank) -> str:
+    if not fastest.computing:
+        return f"Rank {slowest.number} computes longest."
+    ratio = round(slowest.computing / fastest.computing, 1)
+    if ratio == 1:
+        return "All ranks compute for about the same time."
+    return (
+        f"Rank {slowest.number} computes longest, {charts.said_number(ratio)} times as long as rank {fastest.number}."
     )
 
 

@@ -200,6 +200,12 @@ def test_the_slowest_rank_is_named(container: Container) -> None:
     assert curves.rank_picture(ranks[:1]) is None
 
 
+def test_ranks_that_take_about_the_same_time_are_not_ranked(container: Container) -> None:
+    send(container, step(1), line("ranks", 1, first=0, samples=[32, 32], computing=[0.401, 0.4], waiting=[0.0, 0.0]))
+    chart = curves.rank_picture(curves.ranks_of(Progress.objects.get()))
+    assert chart is not None and chart.desc == "All ranks compute for about the same time."
+
+
 def test_what_was_predicted_of_a_rank_and_how_far_predictions_are_off_stands_at_its_times(container: Container) -> None:
     columns = {
         "samples": [40, 24],
