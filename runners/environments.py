@@ -34,6 +34,7 @@ from runners.preparing import (
     explain,
     need_space,
     run,
+    temporary_folder,
 )
 from runners.runtime import EngineError
 from runners.targets import Target, this_machine
@@ -297,8 +298,7 @@ class DockerEnvironments(Preparing):
         digest = content_key("packages 3", *ours, base_id, house.name, name_of(wheel))
         tag = f"schedulearn-packages:{entry.key}-{digest[:12]}"
         if self.engine.id_of(tag) is None:
-            with tempfile.TemporaryDirectory(prefix="schedulearn-own-", dir=make(cache_home())) as folder:
-                own = Path(folder)
+            with temporary_folder(cache_home(), "schedulearn-own-") as own:
                 shutil.copy(requirements, own / "requirements.txt")
                 (own / "check.py").write_text(f"{entry.check}\n")
                 if wheel is not None:

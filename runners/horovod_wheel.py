@@ -9,7 +9,6 @@ import os
 import shutil
 import sysconfig
 import tarfile
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from runners.preparing import (
     explain,
     need_space,
     run,
+    temporary_folder,
 )
 from runners.targets import Target, cross, this_machine
 from runners.wheels import Framework, Pins, framework_of, make
@@ -131,9 +131,9 @@ def ensure(
         if found := find(entry, target, pins):
             return found
         need_space(cache_home(), BUILD_MIB)
-        with tempfile.TemporaryDirectory(prefix=".horovod-", dir=make(cache_home() / "wheels")) as work:
-            source = mended_source(entry.horovod, Path(work), progress, low)
-            out = make(Path(work) / "out")
+        with temporary_folder(cache_home() / "wheels", ".horovod-") as work:
+            source = mended_source(entry.horovod, work, progress, low)
+            out = make(work / "out")
 
             def scaled(done: int, words: str) -> None:
                 progress(low + (high - low) * done // 100, words)
@@ -218,8 +218,8 @@ def build_here(source: Path, pins: Pins, out: Path, variables: dict[str, str], p
         raise lacking
     log = cache_home() / "logs" / "build-horovod.log"
     log.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(prefix="schedulearn-build-", dir=cache_home()) as folder:
-        place = Path(folder) / "environment"
+    with temporary_folder(cache_home(), "schedulearn-build-") as folder:
+        place = folder / "environment"
 
         def installing(seconds: float, said: str) -> None:
             progress(2, elapsed("installing what Horovod is compiled with", seconds))

@@ -6,9 +6,10 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 Progress = Callable[[int, str], None]
@@ -16,6 +17,8 @@ Progress = Callable[[int, str], None]
 
 TICK_SECONDS = 1.0
 TAIL_BYTES = 4000
+STALE_SECONDS = 24 * 3600.0
+"""Nothing takes this long to prepare: the process that made such a folder was killed."""
 
 
 class PrepareError(Exception):
@@ -60,6 +63,18 @@ def need_space(folder: Path, mib: int) -> None:
             f"Only {free} MiB are free where {folder} lies; {mib} MiB are needed.",
             "Make room there, or set SCHEDULEARN_CACHE to a folder with more space.",
         )
+
+
+@contextmanager
+def temporary_folder(home: Path, prefix: str) -> Iterator[Path]:
+    """A folder in ``home`` that is removed at the end. Also removes what killed processes have left there, often a GiB each."""
+    home.mkdir(parents=True, exist_ok=True)
+    for left in home.glob(f"{prefix}*"):
+        with suppress(FileNotFoundError):
+            if left.stat().st_mtime < time.time() - STALE_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=home) as folder:
+        yield Path(folder)
 
 
 @contextmanager

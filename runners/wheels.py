@@ -7,8 +7,6 @@ configured to use decide where packages come from.
 import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +24,7 @@ from runners.preparing import (
     explain,
     need_space,
     run,
+    temporary_folder,
 )
 from runners.targets import Target, cross
 
@@ -150,8 +149,8 @@ def wheelhouse(
         need_space(cache_home(), entry.disk_mib if not target.cuda else entry.disk_mib * 3)
         log = cache_home() / "logs" / f"fetch-{entry.key}.log"
         log.unlink(missing_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=".part-", dir=make(folder.parent)))
-        try:
+        with temporary_folder(folder.parent, ".part-") as work:
+            part = make(work / "wheels")
 
             def tick(seconds: float, said: str) -> None:
                 here = len(list(part.glob("*.whl")))
@@ -160,12 +159,11 @@ def wheelhouse(
                 progress(low + int((high - low) * done), elapsed(words, seconds))
 
             fetch = ["download", ONLY_WHEELS, "--no-deps", "-d", str(part), *index_option(pins.index)]
-            run([*PIP, *fetch, *cross(target), *pins.packages], log, tick)
+            try:
+                run([*PIP, *fetch, *cross(target), *pins.packages], log, tick)
+            except ProgramError as error:
+                raise explain(error, "Downloading the packages", log) from error
             part.rename(folder)
-        except ProgramError as error:
-            raise explain(error, "Downloading the packages", log) from error
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
     return folder
 
 

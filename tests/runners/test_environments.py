@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import os
 import re
 import shutil
 import sys
@@ -27,7 +28,7 @@ from runners.environments import (
     tree,
 )
 from runners.images import Entry, Horovod
-from runners.preparing import PrepareError, ProgramError, Progress, alone, explain, need_space
+from runners.preparing import PrepareError, ProgramError, Progress, alone, explain, need_space, temporary_folder
 from runners.runtime import EngineError
 from runners.targets import Target, cross, this_machine
 from runners.wheels import Framework, Pins, framework_of, pins_of
@@ -307,6 +308,18 @@ def test_it_looks_for_space_first(cache: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(PrepareError, match="Only 100 MiB are free"):
         need_space(cache, 200)
     need_space(cache, 50)
+
+
+def test_what_a_killed_preparation_left_is_removed_by_a_later_one(tmp_path: Path) -> None:
+    now = time.time()
+    for name, hours in {"build-killed": 25, "build-running": 2, "wheels": 99}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "half.whl").touch()
+        os.utime(tmp_path / name, (now - hours * 3600, now - hours * 3600))
+    with temporary_folder(tmp_path, "build-") as mine:
+        assert sorted(tmp_path.iterdir()) == sorted([mine, tmp_path / "build-running", tmp_path / "wheels"])
+        (mine / "half.whl").touch()
+    assert not mine.exists()
 
 
 def test_only_one_prepares_the_same_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
