@@ -93,6 +93,17 @@ def test_a_layer_may_exceed_its_budget_by_half() -> None:
     assert "OVER BUDGET" in lines[2] and "OVER BUDGET" not in lines[1] + lines[3]
 
 
+@pytest.mark.parametrize(("what", "status"), [("check", 0), ("test", 1), ("all", 1), ("portal", 0)])
+def test_a_slow_layer_fails_the_commands_that_keep_budgets(
+    what: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = {"lint": Result(passed=5, seconds=3600)}
+    monkeypatch.setattr("tests.run.__main__.announce", lambda layers, may_install: None)
+    monkeypatch.setattr(Run, "carry_out", lambda *_: slow)
+    assert main([what]) == status
+    assert ("Too slow: lint" in capsys.readouterr().out) == (status == 1)
+
+
 def test_the_whole_suite_continues_at_a_layer() -> None:
     layers, with_lint, level = chosen(["all"], "system", None)
     assert [layer.name for layer in layers] == ["system", "horovod", "gpu"]
