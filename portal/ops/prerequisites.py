@@ -4,6 +4,7 @@
 else of this project is imported. It ends with 1 when Schedulearn cannot start.
 """
 
+import errno
 import fcntl
 import importlib.util
 import os
@@ -18,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_PORT = 8000
-MAX_PORT = 65535
+UNPRIVILEGED_PORT, MAX_PORT = 1024, 65535
 HOME_MIB = 512
 """With less free space even the database could not grow."""
 VENV_MIB = 600
@@ -150,10 +151,10 @@ def is_running(home: Path) -> bool:
     try:
         with (home / "up.lock").open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
+    except BlockingIOError:
         return True
+    except OSError:  # no lock yet, or a folder that cannot be used at all: folder_findings has the reason
+        return False
     return False
 
 
@@ -161,17 +162,17 @@ def port_findings(host: str, port: str) -> Iterator[Finding]:
     if not port.isdecimal() or not 1 <= int(port) <= MAX_PORT:
         yield Finding(f"PORT must be a number from 1 to {MAX_PORT}, not {port!r}.", "make run PORT=8001", fatal=True)
         return
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, int(port)))
-        except OSError as error:
-            other = int(port) + 1 if int(port) < MAX_PORT else DEFAULT_PORT
-            yield Finding(
-                f"Port {port} of {host} cannot be used ({error.strerror}).",
-                f"Use another port: make run PORT={other}",
-                fatal=True,
-            )
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except (OSError, UnicodeError) as error:
+        text, fix = f"Nothing can listen at {host}", "Use an address of this machine: make run HOST=127.0.0.1"
+        if isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES):
+            other = int(port) + 1 if UNPRIVILEGED_PORT <= int(port) < MAX_PORT else DEFAULT_PORT
+            text, fix = f"Port {port} of {host} cannot be used", f"Use another port: make run PORT={other}"
+        yield Finding(f"{text} ({getattr(error, 'strerror', error)}).", fix, fatal=True)
 
 
 def compiler_findings(docker_host: str | None) -> Iterator[Finding]:

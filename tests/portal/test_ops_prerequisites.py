@@ -1,5 +1,6 @@
 """What keeps ``make run`` from starting is reported before anything is installed, with the command that fixes it."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -60,6 +61,33 @@ def test_a_port_in_use_is_reported_with_another(plan: Plan) -> None:
 def test_a_port_that_is_none_is_reported(port: str) -> None:
     finding = the_only(prerequisites.port_findings("127.0.0.1", port))
     assert finding.fatal and repr(port) in finding.text
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1", "a..b", "x" * 100])
+def test_an_address_that_is_not_of_this_machine_is_no_matter_of_the_port(host: str) -> None:
+    finding = the_only(prerequisites.port_findings(host, str(free_port())))
+    assert finding.fatal and host in finding.text and "HOST=127.0.0.1" in finding.fix and "PORT" not in finding.fix
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])  # noqa: S104
+def test_an_address_of_this_machine_can_be_used(host: str) -> None:
+    assert list(prerequisites.port_findings(host, str(free_port()))) == []
+
+
+@pytest.mark.parametrize("port", ["80", "1023"])
+def test_a_port_that_takes_root_is_reported_with_one_that_does_not(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    finding = the_only(prerequisites.port_findings("127.0.0.1", port))
+    assert "Permission denied" in finding.text and "PORT=8000" in finding.fix
+
+
+def test_a_file_in_place_of_the_data_folder_is_no_running_portal(plan: Plan) -> None:
+    plan.home.write_text("")
+    finding = the_only(findings(plan))
+    assert finding.fatal and "is a file" in finding.text
 
 
 def test_a_second_start_is_told_from_a_foreign_program_on_the_port(plan: Plan) -> None:
