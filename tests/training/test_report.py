@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,6 +92,37 @@ def test_of_metrics_that_come_fast_the_mean_is_told(pipe: Pipe, clock: list[floa
     clock[0] += 10_000
     reporter.metric("loss", 3.0, step=4)
     assert [(line["step"], line["value"]) for line in pipe.lines()] == [(1, 9.0), (2, 8.0), (4, 3.0)]
+
+
+def test_each_metric_has_its_own_points_however_many_are_logged_together(pipe: Pipe, clock: list[float]) -> None:
+    reporter = Reporter(str(pipe.path))
+    for epoch in range(1, 6):
+        reporter.metric("train/loss", 1 / epoch, step=epoch)
+        reporter.metric("validation/accuracy", epoch / 10, step=epoch)
+        clock[0] += 0.5
+    points = [(line["step"], line["value"]) for line in pipe.lines() if line["name"] == "validation/accuracy"]
+    assert points == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4), (5, 0.5)]
+
+
+def test_a_value_without_a_step_is_at_the_step_that_was_reached(pipe: Pipe) -> None:
+    reporter = Reporter(str(pipe.path))
+    reporter.step(step=7, **FACTS)  # type: ignore[arg-type]
+    reporter.reached(12)
+    reporter.metric("accuracy", 0.5)
+    assert pipe.lines()[-1]["step"] == 12
+
+
+def test_the_last_values_are_written_when_a_program_ends(pipe: Pipe) -> None:
+    program = """
+from runners.training.schedulearn_train import log_metric, report
+report.MOST_POINTS = 1e-9
+for step in range(1, 6):
+    log_metric("loss", 10 * step, step=step)
+"""
+    root = Path(report.__file__).parents[3]
+    env = {"SCHEDULEARN_METRICS": str(pipe.path), "PATH": os.environ["PATH"]}
+    subprocess.run([sys.executable, "-c", program], cwd=root, env=env, check=True)  # noqa: S603
+    assert [(line["step"], line["value"]) for line in pipe.lines()] == [(1, 10), (5, 35)]
 
 
 def test_the_older_a_training_is_the_more_rarely_it_tells(pipe: Pipe, clock: list[float]) -> None:

@@ -15,6 +15,7 @@ of a step, the seconds in which they computed and waited for the others, the sec
 mean error of such expectations as a part of them.
 """
 
+import atexit
 import json
 import math
 import os
@@ -59,13 +60,36 @@ class Pace:
         return True
 
 
+class Metric:
+    """A curve's values that are not written yet."""
+
+    __slots__ = ("count", "pace", "step", "total")
+
+    def __init__(self) -> None:
+        self.pace = Pace()
+        self.total, self.count, self.step = 0.0, 0, 0
+
+    def add(self, value: float, step: int) -> None:
+        self.total, self.count, self.step = self.total + value, self.count + 1, step
+
+    def take(self) -> tuple[int, float]:
+        """The step of the last value, and the mean."""
+        taken = self.step, self.total / self.count
+        self.total, self.count = 0.0, 0
+        return taken
+
+
 class Reporter:
     def __init__(self, path: str | None = None) -> None:
         self._path = path or os.environ.get("SCHEDULEARN_METRICS") or ""
         self._handle: int | None = None
-        self._steps, self._values = Pace(LEAST_SECONDS), Pace()
-        self._metrics: dict[str, tuple[float, int]] = {}
+        self._steps = Pace(LEAST_SECONDS)
+        self._metrics: dict[str, Metric] = {}
         self._step = 0
+
+    def reached(self, step: int) -> None:
+        """Where the training is: the step of values that come without one."""
+        self._step = step
 
     def due(self, last: bool = False) -> bool:
         """Whether it is time to tell of steps again, as it always is for the ``last`` one. Who asks tells."""
@@ -96,18 +120,22 @@ class Reporter:
             self._tell("ranks", {"first": first, **lists})
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
-        """Of values that come faster than they are told, the mean is."""
-        total, count = self._metrics.get(name, (0.0, 0))
-        self._metrics[name] = (total + float(value), count + 1)
+        """Of values that come faster than a curve has points, writes the mean, at the step of the last."""
         self._step = self._step if step is None else step
-        if self._values.due():
-            self.flush()
+        metric = self._metrics.setdefault(name, Metric())
+        metric.add(float(value), self._step)
+        if metric.pace.due():
+            self._tell_metric(name, metric)
 
     def flush(self) -> None:
-        """Tells the metrics that were kept."""
-        metrics, self._metrics = self._metrics, {}
-        for name, (total, count) in metrics.items():
-            self._tell("metric", {"name": name[:MOST_NAME], "value": total / count})
+        """Writes the values that were kept."""
+        for name, metric in self._metrics.items():
+            if metric.count:
+                self._tell_metric(name, metric)
+
+    def _tell_metric(self, name: str, metric: Metric) -> None:
+        step, value = metric.take()
+        self._tell("metric", {"name": name[:MOST_NAME], "value": value, "step": step})
 
     def _tell(self, kind: str, facts: dict[str, Any]) -> None:
         if not self._path:
@@ -139,10 +167,11 @@ _own: Reporter | None = None
 
 
 def reporter() -> Reporter:
-    """This process's."""
+    """This process's. Values that were kept are written when it ends."""
     global _own
     if _own is None:
         _own = Reporter()
+        atexit.register(_own.flush)
     return _own
 
 

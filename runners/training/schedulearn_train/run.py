@@ -292,6 +292,7 @@ class Run:
         self._clock.end()
         self.sampler.take(batch.total)
         self.steps += 1
+        self.reporter.reached(self.steps)
         if self.steps >= self._next_look or not self.sampler.left:
             self._look_up()
         return True

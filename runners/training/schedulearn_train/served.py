@@ -143,6 +143,7 @@ class Desk:
         self._heard[said.worker] = said.number
         self._losses.append((said.loss, said.samples))
         work = dict(self._server.receive(said.worker, Gradients(((said.worker, said.number, 1.0),)), said.computing))
+        self._run.reporter.reached(self._server.version)
         # The pace is reckoned by samples that were used, so some must have been since.
         if self._server.counts.used > self._reported[1] and self._run.reporter.due(self._server.done):
             self._report()
