@@ -141,7 +141,8 @@ if not SECRET_KEY:
 if len(SECRET_KEY) < 32:
     raise ImproperlyConfigured("SECRET_KEY is too short: use at least 32 characters.")
 
-PORT = env_int("PORT", 8000, 1, 65535)
+DEFAULT_PORT = 8000
+PORT = env_int("PORT", DEFAULT_PORT, 1, 65535)
 SITE_URL = env_site("SITE_URL", f"http://localhost:{PORT}")
 """Where people reach the portal; used in links sent by mail and in the join line of nodes."""
 ALLOWED_HOSTS = env_list("ALLOWED_HOSTS") or ["localhost", "127.0.0.1", "[::1]"]
@@ -302,6 +303,8 @@ HTTPS = SITE_URL.startswith("https://")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_HTTPONLY = True
+if DEMO:  # cookies are shared by all ports: one may be signed in to a lab and its demo at once
+    SESSION_COOKIE_NAME = "sessionid_demo"
 CSRF_FAILURE_VIEW = "portal.errors.csrf_failure"
 SESSION_ENGINE = "portal.accounts.sessions"
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runners.agent import Agent
 from runners.agent_settings import Identity
-from runners.demo_programs import ENDINGS, SILENT_BEFORE_TRAINING, Mishap, Training, closing, opening
+from runners.demo_programs import ENDINGS, SILENT_BEFORE_TRAINING, Mishap, Training, closing, opening, outputs
 from runners.environment_keeper import AllReady
 from runners.fake_runtime import FakeRuntime, Pretended, read_json, say
 from runners.gpus import Gpu
@@ -42,6 +42,13 @@ COOL, HOT = 34, 78
 FILE = "demo.json"
 
 
+class Reached(NamedTuple):
+    """How far the earlier attempts of a job that goes on from its checkpoints came, of how many steps in all."""
+
+    step: int
+    steps: int
+
+
 @dataclass(frozen=True, slots=True)
 class Course:
     """How a container's pretended program goes. Kept in the container's folder, so that another agent goes on with it."""
@@ -56,6 +63,8 @@ class Course:
     busy_percent: int = 74
     """What the utilisation of its GPUs is around."""
     memory_mib: int = 8_192
+    first_step: int = 0
+    """What it went on from."""
 
     @property
     def seconds(self) -> float:
@@ -64,7 +73,7 @@ class Course:
     def step(self, seconds: float) -> int:
         """How many steps it has made so long after its beginning."""
         part = seconds / max(1.0, self.whole_seconds or self.seconds)
-        return round(self.training.steps * min(1.0, max(0.0, part)))
+        return self.first_step + round((self.training.steps - self.first_step) * min(1.0, max(0.0, part)))
 
     def write(self, folder: Path) -> None:
         (folder / FILE).write_text(json.dumps(asdict(self)))
@@ -75,8 +84,8 @@ class Course:
         return cls(**{**found, "training": Training(**found["training"])}) if found else None
 
     @classmethod
-    def draw(cls, spec: RunSpec, now: float) -> "Course":
-        """The same for all containers of a job."""
+    def draw(cls, spec: RunSpec, now: float, reached: Reached | None = None) -> "Course":
+        """The same for all containers of an attempt. With ``reached`` it goes on from there, and succeeds."""
         chance = random.Random(spec.job)  # noqa: S311  # nothing secret depends on it
         seconds = float(dict(spec.env).get("FAKE_RUN_SECONDS") or chance.randint(SHORTEST, LONGEST))
         mishap = chance.choice(MISHAPS) if chance.random() < FAILS else None
@@ -84,19 +93,33 @@ class Course:
         whole = seconds
         if mishap is not None:
             seconds *= 0.1 if mishap in EARLY else chance.uniform(0.2, 0.7)
+        first_step = 0
+        if reached is not None:
+            mishap, first_step = None, reached.step
+            training = replace(training, steps=max(reached.steps, first_step + 1), diverges=False)
+            pace = training.mean_step_seconds(max(1, spec.slots))
+            seconds = whole = min(LONGEST, max(SHORTEST, pace * (training.steps - first_step)))
         later = DRIVER_LATER_SECONDS if spec.role == "driver" else 0.0
         busy, memory = 74 + 18 * (spec.job % 3 - 1), 8_192 + 1_024 * (spec.job % 28)
         if spec.job % IDLE_EVERY == 0:
             busy, memory = 0, 2_048
-        return cls(now, now + seconds + later, training, mishap, whole, busy, memory)
+        return cls(now, now + seconds + later, training, mishap, whole, busy, memory, first_step)
 
 
 class DemoRuntime(FakeRuntime):
     """The fake runtime with work to look at."""
 
-    def __init__(self, node: str, gpus: int, wall: Callable[[], float] = time.time, **options: Any) -> None:
+    def __init__(
+        self,
+        node: str,
+        gpus: int,
+        wall: Callable[[], float] = time.time,
+        reached: Callable[[int], Reached | None] = lambda job: None,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         self.node = node
+        self.reached = reached
         self.wall = wall
         self.uuids = tuple(f"demo-{node}-{index}" for index in range(gpus))
         self._printed_at: dict[str, float] = {}
@@ -113,7 +136,7 @@ class DemoRuntime(FakeRuntime):
         }
 
     def create(self, spec: RunSpec, folders: Folders) -> None:
-        self._pretend(spec, folders, Course.draw(spec, self.wall()))
+        self._pretend(spec, folders, Course.draw(spec, self.wall(), self.reached(spec.job)))
         self.calls.append(("create", spec.name))
 
     def start(self, name: str) -> None:
@@ -125,7 +148,8 @@ class DemoRuntime(FakeRuntime):
         say(run.folders.scribe, "setup", "set-up", f"Starting {' '.join(run.spec.command)}\n".encode())
         if _is_first(run.spec) and course.mishap not in SILENT_BEFORE_TRAINING:
             seed = course.training.seed
-            say(run.folders.scribe, "0", "rank 0", opening(1000 * (6 + seed % 90), seed).encode())
+            restored = f"Restored the checkpoint of step {course.first_step:,}.\n" if course.first_step else ""
+            say(run.folders.scribe, "0", "rank 0", (opening(1000 * (6 + seed % 90), seed) + restored).encode())
 
     def go_on(self, files: NodeFiles) -> int:
         """Take up the containers that an earlier agent ran; return how many."""
@@ -182,6 +206,8 @@ class DemoRuntime(FakeRuntime):
         course = self._courses.get(run.spec.name)
         if reason == "exited" and course is not None and _is_first(run.spec):
             last = ENDINGS[course.mishap].text if course.mishap else closing(course.training)
+            if not course.mishap:
+                _write_outputs(run.folders.outputs, course.training)
             say(run.folders.scribe, "0", "rank 0", last.encode())
         super()._end(run, code, reason, detail)
 
@@ -218,6 +244,12 @@ class DemoRuntime(FakeRuntime):
         say(run.folders.scribe, "metrics", "metrics", "".join(f"{json.dumps(line)}\n" for line in lines).encode())
 
 
+def _write_outputs(folder: Path, training: Training) -> None:
+    for path, content in outputs(training).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+
+
 def _is_first(spec: RunSpec) -> bool:
     """It has rank 0: the first host, which comes after the driver where there is one."""
     return spec.role == "host" and spec.hostname == ("h1" if spec.launcher == "horovod" or spec.elastic else "h0")
@@ -244,12 +276,14 @@ class DemoAgent(Agent):
     runtime: DemoRuntime
 
 
-def start_node(home: Path, url: str, identity: Identity, gpus: int) -> DemoAgent:
-    """Start an agent in threads of this process; ``stop()`` ends it."""
+def start_node(
+    home: Path, url: str, identity: Identity, gpus: int, reached: Callable[[int], Reached | None] = lambda job: None
+) -> DemoAgent:
+    """Start an agent in threads of this process; ``stop()`` ends it. ``reached`` says how far a job came by its number."""
     files = NodeFiles(home)
     files.make()
     identity.write(files.identity)
-    runtime = DemoRuntime(identity.name, gpus, clock=time.monotonic)
+    runtime = DemoRuntime(identity.name, gpus, reached=reached, clock=time.monotonic)
     runtime.go_on(files)
     portal = PortalClient(url, identity.token, allow_http=True)
     agent = DemoAgent(files, portal, runtime, AllReady(), DemoMachine(home, runtime, portal.url))

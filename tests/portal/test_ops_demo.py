@@ -1,5 +1,6 @@
 """``manage.py demo``: a lab of its own that says so, with a month that could have been, and nothing left after it."""
 
+import json
 import os
 import random
 import subprocess
@@ -23,14 +24,25 @@ from portal.control.up.preflight import lock_home
 from portal.gauges import band
 from portal.gauges.models import Hour, Sample
 from portal.jobs import causes, logs
-from portal.jobs.models import Allocation, Attempt, Container, Job, JobState, LogStream, MetricPoint, Outcome, Output
+from portal.jobs.models import (
+    Allocation,
+    Attempt,
+    Container,
+    Job,
+    JobState,
+    LogStream,
+    MetricPoint,
+    Outcome,
+    Output,
+    Progress,
+)
 from portal.ops.demo import month, people, traffic
 from portal.ops.demo.rows import Written
 from portal.ops.demo.workload import DAYS, Size
 from portal.ops.management.commands import demo
 from portal.usage.models import LedgerDay, UsageDay
 from portal.whatif import figures, history
-from runners.demo import Course, DemoRuntime
+from runners.demo import Course, DemoRuntime, Reached
 from runners.ledger import Ledger
 from runners.nodefiles import NodeFiles
 from runners.runtime import Folders
@@ -177,6 +189,26 @@ def test_gpus_have_hours_and_samples_without_a_gap(lab: Written) -> None:
     assert not Gpu.objects.filter(utilisation_percent=None).exists()
 
 
+def test_a_resumed_job_never_falls_behind_its_checkpoint(lab: Written) -> None:
+    told = defaultdict(list)
+    for row in Progress.objects.filter(attempt__job__resumable=True).order_by("attempt__number"):
+        told[row.attempt.job_id].append((row.total, row.step))
+    several = {job: rows for job, rows in told.items() if len(rows) > 1}
+    assert several
+    for job, rows in several.items():
+        assert len({total for total, _ in rows}) == 1, job
+        assert rows == sorted(rows), job
+
+
+def test_where_a_job_stands_is_read_from_attempts_that_ended(lab: Written) -> None:
+    ended = Progress.objects.filter(attempt__job__resumable=True, attempt__ended_at__isnull=False, batch__gt=0)
+    assert ended.exists()
+    for row in ended:
+        known = demo.reached(row.attempt.job_id)
+        assert known is not None and 0 < row.step <= known.step <= known.steps
+    assert demo.reached(0) is None
+
+
 def test_what_runs_now_can_be_taken_up_by_the_nodes(lab: Written) -> None:
     running = set(Container.objects.filter(state="RUNNING").values_list("name", flat=True))
     found: set[str] = set()
@@ -262,7 +294,7 @@ def test_filling_twice_adds_nothing(lab: Written, home: Path) -> None:
 def test_a_demo_lab_of_an_older_release_is_refused_with_what_to_do(lab: Written, home: Path, tmp_path: Path) -> None:
     """It kept its password alone beside its database."""
     (tmp_path / "demo.json").write_text('{"password": "old"}')
-    with override_settings(HOME=tmp_path), pytest.raises(CommandError, match="demo --remove.*make demo"):
+    with override_settings(HOME=tmp_path), pytest.raises(CommandError, match="make demo OPTIONS=--remove.*make demo"):
         call_command("demo", "--fill-only")
 
 
@@ -343,3 +375,36 @@ def test_a_job_that_fails_prints_why(tmp_path: Path) -> None:
     (seen,) = runtime.list()
     assert (seen.state, seen.exit_code) == ("exited", 1)
     assert b"FileNotFoundError" in (tmp_path / "scribe" / "log" / "0.log").read_bytes()
+
+
+def test_a_job_that_succeeds_leaves_the_files_that_it_speaks_of(tmp_path: Path) -> None:
+    number = next(n for n in range(1000) if Course.draw(spec_of("0" * 64, job=n), 0.0).mishap is None)
+    clock = [0.0]
+    runtime = DemoRuntime("n", 1, wall=lambda: 0.0, clock=lambda: clock[0], fence_seconds=1e9)
+    runtime.create(spec_of("0" * 64, job=number, gpus=runtime.uuids), folders_in(tmp_path))
+    runtime.start("sl-1-a1-0")
+    clock[0] = 2000.0
+    (seen,) = runtime.list()
+    assert (seen.state, seen.exit_code) == ("exited", 0)
+    said = (tmp_path / "scribe" / "log" / "0.log").read_text()
+    files = [path for path in (tmp_path / "outputs").rglob("*") if path.is_file()]
+    assert len(files) == 3
+    assert all(str(file.relative_to(tmp_path / "outputs")) in said and file.stat().st_size for file in files)
+
+
+def test_a_job_goes_on_from_the_step_that_its_earlier_attempts_reached(tmp_path: Path) -> None:
+    clock = [0.0]
+    reached = {7: Reached(4_000, 10_000)}
+    runtime = DemoRuntime("n", 1, wall=lambda: clock[0], reached=reached.get, clock=lambda: clock[0], fence_seconds=1e9)
+    runtime.create(spec_of("0" * 64, job=7, gpus=runtime.uuids), folders_in(tmp_path))
+    runtime.start("sl-1-a1-0")
+    clock[0] = 20.0
+    runtime.list()
+    assert "Restored the checkpoint of step 4,000." in (tmp_path / "scribe" / "log" / "0.log").read_text()
+    clock[0] = 5000.0
+    (seen,) = runtime.list()
+    steps = [
+        json.loads(line)["step"] for line in (tmp_path / "scribe" / "log" / "metrics.log").read_text().splitlines()
+    ]
+    assert 4_000 < steps[0] < 5_000 and steps == sorted(steps)
+    assert seen.exit_code == 0 and "Finished after 10,000 steps" in (tmp_path / "scribe" / "log" / "0.log").read_text()

@@ -2,9 +2,7 @@
 
 import json
 import os
-import struct
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -67,34 +65,40 @@ class Way:
 
 def ways(written: Written) -> dict[int, Way]:
     """By attempt; those that never trained are left out."""
-    found: dict[int, Way] = {}
+    parts: dict[int, tuple[float, float]] = {}
     reached: dict[int, float] = {}
-    for ran in written.ran:
-        if ran.began is None:
-            continue
+    trainings: dict[int, Training] = {}
+    began = [(ran, ran.began) for ran in written.ran if ran.began is not None]
+    for ran, since in began:
         ask = ran.story.ask
-        until = ran.tried.stopped_at or ran.tried.ended or END
+        until = _until(ran)
         first = reached.get(ran.job.pk, 0.0) if ran.job.resumable else 0.0
         if ran.tried.ended is None:
-            last = (until - ran.began) / (until - ran.began + ran.story.left_seconds)
+            last = first + (1 - first) * (until - since) / (until - since + ran.story.left_seconds)
         elif ran.attempt.outcome == Outcome.SUCCEEDED:
             last = 1.0
         elif ran.attempt.outcome == Outcome.FAILED:
             last = ask.seconds / ask.whole_seconds
         else:
-            last = first + (1 - first) * min(0.9, (until - ran.began) / ask.whole_seconds)
+            last = first + (1 - first) * min(0.9, (until - since) / ask.whole_seconds)
         last = min(1.0, max(first, last))
-        reached[ran.job.pk] = last
-        training = _training(ran)
-        found[ran.attempt.pk] = Way(ran.began, until, first, last, training)
-    return found
+        parts[ran.attempt.pk], reached[ran.job.pk] = (first, last), last
+        trainings[ran.job.pk] = _training(ran, since, first)  # all attempts of a job have that of its last one
+    return {
+        ran.attempt.pk: Way(since, _until(ran), *parts[ran.attempt.pk], trainings[ran.job.pk]) for ran, since in began
+    }
 
 
-def _training(ran: Ran) -> Training:
+def _until(ran: Ran) -> float:
+    return ran.tried.stopped_at or ran.tried.ended or END
+
+
+def _training(ran: Ran, since: float, first: float) -> Training:
+    """With as many steps as fit into the time it has, where it runs at the end of the month."""
     ask = ran.story.ask
     seconds = ask.whole_seconds
-    if ran.tried.ended is None and ran.began is not None:
-        seconds = END - ran.began + ran.story.left_seconds
+    if ran.tried.ended is None:
+        seconds = (END - since + ran.story.left_seconds) / (1 - first)
     return Training.of(ask.number, seconds, ask.min_gpus, diverges=ask.fate == "nan")
 
 
@@ -260,7 +264,7 @@ def _progress(ran: Ran, way: Way, written: Written, points: int) -> Progress:
     seconds = training.step_seconds(step, gpus)
     each = [seconds * (0.9 + 0.02 * (rank * 7 % 5)) for rank in range(gpus)]
     columns = {
-        "samples": [float(training.batch // gpus)] * gpus,
+        "samples": [float((training.batch + rank) // gpus) for rank in range(gpus)],
         "computing": [round(one, 4) for one in each],
         "waiting": [round(seconds - one, 4) for one in each],
     }
@@ -303,12 +307,7 @@ def write_outputs(written: Written, found: Mapping[int, Way]) -> None:
     rows = []
     for ran in last[-WITH_OUTPUTS:]:
         training = found[ran.attempt.pk].training
-        summary = {"accuracy": round(training.accuracy(training.steps), 4), "steps": training.steps}
-        files = {
-            "metrics.json": f"{json.dumps(summary, indent=2)}\n".encode(),
-            "plots/loss.png": picture([training.loss(training.steps * n // 239) for n in range(240)]),
-            "model.pt": sha256(str(ran.story.ask.number).encode()).digest() * 512,
-        }
+        files = demo_programs.outputs(training)
         for path, content in files.items():
             digest = sha256(content).hexdigest()
             folder = outputs.folder_of(ran.job.pk)
@@ -323,24 +322,6 @@ def write_outputs(written: Written, found: Mapping[int, Way]) -> None:
     Output.objects.bulk_create(rows, batch_size=500)
 
 
-def picture(values: Sequence[float], height: int = 150) -> bytes:
-    """A curve as a PNG of so many columns."""
-    top, width = max(values), 3 * len(values)
-    canvas = bytearray((b"\0" + b"\xf6\xf7\xf9" * len(values)) * height)
-    for x, value in enumerate(values):
-        for y in range(max(0, round((height - 1) * (1 - value / top)) - 1), height)[:3]:
-            place = y * (width + 1) + 1 + 3 * x
-            canvas[place : place + 3] = b"\x0f\x76\x6e"
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    head = struct.pack(">IIBBBBB", len(values), height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(canvas))) + chunk(b"IEND", b"")
-    )
-
-
 # --- what runs at the end ------------------------------------------------------------------------------------------
 
 
@@ -348,19 +329,21 @@ def _scribe(part: Container) -> Path:
     return NodeFiles(people.node_home(part.node.name)).scribe(part.name)
 
 
-def hand_over(written: Written, now: datetime) -> None:
+def hand_over(written: Written, found: Mapping[int, Way], now: datetime) -> None:
     """Give the nodes the jobs that run now: their agents find these as an earlier start of theirs had left them."""
     for ran in written.ran:
-        if ran.story.status != JobState.RUNNING or ran.tried.ended is not None:
+        way = found.get(ran.attempt.pk)
+        if ran.story.status != JobState.RUNNING or ran.tried.ended is not None or way is None:
             continue
         ends = now + timedelta(seconds=ran.story.left_seconds)
         busy, memory = monitoring.use_of(ran)
         course = Course(
-            written.at(ran.began or END).timestamp(),
+            written.at(way.since).timestamp(),
             ends.timestamp(),
-            _training(ran),
+            way.training,
             busy_percent=busy,
             memory_mib=memory,
+            first_step=way.step(0.0),
         )
         for part in (*([ran.driver] if ran.driver else []), *ran.hosts):
             if part.running_at is None or part.exited_at is not None:

@@ -38,7 +38,7 @@ def fill(now: datetime, size: Size, url: str, seed: int = SEED) -> Written:
         rows.explain(written)
         rows.write_history(written)
         monitoring.write(made, written, now, seed)
-        files.hand_over(written, now)
+        files.hand_over(written, found, now)
         people.be_seen(made, now)
         _update_statistics()
         roll_up(now)

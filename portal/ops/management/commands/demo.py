@@ -22,11 +22,12 @@ from portal.control.management.commands import up
 from portal.control.up.preflight import AlreadyRunning, lock_home
 from portal.control.up.processes import Keeper, Program
 from portal.control.up.welcome import Story
+from portal.jobs.models import Progress
 from portal.ops.demo import month, people, traffic
 from portal.ops.demo.workload import Size
 from portal.refused import Refused
 from runners.agent_settings import Identity
-from runners.demo import DemoAgent, start_node
+from runners.demo import DemoAgent, Reached, start_node
 
 SUBMIT_SECONDS = 25.0
 ANSWER_SECONDS = 60.0
@@ -104,7 +105,7 @@ class Command(up.Command):
         if filled and people.kept("edition") != EDITION:
             raise CommandError(
                 "This demo lab was made by another release and has another history. Remove it with "
-                "`python manage.py demo --remove`, then start again with `make demo`."
+                "`make demo OPTIONS=--remove`, then start again with `make demo`."
             )
 
     def _fill(self) -> None:
@@ -118,7 +119,8 @@ class Command(up.Command):
         self.say(month.summary(written, size))
 
     def say(self, text: str) -> None:
-        super().say(text.replace("make run", "make demo"))  # where the messages of ``up`` name their command
+        again = up.start_command("make run", settings.HOME)  # the messages of ``up`` name their own command
+        super().say(text.replace(again, up.start_command("make demo", settings.HOME.parent)))
 
     def _url(self) -> str:
         return f"http://127.0.0.1:{settings.PORT}"
@@ -137,14 +139,12 @@ class Command(up.Command):
             home = people.node_home(node.name)
             identity = Identity.read(home / "node.json")
             if identity is not None:
-                self.agents.append(start_node(home, self._url(), identity, node.gpus.count()))
+                self.agents.append(start_node(home, self._url(), identity, node.gpus.count(), reached))
         admin, *others = people.PEOPLE
         self.say(f"\nThe demo lab is ready: {settings.SITE_URL}\n\n")
         self.say(f"  Sign in as   {admin} (admin), or {', '.join(others)}")
         self.say(f"  Password     {people.kept_password()} (the same for everyone)\n\n")
-        self.say(
-            "Nothing in it is real. Ctrl-C stops it and keeps it; `python manage.py demo --remove` removes it.\n\n"
-        )
+        self.say("Nothing in it is real. Ctrl-C stops it and keeps it; `make demo OPTIONS=--remove` removes it.\n\n")
 
     def _wait_for_answer(self) -> None:
         until = time.monotonic() + ANSWER_SECONDS
@@ -175,3 +175,13 @@ class Command(up.Command):
             logging.getLogger(__name__).warning("A job of the demo was refused: %s", refusal.message)
         finally:
             connection.close()
+
+
+def reached(job: int) -> Reached | None:
+    """Where a job that goes on from its checkpoints stands after its earlier attempts; None for any other."""
+    known = Progress.objects.filter(attempt__job=job, attempt__job__resumable=True, attempt__ended_at__isnull=False)
+    try:
+        last = known.filter(batch__gt=0, total__gt=0).order_by("attempt__number").last()
+    finally:
+        connection.close()  # an agent's thread asks
+    return Reached(last.step, (last.total or 0) // last.batch) if last else None
