@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 from django.conf import LazySettings
+from django.test import override_settings
 
 from portal import settings as settings_file
+from portal.control.management.commands import up
 from portal.control.management.commands.up import Command
 from portal.control.up.preflight import AlreadyRunning, lock_home
 from portal.control.up.processes import Keeper, Program
 from portal.ops.prerequisites import port_findings
+from runners.agent_settings import Identity
+from tests.portal import jobs_world as world
+from tests.portal.control_world import queue, ready_node
 from tests.servers import free_port
 
 
@@ -131,3 +136,33 @@ def test_nothing_is_written_beside_the_code(settings: LazySettings) -> None:
     settings.LAB = True
     (worker,) = (program for program in Command()._programs() if program.name == "worker")
     assert str(settings.HOME / "beat") in worker.argv
+
+
+def test_the_command_that_starts_a_lab_again_has_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(up, "HOST", "127.0.0.1")
+    usual = settings_file.BASE_DIR / "var"
+    with override_settings(PORT=8000):
+        assert up.start_command("make run", usual) == "make run"
+    with override_settings(PORT=8001):
+        again = up.start_command("make demo", tmp_path / "a lab")
+    assert again == f"make demo SCHEDULEARN_HOME='{tmp_path / 'a lab'}' PORT=8001"
+
+
+@pytest.mark.django_db
+def test_a_stop_counts_the_jobs_that_stop_with_this_machine(tmp_path: Path) -> None:
+    node = ready_node("here", 4)
+    assert up.running_here(tmp_path) == 0
+    (tmp_path / "agent").mkdir()
+    Identity(node.pk, "t", "http://127.0.0.1", node.name, "process", "i").write(tmp_path / "agent" / "node.json")
+    attempt = world.place(queue(2), list(node.gpus.all())[:2])
+    world.place(queue(1), list(ready_node("elsewhere", 1).gpus.all()))
+    assert up.running_here(tmp_path) == 1
+    for part in attempt.containers.all():
+        world.run(part)
+        world.exit(part, 0)
+    assert up.running_here(tmp_path) == 0
+    assert [up.stopped_with(jobs) for jobs in (0, 1, 2)] == [
+        "",
+        "1 running job stops too, and will run again after the next start.",
+        "2 running jobs stop too, and will run again after the next start.",
+    ]

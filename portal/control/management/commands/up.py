@@ -3,6 +3,7 @@
 import logging
 import logging.config
 import os
+import shlex
 import signal
 import sys
 import time
@@ -25,6 +26,9 @@ from portal.control.up.preflight import AlreadyRunning, answers, findings, lock_
 from portal.control.up.processes import Keeper, Program
 from portal.control.up.terminal import Terminal
 from portal.control.up.welcome import Story, submit_examples, unfinished_examples
+from portal.jobs.models import Container
+from portal.ui import counted
+from runners.agent_settings import Identity
 from runners.signals import StopSignal
 
 LOOK_SECONDS = 0.5
@@ -66,9 +70,9 @@ class Command(BaseCommand):
             self._keep(keeper)
         finally:
             self.terminal.progress("")
-            self.say("Stopping ...")
+            self.say(f"Stopping ... {stopped_with(running_here(settings.HOME))}".rstrip())
             keeper.stop()
-            self.say("Stopped. All data is kept; start again with: make run")
+            self.say(f"Stopped. All data is kept; start again with: {start_command('make run', settings.HOME)}")
 
     @cached_property
     def terminal(self) -> Terminal:
@@ -196,3 +200,33 @@ class Command(BaseCommand):
             self.say(f"  {chapter.name}: {chapter.link}")
         self.say("")
         return story
+
+
+def start_command(command: str, home: Path) -> str:
+    """What starts the same lab again, with the settings that it was given."""
+    given = {"SCHEDULEARN_HOME": str(home), "HOST": HOST, "PORT": str(settings.PORT)}
+    usual = {
+        "SCHEDULEARN_HOME": str(settings.BASE_DIR / "var"),
+        "HOST": "127.0.0.1",
+        "PORT": str(settings.DEFAULT_PORT),
+    }
+    return " ".join([command, *(f"{name}={shlex.quote(word)}" for name, word in given.items() if word != usual[name])])
+
+
+def running_here(home: Path) -> int:
+    """How many jobs run on this machine, whose agent ends with the portal."""
+    try:
+        identity = Identity.read(home / "agent" / "node.json")
+        if identity is None:
+            return 0
+        parts = Container.objects.filter(node=identity.node, exited_at=None, attempt__ended_at=None)
+        return parts.values("attempt__job").distinct().count()
+    except (OSError, ValueError, DatabaseError):
+        return 0  # only for a sentence
+
+
+def stopped_with(jobs: int) -> str:
+    """What a stop does to jobs on this machine; nothing where none runs."""
+    if not jobs:
+        return ""
+    return f"{counted(jobs, 'running job')} {'stops' if jobs == 1 else 'stop'} too, and will run again after the next start."
