@@ -250,7 +250,7 @@ def _has_run(attempt: Try) -> bool:
 
 CAUSES = {
     "failed": ("out_of_memory", "The GPU's memory was full", "Take a smaller batch, or more GPUs."),
-    "lost": ("node_lost", "Its node was lost", "Nothing to do: it was started again elsewhere."),
+    "lost": ("node_lost", "Its node was lost", "Nothing: it was started again elsewhere."),
 }
 EXITS = {
     "succeeded": (0, "exited"),

@@ -208,7 +208,7 @@ def _by_outcome(facts: Facts) -> Cause | None:
             drained = facts.stop_reason == StopReason.DRAINED
             title = "Its node is being drained" if drained else "Stopped to make room for others"
             then = "goes on from its checkpoint" if facts.resumable else "starts over"
-            return Cause(code="preempted", title=title, detail="", advice=f"Nothing to do: it {then} by itself.")
+            return Cause(code="preempted", title=title, detail="", advice=f"Nothing: it {then} by itself.")
         case Outcome.TIMED_OUT:
             return Cause(
                 code="time_limit",
@@ -223,7 +223,7 @@ def _by_outcome(facts: Facts) -> Cause | None:
                 code="node_lost",
                 title=title,
                 detail=facts.detail,
-                advice=NOT_TRIED_AGAIN if facts.final else "Nothing to do: it starts again on another node.",
+                advice=NOT_TRIED_AGAIN if facts.final else "Nothing: it starts again on another node.",
             )
     return None
 

@@ -15,7 +15,7 @@ from portal.usage.forms import UsageForm, WindowForm
 from portal.usage.reports import Ledger, Usage
 
 PER_PAGE = 50
-PERIODS = ((7, "7 days"), (30, "30 days"), (90, "90 days"), (365, "a year"))
+PERIODS = ((7, "7 days"), (30, "30 days"), (90, "90 days"), (365, "365 days"))
 
 
 def _usage(request: HttpRequest) -> tuple[UsageForm, Usage]:
