@@ -78,6 +78,7 @@ bench-training: $(VENV)/installed-dev
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c '$(NEW_ENOUGH)' || { $(TOO_OLD); exit 1; }
+	@echo "Making a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Python's venv module is missing. Debian or Ubuntu: sudo apt-get install python3-venv"; exit 1; }
 
 $(VENV)/installed: requirements.txt | $(VENV)/bin/python

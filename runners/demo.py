@@ -145,11 +145,19 @@ class DemoRuntime(FakeRuntime):
         course = replace(course, began_at=self.wall(), ends_at=self.wall() + course.seconds)
         self._courses[name] = course
         course.write(run.folders.scribe.parent)
-        say(run.folders.scribe, "setup", "set-up", f"Starting {' '.join(run.spec.command)}\n".encode())
+
+    def _begin(self, run: Pretended) -> None:
+        scribe, course = run.folders.scribe, self._courses[run.spec.name]
+        if run.spec.role == "driver":
+            ranks = _ranks(run)
+            say(scribe, "setup", "set-up", f"The ring has {ranks} rank{'' if ranks == 1 else 's'}.\n".encode())
+            return
+        command = " ".join(run.spec.command)
+        say(scribe, "setup", "set-up", f"Code is unpacked in /workspace.\nStarting {command}\n".encode())
         if _is_first(run.spec) and course.mishap not in SILENT_BEFORE_TRAINING:
             seed = course.training.seed
             restored = f"Restored the checkpoint of step {course.first_step:,}.\n" if course.first_step else ""
-            say(run.folders.scribe, "0", "rank 0", (opening(1000 * (6 + seed % 90), seed) + restored).encode())
+            say(scribe, "0", "rank 0", (opening(1000 * (6 + seed % 90), seed) + restored).encode())
 
     def go_on(self, files: NodeFiles) -> int:
         """Take up the containers that an earlier agent ran; return how many."""
@@ -216,14 +224,15 @@ class DemoRuntime(FakeRuntime):
         training = course.training
         if course.mishap in SILENT_BEFORE_TRAINING:
             return
-        for rank in range(run.spec.slots):
-            if rank == 0 and first:
+        before = _ranks_before(run)
+        for slot in range(run.spec.slots):
+            rank = before + slot
+            if slot == 0 and first:
                 say(run.folders.scribe, "0", "rank 0", training.line(step, _ranks(run)).encode())
             elif int(self.clock() / LINE_SECONDS) % 5 == rank % 5:
-                label = f"rank {rank}" if first else f"{run.spec.hostname}, local rank {rank}"
-                known = read_json(run.folders.scribe / "log" / "streams.json").get(str(rank)) or {}
-                label = str(known.get("label") or label)
-                say(run.folders.scribe, str(rank), label, training.other_line(step, rank).encode())
+                known = read_json(run.folders.scribe / "log" / "streams.json").get(str(slot)) or {}
+                label = str(known.get("label") or f"rank {rank}")
+                say(run.folders.scribe, str(slot), label, training.other_line(step, rank).encode())
 
     def _report(self, run: Pretended, step: int) -> None:
         """What ``schedulearn_train`` would tell the portal of its steps."""
@@ -255,10 +264,22 @@ def _is_first(spec: RunSpec) -> bool:
     return spec.role == "host" and spec.hostname == ("h1" if spec.launcher == "horovod" or spec.elastic else "h0")
 
 
-def _ranks(run: Pretended) -> int:
-    """Of its whole attempt, as the portal said."""
+def _hosts(run: Pretended) -> list[tuple[str, int]]:
+    """Of its whole attempt with their slots, as the portal said."""
     hosts = read_json(run.folders.control / "control.json").get("hosts") or []
-    return sum(int(host["slots"]) for host in hosts) or max(1, run.spec.slots)
+    return [(str(host["name"]), int(host["slots"])) for host in hosts]
+
+
+def _ranks(run: Pretended) -> int:
+    return sum(slots for _, slots in _hosts(run)) or max(1, run.spec.slots)
+
+
+def _ranks_before(run: Pretended) -> int:
+    """How many ranks the hosts before this one have."""
+    hosts = _hosts(run)
+    names = [name for name, _ in hosts]
+    place = names.index(run.spec.hostname) if run.spec.hostname in names else 0
+    return sum(slots for _, slots in hosts[:place])
 
 
 class DemoMachine(Machine):

@@ -91,6 +91,10 @@ class FakeRuntime:
             return
         run.started_at = run.lease_at = self.clock()
         write_beside(run.folders.scribe / "status.json", {"phase": "running", "ranks": run.spec.slots})
+        self._begin(run)
+
+    def _begin(self, run: Pretended) -> None:
+        """Write the first lines of its log."""
         say(run.folders.scribe, "setup", "set-up", b"pretending to run\n")
         for rank in range(run.spec.slots):
             output = run.setting("FAKE_OUTPUT").encode()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -408,3 +409,25 @@ def test_a_job_goes_on_from_the_step_that_its_earlier_attempts_reached(tmp_path:
     ]
     assert 4_000 < steps[0] < 5_000 and steps == sorted(steps)
     assert seen.exit_code == 0 and "Finished after 10,000 steps" in (tmp_path / "scribe" / "log" / "0.log").read_text()
+
+
+def test_ranks_of_later_hosts_have_numbers_of_their_own(tmp_path: Path) -> None:
+    number = next(n for n in range(1000) if Course.draw(spec_of("0" * 64, job=n), 0.0).mishap is None)
+    clock = [0.0]
+    runtime = DemoRuntime("n", 2, clock=lambda: clock[0], fence_seconds=1e9)
+    folders = folders_in(tmp_path)
+    folders.control.mkdir()
+    hosts = [{"name": "h1", "slots": 2}, {"name": "h2", "slots": 2}]
+    (folders.control / "control.json").write_text(json.dumps({"hosts": hosts}))
+    spec = spec_of("0" * 64, job=number, gpus=runtime.uuids)
+    runtime.create(replace(spec, hostname="h2", launcher="horovod", slots=2), folders)
+    runtime.start(spec.name)
+    for _ in range(10):
+        clock[0] += 7
+        runtime.list()
+    streams = json.loads((folders.scribe / "log" / "streams.json").read_text())
+    assert {name: stream["label"] for name, stream in streams.items()} == {
+        "setup": "set-up",
+        "0": "rank 2",
+        "1": "rank 3",
+    }
