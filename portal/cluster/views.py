@@ -19,6 +19,7 @@ from portal.cluster import agent_package, findings, quarantine, services
 from portal.cluster import reservations as calendar
 from portal.cluster.forms import ReservationForm
 from portal.cluster.models import LIVE_NODE, Environment, Gpu, Node, NodeEnvironment, Reservation
+from portal.cluster.slots import lab_noun
 from portal.refused import Refused
 
 Verb = Callable[[User, Node], object]
@@ -105,6 +106,7 @@ def nodes(request: HttpRequest) -> HttpResponse:
     about = {
         "machines": machines,
         "total": sum(len(machine.slots) for machine in machines),
+        "unit": lab_noun(),
         "busy": sum(machine.busy for machine in machines),
         "preparing": [place for machine in machines for place in machine.environments if place.state != "ready"],
         "environments": Environment.objects.filter(retired=False),

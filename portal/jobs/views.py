@@ -26,6 +26,7 @@ from portal.jobs import checkpoints, services
 from portal.jobs.curve_views import about_job
 from portal.jobs.forms import JobForm, specification, warnings_for
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobState
+from portal.jobs.whereabouts import held_by_node, held_now
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
@@ -250,14 +251,11 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
     return {
         "job": job,
         "attempts": attempts[::-1],
+        "where_attempts_ran": [(attempt, held_by_node(attempt)) for attempt in reversed(attempts)],
         "last": last,
         "live": live,
         "live_parts": [part for part in live.containers.all() if part.state != "EXITED"] if live else [],
-        "held_gpus": sum(
-            1 for part in live.containers.all() for each in part.allocations.all() if each.released_at is None
-        )
-        if live
-        else 0,
+        "held": held_now(live) if live else "",
         "cause": last.cause
         if last and last.cause and job.state not in (JobState.SUCCEEDED, JobState.CANCELLED)
         else None,

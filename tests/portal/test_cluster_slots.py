@@ -1,10 +1,16 @@
 """A CPU slot is never called a GPU, and one is not several."""
 
 import pytest
+from django.test import Client
+from django.utils import timezone
 
 from portal.cluster.models import Gpu
 from portal.cluster.slots import counted, in_cpu_slots, lab_noun, noun
 from portal.control.places import Nodes, why_nowhere
+from portal.jobs.models import Allocation
+from portal.jobs.whereabouts import held_by_node, held_now
+from tests.portal import jobs_world as world
+from tests.portal.control_world import queue, ready_node
 from tests.portal.jobs_world import make_node
 
 
@@ -47,3 +53,32 @@ def test_a_lab_that_is_too_small_is_reported_in_the_right_number(count: int, nee
     assert why_nowhere(count, 1, "PyTorch", nodes, frozenset()).startswith(
         f"It needs {needed} at once, but the lab has 0"
     )
+
+
+@pytest.mark.django_db
+def test_the_pages_of_a_lab_without_gpus_name_cpu_slots() -> None:
+    node, other = ready_node("a", 3), ready_node("b", 2)
+    job = queue(4)
+    attempt = world.place(job, [*node.gpus.all(), other.gpus.all()[0]])
+    for part in attempt.containers.all():
+        world.run(part)
+    client = Client()
+    client.force_login(job.submitted_by)
+    page = " ".join(client.get(f"/jobs/{job.pk}/").content.decode().split())
+    assert "on 4 CPU slots" in page
+    assert ">(3 CPU slots)<" in page and ">(1 CPU slot)<" in page
+    nodes = " ".join(client.get("/nodes/").content.decode().split())
+    assert "4<small> of 5 CPU slots</small>" in nodes and "<dt>nodes</dt><dd>2</dd>" in nodes
+
+
+@pytest.mark.django_db
+def test_gpus_that_come_back_to_a_job_are_counted_once() -> None:
+    node = ready_node("a", 3)
+    Gpu.objects.update(kind="cuda")
+    attempt = world.place(queue(1, 3), list(node.gpus.all())[:2])
+    Allocation.objects.filter(attempt=attempt).update(released_at=timezone.now())
+    part = attempt.containers.get()
+    for gpu in list(node.gpus.all())[1:]:
+        Allocation.objects.create(gpu=gpu, attempt=attempt, container=part)
+    assert held_by_node(attempt) == [("a", "3 GPUs")]
+    assert held_now(attempt) == "2 GPUs"

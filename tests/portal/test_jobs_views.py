@@ -435,7 +435,7 @@ class TestOneJob:
     def test_a_running_job_says_where(self, lab: Lab) -> None:
         job, _ = lab.running()
         page = browser(lab.alice).get(f"/jobs/{job.pk}/").content.decode()
-        assert "alpha" in page and "on 1 GPU" in page and f'data-url="/ws/jobs/{job.pk}/log/"' in page
+        assert "alpha" in page and "on 1 CPU slot" in page and f'data-url="/ws/jobs/{job.pk}/log/"' in page
 
     def test_a_failed_job_says_the_cause_and_the_next_step(self, lab: Lab) -> None:
         job, attempt = lab.ended(code=1)
