@@ -104,6 +104,40 @@ def test_a_slow_layer_fails_the_commands_that_keep_budgets(
     assert ("Too slow: lint" in capsys.readouterr().out) == (status == 1)
 
 
+@pytest.mark.parametrize(("install", "status"), [("yes", 1), ("no", 0)])
+def test_a_layer_that_could_not_run_is_a_failure(install: str, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = {"lint": Result(passed=5), "docker": Result(not_run="no engine starts"), "gpu": Result(not_run="none")}
+    monkeypatch.setattr("tests.run.__main__.announce", lambda layers, may_install: None)
+    monkeypatch.setattr(Run, "carry_out", lambda *_: results)
+    monkeypatch.setenv("INSTALL", install)
+    monkeypatch.delenv("CI", raising=False)
+    assert main(["test"]) == status
+
+
+def test_a_budget_that_is_no_number_is_reported_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "budget.toml").write_text('[check]\nlint = "abc"\n')
+    monkeypatch.setattr("tests.run.report.BUDGETS", tmp_path / "budget.toml")
+    with pytest.raises(SystemExit, match="2"):
+        main(["check"])
+    assert "[check] has no number of minutes for lint" in capsys.readouterr().err
+
+
+def test_after_an_interrupt_no_other_layer_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(Level.CHECK, may_install=False)
+    ran: list[str] = []
+
+    def interrupted(layer: Layer, aside: bool = False) -> Result:
+        ran.append(layer.name)
+        run.interrupted = True
+        return Result()
+
+    monkeypatch.setattr(run, "_pytest", interrupted)
+    run._compute([named("core"), named("pure")], with_lint=False, beside_others=False)
+    assert ran == ["core"]
+
+
 def test_the_whole_suite_continues_at_a_layer() -> None:
     layers, with_lint, level = chosen(["all"], "system", None)
     assert [layer.name for layer in layers] == ["system", "horovod", "gpu"]

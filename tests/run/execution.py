@@ -37,6 +37,8 @@ class Run:
         self.seed = random.SystemRandom().randrange(SEED_LIMIT) if seed is None else seed
         self.results: dict[str, Result] = {}
         self.enter: list[str] = []
+        self.interrupted = False
+        """Control-C ends the layers that run by itself; no other is begun."""
 
     def carry_out(self, layers: Sequence[Layer], with_lint: bool) -> dict[str, Result]:
         """Results in the order of the layers, lint first."""
@@ -48,8 +50,12 @@ class Run:
             self.enter = stack.enter_context(isolated())
             side = stack.enter_context(ThreadPoolExecutor(1))
             aside = side.submit(self._compute, computing, with_lint, bool(waiting))
-            self._wait_for_machines(waiting, stack)
-            aside.result()
+            try:
+                self._wait_for_machines(waiting, stack)
+                aside.result()
+            except KeyboardInterrupt:
+                self.interrupted = True
+                raise
         order = ["lint", *(layer.name for layer in layers)]
         return {name: self.results[name] for name in order if name in self.results}
 
@@ -92,6 +98,8 @@ class Run:
         if with_lint:
             self.results["lint"] = lint()
         for layer in layers:
+            if self.interrupted:
+                return
             self.results[layer.name] = self._pytest(layer, aside=beside_others)
 
     def _wait_for_machines(self, layers: Sequence[Layer], stack: ExitStack) -> None:

@@ -26,8 +26,11 @@ class Result:
 
 
 def budget_of(level: str) -> dict[str, float]:
-    """Minutes per layer."""
-    return {name: float(minutes) for name, minutes in tomllib.loads(BUDGETS.read_text())[level].items()}
+    """Minutes per layer. Raises ValueError when one is no number."""
+    found = tomllib.loads(BUDGETS.read_text())[level].items()
+    if wrong := [name for name, minutes in found if not isinstance(minutes, int | float)]:
+        raise ValueError(f"{BUDGETS}: [{level}] has no number of minutes for {', '.join(wrong)}")
+    return {name: float(minutes) for name, minutes in found}
 
 
 def count(report: Path) -> Result:
