@@ -1,5 +1,6 @@
 """What ``make run`` shows: lines that stay, one line of progress, and the warnings of its programs."""
 
+import errno
 import io
 import logging
 import sys
@@ -59,12 +60,22 @@ def test_into_a_pipe_progress_is_written_sparsely() -> None:
     ]
 
 
-def test_a_reader_that_has_gone_does_not_stop_it() -> None:
+@pytest.mark.parametrize(
+    "error", [BrokenPipeError(), OSError(errno.ENOSPC, "No space left on device"), ValueError("closed file")]
+)
+def test_output_that_nobody_can_read_does_not_stop_it(error: Exception) -> None:
     class Closed(io.StringIO):
         def write(self, text: str) -> int:
-            raise BrokenPipeError
+            raise error
 
     Terminal(Closed()).say("anything")
+
+
+def test_letters_that_a_terminal_does_not_have_are_replaced() -> None:
+    written = io.BytesIO()
+    output = io.TextIOWrapper(written, encoding="ascii")
+    Terminal(output).say("Preparing … done")
+    assert written.getvalue() == b"Preparing ? done\n"
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,17 @@ def test_an_environment_that_failed_is_reported_with_its_fix(story: Story, jobs:
         "This machine lacks c++. Debian or Ubuntu: apt-get install g++."
     ]
     assert list(story.news()) == expected and list(story.news()) == []
+    put(jobs[0], JobState.SUCCEEDED)
+    list(story.news())
+    assert story.progress() == ("", "")  # nothing goes on by itself
+
+
+def test_what_an_earlier_start_prepared_is_no_progress_of_this_one(jobs: list[Job]) -> None:
+    environment(jobs[0], "preparing", 6, "compiling Horovod: 1 min 10 s so far")
+    again = Story(unfinished_examples(), SITE)
+    assert again.progress() == ("This machine joins the lab", "")
+    environment(jobs[0], "preparing", 1, "starting")
+    assert again.progress() == ("Preparing PyTorch", "1 %, starting")
 
 
 def test_a_restart_reports_what_is_not_finished_under_its_own_name(jobs: list[Job]) -> None:

@@ -55,5 +55,7 @@ class Terminal:
         try:
             self._output.write(text)
             self._output.flush()
-        except BrokenPipeError:
-            pass  # whoever read this has gone; the portal keeps running
+        except UnicodeEncodeError:
+            self._write(text.encode("ascii", "replace").decode())
+        except (OSError, ValueError):
+            pass  # whoever read this has gone, or the disk of its file is full; the portal keeps running

@@ -7,7 +7,7 @@ once.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.db.models import QuerySet
 from django.urls import reverse
@@ -55,6 +55,8 @@ class Chapter:
     shown: set[str] = field(default_factory=set)
     over: bool = False
     succeeded: bool = False
+    since: datetime = field(default_factory=timezone.now)
+    """What was reported of environments before is of an earlier start."""
 
     def news(self, job: Job) -> Iterator[str]:
         """New lines since the last call."""
@@ -75,7 +77,10 @@ class Chapter:
         if job.state == JobState.RUNNING:
             accuracy = _accuracy(job)
             return f"{self.name} runs", f"accuracy {accuracy} so far" if accuracy else "starting"
-        if row := _environment(job, NodeEnvironment.State.PREPARING):
+        if _environment(job, NodeEnvironment.State.FAILED):
+            return "", ""  # said already, and nothing goes on by itself
+        row = _environment(job, NodeEnvironment.State.PREPARING)
+        if row and row.updated_at >= self.since:
             return f"Preparing {job.environment.title}", f"{row.progress_percent} %, {row.detail}"
         if row := _environment(job, NodeEnvironment.State.READY):
             # Until the scheduler has seen that the environment is ready, its reason is about that.
