@@ -23,15 +23,20 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 TOO_OLD = echo "Schedulearn needs Python 3.11 or newer, and $(PYTHON) is not. Name one: make run PYTHON=python3.12"; \
 	echo "  Debian 12, Ubuntu 24.04 or newer: sudo apt-get install python3 python3-venv"
 
+# A python that can start checks what else is needed, before anything is installed.
+PREREQUISITES = python=$(BIN)/python; test -x $$python || python="$(PYTHON)"; \
+	$$python -c '$(NEW_ENOUGH)' 2>/dev/null || { $(TOO_OLD); exit 1; }; $$python portal/ops/prerequisites.py $(VENV) $(1)
+
 .PHONY: run demo check test test-all test-gpu test-faults soak mutation mutants lint bench bench-policies bench-live bench-training clean
 
 run:
-	@test -x $(BIN)/python || $(PYTHON) -c '$(NEW_ENOUGH)' 2>/dev/null || { $(TOO_OLD); exit 1; }
-	@if test -x $(BIN)/python; then $(BIN)/python portal/ops/prerequisites.py $(VENV); else $(PYTHON) portal/ops/prerequisites.py $(VENV); fi
+	@$(call PREREQUISITES,run)
 	@$(MAKE) -s --no-print-directory $(VENV)/installed
 	@exec $(BIN)/python manage.py up
 
-demo: $(VENV)/installed
+demo:
+	@$(if $(findstring --remove,$(OPTIONS)),true,$(call PREREQUISITES,demo))
+	@$(MAKE) -s --no-print-directory $(VENV)/installed
 	@exec $(BIN)/python manage.py demo $(OPTIONS)
 
 check: $(VENV)/installed-dev
@@ -79,7 +84,7 @@ bench-training: $(VENV)/installed-dev
 $(VENV)/bin/python:
 	@$(PYTHON) -c '$(NEW_ENOUGH)' || { $(TOO_OLD); exit 1; }
 	@echo "Making a virtual environment in $(VENV)"
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Python's venv module is missing. Debian or Ubuntu: sudo apt-get install python3-venv"; exit 1; }
+	@new=$$(test -e $(VENV) || echo yes); $(PYTHON) -m venv $(VENV) || { test -z "$$new" || rm -rf $(VENV); echo "The virtual environment $(VENV) could not be made; the reason is above."; echo "  If Python's venv module is missing, Debian or Ubuntu: sudo apt-get install python3-venv"; exit 1; }
 
 $(VENV)/installed: requirements.txt | $(VENV)/bin/python
 	@echo "Installing the portal's packages into $(VENV); pip's output is in $(VENV)/install.log"

@@ -38,8 +38,8 @@ class EnvironmentKeeper:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, seconds: float = 5.0) -> None:
-        """Ends compilers and installers too: they notice within a second."""
+    def stop(self, seconds: float = 12.0) -> None:
+        """Ends compilers and installers too: they notice within a second, and remove what they have made so far."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()

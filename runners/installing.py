@@ -10,10 +10,12 @@ import logging
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from subprocess import SubprocessError
 
@@ -189,7 +191,11 @@ def install_here(requirements: Path, log: Path) -> None:
 
 def main(log: Path, requirements: Path) -> int:
     try:
+        if find_spec("pip") is None:  # an earlier start was killed while it made the virtual environment
+            run([sys.executable, "-m", "ensurepip", "--upgrade"], log)
         install_here(requirements, log)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except ProgramError:
         lines = tail(log).splitlines()[-15:]
         sys.stderr.write("\n".join(["Installing the packages failed. The end of the log:", "", *lines, ""]))
@@ -202,5 +208,7 @@ def main(log: Path, requirements: Path) -> int:
 
 
 if __name__ == "__main__":
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, lambda number, _: sys.exit(128 + number))  # so that pip or uv ends with us
     logging.basicConfig(level=os.environ.get("LOG_LEVEL") or "WARNING", format="%(message)s")
     sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

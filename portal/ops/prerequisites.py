@@ -1,20 +1,21 @@
-"""Checks what ``make run`` needs before anything is installed, and prints how to fix what is missing.
+"""Checks what ``make run`` and ``make demo`` need before anything is installed, and prints how to fix what is missing.
 
-``python3 portal/ops/prerequisites.py VENV`` is run with the system's Python: only the standard library is used, and nothing
-else of this project is imported. It ends with 1 when Schedulearn cannot start.
+``python3 portal/ops/prerequisites.py VENV run|demo`` is run with the system's Python: only the standard library is used, and
+nothing else of this project is imported. It ends with 1 when Schedulearn cannot start.
 """
 
 import errno
 import fcntl
 import importlib.util
 import os
+import shlex
 import shutil
 import socket
 import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,14 +64,20 @@ class Plan:
 
 
 def findings(plan: Plan, docker_host: str | None = None) -> Iterator[Finding]:
-    """Whatever is missing, fatal or not."""
+    """Whatever is missing for a lab, fatal or not."""
+    yield from folder_findings(plan.cache, "packages for jobs", "SCHEDULEARN_CACHE=FOLDER")
+    yield from cache_findings(plan.cache)
+    yield from demo_findings(plan)
+    yield from compiler_findings(docker_host)
+
+
+def demo_findings(plan: Plan) -> Iterator[Finding]:
+    """What a demo lab needs, which runs no jobs, and any other lab as well."""
     yield from venv_findings(plan.venv)
     yield from folder_findings(plan.home, "Schedulearn's data", "SCHEDULEARN_HOME=FOLDER")
-    yield from folder_findings(plan.cache, "packages for jobs", "SCHEDULEARN_CACHE=FOLDER")
     yield from space_findings(plan.home, HOME_MIB, "Schedulearn's data", "SCHEDULEARN_HOME=FOLDER")
-    if not (plan.venv / "installed").exists():
+    if not exists(plan.venv / "installed"):
         yield from space_findings(plan.venv, VENV_MIB, "the portal's packages", "VENV=FOLDER")
-    yield from cache_findings(plan.cache)
     if is_running(plan.home):
         yield Finding(
             f"Schedulearn is already running with the data in {plan.home}.",
@@ -80,15 +87,21 @@ def findings(plan: Plan, docker_host: str | None = None) -> Iterator[Finding]:
         )
     else:
         yield from port_findings(plan.host, plan.port)
-    yield from compiler_findings(docker_host)
 
 
 def venv_findings(venv: Path) -> Iterator[Finding]:
-    """Debian and Ubuntu have Python's venv in a package of its own."""
-    if (venv / "bin" / "python").exists():
+    """Debian and Ubuntu have Python's venv in a package of its own. One that another Python has made cannot be used."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if exists(venv / "installed") and not exists(venv / "lib" / f"python{version}" / "site-packages" / "django"):
+        yield Finding(
+            f"The packages in {venv} were installed for another Python than {version}.",
+            f"Remove them, so that they are installed again: rm -r {shlex.quote(str(venv))}",
+            fatal=True,
+        )
+        return
+    if exists(venv / "bin" / "python"):
         return
     if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
         yield Finding(
             f"Python {version} at {sys.executable} lacks its venv module.",
             f"Debian or Ubuntu: sudo apt-get install python{version}-venv",
@@ -115,9 +128,17 @@ def folder_findings(folder: Path, what: str, choose: str) -> Iterator[Finding]:
 
 def nearest(folder: Path) -> Path:
     """The folder, or the nearest one above it that exists."""
-    while not folder.exists() and folder != folder.parent:
+    while not exists(folder) and folder != folder.parent:
         folder = folder.parent
     return folder
+
+
+def exists(path: Path) -> bool:
+    """Also False where a folder above it may not be entered."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def free_mib(folder: Path) -> int:
@@ -206,13 +227,18 @@ def docker_answers(address: str | None) -> bool:
     return True
 
 
-def main(venv: str) -> int:
-    found = list(findings(Plan.read(os.environ, venv), os.environ.get("DOCKER_HOST")))
+def main(venv: str, command: str) -> int:
+    plan = Plan.read(os.environ, venv)
+    if command == "demo":
+        found = list(demo_findings(replace(plan, home=plan.home / "demo")))
+    else:
+        found = list(findings(plan, os.environ.get("DOCKER_HOST")))
     fatal = [each for each in found if each.fatal]
     for each in fatal or found:
-        sys.stderr.write(f"{'Cannot start' if each.fatal else 'Note'}: {each.text}\n  {each.fix}\n")
+        fix = each.fix.replace("make run", f"make {command}")
+        sys.stderr.write(f"{'Cannot start' if each.fatal else 'Note'}: {each.text}\n  {fix}\n")
     return 1 if fatal else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else ".venv"))
+    sys.exit(main(*(sys.argv[1:] or [".venv", "run"])))

@@ -130,6 +130,39 @@ def test_pythons_venv_module_is_missing_on_debian(plan: Plan, monkeypatch: pytes
     assert list(findings(plan)) == []
 
 
+def test_packages_of_another_python_are_reported_with_how_to_replace_them(plan: Plan) -> None:
+    other = plan.venv / "lib" / "python3.99" / "site-packages" / "django"
+    other.mkdir(parents=True)
+    (plan.venv / "installed").touch()
+    finding = the_only(findings(plan))
+    assert finding.fatal and "another Python" in finding.text and f"rm -r {plan.venv}" in finding.fix
+    other.parents[1].rename(plan.venv / "lib" / f"python3.{sys.version_info.minor}")
+    (plan.venv / "bin").mkdir()
+    (plan.venv / "bin" / "python").touch()
+    assert list(findings(plan)) == []
+
+
+def test_a_folder_that_may_not_be_entered_is_reported(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = plan.home.parent / "closed"
+    closed.mkdir()
+    real = Path.exists
+
+    def exists(path: Path) -> bool:
+        if closed in path.parents:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path)
+
+    def no_file(dir: Path) -> None:  # noqa: A002
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", exists)
+    monkeypatch.setattr(prerequisites.tempfile, "TemporaryFile", no_file)
+    finding = the_only(
+        prerequisites.folder_findings(closed / "x" / "y", "Schedulearn's data", "SCHEDULEARN_HOME=FOLDER")
+    )
+    assert finding.fatal and "Permission denied" in finding.text
+
+
 @pytest.mark.parametrize(
     ("name", "variable"), [("home", "SCHEDULEARN_HOME"), ("cache", "SCHEDULEARN_CACHE"), ("venv", "VENV")]
 )
@@ -176,10 +209,10 @@ def test_it_asks_the_engine_by_its_socket(tmp_path: Path, monkeypatch: pytest.Mo
         assert prerequisites.docker_answers(f"unix://{tmp_path}/engine.sock")
 
 
-def start(tmp_path: Path, **env: str) -> "subprocess.CompletedProcess[str]":
+def start(tmp_path: Path, command: str = "run", **env: str) -> "subprocess.CompletedProcess[str]":
     """As the Makefile does, from another folder and without any package."""
     return subprocess.run(
-        [sys.executable, "-I", "-S", SCRIPT, str(tmp_path / "venv")],
+        [sys.executable, "-I", "-S", SCRIPT, str(tmp_path / "venv"), command],
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SCHEDULEARN_HOME": str(tmp_path / "home"), **env},
         capture_output=True,
         text=True,
@@ -194,9 +227,11 @@ def test_it_runs_without_any_package_and_ends_with_1_when_nothing_can_start(tmp_
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         refused = start(tmp_path, PORT=str(port))
+        demo = start(tmp_path, "demo", PORT=str(port))
     assert refused.returncode == 1
     assert refused.stderr.splitlines()[0].startswith(f"Cannot start: Port {port}")
     assert refused.stderr.splitlines()[1].strip() == f"Use another port: make run PORT={port + 1}"
+    assert demo.returncode == 1 and f"Use another port: make demo PORT={port + 1}" in demo.stderr
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
@@ -219,3 +254,18 @@ def test_an_old_python_is_reported_with_what_to_do(tmp_path: Path) -> None:
     command = ["make", "run", f"PYTHON={old}", f"VENV={tmp_path / 'venv'}"]
     made = subprocess.run(command, cwd=prerequisites.ROOT, capture_output=True, text=True, check=False)
     assert made.returncode != 0 and "needs Python 3.11 or newer" in made.stdout and "PYTHON=" in made.stdout
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_a_virtual_environment_that_cannot_be_made_costs_nothing_that_was_there(tmp_path: Path) -> None:
+    """A python that cannot make one, and a folder with files of a person."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ncase "$*" in *venv*) echo broken >&2; exit 1;; esac\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    for folder in ("mine", "new"):
+        command = ["make", "lint", f"PYTHON={python}", f"VENV={tmp_path / folder}"]
+        made = subprocess.run(command, cwd=prerequisites.ROOT, capture_output=True, text=True, check=False)
+        assert made.returncode != 0 and "could not be made" in made.stdout
+    assert (tmp_path / "mine" / "thesis.txt").exists()

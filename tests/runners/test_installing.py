@@ -1,9 +1,12 @@
 """Packages are installed with uv; where that fails or is not there, with pip."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +161,42 @@ def test_a_failed_installation_shows_the_end_of_pips_output_and_where_the_rest_i
 
 def test_the_portals_packages_are_installed_with_the_python_that_asks() -> None:
     assert PIP[0] == sys.executable
+
+
+def becomes(true: Callable[[], bool], seconds: float = 30) -> bool:
+    until = time.monotonic() + seconds
+    while not true() and time.monotonic() < until:
+        time.sleep(0.05)
+    return true()
+
+
+def test_an_environment_that_was_left_without_pip_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(installing, "find_spec", lambda name: None)
+    monkeypatch.setattr(installing, "run", lambda argv, *_, **__: ran.append([str(word) for word in argv]))
+    monkeypatch.setattr(installing, "find_uv", lambda: None)
+    (tmp_path / "requirements.txt").write_text("six\n")
+    assert main(tmp_path / "install.log", tmp_path / "requirements.txt") == 0
+    assert ran[0][1:] == ["-m", "ensurepip", "--upgrade"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_pip_ends_with_the_installation_that_started_it(number: signal.Signals, tmp_path: Path) -> None:
+    """A second start would write into the same environment."""
+    pip = tmp_path / "pip"
+    pip.mkdir()
+    (pip / "__init__.py").touch()
+    noted = tmp_path / "pid"
+    (pip / "__main__.py").write_text(
+        f"import os, pathlib, time\npathlib.Path({str(noted)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    (tmp_path / "requirements.txt").write_text("six\n")
+    files = str(tmp_path / "install.log"), str(tmp_path / "requirements.txt")
+    command = [sys.executable, "-m", "runners.installing", *files]
+    root = Path(__file__).parents[2]
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{root}"}
+    with subprocess.Popen(command, cwd=tmp_path, env=env) as process:
+        assert becomes(lambda: noted.exists() and noted.read_text() != "")
+        process.send_signal(number)
+        assert process.wait(20) == 128 + number
+    assert becomes(lambda: not Path(f"/proc/{noted.read_text()}").exists())
