@@ -15,7 +15,6 @@ from typing import Literal
 
 Mishap = Literal[
     "import_error",
-    "syntax",
     "arguments",
     "file_not_found",
     "shapes",
@@ -55,10 +54,10 @@ def _traceback(entry: str, line: int, code: str, error: str, inner: tuple[str, i
 TORCH = "/opt/environment/lib/python3.11/site-packages/torch"
 ENDINGS: Mapping[str, Ending] = {
     "import_error": Ending(
-        _traceback("train.py", 7, "import albumentations as A", "ModuleNotFoundError: No module named 'albumentations'")
-    ),
-    "syntax": Ending(
-        '  File "/workspace/train.py", line 58\n    if step % 100 == 0\n                      ^\nSyntaxError: expected \':\'\n'
+        _traceback(
+            "train.py", 88, "main()", "ModuleNotFoundError: No module named 'albumentations'",
+            ("/workspace/train.py", 37, "main|transforms = import_module(options.transforms)"),
+        )
     ),
     "arguments": Ending(
         "usage: train.py [-h] [--epochs EPOCHS] [--lr LR] [--seed SEED]\n"
@@ -132,7 +131,7 @@ ENDINGS: Mapping[str, Ending] = {
         )
     ),
 }  # fmt: skip
-SILENT_BEFORE_TRAINING: frozenset[str | None] = frozenset({"import_error", "syntax", "arguments"})
+SILENT_BEFORE_TRAINING: frozenset[str | None] = frozenset({"import_error", "arguments"})
 """Programs that fail like this print nothing before."""
 
 

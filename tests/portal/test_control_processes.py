@@ -12,10 +12,12 @@ from django.conf import LazySettings
 from django.test import override_settings
 
 from portal import settings as settings_file
+from portal.cluster.models import JoinToken
 from portal.control.management.commands import up
 from portal.control.management.commands.up import Command
 from portal.control.up.preflight import AlreadyRunning, lock_home
 from portal.control.up.processes import Keeper, Program
+from portal.ops.management.commands.demo import Command as DemoCommand
 from portal.ops.prerequisites import port_findings
 from runners.agent_settings import Identity
 from tests.portal import jobs_world as world
@@ -166,3 +168,12 @@ def test_a_stop_counts_the_jobs_that_stop_with_this_machine(tmp_path: Path) -> N
         "1 running job stops too, and will run again after the next start.",
         "2 running jobs stop too, and will run again after the next start.",
     ]
+
+
+@pytest.mark.django_db
+def test_a_demo_lab_starts_no_agent_and_invites_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DemoCommand, "_fill", lambda self: None)
+    assert {program.name for program in DemoCommand()._programs()} == {"web", "scheduler"}
+    assert not JoinToken.objects.exists()
+    assert "agent" in {program.name for program in Command()._programs()}
+    assert JoinToken.objects.count() == 1

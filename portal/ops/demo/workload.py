@@ -116,13 +116,13 @@ HABITS: tuple[Habit, ...] = (
     Habit(
         "Deep learning course", ("fay", "luca"), ("exercise 3", "exercise 4", "first try"), "command", ((0.0, 0.0),),
         90, 0.4, burst=(1, 3), fails=0.38, limit_hours=4.0,
-        mishaps=("import_error", "file_not_found", "shapes", "arguments", "syntax", "exception", "no_internet"),
+        mishaps=("import_error", "file_not_found", "shapes", "arguments", "exception", "no_internet"),
         knobs=(("--epochs", ("5", "10", "20")),), busy_percent=24, memory_mib=3_100,
         about="Exercises and practicals of the winter course.",
     ),
     Habit(
         "Deep learning course", ("fay", "luca"), ("practical 4",), "command", ((0.0, 0.0),), 14, 0.35, when="practical",
-        fails=0.3, limit_hours=4.0, mishaps=("shapes", "exception", "syntax"), busy_percent=38, memory_mib=3_100,
+        fails=0.3, limit_hours=4.0, mishaps=("shapes", "exception"), busy_percent=38, memory_mib=3_100,
     ),
     Habit(
         "Street scenes", ("bela", "gil", "ada"), ("camera-ready, table 2", "camera-ready, ablation", "camera-ready"),
@@ -238,7 +238,7 @@ class _Draw:
                 habit=habit,
                 owner=owner,
                 name=_named(name, knobs) if habit.burst[1] > 3 else name,
-                arguments=tuple(word for pair in knobs for word in pair),
+                arguments=(*(word for pair in knobs for word in pair), *MISTAKES.get(fate, ())),
                 submitted=at,
                 min_gpus=fewest,
                 max_gpus=most,
@@ -265,9 +265,13 @@ def _named(name: str, knobs: Sequence[tuple[str, str]]) -> str:
     return " ".join([name, *(f"{knob[2:]}={value}" for knob, value in knobs)])
 
 
+MISTAKES: dict[str, tuple[str, str]] = {
+    "import_error": ("--transforms", "albumentations"),
+    "arguments": ("--learning-rate", "0.1"),
+}
+"""Arguments with which a program fails like this, whose code is that of others that succeed."""
 EARLY: dict[str, tuple[float, float]] = {
     "import_error": (4, 25),
-    "syntax": (2, 6),
     "arguments": (2, 9),
     "file_not_found": (8, 70),
     "shapes": (20, 120),

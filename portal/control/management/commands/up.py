@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,8 @@ class Command(BaseCommand):
     link: str | None = None
     """Where the first person becomes admin."""
 
+    command = "make run"
+
     help = "Start the portal, the scheduler and this machine's agent together, and keep them running until Ctrl-C."
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -72,7 +74,12 @@ class Command(BaseCommand):
             self.terminal.progress("")
             self.say(f"Stopping ... {stopped_with(running_here(settings.HOME))}".rstrip())
             keeper.stop()
-            self.say(f"Stopped. All data is kept; start again with: {start_command('make run', settings.HOME)}")
+            self.say(f"Stopped. All data is kept; start again with: {start_command(self.command, self.given_home)}")
+
+    @property
+    def given_home(self) -> Path:
+        """What SCHEDULEARN_HOME was set to."""
+        return settings.HOME
 
     @cached_property
     def terminal(self) -> Terminal:
@@ -91,7 +98,7 @@ class Command(BaseCommand):
             ) from None
         for finding in findings(settings.HOME, HOST, settings.PORT):
             if finding.fatal:
-                raise CommandError(f"{finding.text} {finding.fix}")
+                raise CommandError(f"{finding.text} {finding.fix.replace('make run', self.command)}")
 
     def _log_folder(self) -> Path:
         folder = settings.HOME / "log"
@@ -110,9 +117,6 @@ class Command(BaseCommand):
             "PORT": str(settings.PORT),
             "SCHEDULEARN_URL": f"http://127.0.0.1:{settings.PORT}",
         }
-        agent_env = {name: value for name, value in env.items() if name.removesuffix("_FILE") not in PORTAL_SECRETS}
-        if not (settings.HOME / "agent" / "node.json").exists():
-            agent_env["SCHEDULEARN_JOIN_TOKEN"] = issue_join_token(None, approves=True)
         python = sys.executable
         web = (
             python,
@@ -131,12 +135,20 @@ class Command(BaseCommand):
         programs = [
             Program("web", web, env),
             Program("scheduler", (python, "manage.py", "runscheduler"), env),
-            Program("agent", (python, "-m", "runners.agent", "--stop-jobs-on-exit"), agent_env, 25, needs_web=True),
+            *self._agent_program(env),
         ]
         if settings.LAB:
             beat = ("-B", "-s", str(self._beat_file()))
             programs.append(Program("worker", (python, "-m", "celery", "-A", "portal", "worker", *beat), env))
         return programs
+
+    def _agent_program(self, env: Mapping[str, str]) -> list[Program]:
+        """This machine's agent, which joins by itself at the first start."""
+        env = {name: value for name, value in env.items() if name.removesuffix("_FILE") not in PORTAL_SECRETS}
+        if not (settings.HOME / "agent" / "node.json").exists():
+            env["SCHEDULEARN_JOIN_TOKEN"] = issue_join_token(None, approves=True)
+        command = (sys.executable, "-m", "runners.agent", "--stop-jobs-on-exit")
+        return [Program("agent", command, env, 25, needs_web=True)]
 
     def _beat_file(self) -> Path:
         """When what is periodic was done last. Celery's default is a file in the folder of the code."""

@@ -7,6 +7,7 @@ import shutil
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ EDITION = 2
 
 class Command(up.Command):
     """Started without the mark it only starts itself again in the demo lab's folder, so no real lab is ever touched."""
+
+    command = "make demo"
 
     help = (
         "Start a demo lab: made-up people, a month of history, and nodes on which nothing really runs. Ctrl-C stops it."
@@ -118,16 +121,19 @@ class Command(up.Command):
         people.keep(edition=EDITION)
         self.say(month.summary(written, size))
 
-    def say(self, text: str) -> None:
-        again = up.start_command("make run", settings.HOME)  # the messages of ``up`` name their own command
-        super().say(text.replace(again, up.start_command("make demo", settings.HOME.parent)))
+    @property
+    def given_home(self) -> Path:
+        return settings.HOME.parent if settings.DEMO else settings.HOME
 
     def _url(self) -> str:
         return f"http://127.0.0.1:{settings.PORT}"
 
     def _programs(self) -> list[Program]:
         self._fill()
-        return [program for program in super()._programs() if program.name in ("web", "scheduler")]
+        return super()._programs()
+
+    def _agent_program(self, env: Mapping[str, str]) -> list[Program]:
+        return []  # the agents of its nodes are threads of this process
 
     def _say_ready(self, what: str) -> None:
         """The demo lab announces itself, with the names that can sign in."""
@@ -139,7 +145,7 @@ class Command(up.Command):
             home = people.node_home(node.name)
             identity = Identity.read(home / "node.json")
             if identity is not None:
-                self.agents.append(start_node(home, self._url(), identity, node.gpus.count(), reached))
+                self.agents.append(start_node(home, self._url(), identity, node.gpus.count(), reached_for_agent))
         admin, *others = people.PEOPLE
         self.say(f"\nThe demo lab is ready: {settings.SITE_URL}\n\n")
         self.say(f"  Sign in as   {admin} (admin), or {', '.join(others)}")
@@ -180,8 +186,13 @@ class Command(up.Command):
 def reached(job: int) -> Reached | None:
     """Where a job that goes on from its checkpoints stands after its earlier attempts; None for any other."""
     known = Progress.objects.filter(attempt__job=job, attempt__job__resumable=True, attempt__ended_at__isnull=False)
-    try:
-        last = known.filter(batch__gt=0, total__gt=0).order_by("attempt__number").last()
-    finally:
-        connection.close()  # an agent's thread asks
+    last = known.filter(batch__gt=0, total__gt=0).order_by("attempt__number").last()
     return Reached(last.step, (last.total or 0) // last.batch) if last else None
+
+
+def reached_for_agent(job: int) -> Reached | None:
+    """The same, in a thread that keeps no connection."""
+    try:
+        return reached(job)
+    finally:
+        connection.close()
