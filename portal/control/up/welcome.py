@@ -77,8 +77,6 @@ class Chapter:
         if job.state == JobState.RUNNING:
             accuracy = _accuracy(job)
             return f"{self.name} runs", f"accuracy {accuracy} so far" if accuracy else "starting"
-        if _environment(job, NodeEnvironment.State.FAILED):
-            return "", ""  # said already, and nothing goes on by itself
         row = _environment(job, NodeEnvironment.State.PREPARING)
         if row and row.updated_at >= self.since:
             return f"Preparing {job.environment.title}", f"{row.progress_percent} %, {row.detail}"
@@ -86,6 +84,8 @@ class Chapter:
             # Until the scheduler has seen that the environment is ready, its reason is about that.
             settled = timezone.now() - row.updated_at > SETTLED
             return f"{self.name} waits", job.waiting_reason if settled else "for the scheduler"
+        if _environment(job, NodeEnvironment.State.FAILED):
+            return "", ""  # the reason is printed already, and nothing goes on by itself
         return "This machine joins the lab", ""
 
     def _once(self, line: str) -> Iterator[str]:
