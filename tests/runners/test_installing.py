@@ -180,7 +180,7 @@ def test_an_environment_that_was_left_without_pip_gets_it(tmp_path: Path, monkey
     assert ran[0][1:] == ["-m", "ensurepip", "--upgrade"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_pip_ends_with_the_installation_that_started_it(number: signal.Signals, tmp_path: Path) -> None:
     """A second start would write into the same environment."""
     pip = tmp_path / "pip"
