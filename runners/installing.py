@@ -209,6 +209,7 @@ def main(log: Path, requirements: Path) -> int:
 
 if __name__ == "__main__":
     for each in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, lambda number, _: sys.exit(128 + number))  # so that pip or uv ends with us
+        if signal.getsignal(each) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(each, lambda number, _: sys.exit(128 + number))  # so that pip or uv ends with us
     logging.basicConfig(level=os.environ.get("LOG_LEVEL") or "WARNING", format="%(message)s")
     sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -180,8 +180,7 @@ def test_an_environment_that_was_left_without_pip_gets_it(tmp_path: Path, monkey
     assert ran[0][1:] == ["-m", "ensurepip", "--upgrade"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_pip_ends_with_the_installation_that_started_it(number: signal.Signals, tmp_path: Path) -> None:
+def test_pip_ends_with_the_installation_that_started_it(tmp_path: Path) -> None:
     """A second start would write into the same environment."""
     pip = tmp_path / "pip"
     pip.mkdir()
@@ -197,6 +196,6 @@ def test_pip_ends_with_the_installation_that_started_it(number: signal.Signals, 
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{root}"}
     with subprocess.Popen(command, cwd=tmp_path, env=env) as process:
         assert becomes(lambda: noted.exists() and noted.read_text() != "")
-        process.send_signal(number)
-        assert process.wait(20) == 128 + number
+        process.terminate()
+        assert process.wait(20) == 128 + signal.SIGTERM
     assert becomes(lambda: not Path(f"/proc/{noted.read_text()}").exists())
