@@ -98,7 +98,8 @@ def make_home(path: Path) -> Path:
     return path
 
 
-HOME = make_home(Path(os.environ.get("SCHEDULEARN_HOME") or BASE_DIR / "var"))
+DEFAULT_HOME = BASE_DIR / "var"
+HOME = make_home(Path(os.environ.get("SCHEDULEARN_HOME") or DEFAULT_HOME))
 """Everything the portal keeps outside its database: code, logs, outputs, keys."""
 
 

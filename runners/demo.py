@@ -43,7 +43,7 @@ FILE = "demo.json"
 
 
 class Reached(NamedTuple):
-    """How far the earlier attempts of a job that goes on from its checkpoints came, of how many steps in all."""
+    """How far the earlier attempts of a resumable job came, of how many steps in all."""
 
     step: int
     steps: int
@@ -64,7 +64,7 @@ class Course:
     """What the utilisation of its GPUs is around."""
     memory_mib: int = 8_192
     first_step: int = 0
-    """What it went on from."""
+    """Where it resumed."""
 
     @property
     def seconds(self) -> float:
@@ -85,7 +85,7 @@ class Course:
 
     @classmethod
     def draw(cls, spec: RunSpec, now: float, reached: Reached | None = None) -> "Course":
-        """The same for all containers of an attempt. With ``reached`` it goes on from there, and succeeds."""
+        """The same for all containers of an attempt. With ``reached`` it resumes there, and succeeds."""
         chance = random.Random(spec.job)  # noqa: S311  # nothing secret depends on it
         seconds = float(dict(spec.env).get("FAKE_RUN_SECONDS") or chance.randint(SHORTEST, LONGEST))
         mishap = chance.choice(MISHAPS) if chance.random() < FAILS else None

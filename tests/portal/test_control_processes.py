@@ -142,7 +142,7 @@ def test_nothing_is_written_beside_the_code(settings: LazySettings) -> None:
 
 def test_the_command_that_starts_a_lab_again_has_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(up, "HOST", "127.0.0.1")
-    usual = settings_file.BASE_DIR / "var"
+    usual = settings_file.DEFAULT_HOME
     with override_settings(PORT=8000):
         assert up.start_command("make run", usual) == "make run"
     with override_settings(PORT=8001):

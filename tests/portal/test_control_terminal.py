@@ -63,7 +63,7 @@ def test_into_a_pipe_progress_is_written_sparsely() -> None:
 @pytest.mark.parametrize(
     "error", [BrokenPipeError(), OSError(errno.ENOSPC, "No space left on device"), ValueError("closed file")]
 )
-def test_output_that_nobody_can_read_does_not_stop_it(error: Exception) -> None:
+def test_output_that_cannot_be_written_does_not_stop_it(error: Exception) -> None:
     class Closed(io.StringIO):
         def write(self, text: str) -> int:
             raise error

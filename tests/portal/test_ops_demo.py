@@ -46,7 +46,7 @@ from portal.whatif import figures, history
 from runners.demo import Course, DemoRuntime, Reached
 from runners.ledger import Ledger
 from runners.nodefiles import NodeFiles
-from runners.runtime import Folders
+from runners.runtime import Folders, Observed
 from tests.runners.agent_bench import spec_of
 
 pytestmark = pytest.mark.django_db
@@ -191,10 +191,10 @@ def test_gpus_have_hours_and_samples_without_a_gap(lab: Written) -> None:
 
 
 def test_a_resumed_job_never_falls_behind_its_checkpoint(lab: Written) -> None:
-    told = defaultdict(list)
+    reached = defaultdict(list)
     for row in Progress.objects.filter(attempt__job__resumable=True).order_by("attempt__number"):
-        told[row.attempt.job_id].append((row.total, row.step))
-    several = {job: rows for job, rows in told.items() if len(rows) > 1}
+        reached[row.attempt.job_id].append((row.total, row.step))
+    several = {job: rows for job, rows in reached.items() if len(rows) > 1}
     assert several
     for job, rows in several.items():
         assert len({total for total, _ in rows}) == 1, job
@@ -366,26 +366,29 @@ def test_pretended_gpus_work_where_something_runs(tmp_path: Path) -> None:
     assert b'"kind": "step"' in (tmp_path / "scribe" / "log" / "metrics.log").read_bytes()
 
 
-def test_a_job_that_fails_prints_why(tmp_path: Path) -> None:
-    number = next(n for n in range(1000) if Course.draw(spec_of("0" * 64, job=n), 0.0).mishap == "file_not_found")
+def job_with(mishap: str | None) -> int:
+    """A job's number whose program ends like this."""
+    return next(n for n in range(1000) if Course.draw(spec_of("0" * 64, job=n), 0.0).mishap == mishap)
+
+
+def ended(folder: Path, job: int) -> Observed:
     clock = [0.0]
     runtime = DemoRuntime("n", 1, wall=lambda: 0.0, clock=lambda: clock[0], fence_seconds=1e9)
-    runtime.create(spec_of("0" * 64, job=number, gpus=runtime.uuids), folders_in(tmp_path))
+    runtime.create(spec_of("0" * 64, job=job, gpus=runtime.uuids), folders_in(folder))
     runtime.start("sl-1-a1-0")
     clock[0] = 2000.0
     (seen,) = runtime.list()
+    return seen
+
+
+def test_a_job_that_fails_prints_why(tmp_path: Path) -> None:
+    seen = ended(tmp_path, job_with("file_not_found"))
     assert (seen.state, seen.exit_code) == ("exited", 1)
     assert b"FileNotFoundError" in (tmp_path / "scribe" / "log" / "0.log").read_bytes()
 
 
-def test_a_job_that_succeeds_leaves_the_files_that_it_speaks_of(tmp_path: Path) -> None:
-    number = next(n for n in range(1000) if Course.draw(spec_of("0" * 64, job=n), 0.0).mishap is None)
-    clock = [0.0]
-    runtime = DemoRuntime("n", 1, wall=lambda: 0.0, clock=lambda: clock[0], fence_seconds=1e9)
-    runtime.create(spec_of("0" * 64, job=number, gpus=runtime.uuids), folders_in(tmp_path))
-    runtime.start("sl-1-a1-0")
-    clock[0] = 2000.0
-    (seen,) = runtime.list()
+def test_a_job_that_succeeds_leaves_the_files_that_its_log_names(tmp_path: Path) -> None:
+    seen = ended(tmp_path, job_with(None))
     assert (seen.state, seen.exit_code) == ("exited", 0)
     said = (tmp_path / "scribe" / "log" / "0.log").read_text()
     files = [path for path in (tmp_path / "outputs").rglob("*") if path.is_file()]
@@ -393,7 +396,7 @@ def test_a_job_that_succeeds_leaves_the_files_that_it_speaks_of(tmp_path: Path) 
     assert all(str(file.relative_to(tmp_path / "outputs")) in said and file.stat().st_size for file in files)
 
 
-def test_a_job_goes_on_from_the_step_that_its_earlier_attempts_reached(tmp_path: Path) -> None:
+def test_a_job_resumes_at_the_step_that_its_earlier_attempts_reached(tmp_path: Path) -> None:
     clock = [0.0]
     reached = {7: Reached(4_000, 10_000)}
     runtime = DemoRuntime("n", 1, wall=lambda: clock[0], reached=reached.get, clock=lambda: clock[0], fence_seconds=1e9)
@@ -412,14 +415,13 @@ def test_a_job_goes_on_from_the_step_that_its_earlier_attempts_reached(tmp_path:
 
 
 def test_ranks_of_later_hosts_have_numbers_of_their_own(tmp_path: Path) -> None:
-    number = next(n for n in range(1000) if Course.draw(spec_of("0" * 64, job=n), 0.0).mishap is None)
     clock = [0.0]
     runtime = DemoRuntime("n", 2, clock=lambda: clock[0], fence_seconds=1e9)
     folders = folders_in(tmp_path)
     folders.control.mkdir()
     hosts = [{"name": "h1", "slots": 2}, {"name": "h2", "slots": 2}]
     (folders.control / "control.json").write_text(json.dumps({"hosts": hosts}))
-    spec = spec_of("0" * 64, job=number, gpus=runtime.uuids)
+    spec = spec_of("0" * 64, job=job_with(None), gpus=runtime.uuids)
     runtime.create(replace(spec, hostname="h2", launcher="horovod", slots=2), folders)
     runtime.start(spec.name)
     for _ in range(10):

@@ -125,15 +125,15 @@ class Reporter:
         metric = self._metrics.setdefault(name, Metric())
         metric.add(float(value), self._step)
         if metric.pace.due():
-            self._tell_metric(name, metric)
+            self._write_metric(name, metric)
 
     def flush(self) -> None:
         """Writes the values that were kept."""
         for name, metric in self._metrics.items():
             if metric.count:
-                self._tell_metric(name, metric)
+                self._write_metric(name, metric)
 
-    def _tell_metric(self, name: str, metric: Metric) -> None:
+    def _write_metric(self, name: str, metric: Metric) -> None:
         step, value = metric.take()
         self._tell("metric", {"name": name[:MOST_NAME], "value": value, "step": step})
 

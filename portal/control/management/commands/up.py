@@ -218,7 +218,7 @@ def start_command(command: str, home: Path) -> str:
     """What starts the same lab again, with the settings that it was given."""
     given = {"SCHEDULEARN_HOME": str(home), "HOST": HOST, "PORT": str(settings.PORT)}
     usual = {
-        "SCHEDULEARN_HOME": str(settings.BASE_DIR / "var"),
+        "SCHEDULEARN_HOME": str(settings.DEFAULT_HOME),
         "HOST": "127.0.0.1",
         "PORT": str(settings.DEFAULT_PORT),
     }

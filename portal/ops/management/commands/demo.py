@@ -184,7 +184,7 @@ class Command(up.Command):
 
 
 def reached(job: int) -> Reached | None:
-    """Where a job that goes on from its checkpoints stands after its earlier attempts; None for any other."""
+    """How far the earlier attempts of a resumable job came; None when there are none."""
     known = Progress.objects.filter(attempt__job=job, attempt__job__resumable=True, attempt__ended_at__isnull=False)
     last = known.filter(batch__gt=0, total__gt=0).order_by("attempt__number").last()
     return Reached(last.step, (last.total or 0) // last.batch) if last else None
