@@ -17,19 +17,6 @@ IN_SIGHT = """() => {
   const line = document.elementFromPoint(frame.left + 200, frame.top + frame.height / 2).closest('.log-line');
   return [line.querySelector('.log-text').textContent, Math.round(line.getBoundingClientRect().top)];
 }"""
-SMOOTH = """async (steps) => {
-  const scroller = document.querySelector('[data-log=scroller]');
-  const frames = [];
-  let last = performance.now();
-  for (let i = 0; i < steps; i++) {
-    scroller.scrollTop = (scroller.scrollHeight - scroller.clientHeight) * (i / steps);
-    await new Promise(requestAnimationFrame);
-    const now = performance.now();
-    frames.push(now - last);
-    last = now;
-  }
-  return frames.sort((a, b) => a - b);
-}"""
 
 
 @pytest.fixture
@@ -74,7 +61,7 @@ def shown(page: Page) -> list[str]:
 
 
 @pytest.mark.thorough
-def test_a_hundred_thousand_lines_are_all_there_and_stay_smooth(
+def test_a_hundred_thousand_lines_are_all_there_and_few_are_drawn(
     page: Page, portal: Portal, job: dict[str, int]
 ) -> None:
     portal.ask("write", container=job["container"], name="0", text=numbered(0, 120_000))
@@ -82,8 +69,6 @@ def test_a_hundred_thousand_lines_are_all_there_and_stay_smooth(
     expect(page.locator("[data-log=lines]")).to_have_text("120,000 lines", timeout=60_000)
     expect(page.locator(".log-line").last).to_contain_text("line 119999")
     assert page.locator(".log-line").count() < 200
-    frames = page.evaluate(SMOOTH, 120)
-    assert frames[len(frames) // 2] < 50, f"half of the frames took longer than {frames[len(frames) // 2]:.0f} ms"
     for part in (0.0, 0.31, 0.75, 1.0):
         page.evaluate(
             "(part) => { const s = document.querySelector('[data-log=scroller]'); s.scrollTop = (s.scrollHeight - s.clientHeight) * part; }",
@@ -93,6 +78,7 @@ def test_a_hundred_thousand_lines_are_all_there_and_stay_smooth(
         numbers = [int(text[5:11]) for text in shown(page)]
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         assert numbers[0] <= part * 119_999 <= numbers[-1] + 1
+        assert page.locator(".log-line").count() < 200
 
 
 def test_it_follows_until_one_scrolls_up_and_again_from_the_end(

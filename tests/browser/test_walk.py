@@ -6,7 +6,6 @@ Real processes started by ``manage.py up``, a real browser; with the process run
 import base64
 import io
 import re
-import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -81,7 +80,7 @@ def test_from_the_set_up_link_to_downloaded_outputs(product: Product, page: Page
     page.get_by_role("button", name="Create my account").click()
     expect(page.get_by_role("heading", name="Hello, ada")).to_be_visible()
 
-    signed_in, clicks = time.monotonic(), 0
+    clicks = 0
     page.get_by_role("link", name="Projects").first.click()
     page.get_by_role("link", name="New project").first.click()
     page.get_by_label("Name").fill("Digits")
@@ -98,7 +97,7 @@ def test_from_the_set_up_link_to_downloaded_outputs(product: Product, page: Page
     clicks += 1
     first_line = page.locator(".log-line .log-text", has_text=re.compile(r"rank|epoch"))
     expect(first_line.first).to_be_visible(timeout=MOST_SECONDS * 1000)
-    assert time.monotonic() - signed_in <= MOST_SECONDS and clicks <= MOST_CLICKS
+    assert clicks <= MOST_CLICKS
     expect(page.locator(".badge", has_text="running").first).to_be_visible()
 
     expect(page.locator(".badge", has_text="succeeded").first).to_be_visible(timeout=180_000)
