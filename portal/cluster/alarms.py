@@ -60,7 +60,7 @@ def _quarantined(gpu: Gpu) -> Alarm:
     assert gpu.quarantined_at is not None  # noqa: S101  # the query asks for it
     key = f"gpu {gpu.pk} {gpu.quarantined_at.timestamp():.0f}"
     reason = " ".join(gpu.quarantine_reason.split()).rstrip(".")  # an agent's words: no second line in a mail's head
-    text = f"GPU {gpu.index} of {gpu.node.name} is out of use: {reason}."
+    text = f"{gpu.label} of {gpu.node.name} is out of use: {reason}."
     return Alarm(key, text, reverse("cluster:admin-node", args=[gpu.node_id]))
 
 

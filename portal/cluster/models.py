@@ -107,6 +107,11 @@ class Gpu(models.Model):
         constraints = [models.UniqueConstraint(fields=["node", "uuid"], name="gpu_once_per_node")]
 
     @property
+    def label(self) -> str:
+        """``GPU 3`` or ``CPU slot 0``: its name on its node."""
+        return f"{'CPU slot' if self.kind == self.Kind.CPU else 'GPU'} {self.index}"
+
+    @property
     def usable(self) -> bool:
         """As ``usable_gpu()``: whether work may be placed on it while nobody holds it."""
         return self.healthy and self.present and self.quarantined_at is None and not self.outside

@@ -41,9 +41,9 @@ def release(actor: User, gpu: Gpu) -> Gpu:
 def take_out(actor: User, gpu: Gpu) -> Gpu:
     """An admin's own decision."""
     if not quarantine(gpu, f"Taken out of use by {actor.username}.", actor):
-        raise Refused(f"GPU {gpu.index} is in quarantine already.", "conflict")
+        raise Refused(f"{gpu.label} is in quarantine already.", "conflict")
     return Gpu.objects.get(pk=gpu.pk)
 
 
 def _named(gpu: Gpu) -> str:
-    return f"GPU {gpu.index} of {gpu.node.name}"
+    return f"{gpu.label} of {gpu.node.name}"

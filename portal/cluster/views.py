@@ -273,10 +273,10 @@ def gpu_act(request: HttpRequest, pk: int, gpu: int, what: str) -> HttpResponse:
     try:
         if what == "release":
             quarantine.release(signed_in(request), row)
-            messages.success(request, f"GPU {row.index} is in use again.")
+            messages.success(request, f"{row.label} is in use again.")
         else:
             quarantine.take_out(signed_in(request), row)
-            messages.success(request, f"Nothing more is placed on GPU {row.index}. What runs there goes on.")
+            messages.success(request, f"Nothing more is placed on {row.label}. What runs there goes on.")
     except Refused as refusal:
         messages.error(request, refusal.message)
     return redirect("cluster:admin-node", pk)

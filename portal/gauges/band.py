@@ -11,8 +11,9 @@ from itertools import pairwise
 
 from django.db.models import Count
 
+from portal.cluster.slots import in_cpu_slots, noun
 from portal.gauges.models import Ring
-from portal.jobs.models import Attempt, Container, Job, Outcome, StopReason
+from portal.jobs.models import Allocation, Attempt, Container, Job, Outcome, StopReason
 from portal.ui import counted, duration
 
 MOST_ROWS = 50
@@ -88,6 +89,8 @@ class Change:
 class Band:
     stretches: tuple[Stretch, ...]
     changes: tuple[Change, ...]
+    noun: str = "GPU"
+    """What it ran on: GPU, or CPU slot."""
 
     @property
     def cost_seconds(self) -> float:
@@ -101,7 +104,7 @@ class Band:
 
 
 def of_job(job: Job) -> Band:
-    """Three queries."""
+    """Four queries."""
     attempts = list(job.attempts.order_by("number"))
     parts: dict[int, list[Part]] = {attempt.pk: [] for attempt in attempts}
     rows = Container.objects.filter(attempt__in=attempts, role=Container.Role.HOST).order_by("index")
@@ -117,7 +120,8 @@ def of_job(job: Job) -> Band:
         found = rings[each.pk] or _from_containers(parts[each.pk])
         if found:
             tries.append(_try(each, parts[each.pk], found))
-    return band(tries)
+    kinds = Allocation.objects.filter(container__attempt__in=attempts).order_by().values_list("gpu__kind", flat=True)
+    return band(tries, noun(kinds.distinct()))
 
 
 def _try(attempt: Attempt, parts: Sequence[Part], rings: Sequence[Formed]) -> Try:
@@ -161,7 +165,8 @@ def _merged(rings: Sequence[Formed]) -> list[Formed]:
 # --- what became of it -------------------------------------------------------------------------------------------
 
 
-def band(tries: Sequence[Try]) -> Band:
+def band(tries: Sequence[Try], word: str = "GPU") -> Band:
+    """``word`` says what the job ran on, as ``portal.cluster.slots.noun`` does."""
     stretches: list[Stretch] = []
     changes: list[Change] = []
     for each, later in zip(tries, [*tries[1:], None], strict=False):
@@ -173,7 +178,9 @@ def band(tries: Sequence[Try]) -> Band:
             changes.append(Change(after.at, len(before.hosts), len(after.hosts), cause, after.cost_seconds))
         if later is not None and each.ended_at is not None:
             changes.append(_again(each, later, each.ended_at))
-    return Band(tuple(stretches), tuple(changes))
+    if word != "GPU":
+        changes = [replace(change, cause=in_cpu_slots(change.cause)) for change in changes]
+    return Band(tuple(stretches), tuple(changes), word)
 
 
 def _nodes(of: Try, ring: Formed) -> tuple[tuple[str, int], ...]:

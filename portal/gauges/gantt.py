@@ -76,7 +76,7 @@ def _ticks(frame: Frame, height: int) -> Iterator[str]:
 def _bar(frame: Frame, span: Span, gpu: Gpu, top: int) -> str:
     left, right = frame.across(span.since), frame.across(span.until or frame.until)
     width = max(LEAST, right - left)
-    said = escape(f"{gpu.node.name} GPU {gpu.index}: {said_of(span)}, {said_time(span)}")
+    said = escape(f"{gpu.node.name} {gpu.label}: {said_of(span)}, {said_time(span)}")
     css = f"tone-{TONES[span.job.pk % len(TONES)]}" if span.job else "tone-grey"
     rect = (
         f'<rect class="span {css}{" mine" if span.mine else ""}" x="{left:.1f}" y="{top}" width="{width:.1f}"'

@@ -45,7 +45,7 @@ def _chart(trace: Trace, gpus: Sequence[Gpu], metric: str, title: str, unit: str
 
 
 def name_of(gpu: Gpu, with_node: bool) -> str:
-    return f"{gpu.node.name} GPU {gpu.index}" if with_node else f"GPU {gpu.index}"
+    return f"{gpu.node.name} {gpu.label}" if with_node else gpu.label
 
 
 def _known(values: Sequence[float | None]) -> list[float]:

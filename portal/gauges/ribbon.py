@@ -35,11 +35,11 @@ def draw(band: Band, now: datetime) -> SafeString:
     stretches = band.stretches
     since, until = stretches[0].since, stretches[-1].until or now
     most = max(1, *(stretch.gpus for stretch in stretches))
-    said = escape(f"On how many GPUs it ran: {said_of(stretches)}.")
+    said = escape(f"On how many {band.noun}s it ran: {said_of(stretches)}.")
     pictures = []
     for size in SIZES:
         frame = Frame(size, since, until, most)
-        body = "".join((*_ticks(frame), *_bars(frame, stretches, now), *_marks(frame, band)))
+        body = "".join((*_ticks(frame), *_bars(frame, band, now), *_marks(frame, band)))
         pictures.append(
             f'<svg class="chart-picture {size.css}" viewBox="0 0 {size.width} {TOP + TALL + FOOT}" role="img"'
             f' aria-label="{said}">{body}</svg>'
@@ -62,18 +62,18 @@ def _ticks(frame: Frame) -> Iterator[str]:
         yield f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _bars(frame: Frame, stretches: Sequence[Stretch], now: datetime) -> Iterator[str]:
-    for stretch in stretches:
+def _bars(frame: Frame, band: Band, now: datetime) -> Iterator[str]:
+    for stretch in band.stretches:
         left, right = frame.across(stretch.since), frame.across(stretch.until or now)
         width, height = max(LEAST, right - left), TALL * stretch.gpus / frame.most
         top = TOP + TALL - height
-        where = ", ".join(f"{name} ({counted(gpus, 'GPU')})" for name, gpus in stretch.nodes)
-        said = escape(f"{counted(stretch.gpus, 'GPU')}: {where}, attempt {stretch.attempt}")
+        words = counted(stretch.gpus, band.noun)
+        where = ", ".join(f"{name} ({counted(gpus, band.noun)})" for name, gpus in stretch.nodes)
+        said = escape(f"{words}: {where}, attempt {stretch.attempt}")
         yield (
             f'<rect class="stretch tone-{"teal" if stretch.attempt % 2 else "violet"}" x="{left:.1f}" y="{top:.1f}"'
             f' width="{width:.1f}" height="{height:.1f}"><title>{said}</title></rect>'
         )
-        words = counted(stretch.gpus, "GPU")
         label = next((each for each in (words, str(stretch.gpus)) if len(each) * LETTER + 8 <= width), "")
         if label and height >= 16:
             x, y = left + width / 2, TOP + TALL - height / 2 + 4
@@ -87,6 +87,6 @@ def _marks(frame: Frame, band: Band) -> Iterator[str]:
         yield f'<path class="mark" d="M{x:.1f} {TOP - 4}V{TOP + TALL}"/>'
         if x - last >= APART:
             last, middle = x, min(max(x, 10), frame.size.width - 10)
-            title = escape(f"{change.before} to {change.after} GPUs: {change.cause}")
+            title = escape(f"{change.before} to {change.after} {band.noun}s: {change.cause}")
             yield f'<g class="number"><circle cx="{middle:.1f}" cy="11" r="9"><title>{title}</title></circle>'
             yield f'<text x="{middle:.1f}" y="15" text-anchor="middle">{number}</text></g>'

@@ -16,6 +16,7 @@ from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.models import LIVE_NODE, Gpu, Node
 from portal.cluster.services import holder
+from portal.cluster.slots import lab_noun, noun
 from portal.gauges import band, forms, gantt, idle, looks, pictures, ribbon, series
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Job
 
@@ -70,7 +71,7 @@ def _total() -> dict[str, Any]:
     known = rows.aggregate(
         count=Count("pk"), utilisation=Avg("utilisation_percent"), hottest=Max("temperature_celsius")
     )
-    return {**known, "busy": rows.filter(held).count()}
+    return {**known, "noun": lab_noun(), "busy": rows.filter(held).count()}
 
 
 @require_safe
@@ -84,6 +85,7 @@ def node(request: HttpRequest, pk: int) -> HttpResponse:
     about = {
         "node": machine,
         "gpus": of_node,
+        "noun": noun(gpu.kind for gpu in of_node),
         "charts": pictures.over_time(series.trace(of_node, since, now, now), of_node),
         "picture": gantt.draw(of_node, line.spans, since, now),
         "line": line,
@@ -105,6 +107,7 @@ def timeline(request: HttpRequest) -> HttpResponse:
         "page": page,
         "picture": gantt.draw(shown, line.spans, since, now),
         "line": line,
+        "noun": lab_noun(),
         "spans": [(names[span.gpu], span) for span in line.spans],
         **_windows(request, asked),
     }

@@ -44,7 +44,7 @@ def test_silent_nodes_and_gpus_out_of_use_are_alarms() -> None:
     quarantine.quarantine(Gpu.objects.get(node=node, index=1), "XID 79: it fell off the bus.\nSubject: x")
     first, second = alarms.alarms()
     assert first.text.startswith("Node gpu-1 has said nothing since")
-    assert second.text == "GPU 1 of gpu-2 is out of use: XID 79: it fell off the bus. Subject: x."
+    assert second.text == "CPU slot 1 of gpu-2 is out of use: XID 79: it fell off the bus. Subject: x."
     assert second.path == f"/admin/nodes/{node.pk}/"
 
 

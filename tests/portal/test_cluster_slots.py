@@ -1,5 +1,7 @@
 """A CPU slot is never called a GPU, and one is not several."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from django.test import Client
 from django.utils import timezone
@@ -7,6 +9,8 @@ from django.utils import timezone
 from portal.cluster.models import Gpu
 from portal.cluster.slots import counted, in_cpu_slots, lab_noun, noun
 from portal.control.places import Nodes, why_nowhere
+from portal.gauges import band, ribbon
+from portal.gauges.band import Formed, Part, Try
 from portal.jobs.models import Allocation
 from portal.jobs.whereabouts import held_by_node, held_now
 from tests.portal import jobs_world as world
@@ -69,6 +73,40 @@ def test_the_pages_of_a_lab_without_gpus_name_cpu_slots() -> None:
     assert ">(3 CPU slots)<" in page and ">(1 CPU slot)<" in page
     nodes = " ".join(client.get("/nodes/").content.decode().split())
     assert "4<small> of 5 CPU slots</small>" in nodes and "<dt>nodes</dt><dd>2</dd>" in nodes
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("kind", "word"), [("cpu", "CPU slot"), ("cuda", "GPU")])
+def test_pages_about_devices_name_them_by_their_kind(kind: str, word: str) -> None:
+    node = ready_node("a", 2)
+    Gpu.objects.update(kind=kind)
+    job = queue(1, 2)
+    job.elastic = True
+    job.save()
+    world.run(world.place(job, list(node.gpus.all())).containers.get())
+    admin = Client()
+    admin.force_login(world.make_user("ada", is_staff=True))
+
+    def page(path: str) -> str:
+        return " ".join(admin.get(path).content.decode().split())
+
+    listed = page("/gpus/")
+    assert f">{word} 0<" in listed and f"2<small> of 2 {word}s</small>" in listed
+    history = page(f"/gpus/nodes/{node.pk}/")
+    assert f"What its 2 {word}s did" in history and f"a {word} 1: " in history
+    assert f"Take {word} 0 out of use?" in page(f"/admin/nodes/{node.pk}/")
+    assert f"On how many {word}s" in page(f"/jobs/{job.pk}/gpus")
+
+
+def test_changes_of_a_job_on_cpu_slots_name_cpu_slots() -> None:
+    start = datetime(2026, 11, 1, tzinfo=UTC)
+    part = Part("h0", "a", 1, start, None, "", "")
+    more = Part("h1", "b", 1, start + timedelta(minutes=1), None, "", "")
+    rings = (Formed(start, ("h0",)), Formed(start + timedelta(minutes=1), ("h0", "h1")))
+    found = band.band([Try(1, "", "", None, (part, more), rings)], "CPU slot")
+    assert found.changes[0].cause == "1 idle CPU slot of b joined."
+    drawn = ribbon.draw(found, start + timedelta(minutes=5))
+    assert "2 CPU slots: a (1 CPU slot), b (1 CPU slot)" in drawn and "GPU" not in drawn
 
 
 @pytest.mark.django_db

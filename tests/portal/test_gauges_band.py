@@ -246,15 +246,15 @@ class TestShowing:
 
     def test_the_jobs_page_has_the_band_and_the_same_as_a_table(self, alice: User, nodes: list[Node]) -> None:
         page = self.page(alice, self.resized(alice, nodes))
-        assert "On how many GPUs it ran: 2, then 4, then 3." in page
-        assert "2 idle GPUs of beta joined." in page and "Node beta is drained." in page
+        assert "On how many CPU slots it ran: 2, then 4, then 3." in page
+        assert "2 idle CPU slots of beta joined." in page and "Node beta is drained." in page
         assert "4.2 s" in page and "0.8 s" in page and "all changes together: 5 s without training" in page
 
     def test_a_job_that_cannot_change_has_no_band(self, alice: User, nodes: list[Node]) -> None:
         job = world.make_job(world.make_project(alice))
         for container in world.place(job, list(nodes[0].gpus.all())).containers.all():
             world.run(container)
-        assert "On how many GPUs" not in self.page(alice, job)
+        assert "On how many CPU slots" not in self.page(alice, job)
 
     def test_the_api_answers_those_who_may_see_the_job(self, alice: User, nodes: list[Node]) -> None:
         job = self.resized(alice, nodes)
@@ -270,5 +270,5 @@ class TestShowing:
     def test_a_job_that_never_ran_has_an_empty_one(self, alice: User) -> None:
         job = world.make_job(world.make_project(alice), elastic=True)
         assert band.of_job(job) == Band((), ())
-        assert "On how many GPUs" not in self.page(alice, job)
+        assert "On how many CPU slots" not in self.page(alice, job)
         assert not Attempt.objects.exists()

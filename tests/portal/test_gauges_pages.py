@@ -103,7 +103,7 @@ class TestNow:
         other.gpus.filter(uuid="beta-gpu1").update(index=3, healthy=False)
         running(people["alice"], [node.gpus.get(index=0)])
         page = seen(people["alice"], f"/gpus/?{query}")
-        assert {str(index) for index in range(4) if f"GPU {index}<" in page} == shown
+        assert {str(index) for index in range(4) if f"CPU slot {index}<" in page} == shown
 
     @pytest.mark.parametrize(
         ("facts", "word"),
@@ -113,9 +113,9 @@ class TestNow:
         self, people: dict[str, User], node: Node, facts: dict[str, Any], word: str
     ) -> None:
         node.gpus.filter(index=1).update(**facts)
-        assert "GPU 1<" not in seen(people["charlie"], "/gpus/?state=free")
+        assert "CPU slot 1<" not in seen(people["charlie"], "/gpus/?state=free")
         unfit = seen(people["charlie"], "/gpus/?state=unfit")
-        assert "GPU 1<" in unfit and word in unfit and "blender" not in unfit
+        assert "CPU slot 1<" in unfit and word in unfit and "blender" not in unfit
 
     def test_machines_that_wait_for_approval_are_not_shown(self, people: dict[str, User]) -> None:
         waiting = world.make_node("newcomer", approved_at=None)
@@ -129,8 +129,8 @@ class TestNow:
 
     def test_long_lists_have_pages(self, people: dict[str, User]) -> None:
         world.make_node("large", gpus=45)
-        assert "1–40 of 45 GPUs" in seen(people["alice"], "/gpus/")
-        assert "41–45 of 45 GPUs" in seen(people["alice"], "/gpus/timeline/?page=2")
+        assert "1–40 of 45 CPU slots" in seen(people["alice"], "/gpus/")
+        assert "41–45 of 45 CPU slots" in seen(people["alice"], "/gpus/timeline/?page=2")
 
 
 class TestOverTime:
@@ -201,10 +201,10 @@ class TestTimeline:
     def test_bars_lead_to_jobs_one_may_see(self, people: dict[str, User], node: Node) -> None:
         job = running(people["alice"], [node.gpus.get(index=0)])
         page = seen(people["alice"], "/gpus/timeline/?window=hour")
-        assert f'<a href="/jobs/{job.pk}/" aria-label="alpha GPU 0: digits run #{job.pk} of alice' in page
+        assert f'<a href="/jobs/{job.pk}/" aria-label="alpha CPU slot 0: digits run #{job.pk} of alice' in page
         assert "span tone-" in page and " mine" in page
         stranger = seen(people["charlie"], "/gpus/timeline/?window=hour")
-        assert "alpha GPU 0: another project" in stranger and f"/jobs/{job.pk}/" not in stranger
+        assert "alpha CPU slot 0: another project" in stranger and f"/jobs/{job.pk}/" not in stranger
         assert "digits run" not in stranger and "alice" not in stranger
 
     def test_only_what_overlaps_the_window_is_there(self, people: dict[str, User], node: Node) -> None:
