@@ -123,7 +123,8 @@ class Agent:
             self.may_start,
             self.machine.in_use,
         )
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        """Protects the fields below for moments; never held across a call to anything slow (runners/turns.py)."""
         self._desired: dict[str, Desired] | None = None
         """None before the first reply: until then nothing is begun and nothing ended."""
         self._replied_at = -1.0
@@ -186,27 +187,30 @@ class Agent:
 
     def report(self) -> dict[str, Any]:
         with self._lock:
-            desired = self._desired or {}
-            notes = self.ledger.notes(desired)
-            problems = self.machine.problems() + self.networks.problems()
-            if self._engine_error:
-                mend = "See that the engine of this machine runs."
-                problems.append({"text": self._engine_error, "mend": mend, "blocking": True})
-            return {
-                "boot": self.boot,
-                "full_pass": self._full_pass,
-                "runtime": self.runtime.kind,
-                "facts": self.machine.facts(),
-                "problems": problems,
-                "gpus": self.machine.gpus(),
-                "environments": self.environments.reports(),
-                "containers": [self._entry(wish, notes.get(name)) for name, wish in desired.items()],
-            }
+            desired, look, full_pass = self._desired or {}, self._look, self._full_pass
+            busy = {name for name, deed in self._deeds.items() if deed.busy}
+        notes = self.ledger.notes(desired)
+        problems = self.machine.problems() + self.networks.problems()
+        if self._engine_error:
+            mend = "See that the engine of this machine runs."
+            problems.append({"text": self._engine_error, "mend": mend, "blocking": True})
+        return {
+            "boot": self.boot,
+            "full_pass": full_pass,
+            "runtime": self.runtime.kind,
+            "facts": self.machine.facts(),
+            "problems": problems,
+            "gpus": self.machine.gpus(),
+            "environments": self.environments.reports(),
+            "containers": [
+                self._entry(wish, look.containers.get(name), notes.get(name), name in busy)
+                for name, wish in desired.items()
+            ],
+        }
 
-    def _entry(self, wish: Desired, note: Note | None) -> dict[str, Any]:
+    def _entry(self, wish: Desired, seen: Observed | None, note: Note | None, busy: bool) -> dict[str, Any]:
         name = wish.spec.name
-        seen = self._look.containers.get(name)
-        state = state_of(wish, seen, note, busy=self._deeds.get(name, Deed()).busy)
+        state = state_of(wish, seen, note, busy=busy)
         exit = note.exit if note else None
         return {
             "name": name,
@@ -264,12 +268,12 @@ class Agent:
         wishes = [Desired.from_json(entry) for entry in reply["containers"]]
         desired = {wish.spec.name: wish for wish in wishes}
         environments = [str(key) for key in reply.get("environments", ())]
+        if self._desired is None:  # only this loop sets it
+            logger.info("In contact with the portal; %s container(s) are expected here.", len(desired))
+            for name, wish in desired.items():
+                if (note := self.ledger.get(name)) is not None and note.started:
+                    self.hands.adopt(wish)
         with self._lock:
-            if self._desired is None:
-                logger.info("In contact with the portal; %s container(s) are expected here.", len(desired))
-                for name, wish in desired.items():
-                    if (note := self.ledger.get(name)) is not None and note.started:
-                        self.hands.adopt(wish)
             changed = self._desired != desired
             self._desired = desired
             self._seen = str(reply.get("seen", ""))
@@ -388,16 +392,14 @@ class Agent:
     # --- doing ---------------------------------------------------------------------------------------------------
 
     def _reconcile(self) -> float | None:
-        now = time.monotonic()
         with self._lock:
             if self._desired is None or self._look.began < 0 or self._stopping:
                 return None
             desired, look = self._desired, self._look
-            notes = self.ledger.notes(desired)
-            actions = reconcile(
-                desired, look.containers, notes, self._patience.overdue(desired, look.containers, notes)
-            )
-            soonest = RECONCILE_SECONDS
+        notes = self.ledger.notes(desired)
+        actions = reconcile(desired, look.containers, notes, self._patience.overdue(desired, look.containers, notes))
+        now, soonest = time.monotonic(), RECONCILE_SECONDS
+        with self._lock:
             for action in actions:
                 deed = self._deeds.setdefault(action.name, Deed())
                 if deed.busy:
@@ -415,11 +417,11 @@ class Agent:
                         daemon=True,
                     )
                     thread.start()
-            self._note_full_pass(desired, look, notes)
             for name in [name for name in self._deeds if name not in desired and name not in notes]:
                 if not self._deeds[name].busy and name not in look.containers:
                     del self._deeds[name]
-            return soonest
+        self._note_full_pass(desired, look, notes)
+        return soonest
 
     def _carry_out(self, action: Action, wish: Desired | None, seen: Observed | None, deed: Deed) -> None:
         rest = 0.0
@@ -453,10 +455,10 @@ class Agent:
             return
         if any(name not in desired for name in look.containers):
             return
-        self._full_pass = True
         for folder in self.files.containers.iterdir():
             if folder.name not in notes and folder.name not in desired and self.ledger.get(folder.name) is None:
                 delete_tree(folder)  # of an agent that was killed while it forgot a container
+        self._full_pass = True  # only this loop sets it
         logger.info("The first full pass is done: this node is ready.")
         self._ring("sync")
 

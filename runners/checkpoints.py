@@ -11,7 +11,6 @@ import errno
 import hashlib
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import Any, BinaryIO, Protocol
 from runners.ledger import delete_tree
 from runners.nodefiles import UnsafeFileError, Walk, open_beneath, read_own_json, write_json
 from runners.portal_client import PortalAwayError, PortalRefusedError
+from runners.turns import Turn
 
 PIECE = 16 << 20
 """The portal's, too."""
@@ -121,7 +121,7 @@ class JobCheckpoints:
         self.complaint = ""
         """One sentence for the job's page when the portal did not keep them."""
         self._portal = portal
-        self._lock = threading.Lock()
+        self._turn = Turn("sending or fetching its checkpoints")
         self._restless_since: float | None = None
         self._refused: Seen = {}
 
@@ -130,10 +130,10 @@ class JobCheckpoints:
     def send(self, container: str, *, ended: bool) -> None:
         """Sends what has changed; while a job runs, when it has left the folder alone for a while.
 
-        ``ended``: nobody on this node writes any more. Raises PortalAwayError when the portal does not answer: to be
-        tried again.
+        ``ended``: nobody on this node writes any more. Raises PortalAwayError when the portal does not answer, and
+        BusyError while another thread sends or fetches: to be tried again.
         """
-        with self._lock:
+        with self._turn.taken():
             memory = Memory.read(self.home / "kept.json")
             seen: Seen = {}
             try:
@@ -276,9 +276,9 @@ class JobCheckpoints:
         """Makes the folder what the job's newest set says, if that is newer than what is here.
 
         Not while another container that ``lives`` has it. Raises PortalAwayError, also while another node still has to
-        send; OSError when there is no room.
+        send; BusyError while another thread sends; OSError when there is no room.
         """
-        with self._lock:
+        with self._turn.taken():
             memory = Memory.read(self.home / "kept.json")
             others = [user for user in memory.users if user != container and lives(user)]
             if not others:

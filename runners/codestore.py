@@ -16,6 +16,7 @@ from typing import BinaryIO, Protocol
 
 from runners.nodefiles import MOST_DEPTH, opened_folder
 from runners.runtime import CreateError
+from runners.turns import Turn
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 MOST_BYTES = 2 << 30
@@ -24,6 +25,8 @@ MOST_ENTRIES = 20_000
 CACHE_BYTES = 10 << 30
 PART_SECONDS = 3600
 PIECE = 1 << 20
+WAIT_SECONDS = 30.0
+"""So long one container waits while another fetches the same code; then it asks again."""
 
 
 class CodePortal(Protocol):
@@ -38,16 +41,16 @@ class CodeStore:
         self._portal = portal
         self._cache_bytes = cache_bytes
         self._lock = threading.Lock()
-        self._fetching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._fetching: defaultdict[str, Turn] = defaultdict(lambda: Turn("fetching the code"))
 
     def fetch(self, sha256: str) -> Path:
-        """The tar on this disk. PortalAwayError: try again; PortalRefusedError or CreateError: it will not be."""
+        """The tar on this disk. PortalAwayError or BusyError: try again; PortalRefusedError or CreateError: it will not be."""
         if not SHA256.fullmatch(sha256):
             raise CreateError(f"{sha256!r} is not the hash of a code version.")
         path = self.folder / f"{sha256}.tar"
         with self._lock:
-            one_at_a_time = self._fetching[sha256]
-        with one_at_a_time:
+            turn = self._fetching[sha256]
+        with turn.taken(WAIT_SECONDS):
             if path.exists():
                 os.utime(path)  # used just now
                 return path

@@ -8,7 +8,6 @@ import logging
 import os
 import stat
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,11 +32,15 @@ from runners.runtime import (
     TroubleError,
 )
 from runners.spec import Ring, RunSpec
+from runners.turns import Turn
 
 CALL_SECONDS = 20
 """An engine that takes longer to answer one question is treated as away; the agent asks again."""
 
 LOG_LINES = 200
+
+NETWORK_SECONDS = 20.0
+"""So long one job's network waits for another's to be made."""
 
 UNUSED_SECONDS = 30.0
 """A network is made before its containers, and an engine may take its time for one."""
@@ -110,8 +113,7 @@ class DockerRuntime:
         """The engine's own names of our containers, as last listed."""
         self._overlay: overlay.Overlay | None = None
         self._unused_since: dict[str, float] = {}
-        self._joined = threading.Lock()
-        """One at a time makes a network, or joins networks of this node to those of others."""
+        self._joined = Turn("making or joining networks of jobs")
 
     @property
     def client(self) -> docker.DockerClient:
@@ -176,7 +178,7 @@ class DockerRuntime:
             if self._find(spec.name) is not None:
                 return
             if spec.network:
-                with self._joined:  # while one makes it, another would find its addresses taken
+                with self._joined.taken(NETWORK_SECONDS):  # while one makes it, another would find its addresses taken
                     self._ensure_network(spec.network, spec.ring)
             host = self.host()
             try:
@@ -317,7 +319,7 @@ class DockerRuntime:
         if self._overlay is None:
             return
         links = [overlay.Link(each.number, self.identity.bridge(each.network), each.peers) for each in attempts]
-        with self._joined:
+        with self._joined.taken(NETWORK_SECONDS):
             try:
                 self._overlay.apply(links)
             except (overlay.OverlayError, subprocess.SubprocessError, OSError) as error:

@@ -38,6 +38,7 @@ from runners.preparing import (
 )
 from runners.runtime import EngineError
 from runners.targets import Target, this_machine
+from runners.turns import Turn
 from runners.wheels import Pins, framework_of, make, pins_of, recipe_key, wheelhouse
 
 PUBLIC_BASE = "python:3.11-slim-bookworm"
@@ -51,6 +52,8 @@ LAUNCH = ("__init__.py", "spec.py", "launch", "training")
 
 RUNNERS = Path(__file__).resolve().parent
 
+PREPARE_SECONDS = 3600.0
+"""So long one environment waits for another to be prepared."""
 INSTALL_SECONDS = 20
 """After this long an installation is shown as half done: nobody knows its length beforehand."""
 CHECK_PERCENT = 90
@@ -106,10 +109,10 @@ class Preparing(ABC):
         self._reports: dict[str, Report] = {}
         self._prepared: dict[str, Prepared] = {}
         self._books = threading.Lock()
-        self._one_at_a_time = threading.Lock()
+        self._turn = Turn("preparing an environment")
 
     def prepare(self, key: str, progress: Progress | None = None) -> Report:
-        with self._one_at_a_time:
+        with self._turn.taken(PREPARE_SECONDS):
             entry = images.find(key)
             if entry is None:
                 return self._note(

@@ -4,7 +4,6 @@ The driver queues its critical errors (XIDs) for whoever has asked for them; eac
 last one. A process on a GPU is ours when the runtime knows it; any other is somebody's who works without the portal.
 """
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -15,6 +14,7 @@ import pynvml
 
 from runners import gpus, processes
 from runners.gpus import Gpu, words
+from runners.turns import Turn
 
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 63, 68, 92, 109})
 """XIDs that a program brings about by itself, or that only tell of something the device has dealt with."""
@@ -29,6 +29,8 @@ MEANINGS = {
     119: "its firmware does not answer",
     120: "its firmware has failed",
 }
+DRIVER_SECONDS = 10.0
+"""So long one thread waits while another asks the driver, which may hang."""
 MOST_EVENTS = 1000
 """In one look: a device that only reports errors must not hold up the report."""
 NAMED = 3
@@ -43,7 +45,7 @@ class Watch:
     def __init__(self, nvml: Any = pynvml, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._nvml = nvml
         self._now = now
-        self._lock = threading.Lock()
+        self._turn = Turn("asking the driver about the GPUs")
         self._events: Any = None
         self._faults: dict[str, str] = {}
         """By UUID."""
@@ -59,7 +61,7 @@ class Watch:
         devices = gpus.inventory()
         if not any(gpu.kind == "cuda" for gpu in devices):
             return devices
-        with self._lock, self._session() as works:
+        with self._turn.taken(DRIVER_SECONDS), self._session() as works:
             if not works:
                 return devices
             self._take_events()

@@ -1,6 +1,6 @@
 """Carries out one action for one container. Slow; each runs in a thread of its own.
 
-Raises PortalAwayError, EngineError, TroubleError or NotYet when the same action should be tried again later. What can
+Raises PortalAwayError, EngineError, TroubleError, BusyError or NotYet when the same action should be tried again later. What can
 never work ends the container with ``create_error`` and a sentence.
 """
 
@@ -39,6 +39,7 @@ from runners.reconcile import (
 )
 from runners.runtime import ContainerRuntime, CreateError, EngineError, Observed, RunError, TroubleError
 from runners.spec import RunSpec
+from runners.turns import BusyError
 
 logger = logging.getLogger(__name__)
 
@@ -127,22 +128,24 @@ class Hands:
 
     def sender(self, attempt: int) -> OutputSender:
         with self._senders_lock:
-            if attempt not in self._senders:
-                folder = self.files.attempt(attempt)
-                self._senders[attempt] = OutputSender(self.files.outputs(attempt), folder / "sent.json", self._portal)
-            return self._senders[attempt]
+            known = self._senders.get(attempt)
+        if known is not None:
+            return known
+        memory = self.files.attempt(attempt) / "sent.json"
+        made = OutputSender(self.files.outputs(attempt), memory, self._portal)  # reads the disk
+        with self._senders_lock:
+            return self._senders.setdefault(attempt, made)
 
     def checkpoints(self, job: int) -> JobCheckpoints:
         with self._senders_lock:
-            if job not in self._checkpoints:
-                self._checkpoints[job] = JobCheckpoints(self.files.job(job), self._portal)
-            return self._checkpoints[job]
+            return self._checkpoints.setdefault(job, JobCheckpoints(self.files.job(job), self._portal))
 
     def send_outputs(self, running: Callable[[], list[Desired]]) -> float | None:
         """A loop's turn: as far as the portal takes them now; the rest is still there the next time."""
         with contextlib.suppress(PortalError):
             for wish in running():
-                self.sender(wish.spec.attempt).send(wish.spec.name, ended=False)
+                with contextlib.suppress(BusyError):
+                    self.sender(wish.spec.attempt).send(wish.spec.name, ended=False)
         return None
 
     def send_checkpoints(self, running: Callable[[], list[Desired]]) -> float | None:
@@ -150,7 +153,8 @@ class Hands:
         hosts = {wish.spec.job: wish.spec.name for wish in running() if wish.spec.role == "host"}
         with contextlib.suppress(PortalError):
             for job, name in hosts.items():
-                self.checkpoints(job).send(name, ended=False)
+                with contextlib.suppress(BusyError):
+                    self.checkpoints(job).send(name, ended=False)
         return None
 
     def halt(self, wish: Desired, reason: str, detail: str) -> None:

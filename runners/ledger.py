@@ -8,6 +8,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,16 @@ ENDED = Note(0, 0, 0, exit=Exit(None, "lost", "It ended before and is forgotten 
 
 
 class Ledger:
-    """Safe to use from all threads. What ``change`` returns is on the disk."""
+    """Safe to use from all threads. What ``change`` returns is on the disk.
+
+    One thread of its own makes all changes, first on the disk and then in memory, so that a reader never waits for the
+    disk.
+    """
 
     def __init__(self, files: NodeFiles) -> None:
         self._files = files
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._writer = ThreadPoolExecutor(1, "ledger")
         self._notes: dict[str, Note] = {}
         self._ended: dict[str, None] = dict.fromkeys(read_own_json(self._ended_path) or ())
         for folder in files.containers.iterdir():
@@ -49,38 +55,51 @@ class Ledger:
 
     def begin(self, name: str, note: Note) -> Note:
         """The note there is, else this one."""
-        with self._lock:
-            if name not in self._notes:
-                self._files.container(name).mkdir(mode=0o711, exist_ok=True)
-                self._write(name, note)
-            return self._notes[name]
+        return self._writer.submit(self._begin, name, note).result()
 
     def change(self, name: str, **changes: Any) -> Note:
         """Raises KeyError for a container there is no note of."""
-        with self._lock:
-            self._write(name, replace(self._notes[name], **changes))
-            return self._notes[name]
+        return self._writer.submit(self._change, name, changes).result()
 
     def forget(self, name: str) -> None:
         """Deletes the container's folder, and its attempt's with the last container of it."""
-        with self._lock:
-            note = self._notes.get(name)
-            if note is None:
-                return
-            self._ended[name] = None
-            for oldest in list(self._ended)[:-MOST_ENDED]:
-                del self._ended[oldest]
-            write_json(self._ended_path, list(self._ended), 0o600)
+        note = self.get(name)
+        if note is None:
+            return
+        self._writer.submit(self._end, name).result()
         delete_tree(self._files.container(name))
-        with self._lock:
-            del self._notes[name]
-            last = all(other.attempt != note.attempt for other in self._notes.values())
-        if last:
+        if self._writer.submit(self._drop, name, note.attempt).result():
             delete_tree(self._files.attempt(note.attempt))
 
-    def _write(self, name: str, note: Note) -> None:
+    # On the thread that writes: nobody else changes what these read.
+
+    def _begin(self, name: str, note: Note) -> Note:
+        known = self._notes.get(name)
+        if known is not None:
+            return known
+        self._files.container(name).mkdir(mode=0o711, exist_ok=True)
+        return self._write(name, note)
+
+    def _change(self, name: str, changes: dict[str, Any]) -> Note:
+        return self._write(name, replace(self._notes[name], **changes))
+
+    def _end(self, name: str) -> None:
+        ended = dict.fromkeys([*(other for other in self._ended if other != name), name][-MOST_ENDED:])
+        write_json(self._ended_path, list(ended), 0o600)
+        with self._lock:
+            self._ended = ended
+
+    def _drop(self, name: str, attempt: int) -> bool:
+        """Whether it was the last of its attempt."""
+        with self._lock:
+            self._notes.pop(name, None)
+        return all(other.attempt != attempt for other in self._notes.values())
+
+    def _write(self, name: str, note: Note) -> Note:
         write_json(self._files.note(name), asdict(note), 0o600)
-        self._notes[name] = note
+        with self._lock:
+            self._notes[name] = note
+        return note
 
 
 def _from_json(data: Any) -> Note | None:

@@ -15,15 +15,20 @@ from typing import Any, BinaryIO, Protocol
 
 from runners.nodefiles import Found, UnsafeFileError, Walk, open_beneath, read_own_json, write_json
 from runners.portal_client import PortalAwayError, PortalRefusedError
+from runners.turns import Turn
 
 STABLE_SECONDS = 5.0
 """A file untouched for so long is taken to be whole while the job still runs."""
 MOST_FILES = 10_000
+ASK_BYTES = 8 << 20
+"""Before a file as large as this is sent, the portal says whether it would keep it."""
 MOST_SENTENCES = 3
 """Of complaints about single files; the rest is counted."""
 
 
 class OutputPortal(Protocol):
+    def offer_output(self, container: str, path: str, size: int) -> None: ...
+
     def put_output(self, container: str, path: str, file: BinaryIO, size: int) -> None: ...
 
 
@@ -47,22 +52,24 @@ class OutputSender:
         self.folder = folder
         self.memory = memory
         self._portal = portal
+        self._turn = Turn("sending its outputs")
         self._lock = threading.Lock()
+        """Protects what was refused, which others ask for."""
         self._sent = _Sent.read(memory)
 
     def send(self, container: str, *, ended: bool) -> None:
         """Sends what is new or changed; while the job runs, only what has been left alone for a while.
 
         Raises PortalAwayError when the portal does not answer, or at an end when a file is still being changed (by
-        another container of the attempt); what was sent stays sent.
+        another container of the attempt), and BusyError while another thread sends; what was sent stays sent.
         """
-        with self._lock:
+        with self._turn.taken():
             changed, unsteady = False, ""
             walk = Walk(self.folder)
             try:
                 for number, found in enumerate(walk):
                     if number >= MOST_FILES:
-                        self._sent.refused["…"] = f"Only the first {MOST_FILES:,} files of /outputs are kept."
+                        self._complain("…", f"Only the first {MOST_FILES:,} files of /outputs are kept.")
                         changed = True
                         break
                     if self._wanted(found, ended):
@@ -101,6 +108,8 @@ class OutputSender:
             with open_beneath(self.folder, found.path) as file:
                 info = os.fstat(file.fileno())
                 version = [info.st_size, info.st_mtime_ns]
+                if info.st_size >= ASK_BYTES:
+                    self._portal.offer_output(container, found.path, info.st_size)
                 self._portal.put_output(container, found.path, file, info.st_size)
         except UnicodeEncodeError:
             self._refuse(found.path, version, "its name is not UTF-8")
@@ -116,11 +125,16 @@ class OutputSender:
             self._refuse(found.path, version, error.strerror or "it cannot be read")
         else:
             self._sent.files[found.path] = version
-            self._sent.refused.pop(found.path, None)
+            with self._lock:
+                self._sent.refused.pop(found.path, None)
         return True
 
     def _refuse(self, path: str, version: list[int], why: str) -> None:
         """Not tried again until the file changes."""
         shown = path.encode(errors="replace").decode()[:200]
         self._sent.files[path] = version
-        self._sent.refused[path] = f"{shown} was not kept: {why}".rstrip(".") + "."
+        self._complain(path, f"{shown} was not kept: {why}".rstrip(".") + ".")
+
+    def _complain(self, path: str, sentence: str) -> None:
+        with self._lock:
+            self._sent.refused[path] = sentence

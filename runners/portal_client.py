@@ -210,15 +210,20 @@ class PortalClient:
 
     def put_output(self, container: str, path: str, file: BinaryIO, size: int) -> None:
         """Sends exactly ``size`` bytes of the file. Raises OSError when it turns out shorter: it is being written."""
-        url = f"/agent/v1/containers/{quote(container, safe='')}/outputs/{quote(path, safe='/')}"
         response = self._send(
             "PUT",
-            url,
+            _output(container, path),
             content=_pieces(file, size),
             headers={"Content-Length": str(size), "Content-Type": "application/octet-stream"},
             timeout=UPLOAD,
         )
         if response.status_code not in (200, 201, 204):
+            raise refusal(response)
+
+    def offer_output(self, container: str, path: str, size: int) -> None:
+        """Raises PortalRefusedError when the portal would not keep a file of so many bytes."""
+        response = self._send("POST", _output(container, path), params={"size": size})
+        if not response.is_success and response.status_code != 405:  # a portal of an earlier version cannot be asked
             raise refusal(response)
 
     def tell_rings(self, container: str, rings: list[Any]) -> None:
@@ -262,6 +267,10 @@ class PortalClient:
             return self._http.request(method, path, **options)
         except httpx.HTTPError as error:
             raise away(error) from error
+
+
+def _output(container: str, path: str) -> str:
+    return f"/agent/v1/containers/{quote(container, safe='')}/outputs/{quote(path, safe='/')}"
 
 
 def _checkpoints(container: str, sha256: str = "") -> str:

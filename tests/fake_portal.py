@@ -189,6 +189,11 @@ class FakePortal:
             self.posts.append((time.monotonic(), container, stream, len(body)))
             return 200, {"size": len(kept.data), "watched": self.watched}
 
+    def offer(self, path: str, size: int) -> tuple[int, dict[str, Any]]:
+        if size > self.largest_output:
+            return 413, {"error": {"code": "too_large", "message": f"{path} is over the limit."}}
+        return 200, {}
+
     def put(self, container: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
         if len(body) > self.largest_output:
             return 413, {"error": {"code": "too_large", "message": f"{path} is over the limit."}}
@@ -304,6 +309,8 @@ class _Handler(BaseHTTPRequestHandler):
         if found := re.fullmatch(r"/agent/v1/containers/([^/]+)/logs/(\w+)", path):
             return portal.append(found[1], found[2], query, self.headers.get("Marks", ""), body)
         if found := re.fullmatch(r"/agent/v1/containers/([^/]+)/outputs/(.+)", path, re.DOTALL):
+            if self.command == "POST":
+                return portal.offer(found[2], int(query["size"]))
             return portal.put(found[1], found[2], body)
         if re.fullmatch(r"/agent/v1/containers/[^/]+/checkpoints", path):
             told = json.loads(body) if body else None

@@ -8,6 +8,7 @@ import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -245,15 +246,13 @@ async def _pieces_of(path: Path) -> AsyncIterator[bytes]:
 @agent_view("POST")
 def append_log(request: HttpRequest, name: str, stream: str) -> HttpResponseBase:
     container = own_container(authenticated(request), name)
-    offset = request.GET.get("offset", "")
-    if not (offset.isascii() and offset.isdecimal() and len(offset) < 19 and int(offset) <= MAX_OFFSET):
-        raise AgentError(400, "invalid", "offset must be a whole number of bytes.")
+    offset = _whole_number(request, "offset")
     label = request.GET.get("label", "").replace("\0", "").encode(errors="replace").decode()
     data = body_of(request, MAX_LOG_BYTES)
     try:
         row = logs.open_stream(container, stream, label)
         size = logs.append(
-            row, int(offset), data, read_marks(request.headers.get("Marks", "")), final=request.GET.get("final") == "1"
+            row, offset, data, read_marks(request.headers.get("Marks", "")), final=request.GET.get("final") == "1"
         )
     except logs.OffsetMismatch as error:
         return JsonResponse({"size": error.size}, status=409)
@@ -262,16 +261,45 @@ def append_log(request: HttpRequest, name: str, stream: str) -> HttpResponseBase
     return JsonResponse({"size": size, "watched": audience.watched(container.attempt.job_id)})
 
 
+@csrf_exempt
+@login_not_required
+def output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
+    return (_offer_output if request.method == "POST" else _put_output)(request, name=name, path=path)
+
+
 @agent_view("PUT")
-def put_output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
+def _put_output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
     container = own_container(authenticated(request), name)
-    try:
+    with _output_refusals():
         outputs.store(container.attempt, path, body_pieces(request), announced(request))
+    return JsonResponse({}, status=201)
+
+
+@agent_view("POST")
+def _offer_output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
+    """Whether a file of ``size`` bytes would be kept: asked before a large one is sent."""
+    container = own_container(authenticated(request), name)
+    with _output_refusals():
+        outputs.check_room(container.attempt, path, _whole_number(request, "size"))
+    return JsonResponse({})
+
+
+@contextmanager
+def _output_refusals() -> Iterator[None]:
+    try:
+        yield
     except outputs.BadPath as error:
         raise AgentError(400, "invalid", str(error)) from error
     except outputs.TooMuch as error:
         raise AgentError(413, "too_large", str(error)) from error
-    return JsonResponse({}, status=201)
+
+
+def _whole_number(request: HttpRequest, name: str) -> int:
+    """Of bytes, in the address."""
+    value = request.GET.get(name, "")
+    if not (value.isascii() and value.isdecimal() and len(value) < 19 and int(value) <= MAX_OFFSET):
+        raise AgentError(400, "invalid", f"{name} must be a whole number of bytes.")
+    return int(value)
 
 
 def body_pieces(request: HttpRequest) -> Iterator[bytes]:

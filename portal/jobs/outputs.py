@@ -71,6 +71,12 @@ def room_for(job_id: int, path: str) -> int:
     return max(0, settings.MAX_OUTPUTS_MIB * 1024 * 1024 - taken)
 
 
+def check_room(attempt: Attempt, path: str, size: int) -> None:
+    """Raises BadPath or TooMuch when a file of so many bytes would not be kept."""
+    if size > room_for(attempt.job_id, clean_path(path)):
+        raise _too_much()
+
+
 def store(attempt: Attempt, path: str, chunks: Iterable[bytes], announced: int | None = None) -> Output | None:
     """Keeps one file; None when a later attempt of the job has already left one of this name."""
     path = clean_path(path)

@@ -128,6 +128,30 @@ def test_outputs_over_the_limit_are_refused_with_a_sentence(
     assert len(list(outputs.folder_of(part.attempt.job_id).iterdir())) >= 1
 
 
+@pytest.mark.parametrize(
+    ("address", "status", "words"),
+    [
+        ("b?size=348576", 200, ""),
+        ("b?size=348577", 413, "1 MiB"),
+        ("a?size=1048576", 200, ""),  # what it replaces does not count
+        ("a/../b?size=1", 400, "path"),
+        ("b", 400, "size must be a whole number of bytes"),
+        ("b?size=-1", 400, "size must be"),
+        ("b?size=1e3", 400, "size must be"),
+    ],
+)
+def test_whether_an_output_would_be_kept_can_be_asked_before_it_is_sent(
+    placed: tuple[Agent, Container], settings: LazySettings, address: str, status: int, words: str
+) -> None:
+    agent, part = placed
+    settings.MAX_OUTPUTS_MIB = 1
+    put(agent, part, "a", b"x" * 700_000)
+    answer = agent.http.post(f"/agent/v1/containers/{part.name}/outputs/{address}", headers=agent.headers)
+    assert answer.status_code == status
+    assert words in (answer.json()["error"]["message"] if words else words)
+    assert [output.path for output in Output.objects.all()] == ["a"]
+
+
 @pytest.mark.usefixtures("threads")
 @pytest.mark.django_db(transaction=True)
 async def test_code_goes_only_to_a_node_that_runs_it() -> None:

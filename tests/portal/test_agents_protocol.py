@@ -124,6 +124,7 @@ DOORS = [
     ("get", "/agent/v1/code/" + "c" * 64),
     ("post", "/agent/v1/containers/sl-1-a1-0/logs/0?offset=0"),
     ("put", "/agent/v1/containers/sl-1-a1-0/outputs/a"),
+    ("post", "/agent/v1/containers/sl-1-a1-0/outputs/a?size=1"),
     ("get", "/agent/v1/wait?seen=x"),
 ]
 
@@ -147,7 +148,7 @@ def test_a_node_touches_only_its_own_containers() -> None:
     host.refresh_from_db()
     assert host.state == "ASSIGNED"
     assert other.sync()["containers"] == []
-    for method, path in (("post", "logs/0?offset=0"), ("put", "outputs/a")):
+    for method, path in (("post", "logs/0?offset=0"), ("put", "outputs/a"), ("post", "outputs/a?size=1")):
         send = getattr(other.http, method)
         answer = send(
             f"/agent/v1/containers/{host.name}/{path}",

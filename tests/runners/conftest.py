@@ -17,6 +17,7 @@ from runners.spec import Resources, Ring, RunSpec
 from tests import engine as engines
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import Bench, follow_protocol
+from tests.runners.lock_guard import guarded
 
 RING = Ring(driver_host="driver", port=4000, secret="s" * 43, min_ranks=1, max_ranks=2)
 
@@ -138,3 +139,10 @@ def keras_python() -> str:
 @pytest.fixture
 def progress() -> Callable[[int, str], None]:
     return lambda percent, words: None
+
+
+@pytest.fixture(autouse=True)
+def no_slow_calls_under_locks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with guarded(monkeypatch) as guard:
+        yield
+    assert not guard.broken, "\n".join(guard.broken[:5])

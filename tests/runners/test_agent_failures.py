@@ -1,6 +1,7 @@
 """The agent against a portal and a runtime that fail in every way they can."""
 
 import errno
+import os
 import random
 import threading
 from pathlib import Path
@@ -81,6 +82,36 @@ class TestFailures:
             30,
         )
         bench.stop()
+
+    def test_outputs_that_the_portal_takes_slowly_do_not_hold_up_leases(
+        self, bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One job's files are under way for as long as the test likes; the next job's lease goes on being renewed."""
+        taken, asked, take = threading.Event(), threading.Event(), portal.put
+
+        def slowly(container: str, path: str, body: bytes) -> tuple[int, dict[str, object]]:
+            asked.set()
+            taken.wait(60)
+            return take(container, path, body)
+
+        monkeypatch.setattr(portal, "put", slowly)
+        sha256, other = give_code(portal), "sl-2-a1-0"
+        spec = spec_of(sha256, env=FOREVER)
+        portal.want(entry(spec), entry(spec_of(sha256, other, job=2, env=FOREVER)))
+        bench.start()
+        portal.until(lambda: all(portal.container(name).get("state") == "RUNNING" for name in (NAME, other)))
+        for number in range(20):
+            (bench.files.outputs(spec.attempt) / f"{number}.bin").write_bytes(b"x")
+            os.utime(bench.files.outputs(spec.attempt) / f"{number}.bin", (1, 1))
+        portal.want(entry(spec, "stop"), entry(spec_of(sha256, other, job=2, env=FOREVER)))
+        portal.until(asked.is_set)
+        for _ in range(3):
+            before = bench.lease(other)
+            portal.until(lambda before=before: bench.lease(other) != before)  # type: ignore[misc]
+        portal.until(lambda: portal.states(NAME)[-1:] == ["EXITED"])
+        assert not portal.outputs
+        taken.set()
+        portal.until(lambda: len(portal.outputs) == 20)
 
     def test_one_slow_code_does_not_hold_up_another_job(self, bench: Bench, portal: FakePortal) -> None:
         slow, fast = give_code(portal, {"slow.py": b"1"}), give_code(portal, {"fast.py": b"2"})

@@ -2,12 +2,13 @@
 
 import os
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
-from runners.outputs import OutputSender
+from runners.outputs import ASK_BYTES, OutputSender
 from runners.portal_client import PortalAwayError, PortalClient, PortalRefusedError
 from tests.fake_portal import FakePortal
 
@@ -16,8 +17,14 @@ class MemoryPortal:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.puts: list[str] = []
+        self.offered: list[str] = []
         self.away_after: int | None = None
         self.refuse: set[str] = set()
+
+    def offer_output(self, container: str, path: str, size: int) -> None:
+        self.offered.append(path)
+        if path in self.refuse:
+            raise PortalRefusedError(413, "over the limit of 1 MiB.")
 
     def put_output(self, container: str, path: str, file: BinaryIO, size: int) -> None:
         if self.away_after is not None and len(self.puts) >= self.away_after:
@@ -148,3 +155,23 @@ def test_a_file_that_changes_while_it_is_sent_is_sent_again(folder: Path) -> Non
         outputs.send("c", ended=True)
         assert portal.outputs == {("c", "a"): b"012"}
         client.close()
+
+
+def test_a_large_file_that_the_portal_would_not_keep_is_not_sent(folder: Path, portal: MemoryPortal) -> None:
+    for name in ("too-large", "large", "small"):
+        with (folder / name).open("wb") as file:
+            file.truncate(10 if name == "small" else ASK_BYTES)
+    portal.refuse = {"too-large"}
+    outputs = sender(folder, portal)
+    outputs.send("c", ended=True)
+    assert sorted(portal.offered) == ["large", "too-large"] and sorted(portal.puts) == ["large", "small"]
+    assert outputs.complaint() == "too-large was not kept: over the limit of 1 MiB."
+
+
+@pytest.mark.parametrize(("answer", "raises"), [(200, False), (405, False), (413, True)])
+def test_a_portal_of_the_release_before_cannot_be_asked_and_is_sent_the_file(answer: int, raises: bool) -> None:
+    with FakePortal() as portal:
+        portal.offer = lambda path, size: (answer, {"error": {"code": "x", "message": "no"}})  # type: ignore[method-assign]
+        client = PortalClient(portal.url, "sln_fake")
+        with pytest.raises(PortalRefusedError) if raises else nullcontext():
+            client.offer_output("c", "a b", 7)

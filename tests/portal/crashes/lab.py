@@ -40,6 +40,17 @@ Story = Callable[["Lab"], Iterator[Callable[[], object]]]
 """After each part, what it waits for."""
 
 
+class AtOnce:
+    """In the place of an executor: all of the lab runs in one thread."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def submit(self, work: Callable[..., Any], *args: Any) -> SimpleNamespace:
+        done = work(*args)
+        return SimpleNamespace(result=lambda: done)
+
+
 class Lab:
     """A context; ``play`` once, then look at ``judge.complaints`` and ``points``."""
 
@@ -95,9 +106,10 @@ class Lab:
             **{f"runners.{module}.time": self.clock for module in TIMED},
             "portal.control.agent_sync.time": self.clock,
             "django.utils.timezone.datetime": Now,
-            "runners.agent.threading": SimpleNamespace(Thread=Later, RLock=threading.RLock),
+            "runners.agent.threading": SimpleNamespace(Thread=Later, Lock=threading.Lock),
             "runners.agent.LogShipper": Shipper,
             "runners.hands.write_json": watched(write_json, "note"),
+            "runners.ledger.ThreadPoolExecutor": AtOnce,
             "runners.ledger.write_json": watched(write_json, "note"),
             "runners.ledger.delete_tree": watched(delete_tree, "delete"),
             "os.fsync": lambda handle: None,  # who is killed leaves behind what it wrote
