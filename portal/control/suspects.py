@@ -82,7 +82,8 @@ def leave() -> None:
     for row in held.select_related("gpu", "container", "attempt__job").order_by("attempt__job_id", "gpu"):
         if row.gpu.failed_since(row.allocated_at):
             attempt, parts = row.attempt, list(row.attempt.containers.all())
-            needed = essential(attempt.job.elastic, counting(bond_of(attempt.job, attempt), parts))
+            how = bond_of(attempt.job, attempt)
+            needed = essential(attempt.job.elastic, counting(how, parts), how)
             if row.container in needed:
                 lifecycle.stop_attempt(attempt, StopReason.GPU_FAULT)
             else:

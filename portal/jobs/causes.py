@@ -405,9 +405,8 @@ def explain(job: Job, attempt: Attempt, parts: Sequence[Container]) -> dict[str,
     """The cause of an ended attempt, from its rows and logs; empty when it succeeded."""
     if attempt.outcome == Outcome.SUCCEEDED:
         return {}
-    part = _to_blame(
-        rules.essential(job.elastic, survivors.counting(survivors.bond_of(job, attempt), parts))
-    )  # as the outcome is judged by these alone
+    how = survivors.bond_of(job, attempt)
+    part = _to_blame(rules.essential(job.elastic, survivors.counting(how, parts), how))  # as the outcome is judged
     offered_by: dict[str, list[str]] = {}
     for environment in Environment.objects.filter(retired=False):
         for package in environment.packages:

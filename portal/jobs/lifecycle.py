@@ -382,7 +382,7 @@ def _seen() -> list[tuple[SeenAttempt, list[SeenPart]]]:
     attempts = [SeenAttempt(*row) for row in live.values_list(*SeenAttempt._fields[:-JOB_FIELDS], *jobs)]
     parts: dict[int, list[SeenPart]] = {attempt.id: [] for attempt in attempts}
     rows = Container.objects.filter(attempt__in=parts).order_by("attempt", "index")
-    for row in rows.values_list(*SeenPart._fields[:-2], "node__draining", "node__last_seen_at"):
+    for row in rows.values_list(*SeenPart._fields[:-3], "spec__slots", "node__draining", "node__last_seen_at"):
         parts[row[1]].append(SeenPart(*row))
     return [(attempt, parts[attempt.id]) for attempt in attempts]
 

@@ -17,6 +17,7 @@ from portal.jobs.survivors import (
     Bond,
     Part,
     SeenPart,
+    base,
     bond,
     counting,
     ended_well,
@@ -113,13 +114,12 @@ def deciding(containers: Sequence[Part]) -> list[Part]:
     return [part for part in containers if part.role == Container.Role.DRIVER] or list(containers)
 
 
-def essential(elastic: bool, containers: Sequence[Part]) -> list[Part]:
+def essential(elastic: bool, containers: Sequence[Part], how: Bond = FIXED) -> list[Part]:
     """What the attempt cannot go on without: everything, or for an elastic one its driver and its base."""
     if not elastic:
         return list(containers)
-    hosts = [part for part in containers if part.role == Container.Role.HOST]
-    base = min(hosts, key=lambda part: part.index, default=None)
-    return [part for part in containers if part.role == Container.Role.DRIVER or part is base]
+    needed = base(how, containers)
+    return [part for part in containers if part.role == Container.Role.DRIVER or part in needed]
 
 
 def work_is_done(containers: Sequence[Container], how: Bond = FIXED) -> bool:
@@ -138,7 +138,7 @@ def reason_to_stop(elastic: bool, containers: Sequence[Part], how: Bond = FIXED)
     if deciders and all(part.state == EXITED for part in deciders):
         return StopReason.DONE
     with_driver = any(part.role == Container.Role.DRIVER for part in containers)
-    for part in essential(elastic, containers):
+    for part in essential(elastic, containers, how):
         if part.state == EXITED and not ended_well(part) and not (with_driver and part.exit_reason == "exited"):
             return StopReason.PEER_LOST
     return None
@@ -157,7 +157,7 @@ def attempt_outcome(stop_reason: str, elastic: bool, containers: Sequence[Contai
         return Outcome.SUCCEEDED
     if stop_reason in ASKED_OUTCOMES:
         return ASKED_OUTCOMES[stop_reason]
-    parts = essential(elastic, containers)
+    parts = essential(elastic, containers, how)
     reasons = {part.exit_reason for part in parts}
     if reasons & LOST_REASONS:
         return Outcome.LOST
@@ -259,7 +259,7 @@ def overdue(attempt: SeenAttempt, parts: Sequence[SeenPart], now: datetime) -> I
     if reason := _reason_by_time(attempt, parts, live, now):
         yield Due("stop", reason=reason)
     elif attempt.wanted == Attempt.Wanted.RUN and not all(map(_is_at_work, live)):
-        needed = essential(attempt.elastic, counting(attempt.bond, parts))
+        needed = essential(attempt.elastic, counting(attempt.bond, parts), attempt.bond)
         moves_out = goes_on_without_drained(attempt.bond, parts)
         for part in live:
             if part.wanted == Container.Wanted.STOP:
@@ -295,7 +295,7 @@ def _reason_by_time(
         return StopReason.TIMED_OUT
     if all(map(_is_at_work, parts)):
         return None
-    needed = essential(attempt.elastic, counting(attempt.bond, parts))
+    needed = essential(attempt.elastic, counting(attempt.bond, parts), attempt.bond)
     if any(part.draining for part in live if part in needed) and not goes_on_without_drained(attempt.bond, parts):
         return StopReason.DRAINED
     if reason := reason_to_stop(attempt.elastic, parts, attempt.bond):

@@ -30,6 +30,7 @@ class SeenPart(NamedTuple):
     exited_at: datetime | None
     exit_code: int | None
     exit_reason: str
+    slots: int
     draining: bool
     """Of its node, like the next."""
     last_seen_at: datetime | None
@@ -41,7 +42,7 @@ class Bond(NamedTuple):
     moves: bool
     """It is an elastic ring over several nodes."""
     least: int
-    """GPUs it cannot do without."""
+    """GPUs it cannot do without, wherever they are."""
     asked: bool
     """It was told to stop, other than because its work is done."""
 
@@ -66,7 +67,7 @@ def counting(how: Bond, parts: Sequence[Part]) -> list[Part]:
     hosts = hosts_of(left)
     # A driver also says "fenced" when its ring broke for that; then its hosts end too, and none of them well.
     led = _drivers(left) or any(part.state != ContainerState.EXITED or ended_well(part) for part in hosts)
-    if not led or not _enough(how, left, parts) or (how.asked and not _drivers(left)):
+    if not led or not _enough(how, left) or (how.asked and not _drivers(left)):
         return list(parts)
     return left
 
@@ -76,7 +77,7 @@ def goes_on_without_drained(how: Bond, parts: Sequence[SeenPart]) -> bool:
     staying = [
         part for part in parts if not _gave_way(part) and not part.draining and part.wanted == Container.Wanted.RUN
     ]
-    return how.moves and _enough(how, staying, parts)
+    return how.moves and _enough(how, staying)
 
 
 def lacks_driver(how: Bond, parts: Sequence[Part]) -> bool:
@@ -104,9 +105,21 @@ def _gave_way(part: Container | SeenPart) -> bool:
     return part.exit_reason in LOST_REASONS or (part.exit_reason == "stopped" and part.stop_reason in PUT_ASIDE)
 
 
-def _enough(how: Bond, left: Sequence[Part], parts: Sequence[Part]) -> bool:
-    """At least one rank that holds the work, and as many GPUs as it needs. The first host has those, others have one."""
+def _enough(how: Bond, left: Sequence[Part]) -> bool:
+    """At least one rank that holds the work, and as many GPUs as it needs."""
     hosts = hosts_of(left)
     began = any(part.state not in (ContainerState.ASSIGNED, ContainerState.PREPARING) for part in hosts)
-    first = min(hosts_of(parts), key=lambda part: part.index, default=None)
-    return began and (len(hosts) >= how.least or any(part.index == first.index for part in hosts if first is not None))
+    return began and sum(part.slots for part in hosts) >= how.least
+
+
+def base(how: Bond, parts: Sequence[Part]) -> list[Part]:
+    """The first host, and as many others, those at work before the rest, as it takes to have the GPUs it needs."""
+    hosts: list[Part] = sorted(hosts_of(parts), key=lambda part: part.index)
+    others: list[Part] = sorted(hosts[1:], key=lambda part: (part.state != ContainerState.RUNNING, part.index))
+    ordered: list[Part] = hosts[:1] + others
+    count = gpus = 0
+    for part in ordered:
+        if count and gpus >= how.least:
+            break
+        count, gpus = count + 1, gpus + part.slots
+    return ordered[:count]

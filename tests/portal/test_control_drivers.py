@@ -152,3 +152,47 @@ def test_a_job_that_is_cancelled_gets_no_driver(job: Job) -> None:
     lifecycle.sweep(timezone.now())
     agents_do_as_told()
     assert Job.objects.get().state == "CANCELLED"
+
+
+@pytest.fixture(params=["horovod", "torchrun"])
+def spanning(request: pytest.FixtureRequest) -> Job:
+    """Needs three GPUs and has four: two on each of two nodes."""
+    for number, name in enumerate("ab", start=1):
+        ready_node(name, 2, runtime="docker", facts={"ring_address": f"10.1.0.{number}"})
+    job = queue(3, 4, launcher=request.param)
+    turn()
+    agents_do_as_told()
+    assert gpus_of(job) == 4 and len({*live(job).values()}) == 2
+    return job
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_job_whose_least_size_spans_nodes_stops_as_a_whole_when_one_is_drained(spanning: Job, name: str) -> None:
+    Node.objects.filter(name=name).update(draining=True)
+    turn()
+    assert live(spanning) == {}
+    agents_do_as_told()
+    lifecycle.sweep()
+    attempt, job = Attempt.objects.get(), Job.objects.get()
+    assert (attempt.stop_reason, attempt.outcome, job.state) == ("drained", "preempted", "QUEUED")
+    assert not Allocation.objects.filter(released_at=None).exists()
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_job_whose_least_size_spans_nodes_ends_when_one_is_lost(spanning: Job, name: str) -> None:
+    lose(name)
+    lifecycle.sweep(timezone.now())
+    drivers.replace(timezone.now() + LATER)
+    assert live(spanning) == {}
+    agents_do_as_told()
+    lifecycle.sweep()
+    assert (Attempt.objects.get().outcome, Job.objects.get().state) == ("lost", "QUEUED")
+    assert not Allocation.objects.filter(released_at=None).exists()
+
+
+def test_a_job_whose_least_size_spans_nodes_goes_on_without_what_it_does_not_need(spanning: Job) -> None:
+    part = Container.objects.filter(node__name="b", role="host").order_by("-index")[0]
+    lifecycle.advance(part, "EXITED", exit_reason="lost")
+    turn()
+    lifecycle.sweep()
+    assert Attempt.objects.get().wanted == "run" and gpus_of(spanning) >= 3

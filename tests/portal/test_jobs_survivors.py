@@ -11,20 +11,23 @@ from portal.jobs.survivors import Bond, counting, lacks_driver
 NAMES = {"driver": ("driver", 0), "h1": ("host", 1), "h2": ("host", 2), "h3": ("host", 3), "driver4": ("driver", 4)}
 GOES = Bond(moves=True, least=1, asked=False)
 TWO = Bond(moves=True, least=2, asked=False)
+THREE = Bond(moves=True, least=3, asked=False)
 ASKED = Bond(moves=True, least=1, asked=True)
 STAYS = Bond(moves=False, least=1, asked=False)
 
 
 def part(name: str, said: str) -> Container:
-    """``said``: ``exited:0``, ``lost``, ``drained`` (told to go and gone), ``ASSIGNED``, or empty for one that runs."""
+    """``said``: ``exited:0``, ``lost``, ``drained`` (told to go and gone), ``ASSIGNED``, or empty for one that runs; before
+    it how many GPUs it has, if not one: ``2 lost``."""
     role, index = NAMES[name]
+    slots, said = (int(said[0]), said[1:].strip()) if said[:1].isdigit() else (int(role == "host"), said)
     reason, _, code = said.partition(":")
     fields: dict[str, Any] = {"state": "EXITED", "exit_reason": reason, "exit_code": int(code) if code else None}
     if said in ("", "ASSIGNED"):
         fields = {"state": said or "RUNNING"}
     if said == "drained":
         fields |= {"exit_reason": "stopped", "wanted": "stop", "stop_reason": "drained"}
-    return Container(role=role, index=index, **fields)
+    return Container(role=role, index=index, spec={"slots": slots}, **fields)
 
 
 def parts(**said: str) -> list[Container]:
@@ -52,7 +55,18 @@ def parts(**said: str) -> list[Container]:
         (GOES, {"driver": "fenced", "h1": "exited:1", "h2": "fenced"}, "done", False),
         (TWO, {"driver": "", "h1": "lost", "h2": ""}, "peer_lost", False),
         (TWO, {"driver": "", "h1": "lost", "h2": "", "h3": ""}, None, False),
-        (TWO, {"driver": "", "h1": "", "h2": "lost"}, None, False),  # the first host has as many as it needs
+        (TWO, {"driver": "", "h1": "2", "h2": "lost"}, None, False),  # the first host has as many as it needs
+        # what it needs is on several nodes
+        (THREE, {"driver": "", "h1": "2", "h2": "", "h3": ""}, None, False),
+        (THREE, {"driver": "", "h1": "2", "h2": "lost", "h3": "lost"}, "peer_lost", False),
+        (THREE, {"driver": "", "h1": "2", "h2": "drained", "h3": "drained"}, "peer_lost", False),
+        (THREE, {"driver": "", "h1": "2", "h2": "lost", "h3": ""}, None, False),
+        (THREE, {"driver": "", "h1": "2", "h2": "", "h3": "oom"}, None, False),
+        (THREE, {"driver": "", "h1": "2", "h2": "oom", "h3": ""}, None, False),
+        (THREE, {"driver": "", "h1": "2 lost", "h2": "", "h3": ""}, "peer_lost", False),
+        (THREE, {"driver": "lost", "h1": "2", "h2": "lost", "h3": ""}, None, True),
+        (THREE, {"driver": "lost", "h1": "2", "h2": "lost", "h3": "lost"}, "done", False),
+        (TWO, {"driver": "", "h1": "", "h2": "oom"}, "peer_lost", False),
         (GOES, {"driver": "", "h1": "lost", "h2": "ASSIGNED"}, "peer_lost", False),
         # somebody's fault is nobody's to go on without
         (GOES, {"driver": "", "h1": "oom", "h2": ""}, "peer_lost", False),
