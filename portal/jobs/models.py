@@ -247,11 +247,6 @@ class Container(models.Model):
     collected_at = models.DateTimeField(null=True, blank=True)
     """Its log and outputs are here; the node may forget it."""
 
-    @property
-    def slots(self) -> int:
-        """Ranks it has places for, one for each of its GPUs; 0 for a driver."""
-        return int((self.spec or {}).get("slots", 1))
-
     class Meta:
         ordering = ["attempt", "index"]
         constraints = [
@@ -261,6 +256,11 @@ class Container(models.Model):
                 name="container_exited_at_when_exited",
             ),
         ]
+
+    @property
+    def slots(self) -> int:
+        """Ranks it has places for, one for each of its GPUs; 0 for a driver."""
+        return int((self.spec or {}).get("slots", 1))
 
 
 class Allocation(models.Model):

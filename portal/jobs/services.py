@@ -53,8 +53,14 @@ RESERVED_ENV = re.compile(
     re.IGNORECASE,
 )
 """These decide which devices and libraries a rank sees and how it finds the others: set by us alone."""
-PATIENCE_ENV = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
-"""But for this one: how long ranks wait for one that hangs (docs/jobs.md)."""
+NUMBERS_ENV = {
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": (
+        re.compile(r"[0-9]{1,6}"),
+        "a number of whole seconds; 0 lets ranks wait for ever",
+    ),
+    "SCHEDULEARN_RING_RETRIES": (re.compile(r"[1-9]|1[0-8]"), "a whole number from 1 to 18"),
+}
+"""But for these, which a job may set, with what they may be (docs/jobs.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,9 +327,10 @@ def _check_env(env_vars: Mapping[str, str]) -> None:
             raise Refused(
                 f"{name[:100]!r} cannot name an environment variable: letters, digits and _ only.", field="env_vars"
             )
-        if name == PATIENCE_ENV:
-            if not re.fullmatch(r"[0-9]{1,6}", value):
-                raise Refused(f"{name} is a number of whole seconds; 0 lets ranks wait for ever.", field="env_vars")
+        if name in NUMBERS_ENV:
+            fits, words = NUMBERS_ENV[name]
+            if not fits.fullmatch(value):
+                raise Refused(f"{name} is {words}.", field="env_vars")
         elif RESERVED_ENV.fullmatch(name):
             raise Refused(f"{name} is set by Schedulearn and cannot be changed by a job.", field="env_vars")
         if len(value) > MAX_ENV_VALUE_LENGTH or unstorable(value):

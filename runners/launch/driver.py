@@ -172,21 +172,45 @@ class Driver:
         discovery = Discovery(lambda: self.control.hosts, self.hosts.present)
         if self.spec.launcher == "torchrun":
             available = discovery.find_available_hosts_and_slots
-            code, sentence = TorchRing(self.hosts, available, self.ring, self.scribe.say, self._tell_ring).run()
-            return Verdict(code, self._reason(code), sentence)
-        from runners.launch.elastic import ElasticRing, run_elastic  # needs Horovod, which takes a moment
+            torch_ring = TorchRing(self.hosts, available, self.ring, self.scribe.say, self._tell_ring)
+            return self._verdict(*torch_ring.run(), torch_ring.too_few)
+        from runners.launch.elastic import ElasticRing, retries, run_elastic  # needs Horovod, which takes a moment
 
         if found := self.hosts.found():
             self.scribe.say(f"Taking over a ring on {', '.join(sorted(found))}")
-        wait = patience(dict(self.spec.env))
-        ring = ElasticRing(self.hosts, self.routes.store, self.news, discovery, self.ring, self._tell_ring, wait)
+        env = dict(self.spec.env)
+        ring = ElasticRing(
+            self.hosts,
+            self.routes.store,
+            self.news,
+            discovery,
+            self.ring,
+            self._tell_ring,
+            patience(env),
+            self.ring_log.in_vain,
+            retries(env),
+        )
         self.routes.place = ring.place
         self._ring_there.set()
         self.routes.first_place = ring.newcomers.first_place
         self._blacklisted, self._turn_away = ring.is_blacklisted, ring.newcomers.turn_away
         self._break_off, self._hurry = ring.break_off, ring.hurry
-        code, sentence = run_elastic(ring)
+        return self._verdict(*run_elastic(ring), ring.too_few)
+
+    def _verdict(self, code: int, sentence: str, too_few: bool) -> Verdict:
+        """That a ring had too few hosts is not the job's fault, unless one of its ranks failed before."""
+        if too_few:
+            return self._first_failure() or Verdict(code, "launch_error", sentence)
         return Verdict(code, self._reason(code), sentence)
+
+    def _first_failure(self) -> Verdict | None:
+        """Of a rank that ended by itself: a ring without its host may be too small."""
+        failed = [run for run in self.hosts.runs() if run.ended.is_set() and run.code != 0 and not run.stopped_by_us]
+        own = [run for run in failed if not run.ending and run.host not in self._removed]
+        if not own:
+            return None
+        run = min(own, key=lambda run: run.ended_at)
+        return Verdict(run.code, "exited", f"The rank in slot {run.slot} of {run.host} ended with exit code {run.code}")
 
     def _reason(self, code: int) -> str:
         """A ring that broke because a host was stopped, fenced or lost did not fail: its driver hears it a little later.

@@ -1,14 +1,17 @@
 """Horovod's ElasticDriver on our rendezvous: the one module that needs Horovod.
 
-Four things differ from ``horovodrun``: ranks ask for news instead of being called (see ``shim``); news is repeated
-until the ring has changed, because Horovod forgets what arrives while it forms a ring; hosts keep their order; and a
-ring that grows trains on until its new ranks are ready (``newcomers``).
+Five things differ from ``horovodrun``: ranks ask for news instead of being called (see ``shim``); news is repeated
+until the ring has changed, because Horovod forgets what arrives while it forms a ring; hosts keep their order; a ring
+that grows trains on until its new ranks are ready (``newcomers``); and a ring that is over ends, also when the end of a
+rank was heard too late to count.
 """
 
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,18 +20,26 @@ from horovod.runner.elastic.discovery import HostManager
 from horovod.runner.elastic.worker import HostUpdateResult
 
 from runners.launch.discovery import Discovery, in_order
+from runners.launch.fence import shortened
 from runners.launch.hosts import Hosts, Run
 from runners.launch.newcomers import Newcomers
 from runners.launch.news import News, late_ranks, stuck_ranks
 from runners.launch.rendezvous import Store
+from runners.launch.ringlog import MOST_RINGS
 from runners.launch.slots import slot_env
 from runners.spec import Ring
 
 ELASTIC_SECONDS = 120
-"""How long a ring that has lost too many ranks waits for new hosts (HOROVOD_ELASTIC_TIMEOUT)."""
+"""How long a ring that has lost too many ranks waits for new hosts (HOROVOD_ELASTIC_TIMEOUT). ``SCHEDULEARN_ELASTIC_SECONDS``
+shortens it in tests."""
+MOST_IN_VAIN = 5
+"""So often in a row the same hosts form a ring anew without a commit in between; then the training gets nowhere.
+``SCHEDULEARN_RING_RETRIES`` among a job's variables is another number."""
 REPEAT_SECONDS = 3.0
 NOBODY = "nobody"
 NO_PLACE = "-1,-1,-1,-1,-1,-1"
+LET_GO_SECONDS = 1.0
+"""From the end of a ring until nobody can still be on the way out of the barrier."""
 STOP_SECONDS = 20.0
 """For a rank that was told to end. Its supervisor kills it before that."""
 
@@ -78,23 +89,31 @@ class ElasticRing(horovod_driver.ElasticDriver):
         ring: Ring,
         formed: Callable[[list[str]], None],
         patience_seconds: float,
+        in_vain: Callable[[], int],
+        most_in_vain: int = MOST_IN_VAIN,
     ) -> None:
+        """``in_vain`` says how often in a row the ring was formed anew for nothing."""
         self._patience = patience_seconds
+        self._in_vain, self._most_in_vain = in_vain, most_in_vain
         self.problem = ""
         """Why the ring could not go on, for the user."""
+        self.too_few = False
+        """That is why: it waited for hosts in vain."""
         self.min_ranks = ring.min_ranks
         self._hosts = hosts
         self._news = news
         self._discovery = discovery
         self.newcomers = Newcomers(hosts)
         self._started = threading.Event()
+        self.ended = threading.Event()
         self._answers: dict[tuple[str, int], _Answer] = {}
         self._answers_lock = threading.Lock()
         self._waiting: dict[tuple[str, int], float] = {}
         """Since when ranks wait for their place."""
         self._hurried_at = 0.0
         rendezvous = Rendezvous(store, news, hosts, self.newcomers, formed)
-        super().__init__(rendezvous, self, ring.min_ranks, ring.max_ranks, timeout=ELASTIC_SECONDS)
+        self._most_seconds = round(shortened(os.environ, "SCHEDULEARN_ELASTIC_SECONDS", ELASTIC_SECONDS))
+        super().__init__(rendezvous, self, ring.min_ranks, ring.max_ranks, timeout=self._most_seconds)
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
         """Horovod asks once a second, from before it has any host (its ``HostDiscovery``)."""
@@ -177,8 +196,20 @@ class ElasticRing(horovod_driver.ElasticDriver):
         return hanging
 
     def resume(self) -> None:
+        if self._in_vain() >= self._most_in_vain:
+            times = f"{self._most_in_vain} times in a row" if self._most_in_vain > 1 else "once"
+            self.problem = (
+                f"The ring broke and was formed again {times} without a commit in between. "
+                "The logs of its ranks say why it broke"
+            )
+            raise RuntimeError(self.problem)
         try:
             super().resume()
+        except horovod_driver.timeout.TimeoutException:
+            self.too_few = True
+            ranks = f"{self.min_ranks} rank{'s' if self.min_ranks != 1 else ''}"
+            self.problem = f"The ring needs {ranks}, and too few hosts were there for {self._most_seconds} s"
+            raise
         except Exception as error:
             self.problem = f"The ring could not go on: {error}"
             raise
@@ -199,6 +230,19 @@ class ElasticRing(horovod_driver.ElasticDriver):
                 break
         return (run.code if run.ended.is_set() else 1), time.time()
 
+    def _handle_worker_exit(self, slot_info: Any, exit_code: int, timestamp: float) -> None:
+        with suppress(threading.BrokenBarrierError):  # the ring was over already
+            super()._handle_worker_exit(slot_info, exit_code, timestamp)
+
+    def let_go(self) -> None:
+        """Called in a thread of its own. Frees those who wait in Horovod's barrier for ranks of a ring that is over.
+
+        The thread of a rank that ended while the ring was given up stands there for ever, and ``get_results`` with it.
+        """
+        self._shutdown.wait()
+        while not self.ended.wait(LET_GO_SECONDS):
+            self._worker_registry._barrier.abort()
+
     def repeat_news(self) -> None:
         """Until the ring is over. Does nothing while the ring is as the hosts allow it to be."""
         while not self._shutdown.wait(REPEAT_SECONDS):
@@ -212,16 +256,28 @@ class ElasticRing(horovod_driver.ElasticDriver):
         return bool(self._host_manager.is_blacklisted(host)) or self.newcomers.failed(host)
 
 
+def retries(env: Mapping[str, str]) -> int:
+    """For a job with these variables."""
+    wanted = env.get("SCHEDULEARN_RING_RETRIES", "")
+    return (
+        int(wanted) if wanted.isascii() and wanted.isdecimal() and 0 < int(wanted) <= MOST_RINGS - 2 else MOST_IN_VAIN
+    )
+
+
 def run_elastic(ring: ElasticRing) -> tuple[int, str]:
     """Runs the ring from its first ranks to its end. Returns an exit code, 0 for success, and a sentence."""
     threading.Thread(target=ring.repeat_news, name="repeat news", daemon=True).start()
+    threading.Thread(target=ring.let_go, name="let go", daemon=True).start()
     ring.begin()
     results = ring.get_results()
+    ring.ended.set()
     ring.stop()
+    if ring.problem:  # how its ranks ended follows from that
+        return 1, ring.problem
     ended = sorted(results.worker_results.items(), key=lambda item: item[1][1])
     for name, (code, _) in ended:
         if code != 0:
             return int(code), f"The rank on {name} ended with exit code {code}"
     if ended:
         return 0, ""
-    return 1, ring.problem or results.error_message or "No rank of the ring ended successfully"
+    return 1, results.error_message or "No rank of the ring ended successfully"

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 MOST_RINGS = 20
@@ -50,6 +51,16 @@ class RingLog:
             last = self._rings[-1]
             last.cost_seconds = max(last.cost_seconds or 0.0, milliseconds / 1000)
         self._changed()
+
+    def in_vain(self) -> int:
+        """How many times in a row the same hosts have formed the ring again without a commit in between."""
+        with self._lock:
+            count = 0
+            for before, ring in reversed(list(pairwise(self._rings))):
+                if ring.cost_seconds is not None or ring.hosts != before.hosts:
+                    break
+                count += 1
+            return count
 
     def told(self) -> list[dict[str, Any]]:
         """For status.json."""

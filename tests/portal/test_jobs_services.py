@@ -55,7 +55,7 @@ def member(project: Project, name: str, role: str) -> User:
 
 
 def test_it_queues_a_job_and_says_who_asked(alice: User, project: Project) -> None:
-    variables = {"EPOCHS": "3", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "50"}
+    variables = {"EPOCHS": "3", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "50", "SCHEDULEARN_RING_RETRIES": "18"}
     job = submit(alice, project, asked(project, env_vars=variables, arguments=("--lr", "0.1")))
     assert (job.state, job.name, job.arguments, job.env_vars) == (
         "QUEUED",
@@ -105,6 +105,8 @@ def test_a_torchrun_job_may_be_elastic(alice: User, project: Project) -> None:
         ({"env_vars": {"A B": "a"}}, "env_vars"),
         ({"env_vars": {"X": "a" * 5000}}, "env_vars"),
         ({"env_vars": {"X": "a\0"}}, "env_vars"),
+        ({"env_vars": {"SCHEDULEARN_RING_RETRIES": "0"}}, "env_vars"),
+        ({"env_vars": {"SCHEDULEARN_RING_RETRIES": "19"}}, "env_vars"),
         *(
             ({"env_vars": {name: "x"}}, "env_vars")
             for name in (
@@ -116,6 +118,7 @@ def test_a_torchrun_job_may_be_elastic(alice: User, project: Project) -> None:
                 "PYTHONPATH",
                 "HOROVOD_GLOO_IFACE",
                 "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+                "SCHEDULEARN_RING_RETRIES",
                 "SCHEDULEARN_JOB",
                 "MASTER_ADDR",
             )

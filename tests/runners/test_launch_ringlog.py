@@ -33,6 +33,18 @@ def test_only_the_latest_rings_are_kept() -> None:
     assert [ring["number"] for ring in log.told()] == list(range(4, MOST_RINGS + 4))
 
 
+def test_rings_of_the_same_hosts_without_a_commit_are_in_vain() -> None:
+    log = RingLog(lambda: None)
+    assert log.in_vain() == 0
+    for hosts, count in ((["h1"], 0), (["h1"], 1), (["h1"], 2), (["h1", "h2"], 0), (["h1", "h2"], 1)):
+        log.formed(hosts)
+        assert log.in_vain() == count
+    log.went_on(20)
+    assert log.in_vain() == 0
+    log.formed(["h1", "h2"])
+    assert log.in_vain() == 1
+
+
 RANK = """
 import importlib, threading, time
 now = 100.0
@@ -52,6 +64,8 @@ for thread in threading.enumerate()[1:]:  # that of the request
 print(state.checked, state.reset)
 """
 HOROVOD = """
+class HorovodInternalError(Exception): pass
+def run_fn(func, reset): return func
 class State:
     checked = reset = 0
     def check_host_updates(self): self.checked += 1

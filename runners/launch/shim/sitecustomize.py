@@ -160,6 +160,28 @@ def count_cost(module: Any) -> None:
         reset(self)
 
     module.State.check_host_updates, module.State.on_reset = check_host_updates, on_reset
+    say_why(module)
+
+
+def say_why(module: Any) -> None:
+    """Horovod forms a broken ring anew without a word of what broke it."""
+    import functools
+
+    run_fn = module.run_fn
+
+    def run_fn_aloud(func: Any, reset: Any) -> Any:
+        @functools.wraps(func)
+        def aloud(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return func(*args, **kwargs)
+            except module.HorovodInternalError as error:
+                sys.stderr.write(f"The ring broke, and is formed again: {error}\n")
+                sys.stderr.flush()
+                raise
+
+        return run_fn(aloud, reset)
+
+    module.run_fn = run_fn_aloud
 
 
 def note_steps(module: Any) -> None:

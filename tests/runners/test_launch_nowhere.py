@@ -1,0 +1,73 @@
+"""A ring that gets nowhere ends and says why: one that has too few ranks, and one that breaks again and again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runners.launching import Rings, attempt
+
+pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def rings(tmp_path: Path, job_python: str) -> Iterator[Rings]:
+    with attempt(tmp_path, job_python) as made:
+        yield Rings(made, min_ranks=2)
+
+
+@pytest.mark.parametrize("how", ["given back", "lost"])
+def test_the_driver_of_a_ring_with_too_few_ranks_gives_up(rings: Rings, how: str) -> None:
+    rings.offer("h1", "h2")
+    rings.driver.start(SCHEDULEARN_ELASTIC_SECONDS="6", SCHEDULEARN_FAREWELL_SECONDS="1")
+    h1, h2 = rings.host(1), rings.host(2)
+    rings.sees(h1, "step 5 of 2 ranks")
+    rings.offer("h1")
+    if how == "lost":
+        h2.close()
+    else:
+        h2.tell(stop={"reason": "drained", "grace_seconds": 5})
+    ended = rings.driver.wait(60)
+    too_few = "The ring needs 2 ranks, and too few hosts were there for 6 s"
+    assert ended == {"code": 1, "reason": "launch_error", "detail": too_few}
+    assert h1.wait(30)["code"] != 0
+
+
+BREAKS = """
+import horovod.torch as hvd
+from horovod.common.exceptions import HorovodInternalError
+hvd.init()
+
+@hvd.elastic.run
+def train(state):
+    state.step += 1
+    if COMMITS:
+        state.commit()
+    if state.step < 12:
+        raise HorovodInternalError(f"nothing works, step {state.step}")
+    print("accuracy: 1.0000", flush=True)
+
+train(hvd.elastic.TorchState(step=0))
+"""
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_ring_that_breaks_again_and_again_without_a_commit_ends(
+    tmp_path: Path, job_python: str, commits: bool
+) -> None:
+    code = tmp_path / "breaks.py"
+    code.write_text(BREAKS.replace("COMMITS", str(commits)))
+    with attempt(tmp_path, job_python) as made:
+        rings = Rings(made, code=code)
+        rings.offer("h1", "h2")
+        rings.driver.start(SCHEDULEARN_FAREWELL_SECONDS="1")
+        h1, h2 = rings.host(1), rings.host(2)
+        ended = rings.driver.wait(120)
+        assert "The ring broke, and is formed again: nothing works, step 1" in h1.log(), rings.told()
+        if commits:
+            assert ended == {"code": 0, "reason": "exited", "detail": ""}, rings.told()
+        else:
+            assert ended["code"] == 1 and ended["reason"] == "exited"
+            assert ended["detail"].startswith("The ring broke and was formed again 5 times in a row without a commit")
+            assert h1.log().count("nothing works, step 1") >= 6, "the first ring and five others"
+            assert h2.wait(30)["code"] != 0
