@@ -37,7 +37,7 @@ def test_a_loop_that_forgets_a_step_or_a_batch_is_told(alone: dict[str, Any]) ->
 
 
 def test_a_loss_for_each_sample_is_refused_with_what_to_do(alone: dict[str, Any]) -> None:
-    assert alone["a_loss_for_each_sample"].endswith('takes one number, not (8, 1): use reduction="sum", or loss.sum()')
+    assert alone["a_loss_for_each_sample"].endswith("takes one number, not (8, 1): use loss.mean(), or loss.sum()")
 
 
 def test_a_mode_that_is_none_is_told_with_those_that_are(alone: dict[str, Any]) -> None:

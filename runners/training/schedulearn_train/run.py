@@ -6,7 +6,7 @@
     def train():
         for epoch in run.epochs(20):
             for x, y in run.batches():                           # this rank's part of each batch
-                run.step(cross_entropy(run.model(x), y, reduction="sum"))
+                run.step(cross_entropy(run.model(x), y))
     train()
 
 About once a second all ranks *look up* together: whether they have to stop, whether a checkpoint is due, how to split
@@ -35,6 +35,7 @@ from .looks import Look, means, steps_between
 from .meter import Meter
 from .noise import Noise
 from .rates import Rule, factor, scaled
+from .reduction import Losses, Reduction
 from .report import reporter
 from .sampler import Sampler
 from .served import Served
@@ -58,8 +59,8 @@ Result = TypeVar("Result")
 class Run:
     """One training: model, optimiser, data, and where all of it stands.
 
-    ``batch`` is that of a step over all ranks together. Losses given to ``step`` are *sums* over the samples, not means:
-    only then does a step come to the same whatever the parts are. Within ``batch_range`` (least, most) the scheduler may
+    ``batch`` is that of a step over all ranks together. Losses given to ``step`` are means over the samples or their sums
+    (``reduction``, found out unless you say): either way a step comes to the same whatever the parts are. Within ``batch_range`` (least, most) the scheduler may
     choose another batch, and ``rate_rule`` says what becomes of the learning rate then. ``most_samples`` fit into this
     rank's memory at once: larger parts come in pieces, for which ``step`` returns False until the last. In the modes of
     ``server.py`` updates take ``k`` ranks' gradients, aim at this ``staleness``, and split the batch by speed if
@@ -92,6 +93,7 @@ class Run:
         balanced: bool = False,
         shards: int | None = None,
         sync_batch_norm: bool | None = None,
+        reduction: Reduction | None = None,
         world: World | None = None,
     ) -> None:
         mode = os.environ.get("SCHEDULEARN_MODE") or mode  # type: ignore[assignment]  # as the job's form says
@@ -102,6 +104,7 @@ class Run:
                 f"sync_batch_norm needs ranks that compute in step, as in bsp and bsp_balanced, and not mode {mode!r}. "
                 "Leave it out, or take layers that look at each sample by itself, as GroupNorm does"
             )
+        self.losses = Losses(reduction)
         stopping.listen()
         self.world = world or find_world()
         self.device = torch.device("cuda", self.world.local_rank) if torch.cuda.is_available() else torch.device("cpu")
@@ -258,7 +261,7 @@ class Run:
         self._clock.more(batch.own)
 
     def step(self, loss: torch.Tensor, scaler: Any = None) -> bool:
-        """One update by the whole batch. ``loss`` is the sum over this rank's samples, a scalar.
+        """One update by the whole batch. ``loss`` is the mean over this rank's samples or their sum, a scalar.
 
         False where this was not the last pass: the update is still to come.
         """
@@ -267,7 +270,7 @@ class Run:
             raise RuntimeError("run.step(loss) belongs into the loop over run.batches(), once for each batch")
         if loss.ndim:
             raise ValueError(
-                f'run.step(loss) takes one number, not {tuple(loss.shape)}: use reduction="sum", or loss.sum()'
+                f"run.step(loss) takes one number, not {tuple(loss.shape)}: use loss.mean(), or loss.sum()"
             )
         if self.served is not None and scaler is not None:
             raise ValueError(f"mode {self.mode} does without a gradient scaler: use bfloat16, which needs none")
@@ -275,15 +278,16 @@ class Run:
             self._server().step(loss, batch)
             self._statistics.batch = None
             return batch.is_last
+        samples = self.losses.samples(loss, batch.own)
         ahead = self._next_look - self.steps
         soon = ahead <= 1 or (ahead == 2 and self.size == 1)  # alone it takes two
         measured = soon and batch.total == self.batch and batch.is_last
         with self._meter.own() if measured else nullcontext():
             scaled_loss = scaler.scale(loss) if scaler else loss
-            scaled_loss.backward(self._share(scaled_loss, batch.weight / batch.total))
+            scaled_loss.backward(self._share(scaled_loss, samples * batch.weight / batch.total))
         self._statistics.batch = None
         if batch.own:
-            self._loss_sum += loss.detach()
+            self._loss_sum.add_(loss.detach(), alpha=samples)
         self._loss_samples += batch.own
         if not batch.is_last:
             return False
@@ -442,7 +446,7 @@ class Run:
         if self.apart and (served := self._server().state()):
             return {**served, "also": also}
         facts = {"sampler": self.sampler.state_dict(), "steps": self.steps, "batch": self.batch}
-        facts["noise"] = self.noise.state_dict()
+        facts |= {"noise": self.noise.state_dict(), "reduction": self.losses.reduction}
         return {"model": self.inner.state_dict(), "optimizer": self.optimizer.state_dict(), "also": also, **facts}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -455,6 +459,7 @@ class Run:
             item.load_state_dict(state["also"][name])
         self.sampler.load_state_dict(state["sampler"])
         self.steps, self.batch, self._epoch = state["steps"], state["batch"], self.sampler.epoch
+        self.losses.were_sums = "reduction" not in state
         if "noise" in state:
             self.noise.load_state_dict(state["noise"])
         self.regroup()

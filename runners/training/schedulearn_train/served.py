@@ -285,12 +285,13 @@ class Served:
                 yield Batch(content, own, own, len(indices), number, len(planned))
 
     def step(self, loss: torch.Tensor, batch: Batch) -> None:
-        """``loss`` is the sum over the samples of this pass."""
+        """``loss`` is the mean over the samples of this pass, or their sum."""
         if batch.number == 0:
             self._loss_sum = 0.0
             for parameter in self._parameters:
                 parameter.grad = None
         samples = batch.total
+        loss = loss * self._run.losses.samples(loss, batch.own)
         (loss / samples).backward()
         self._loss_sum += float(loss.detach())
         if not batch.is_last:

@@ -1,7 +1,7 @@
 """Random unequal parts of batches on several ranks, against a loop by hand with the whole of each: prints the largest difference.
 And the noise of gradients that was measured, as a part of what it is.
 
-Momentum, weight decay, clipping, batch normalisation, a gradient scaler that meets an infinite loss on one rank, and a last
+Losses that are means or sums, momentum, weight decay, clipping, batch normalisation, a gradient scaler that meets an infinite loss on one rank, and a last
 batch that is short or a single sample interact; some ranks have nothing of some batches, and some not the memory for theirs.
 
 With the argument ``pairs``, each two of these meet in each of their four combinations; without, all of them do.
@@ -53,6 +53,11 @@ class Case(NamedTuple):
         return self.in_passes == (clips != self.normalises) and short == (clips != self.scales)
 
     @property
+    def reduction(self) -> str:
+        """Of the losses that it gives to ``run.step``."""
+        return "mean" if self.normalises != self.scales else "sum"
+
+    @property
     def data(self) -> TensorDataset:
         return TensorDataset(x[: self.samples], y[: self.samples])
 
@@ -85,7 +90,7 @@ def trained(world: World, parts: list[tuple[int, ...]], case: Case) -> torch.Ten
         for _ in run.epochs(EPOCHS):
             run.parts = parts[run.steps]
             for x, y in run.batches():
-                loss = nn.functional.mse_loss(run.model(x), y, reduction="sum")
+                loss = nn.functional.mse_loss(run.model(x), y, reduction=case.reduction)
                 bad = scaler is not None and run.steps == INFINITE and run.rank == run.size - 1
                 run.step(loss * torch.inf if bad else loss, scaler)
                 run.parts = parts[run.steps]

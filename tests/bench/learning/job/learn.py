@@ -115,7 +115,6 @@ def _texts() -> tuple[int, TensorDataset, TensorDataset]:
 def learn(name: str, mode: str, balanced: bool, seed: int, epochs: int = 0) -> dict[str, Any]:
     """Trains; what rank 0 tells: seconds of it all, and [[seconds, loss of what was held back]] on the way."""
     it = lesson(name, seed)
-    each = CONTEXT if name == "transformer" else 1
     options: dict[str, Any] = {} if mode in ("bsp", "bsp_balanced") else {"balanced": balanced}
     with tempfile.TemporaryDirectory() as folder:
         run = Run(
@@ -137,8 +136,7 @@ def learn(name: str, mode: str, balanced: bool, seed: int, epochs: int = 0) -> d
             nonlocal last
             for _ in run.epochs(epochs or it.epochs):
                 for x, y in run.batches():
-                    # Characters of a window count together as one sample.
-                    run.step(nn.functional.cross_entropy(run.model(x), y.flatten(), reduction="sum") / each)
+                    run.step(nn.functional.cross_entropy(run.model(x), y.flatten()))
                     if run.rank == 0 and run.steps - last >= COPY_STEPS:
                         last = run.steps
                         copies.append((time.monotonic() - began, _copied(run.inner)))

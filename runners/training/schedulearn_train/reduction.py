@@ -1,0 +1,205 @@
+"""Whether a loss is a mean over the samples or their sum, read from how it was computed.
+
+A step needs the sum over all ranks' samples. Of a mean it is that mean times the samples it was taken over; which of the
+two a script gives is seen in the graph that autograd has recorded: torch's own losses keep their ``reduction``, and
+``mean()`` and ``sum()`` the shape of what they reduced. What comes after the reduction (a factor, a sum of several losses,
+another type) is passed through, and what depends on the parameters alone (weight decay in the loss) is passed over.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+Reduction = Literal["mean", "sum"]
+TORCHS = {1: "mean", 2: "sum"}
+"""``_saved_reduction`` of torch's losses; 0 is none of the two."""
+THROUGH = {
+    "Add",
+    "Sub",
+    "Neg",
+    "Mul",
+    "Div",
+    "ToCopy",
+    "Clone",
+    "Alias",
+    "View",
+    "Reshape",
+    "Squeeze",
+    "Unsqueeze",
+    "Expand",
+}
+THROUGH |= {"Stack", "Cat", "Select", "_DDPSink"}
+"""Operations after which a mean is still a mean, and a sum a sum."""
+OF_PARAMETERS = THROUGH | {"Pow", "Abs", "Sqrt", "Sum", "Mean", "Norm", "LinalgVectorNorm", "T", "Transpose"}
+LEAF = "torch::autograd::AccumulateGrad"
+MOST_WEIGHT = 4
+"""A loss that is divided by a larger whole number may be divided by a number of samples."""
+MOST_NODES = 400
+"""Of the graph are looked at; a loss is reduced near its end."""
+
+
+class _Divisor(NamedTuple):
+    value: float
+    counts: bool
+    """It may be a number of samples, or of tokens: it was computed, or is not small."""
+
+
+class _Way(NamedTuple):
+    """From the loss to a node of its graph."""
+
+    node: Any
+    output: int
+    """Of the node's."""
+    divisors: tuple[_Divisor, ...]
+    """What was divided by on the way."""
+
+
+def reduction_of(loss: torch.Tensor, samples: int) -> set[Reduction]:
+    """How a loss was reduced that was computed from so many samples: of several losses added up, both may be found.
+    Empty where it cannot be seen, as for a sum that was divided by another number than that of the samples."""
+    found: set[Reduction] = set()
+    divided = False
+    todo = [_Way(loss.grad_fn, loss.output_nr, ())]
+    for _ in range(MOST_NODES):
+        if not todo:
+            return found if not divided or "mean" in found else set()
+        way = todo.pop()
+        if way.node is None or _is_of_parameters(way.node, samples):
+            continue
+        kind = _reduction(way.node, samples)
+        values = [divisor.value for divisor in way.divisors]
+        if kind == "sum" and samples in values:
+            found.add("mean")
+        elif kind == "sum" and any(divisor.counts for divisor in way.divisors):
+            divided = True  # by the tokens that count, say: beside a mean it is one
+        elif kind == "mean" and 1 / samples in values:
+            found.add("sum")
+        elif kind is not None:
+            found.add(kind)
+        elif _name(way.node) in THROUGH or _reduces_others(way.node, samples):
+            todo += _inputs(way, samples)
+        else:
+            return set()
+    return set()
+
+
+def _reduction(node: Any, samples: int) -> Reduction | None:
+    """Of the node that takes the samples together; None for any other."""
+    said = _saved(node, "reduction")
+    if said is not None:
+        return TORCHS.get(said)  # type: ignore[return-value]
+    if _name(node) in ("Mean", "Sum") and not _reduces_others(node, samples):
+        return "mean" if _name(node) == "Mean" else "sum"
+    return None
+
+
+def _reduces_others(node: Any, samples: int) -> bool:
+    """It takes together what is not samples: the features of a mean over them, say, or the losses of several heads."""
+    shape = _saved(node, "self_sym_sizes")
+    return _name(node) in ("Mean", "Sum") and (not shape or shape[0] % samples != 0)
+
+
+def _is_of_parameters(node: Any, samples: int) -> bool:
+    """Nothing but parameters and plain numbers went into it."""
+    shapes: list[Any] = []
+    reduced: list[Any] = []
+    todo = [node]
+    for _ in range(MOST_NODES):
+        if not todo:
+            return all(shape in shapes for shape in reduced)  # else data made it larger: a parameter less the samples
+        each = todo.pop()
+        if each.name() == LEAF:
+            shapes.append(each.variable.shape)
+            continue
+        if _name(each) not in OF_PARAMETERS or any(map(_is_data, (_saved(each, "self"), _saved(each, "other")))):
+            return False
+        shape = _saved(each, "self_sym_sizes")
+        if _name(each) in ("Mean", "Sum") and shape and shape[0] % samples == 0:
+            reduced.append(shape)
+        todo += [input for input, _ in each.next_functions if input is not None]
+    return False
+
+
+def _is_data(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.ndim > 0 and value.is_leaf and not value.requires_grad
+
+
+def _saved(node: Any, name: str) -> Any:
+    return getattr(node, f"_saved_{name}", None)
+
+
+def _name(node: Any) -> str:
+    """Without the number of its variant: ``Mul`` for ``MulBackward0``."""
+    return str(node.name()).rstrip("0123456789").removesuffix("Backward")
+
+
+def _inputs(way: _Way, samples: int) -> Iterator[_Way]:
+    inputs = way.node.next_functions
+    if _name(way.node) == "_DDPSink":  # all that the model gave, in its order
+        inputs = inputs[way.output : way.output + 1]
+    divisor = _divisor(way.node, samples)
+    divisors = way.divisors if divisor is None else (*way.divisors, divisor)
+    yield from (_Way(node, output, divisors) for node, output in inputs)
+
+
+def _divisor(node: Any, samples: int) -> "_Divisor | None":
+    """The one number by which it divides. Of factors only those that undo a reduction count: others are weights."""
+    other = _saved(node, "other")
+    is_plain = not isinstance(other, torch.Tensor) or _was_plain(other)
+    if isinstance(other, torch.Tensor):
+        other = other.item() if other.ndim == 0 else None
+    if not isinstance(other, int | float) or not other:
+        return None
+    if _name(node) == "Div":
+        return _Divisor(float(other), not is_plain or (other > MOST_WEIGHT and float(other).is_integer()))
+    return _Divisor(1 / other, False) if _name(node) == "Mul" and other in (samples, 1 / samples) else None
+
+
+def _was_plain(number: torch.Tensor) -> bool:
+    """A number of Python's, which does not decide what type comes out, and not a tensor that was computed."""
+    small = torch.tensor(1, dtype=torch.float16 if number.is_floating_point() else torch.int8)
+    return torch.result_type(small, number.cpu() if number.is_cuda else number) == small.dtype
+
+
+class Losses:
+    """What a script's losses are: what it says (``said``), or what its first one shows."""
+
+    def __init__(self, said: Reduction | None) -> None:
+        if said not in (None, "mean", "sum"):
+            raise ValueError(f'reduction is "mean" or "sum", as in torch\'s losses, not {said!r}')
+        self._said: Reduction | None = said
+        self.reduction: Reduction | None = None
+        """None until a loss of several samples has come."""
+        self.were_sums = False
+        """It goes on from a checkpoint of a release that took every loss for a sum."""
+
+    def samples(self, loss: torch.Tensor, own: int) -> int:
+        """How often a loss that was computed from this rank's ``own`` samples counts in the sum over all samples.
+
+        Raises ``ValueError`` when that cannot be known, with what to do.
+        """
+        if own < 2:
+            return 1  # of one sample mean and sum are the same; a rank without any gives nothing
+        if self.reduction is None:
+            self.reduction = self._find(loss, own)
+        return own if self.reduction == "mean" else 1
+
+    def _find(self, loss: torch.Tensor, own: int) -> Reduction:
+        found = reduction_of(loss, own)
+        if self._said is not None:
+            if found and self._said not in found:
+                raise ValueError(
+                    f'Run was told reduction="{self._said}", but the loss given to run.step is a {found.pop()} over the '
+                    "samples"
+                )
+            return self._said
+        if len(found) == 1:
+            return found.pop()
+        if self.were_sums:
+            return "sum"
+        why = "parts of it are means and others sums" if found else "the way it is computed does not show it"
+        raise ValueError(
+            f"run.step(loss) needs to know whether the loss is a mean over the samples or their sum, and {why}. "
+            'Say it: Run(..., reduction="mean") or Run(..., reduction="sum")'
+        )

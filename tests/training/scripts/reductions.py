@@ -1,0 +1,98 @@
+"""What is found out about losses as they are written; prints JSON: the kinds of each, and what ``Losses`` says to some."""
+
+import json
+from typing import Any
+
+import torch
+from schedulearn_train.reduction import Losses, Reduction, reduction_of
+from torch import nn
+from torch.nn import functional as f
+
+torch.manual_seed(0)
+SAMPLES, KINDS = 8, 3
+model = nn.Linear(4, KINDS)
+x, y = torch.randn(SAMPLES, 4), torch.randint(KINDS, (SAMPLES,))
+aim, ones = torch.rand(SAMPLES, KINDS), torch.ones(SAMPLES)
+out = model(x)
+mask = torch.arange(SAMPLES) > 2
+long = nn.Parameter(torch.randn(SAMPLES, 5))
+own = torch.softmax(torch.randn(SAMPLES, KINDS), 1)
+
+
+class Custom(torch.autograd.Function):
+    """A mean that autograd knows nothing of."""
+
+    @staticmethod
+    def forward(_context: Any, values: torch.Tensor) -> torch.Tensor:
+        return values.mean()
+
+
+losses = {
+    "cross_entropy": f.cross_entropy(out, y),
+    "cross_entropy, sum": f.cross_entropy(out, y, reduction="sum"),
+    "label smoothing": f.cross_entropy(out, y, label_smoothing=0.1),
+    "label smoothing, sum": f.cross_entropy(out, y, label_smoothing=0.1, reduction="sum"),
+    "probabilities": f.cross_entropy(out, own),
+    "mse": f.mse_loss(out, aim),
+    "mse, sum": f.mse_loss(out, aim, reduction="sum"),
+    "l1": f.l1_loss(out, aim),
+    "smooth l1, sum": f.smooth_l1_loss(out, aim, reduction="sum"),
+    "bce": f.binary_cross_entropy_with_logits(out, aim),
+    "kl, batchmean": f.kl_div(out.log_softmax(1), own, reduction="batchmean"),
+    "gaussian": f.gaussian_nll_loss(out, aim, torch.ones_like(out)),
+    "triplet": f.triplet_margin_loss(out, out + 1, out - 1),
+    "by hand": ((out - aim) ** 2).mean(),
+    "by hand, sum": ((out - aim) ** 2).sum(),
+    "sum of means over features": ((out - aim) ** 2).mean(1).sum(),
+    "mean of sums over features": ((out - aim) ** 2).sum(1).mean(),
+    "mean over features of sums": ((out - aim) ** 2).sum(0).mean(),
+    "sum divided by samples": f.cross_entropy(out, y, reduction="sum") / len(x),
+    "mean times samples": f.cross_entropy(out, y) * len(x),
+    "weighted": 0.3 * f.cross_entropy(out, y),
+    "two heads": f.cross_entropy(out, y) + 0.1 * f.mse_loss(out, aim),
+    "two heads, stacked": torch.stack([f.cross_entropy(out, y), f.mse_loss(out, aim)]).mean(),
+    "two heads, sums": sum([f.cross_entropy(out, y, reduction="sum"), f.mse_loss(out, aim, reduction="sum")]),
+    "nothing but a parameter less the samples": ((model.bias - aim) ** 2).sum() / 2,
+    "decay of a parameter as long as the samples": f.mse_loss(out, aim) + long.pow(2).sum(),
+    "half precision": f.cross_entropy(out, y).half().float(),
+    "weight decay": f.cross_entropy(out, y) + 0.1 * model.weight.pow(2).sum() + model.weight.norm(),
+    "weight decay, sum": f.cross_entropy(out, y, reduction="sum")
+    + 0.1 * sum(w.abs().sum() for w in model.parameters()),
+    "weighted, sum": 0.3 * f.cross_entropy(out, y, reduction="sum"),
+    "times one over the samples": (1 / SAMPLES) * f.cross_entropy(out, y, reduction="sum"),
+    "masked tokens": (f.cross_entropy(out, y, reduction="none") * mask).sum() / mask.sum(),
+    "half of the squares": ((out - aim) ** 2).sum() / 2,
+    "half of the mean squares": f.mse_loss(out, aim) / 2,
+    "masked by a plain number": f.cross_entropy(out, y, reduction="sum") / 5,
+    "sum over a constant": f.cross_entropy(out, y, reduction="sum") / 256,
+    "tokens": f.cross_entropy(out.repeat(5, 1), y.repeat(5)),
+    "mean and sum": f.cross_entropy(out, y) + f.mse_loss(out, aim, reduction="sum"),
+    "a function of its own": Custom.apply(out),
+    "norm": out.norm(),
+    "nothing to learn": torch.zeros(()),
+}
+
+
+def refused(loss: torch.Tensor, said: Reduction | None = None, were_sums: bool = False) -> str:
+    """Why, or how often the loss counts."""
+    given = Losses(said)
+    given.were_sums = were_sums
+    try:
+        return str(given.samples(loss, SAMPLES))
+    except ValueError as error:
+        return str(error)
+
+
+said = {
+    "a mean": refused(losses["mse"]),
+    "a sum": refused(losses["mse, sum"]),
+    "both": refused(losses["mean and sum"]),
+    "hidden": refused(losses["a function of its own"]),
+    "hidden, in a training that began when all were sums": refused(losses["a function of its own"], were_sums=True),
+    "hidden, said": refused(losses["a function of its own"], "mean"),
+    "both, said": refused(losses["mean and sum"], "mean"),
+    "a mean, said to be a sum": refused(losses["mse"], "sum"),
+    "one sample": str(Losses(None).samples(losses["a function of its own"], 1)),
+}
+kinds = {name: sorted(reduction_of(loss, SAMPLES)) for name, loss in losses.items()}
+print(json.dumps({"kinds": kinds, "said": said}))

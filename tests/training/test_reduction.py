@@ -1,0 +1,48 @@
+"""Whether a loss is a mean or a sum is seen, or asked for: nothing is trained by a guess."""
+
+from typing import Any
+
+import pytest
+
+from tests.training.real_ranks import SCRIPTS, run
+
+pytestmark = [pytest.mark.horovod, pytest.mark.timeout(120)]
+
+MEANS = {
+    "cross_entropy", "label smoothing", "probabilities", "mse", "l1", "bce", "kl, batchmean", "gaussian", "triplet", "tokens",
+    "by hand", "mean of sums over features", "sum divided by samples", "times one over the samples", "weighted", "two heads",
+    "two heads, stacked", "decay of a parameter as long as the samples", "half precision", "half of the mean squares", "weight decay",
+}  # fmt: skip
+SUMS = {
+    "cross_entropy, sum", "label smoothing, sum", "mse, sum", "smooth l1, sum", "by hand, sum", "sum of means over features",
+    "mean over features of sums", "mean times samples", "weighted, sum", "two heads, sums", "half of the squares",
+    "weight decay, sum", "nothing but a parameter less the samples",
+}  # fmt: skip
+UNSEEN = {
+    "masked tokens", "masked by a plain number", "sum over a constant", "a function of its own", "norm", "nothing to learn",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def found(job_python: str) -> dict[str, Any]:
+    return run([job_python, str(SCRIPTS / "reductions.py")], job_python)
+
+
+def test_losses_are_seen_as_they_were_reduced(found: dict[str, Any]) -> None:
+    kinds = found["kinds"]
+    assert {name for name, kind in kinds.items() if kind == ["mean"]} == MEANS
+    assert {name for name, kind in kinds.items() if kind == ["sum"]} == SUMS
+    assert {name for name, kind in kinds.items() if not kind} == UNSEEN
+    assert {name for name, kind in kinds.items() if len(kind) == 2} == {"mean and sum"}
+
+
+def test_what_cannot_be_seen_is_asked_for_and_what_cannot_be_right_is_refused(found: dict[str, Any]) -> None:
+    said = found["said"]
+    assert (said["a mean"], said["a sum"], said["one sample"]) == ("8", "1", "1")
+    assert "parts of it are means and others sums. Say it: Run(..., reduction=" in said["both"]
+    assert "the way it is computed does not show it. Say it" in said["hidden"]
+    assert (said["hidden, said"], said["both, said"]) == ("8", "8")
+    assert said["hidden, in a training that began when all were sums"] == "1"
+    assert said["a mean, said to be a sum"].startswith(
+        'Run was told reduction="sum", but the loss given to run.step is a mean'
+    )
