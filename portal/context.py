@@ -9,6 +9,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 
+from portal.cluster import unconfined
 from portal.cluster.models import LIVE_NODE, Node
 
 MAIN = (
@@ -46,6 +47,7 @@ def site(request: HttpRequest) -> dict[str, Any]:
         "sign_out_url": reverse("accounts:sign-out"),
         "demo_lab": settings.DEMO,
         "process_runtime": SimpleLazyObject(_has_process_node),
+        "process_refused": SimpleLazyObject(lambda: unconfined.refused(Node.Runtime.PROCESS)),
     }
 
 

@@ -131,6 +131,9 @@ DEMO = env_bool("SCHEDULEARN_DEMO", False)
 if LAB and DEMO:
     raise ImproperlyConfigured("A demo lab runs on SQLite: leave DATABASE_URL and REDIS_URL empty.")
 
+UNSAFE_PROCESSES = env_bool("SCHEDULEARN_UNSAFE_PROCESSES", False)
+"""Several people may share nodes that run jobs as plain processes, where each can read everything of everybody."""
+
 DEBUG = env_bool("DEBUG", False)
 SECRET_KEY = env_secret("SECRET_KEY")
 if not SECRET_KEY:

@@ -168,9 +168,13 @@ def invites(request: HttpRequest) -> HttpResponse:
     """The link is shown in the answer to its creation only; the database keeps its digest."""
     form, link = InviteForm(request.POST if request.method == "POST" else None), ""
     if request.method == "POST" and form.is_valid():
-        _, token = services.create_invite(signed_in(request), **form.cleaned_data)
-        link = settings.SITE_URL + reverse("accounts:invite", args=[token])
-        form = InviteForm()
+        try:
+            _, token = services.create_invite(signed_in(request), **form.cleaned_data)
+        except Refused as refusal:
+            form.add_error(None, refusal.message)
+        else:
+            link = settings.SITE_URL + reverse("accounts:invite", args=[token])
+            form = InviteForm()
     rows = Paginator(Invite.objects.select_related("created_by", "used_by").prefetch_related("groups"), PAGE)
     context = {"form": form, "link": link, "page_obj": rows.get_page(request.GET.get("page"))}
     return render(request, "accounts/admin_invites.html", context, status=400 if form.errors else 200)

@@ -10,6 +10,7 @@ from django.contrib.auth.tokens import default_token_generator
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
+from django.dispatch import Signal
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.encoding import force_bytes
@@ -20,6 +21,8 @@ from portal.accounts.models import ApiToken, Invite, User, digest, new_session_s
 from portal.refused import Refused
 
 INVITE_LIFE = timedelta(days=7)
+another_person = Signal()
+"""Sent before somebody is invited, joins or comes back. Who hears it may raise Refused."""
 MOST_TOKENS = 50
 """Per user and alive at once; more would be a script gone wrong."""
 
@@ -50,6 +53,7 @@ def create_invite(
 ) -> tuple[Invite, str]:
     """The row and the link's token, which cannot be had again."""
     groups = list(groups)
+    another_person.send(sender=Invite)
     with transaction.atomic():
         invite, token = _new_invite(created_by=actor, email=email, makes_admin=makes_admin)
         invite.groups.set(groups)
@@ -89,6 +93,7 @@ def accept_invite(token: str, *, username: str, password: str, email: str = "") 
         invite = open_invites().select_for_update(of=("self",)).filter(token_digest=digest(token)).first()
         if invite is None:
             raise Refused("This invitation was used already or has expired. Ask your admin for a new one.", "conflict")
+        another_person.send(sender=Invite)
         try:
             with transaction.atomic():
                 user = User.objects.create_user(username, email, password, is_staff=invite.makes_admin)
@@ -129,6 +134,8 @@ def set_active(actor: User, user: User, active: bool) -> None:
         row = _locked_unless_last_admin(user, losing=not active)
         if row.is_active == active:
             return
+        if active:
+            another_person.send(sender=User)
         User.objects.filter(pk=row.pk).update(is_active=active, session_salt=new_session_salt())
         audit(
             actor,

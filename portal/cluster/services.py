@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from portal.accounts.audit import audit
 from portal.accounts.models import User, digest
+from portal.cluster import unconfined
 from portal.cluster.models import LIVE_NODE, Gpu, JoinToken, Node, NodeEnvironment, new_token
 from portal.refused import Refused
 from portal.wake import wake_node, wake_scheduler
@@ -87,6 +88,8 @@ def join(
             "This join token is unknown or has expired. Ask an admin for a new one (Nodes, Add a node).", "forbidden"
         )
     check_runtime(runtime)
+    if row.renews is None:
+        unconfined.check_joining(runtime)
     name = clean_name(name)
     token = new_token()
     if row.renews is not None:

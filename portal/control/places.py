@@ -9,6 +9,7 @@ from typing import NamedTuple
 from django.db.models import Count
 from django.db.models.fields.json import KT
 
+from portal.cluster import unconfined
 from portal.cluster.models import LIVE_NODE, Gpu, Node, NodeEnvironment, usable_gpu
 from portal.cluster.services import is_online
 from portal.cluster.slots import counted
@@ -74,6 +75,8 @@ def why_closed(node: Node, now: datetime) -> str:
         return "has not been heard of for a while"
     if not node.ready:
         return "is still starting"
+    if unconfined.refused(node.runtime):
+        return unconfined.CLAUSE.rstrip(".")
     return next((f"is unfit: {problem.get('text')}" for problem in node.problems if problem.get("blocking")), "")
 
 

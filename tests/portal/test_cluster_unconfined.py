@@ -1,0 +1,111 @@
+"""Nodes that run jobs as plain processes are for one person: a second one is not let in, or nothing more starts there."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from portal.accounts import services as accounts
+from portal.accounts.models import Invite, User
+from portal.cluster import services as cluster
+from portal.cluster import unconfined
+from portal.cluster.models import Node
+from portal.jobs.models import Job
+from portal.refused import Refused
+from tests.portal import jobs_world as world
+from tests.portal.control_world import agents_do_as_told, queue, ready_node, turn
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def ada() -> User:
+    return world.make_user("ada", is_staff=True)
+
+
+def process_node() -> Node:
+    return ready_node("laptop", 2, runtime="process")
+
+
+def test_nobody_is_invited_while_a_node_runs_plain_processes(ada: User) -> None:
+    node = process_node()
+    with pytest.raises(Refused, match="Nobody else can join while node laptop runs jobs as plain processes"):
+        accounts.create_invite(ada)
+    client = Client()
+    client.force_login(ada)
+    page = client.post("/admin/invites/", {"email": "", "groups": []})
+    assert page.status_code == 400 and "Install Docker Engine there" in page.content.decode()
+    assert not Invite.objects.exists()
+    Node.objects.filter(pk=node.pk).update(runtime="docker")
+    assert accounts.create_invite(ada)
+
+
+def test_an_invitation_that_was_given_before_is_not_taken_up_meanwhile(ada: User) -> None:
+    _, token = accounts.create_invite(ada)
+    process_node()
+    with pytest.raises(Refused, match="Nobody else can join"):
+        accounts.accept_invite(token, username="bob", password="correct horse battery")
+    assert accounts.find_invite(token) is not None, "it is used up"
+
+
+def test_the_first_person_comes_in_by_the_set_up_link_as_ever() -> None:
+    process_node()
+    link = accounts.setup_link("http://localhost")
+    assert link is not None
+    accounts.accept_invite(link.rstrip("/").rpartition("/")[2], username="ada", password="correct horse battery")
+    assert User.objects.get().is_admin
+
+
+def test_somebody_whose_access_had_ended_does_not_come_back_either(ada: User) -> None:
+    bob = world.make_user("bob", is_active=False)
+    process_node()
+    with pytest.raises(Refused, match="Nobody else can join"):
+        accounts.set_active(ada, bob, True)
+
+
+@pytest.mark.parametrize("somebody", ["is there", "is invited"])
+def test_no_such_node_joins_a_lab_of_several_people(ada: User, somebody: str) -> None:
+    if somebody == "is there":
+        world.make_user("bob")
+    else:
+        accounts.create_invite(ada)
+    with pytest.raises(Refused, match="This machine runs jobs as plain processes"):
+        cluster.join(cluster.issue_join_token(ada), "laptop", "process", {})
+    assert not Node.objects.exists()
+    cluster.join(cluster.issue_join_token(ada), "laptop", "docker", {})
+
+
+def test_a_lab_that_has_both_keeps_what_runs_and_starts_nothing_more() -> None:
+    process_node()
+    running = queue(1)
+    turn()
+    agents_do_as_told()
+    world.make_user("bob")  # as from a release that let him in
+    waiting = queue(1)
+    turn()
+    running.refresh_from_db()
+    waiting.refresh_from_db()
+    assert (running.state, waiting.state) == ("RUNNING", "QUEUED")
+    assert "laptop runs jobs as plain processes" in waiting.waiting_reason
+    client = Client()
+    client.force_login(running.submitted_by)
+    assert "Nothing new starts on nodes that run jobs as plain processes" in client.get("/").content.decode()
+
+
+def test_jobs_go_where_containers_keep_them_apart(ada: User) -> None:
+    process_node()
+    world.make_user("bob")
+    safe = ready_node("server", 2)
+    job = queue(1)
+    turn()
+    assert set(job.attempts.get().containers.values_list("node", flat=True)) == {safe.pk}
+
+
+def test_a_lab_may_say_that_everybody_may_see_everything(ada: User, settings: Any) -> None:
+    settings.UNSAFE_PROCESSES = True
+    process_node()
+    accounts.create_invite(ada)
+    world.make_user("bob")
+    job = queue(1)
+    turn()
+    assert Job.objects.get(pk=job.pk).attempts.exists() and not unconfined.refused("process")
