@@ -29,6 +29,7 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.jobs import audience
+from portal.jobs.allowance import Allowance
 from portal.jobs.feed import Feed
 from portal.jobs.models import FINISHED_STATES, Job, LogStream
 from portal.wake import job_group
@@ -47,7 +48,9 @@ MOST_SOCKETS = 20
 LATE = timedelta(minutes=2)
 """After its end a job's last bytes may still come in; streams that a lost node never closed are waited for no longer."""
 
-SIGNED_OUT, FORBIDDEN, TOO_SLOW, TOO_MANY, TOO_BIG, NONSENSE = 4401, 4403, 4408, 4429, 1009, 1008
+SIGNED_OUT, FORBIDDEN, TOO_SLOW, TOO_MANY, TOO_FAST, TOO_BIG, NONSENSE = 4401, 4403, 4408, 4429, 4430, 4413, 4400
+BROKEN = 4500
+"""Of 4000 and above: others, but for 1000, cannot be sent by an application."""
 
 _open_sockets: Counter[int] = Counter()
 
@@ -62,6 +65,8 @@ class LogConsumer(AsyncWebsocketConsumer):
     counted_for: int | None = None
     pump: asyncio.Task[None] | None = None
     told_idle = False
+    closing = False
+    """What still comes is not heard."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """However it ends, the socket counts no longer: ``disconnect`` is not called when the channel layer fails."""
@@ -76,6 +81,7 @@ class LogConsumer(AsyncWebsocketConsumer):
         self.cursors: dict[int, int] = {}
         self.checked_at = time.monotonic()
         self.sent = self.acked = 0
+        self.allowance = Allowance()
         self.bell = asyncio.Event()
         self.room = asyncio.Event()
         self.reading = False
@@ -108,13 +114,22 @@ class LogConsumer(AsyncWebsocketConsumer):
             self.pump = None
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        if self.closing:
+            return
+        if not self.allowance.hear():
+            await self._end(TOO_FAST)
+            return
         if len(text_data or bytes_data or "") > LARGEST_MESSAGE:
-            await self.close(TOO_BIG)
+            await self._end(TOO_BIG)
             return
         try:
             self._hear(json.loads(text_data or ""))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-            await self.close(NONSENSE)
+            await self._end(NONSENSE)
+
+    async def _end(self, code: int) -> None:
+        self.closing = True
+        await self.close(code)
 
     def _hear(self, message: dict[str, Any]) -> None:
         if message["type"] == "ack":
@@ -152,7 +167,7 @@ class LogConsumer(AsyncWebsocketConsumer):
         except Exception:
             # The viewer comes back and goes on from its cursors.
             logger.exception("the log of job %s could not be sent", self.job_id)
-            await self.close(1011)
+            await self.close(BROKEN)
 
     async def _turn(self) -> bool:
         """Looks once and sends what there is; True when nothing more will come."""
@@ -174,6 +189,7 @@ class LogConsumer(AsyncWebsocketConsumer):
             await self._await_room(len(piece.data))
             self.sent += len(piece.data)
             await self.send(bytes_data=piece.frame())
+            self.allowance.sent()
             sent = True
             await self._check()
         finished = job.state in FINISHED_STATES
@@ -208,6 +224,7 @@ class LogConsumer(AsyncWebsocketConsumer):
 
     async def _tell(self, message: dict[str, Any]) -> None:
         await self.send(text_data=json.dumps(message))
+        self.allowance.sent()
 
     # --- rows -----------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from django.test import Client
 from portal.accounts.models import User
 from portal.asgi import application
 from portal.jobs import audience, consumers, logs
+from portal.jobs.allowance import AT_ONCE, PER_SECOND, Allowance
 from portal.jobs.feed import Feed
 from portal.jobs.models import Job, LogStream
 from portal.projects.models import Membership
@@ -349,7 +350,7 @@ async def test_a_socket_that_the_channel_layer_ended_counts_no_longer(
 async def test_cursors_of_streams_that_are_not_there_take_no_memory(lab: Lab) -> None:
     stream = await sync_to_async(lab.write)(b"0123456789")
     consumer = consumers.LogConsumer()
-    consumer.feed, consumer.cursors = Feed(), {}
+    consumer.feed, consumer.cursors, consumer.allowance = Feed(), {}, Allowance()
     consumer.feed.look([stream])
     for number in range(100):
         cursors = {str(stream.pk): 4, str(10**6 + number): 1}
@@ -384,6 +385,38 @@ async def test_a_giant_message_closes_the_socket(lab: Lab) -> None:
     await viewer.open()
     await viewer.socket.send_to(text_data=" " * 5000)
     assert await viewer.until_closed() == consumers.TOO_BIG
+
+
+async def test_a_flood_of_small_messages_closes_the_socket_and_is_not_heard_any_more(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[object] = []
+    monkeypatch.setattr(consumers.LogConsumer, "_hear", lambda self, message: heard.append(message))
+    viewer = Viewer(lab.job, await cookie_of(lab, lab.alice))
+    await viewer.open()
+    for _ in range(3 * AT_ONCE):
+        await viewer.socket.send_input({"type": "websocket.receive", "text": '{"type": "ack", "bytes": 0}'})
+    assert await viewer.until_closed() == consumers.TOO_FAST
+    assert AT_ONCE <= len(heard) < 2 * AT_ONCE
+
+
+def test_answers_to_what_was_sent_are_no_flood() -> None:
+    now = 100.0
+    allowance = Allowance(lambda: now)
+    for _ in range(10 * AT_ONCE):
+        allowance.sent()
+        assert allowance.hear()
+    assert all(allowance.hear() for _ in range(AT_ONCE)) and not allowance.hear()
+    now += 1 + 1 / PER_SECOND
+    assert sum(allowance.hear() for _ in range(AT_ONCE)) == round(PER_SECOND)
+
+
+def test_each_code_can_be_sent_by_an_application() -> None:
+    codes = [
+        value for name, value in vars(consumers).items() if name.isupper() and isinstance(value, int) and value > 1000
+    ]
+    assert {consumers.TOO_BIG, consumers.NONSENSE, consumers.BROKEN} <= {*codes}
+    assert all(4000 <= code < 5000 for code in codes if code not in (consumers.LARGEST_MESSAGE, consumers.WINDOW_BYTES))
 
 
 async def test_it_says_when_the_job_changes_and_when_there_is_no_more(lab: Lab) -> None:
