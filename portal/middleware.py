@@ -1,6 +1,6 @@
 """What holds for every request before a view sees it.
 
-Both work without a thread of their own under ASGI: one middleware that is only synchronous would make each waiting
+All work without a thread of their own under ASGI: one middleware that is only synchronous would make each waiting
 request (an agent's long poll, say) hold a thread for as long as it waits.
 """
 
@@ -47,6 +47,33 @@ def nul_refusal(request: HttpRequest) -> HttpResponse | None:
     if is_program(request):
         return error_response(400, text)
     return HttpResponse(text, status=400, content_type="text/plain")
+
+
+class NoStore:
+    """What is shown to somebody who has signed in is kept by no browser and no proxy, unless the view says otherwise."""
+
+    sync_capable = async_capable = True
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+        self.is_async = iscoroutinefunction(get_response)
+        if self.is_async:
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> Any:
+        return self._later(request) if self.is_async else _unkept(request, self.get_response(request))
+
+    async def _later(self, request: HttpRequest) -> HttpResponseBase:
+        answer: Any = self.get_response(request)
+        return _unkept(request, await answer)
+
+
+def _unkept(request: HttpRequest, response: Any) -> Any:
+    session = getattr(request, "session", None)
+    known = session is not None and (session.accessed or request.headers.get("Authorization"))
+    if known and not response.has_header("Cache-Control"):
+        response["Cache-Control"] = "private, no-store"
+    return response
 
 
 class StaticFiles(WhiteNoiseMiddleware):

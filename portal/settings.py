@@ -87,14 +87,37 @@ def env_site(name: str, default: str) -> str:
     return value
 
 
+OURS = frozenset({"secret_key", "db.sqlite3", "code", "logs", "log", "agent", "outputs"})
+"""Names in a data folder, by which one of an earlier release is known."""
+
+
 def make_home(path: Path) -> Path:
+    """A folder that no other user of the machine can enter: what is in it is everybody's, and the portal's keys."""
     path = path.expanduser().resolve()
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info, names = path.stat(), {each.name for each in path.iterdir()}
+        if info.st_mode & 0o007 and info.st_uid == os.geteuid() and (not names or names & OURS):
+            path.chmod(info.st_mode & 0o770)
     except OSError as error:
         raise ImproperlyConfigured(
             f"SCHEDULEARN_HOME ({path}) cannot be made: {error.strerror}. Choose a folder you may write to."
         ) from error
+    if path.stat().st_mode & 0o007:
+        raise ImproperlyConfigured(
+            f"SCHEDULEARN_HOME ({path}) can be entered by every user of this machine. Close it (chmod o= {path}), or choose "
+            "another folder, which is made for the portal."
+        )
+    return path
+
+
+def private_file(path: Path) -> Path:
+    """Only its owner reads it, also where an earlier release made it."""
+    with suppress(FileNotFoundError, PermissionError):
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o600)
+    if not path.exists():
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     return path
 
 
@@ -192,6 +215,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "portal.middleware.NoStore",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "portal.middleware.RefuseNul",
     "axes.middleware.AxesMiddleware",
@@ -258,7 +282,7 @@ else:
     DATABASES = {
         "default": {
             "ENGINE": "django.db.backends.sqlite3",
-            "NAME": str(HOME / "db.sqlite3"),
+            "NAME": str(private_file(HOME / "db.sqlite3")),
             "OPTIONS": {
                 "timeout": 30,
                 "transaction_mode": "IMMEDIATE",

@@ -1,6 +1,7 @@
 """Log files of the programs that ``make run`` starts: rotated by size, with warnings and errors on the terminal too."""
 
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -19,12 +20,22 @@ GRAVE = frozenset({"WARNING", "ERROR", "CRITICAL"})
 SHOWN_CHARACTERS = 500
 
 
+class PrivateFileHandler(RotatingFileHandler):
+    """Its files are read by their owner alone."""
+
+    def _open(self) -> Any:
+        def opener(path: str, flags: int) -> int:
+            return os.open(path, flags, 0o600)
+
+        return open(self.baseFilename, self.mode, encoding=self.encoding, errors=self.errors, opener=opener)  # noqa: PTH123
+
+
 class LogFile:
     """One program's file. Rotated while it is written, so that no program has to know of it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=KEPT_FILES)
+        self.handler = PrivateFileHandler(path, maxBytes=LOG_BYTES, backupCount=KEPT_FILES)
         self.handler.setFormatter(logging.Formatter("%(message)s"))
 
     def write(self, line: str) -> None:
@@ -86,7 +97,7 @@ def quiet_logging(config: Mapping[str, Any], path: Path, terminal: Terminal) -> 
     """Django's ``LOGGING`` for this process: everything goes to a file, warnings and errors to the terminal too."""
     handlers: dict[str, Any] = {
         "file": {
-            "class": "logging.handlers.RotatingFileHandler",
+            "()": PrivateFileHandler,
             "filename": str(path),
             "maxBytes": LOG_BYTES,
             "backupCount": KEPT_FILES,
