@@ -378,6 +378,8 @@ def hostile_tars() -> Iterator[Case]:
     yield case("pax-negative-size", lambda: pax({"size": "-512"}))
     yield case("pax-size-beyond-the-end", lambda: pax({"size": "99999999"}))
     yield case("pax-slow-to-read", lambda: slow_pax())
+    yield case("pax-of-digits", lambda: pax({"comment": "7" * 60_000}), gz=True)
+    yield case("pax-of-many-digits", lambda: pax({f"a{n}": "7" * 500 for n in range(100)}))
     yield case("global-path-for-all", lambda: global_path())
     yield case("huge-extended-header", lambda: raw_header(b"x", b"%011o" % (300 * MIB), b"x") + b"\0" * 1024)
     yield case("huge-long-name", lambda: raw_header(b"././@LongLink", b"%011o" % (200 * MIB), b"L") + b"a" * 4096)

@@ -1,5 +1,6 @@
 """Reads a tar, packed by gzip or not. Python's reader parses the headers, each judged before it acts on it."""
 
+import re
 import stat
 import tarfile
 import tempfile
@@ -17,6 +18,9 @@ MAX_EXTENDED_HEADER = 64 * 1024
 """Of one extended header, which Python would read into memory whatever its size."""
 MAX_HEADER_SECONDS = 5
 """10,000 honest headers take a third of a second; some crafted ones take seconds each."""
+LONG_NUMBER = re.compile(rb"\d{301}")
+"""In an extended header: before Python 3.11.10 its reader takes the square of a number's length to look for a word behind it.
+Names of files are shorter."""
 MAX_GZIP_MEMBERS = 20_000
 """Parallel compressors write one per 64 KiB or more."""
 
@@ -40,6 +44,13 @@ def read_tar(file: IO[bytes]) -> list[Entry]:
                 raise Bad(too_many_entries())
             check_tar_kind(info)
             return info
+
+        def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+            begin = file.tell()
+            if LONG_NUMBER.search(b"".join(plain(file, begin, self.size))):
+                raise Bad(f"The header of {shown(self.name)} is not one that a tool would write. Pack it again.")
+            file.seek(begin)
+            return super()._proc_pax(archive)  # type: ignore[misc]
 
     file.seek(0)
     entries: list[Entry] = []
