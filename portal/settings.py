@@ -404,6 +404,8 @@ SPECTACULAR_SETTINGS = {
 }
 
 # Uploads
+MAX_WAITING_JOBS = env_int("MAX_WAITING_JOBS", 500, 1, 1_000_000)
+"""Most jobs of one person that wait at once, where no limit of theirs or of a group says another number."""
 MAX_UPLOAD_MIB = env_int("MAX_UPLOAD_MIB", 100, 1, 4096)
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 FILE_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024

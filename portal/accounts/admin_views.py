@@ -132,7 +132,13 @@ def limits(request: HttpRequest) -> HttpResponse:
         messages.error(request, f"No user and no group is called “{who}”.")
         return redirect("accounts:limits")
     return render(
-        request, "accounts/admin_limits.html", {"limits": overview(), "groups": Group.objects.order_by("name")}
+        request,
+        "accounts/admin_limits.html",
+        {
+            "limits": overview(),
+            "groups": Group.objects.order_by("name"),
+            "usual_waiting": settings.MAX_WAITING_JOBS,
+        },
     )
 
 

@@ -126,7 +126,11 @@ class LimitForm(forms.Form):
         min_value=0, max_value=100_000, required=False, label="GPUs at once", help_text="Empty: no limit."
     )
     max_queued = forms.IntegerField(
-        min_value=0, max_value=1_000_000, required=False, label="Waiting jobs", help_text="Empty: no limit."
+        min_value=0,
+        max_value=1_000_000,
+        required=False,
+        label="Waiting jobs",
+        help_text=f"Empty: as many as anybody, {settings.MAX_WAITING_JOBS:,} each.",
     )
     soft = forms.BooleanField(
         required=False,

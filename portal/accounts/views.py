@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import login, views
 from django.contrib.auth.decorators import login_not_required
@@ -92,7 +93,7 @@ def invite(request: HttpRequest, token: str) -> HttpResponse:
         except Refused as refusal:
             if refusal.code == "conflict":
                 return render(request, "accounts/invite_invalid.html", status=404)
-            form.add_error(refusal.field, refusal.message)
+            form.add_error(refusal.field or None, refusal.message)
     return render(request, "accounts/invite.html", {"form": form, "first": found.created_by is None})
 
 
@@ -107,7 +108,14 @@ class Profile(UpdateView):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         user = signed_in(self.request)
-        return super().get_context_data(groups=user.groups.order_by("name"), limits=limits_for(user), **context)
+        limits = limits_for(user)
+        own = any(limit.max_queued is not None for limit in limits)
+        return super().get_context_data(
+            groups=user.groups.order_by("name"),
+            limits=limits,
+            usual_waiting=None if own else settings.MAX_WAITING_JOBS,
+            **context,
+        )
 
     def form_valid(self, form: Any) -> HttpResponse:
         messages.success(self.request, "Saved.")

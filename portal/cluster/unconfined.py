@@ -40,7 +40,7 @@ def check_another_person(**_: Any) -> None:
     if settings.UNSAFE_PROCESSES or settings.DEMO or not _people():
         return
     if (node := Node.objects.filter(LIVE_NODE, runtime=PROCESS).order_by("name").first()) is not None:
-        raise Refused(f"Nobody else can join while node {node.name} {CLAUSE}", "conflict")
+        raise Refused(f"Nobody else can join while node {node.name} {CLAUSE}", "forbidden")
 
 
 def _people() -> int:

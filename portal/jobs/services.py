@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
+from django.conf import settings
 from django.contrib.auth.models import Group
 from django.db import IntegrityError, transaction
 from django.db.models import Count, Q
@@ -196,7 +197,16 @@ def _canonical(project: Project, asked: Submission) -> bytes:
 
 def _check_limits(user: User, asked: Submission) -> None:
     """Under the lock of the limits' rows: two submits cannot both take the last place."""
-    for limit in limits_for(user, lock=True):
+    limits = limits_for(user, lock=True)
+    if all(limit.max_queued is None for limit in limits):
+        waiting = Job.objects.filter(submitted_by=user, state__in=WAITING_STATES).count()
+        if waiting >= settings.MAX_WAITING_JOBS:
+            raise Refused(
+                f"You may have at most {settings.MAX_WAITING_JOBS} jobs waiting, and {waiting} are. Cancel some, wait until "
+                "some have started, or ask an admin for a limit of your own.",
+                "limit",
+            )
+    for limit in limits:
         if limit.max_gpus is not None and asked.min_gpus > limit.max_gpus:
             most = counted(limit.max_gpus, lab_noun())
             raise Refused(

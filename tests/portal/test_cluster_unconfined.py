@@ -46,6 +46,9 @@ def test_an_invitation_that_was_given_before_is_not_taken_up_meanwhile(ada: User
     with pytest.raises(Refused, match="Nobody else can join"):
         accounts.accept_invite(token, username="bob", password="correct horse battery")
     assert accounts.find_invite(token) is not None, "it is used up"
+    asked = {"username": "bob", "password": "correct horse battery", "email": "bob@example.org"}
+    page = Client().post(f"/accounts/invite/{token}/", asked)
+    assert "Nobody else can join while node laptop" in page.content.decode()
 
 
 def test_the_first_person_comes_in_by_the_set_up_link_as_ever() -> None:

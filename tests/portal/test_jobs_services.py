@@ -194,6 +194,20 @@ def test_limits_of_users_and_groups_hold(alice: User, project: Project) -> None:
         submit(alice, project, asked(project, min_gpus=2, max_gpus=2))
 
 
+def test_nobody_fills_the_queue_alone_unless_a_limit_lets_them(alice: User, project: Project, settings: Any) -> None:
+    settings.MAX_WAITING_JOBS = 2
+    submit(alice, project, asked(project))
+    submit(alice, project, asked(project))
+    with pytest.raises(Refused, match="You may have at most 2 jobs waiting, and 2 are") as refused:
+        submit(alice, project, asked(project))
+    assert refused.value.code == "limit"
+    submit(member(project, "bob", "member"), project, asked(project))
+    Limit.objects.create(user=alice, max_queued=3)
+    submit(alice, project, asked(project))
+    with pytest.raises(Refused, match="at most 3 jobs waiting"):
+        submit(alice, project, asked(project))
+
+
 def test_holding_and_releasing_a_waiting_job(alice: User, project: Project) -> None:
     job = submit(alice, project, asked(project))
     assert hold(alice, job).state == "HELD"
