@@ -16,7 +16,8 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_POST
 from django.views.generic import UpdateView
 
-from portal.accounts import services
+from portal.accounts import guessing, services
+from portal.accounts.clients import client_ip
 from portal.accounts.forms import JoinForm, PasswordResetForm, ProfileForm, TokenForm
 from portal.accounts.limits import limits_for
 from portal.accounts.models import ApiToken, User
@@ -29,6 +30,25 @@ BACKEND = "django.contrib.auth.backends.ModelBackend"
 class SignIn(views.LoginView):
     template_name = "accounts/sign_in.html"
     redirect_authenticated_user = True
+
+    def post(self, request: HttpRequest, *args: Any, **named: Any) -> HttpResponse:
+        if guessing.must_rest(client_ip(request)):
+            return _later(request, 429, guessing.WINDOW_SECONDS, rests=True)
+        try:
+            with guessing.turns.taken():
+                return super().post(request, *args, **named)
+        except guessing.BusyError:
+            return _later(request, 503, 5, rests=False)
+
+    def form_invalid(self, form: Any) -> HttpResponse:
+        guessing.failed(client_ip(self.request))
+        return super().form_invalid(form)
+
+
+def _later(request: HttpRequest, status: int, seconds: int, *, rests: bool) -> HttpResponse:
+    answer = render(request, "accounts/sign_in_later.html", {"rests": rests}, status=status)
+    answer["Retry-After"] = str(seconds)
+    return answer
 
 
 class SignOut(views.LogoutView):
