@@ -47,7 +47,7 @@ def site(request: HttpRequest) -> dict[str, Any]:
         "sign_out_url": reverse("accounts:sign-out"),
         "demo_lab": settings.DEMO,
         "process_runtime": SimpleLazyObject(_has_process_node),
-        "process_refused": SimpleLazyObject(lambda: unconfined.refused(Node.Runtime.PROCESS)),
+        "process_refused": SimpleLazyObject(lambda: unconfined.is_refused(Node.Runtime.PROCESS)),
     }
 
 

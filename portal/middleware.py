@@ -50,7 +50,7 @@ def nul_refusal(request: HttpRequest) -> HttpResponse | None:
 
 
 class NoStore:
-    """What is shown to somebody who has signed in is kept by no browser and no proxy, unless the view says otherwise."""
+    """Keeps pages for signed-in people out of the caches of browsers and proxies, unless the view sets Cache-Control."""
 
     sync_capable = async_capable = True
 
@@ -61,14 +61,14 @@ class NoStore:
             markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> Any:
-        return self._later(request) if self.is_async else _unkept(request, self.get_response(request))
+        return self._later(request) if self.is_async else _without_caching(request, self.get_response(request))
 
     async def _later(self, request: HttpRequest) -> HttpResponseBase:
         answer: Any = self.get_response(request)
-        return _unkept(request, await answer)
+        return _without_caching(request, await answer)
 
 
-def _unkept(request: HttpRequest, response: Any) -> Any:
+def _without_caching(request: HttpRequest, response: Any) -> Any:
     session = getattr(request, "session", None)
     known = session is not None and (session.accessed or request.headers.get("Authorization"))
     if known and not response.has_header("Cache-Control"):

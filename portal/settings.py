@@ -87,17 +87,17 @@ def env_site(name: str, default: str) -> str:
     return value
 
 
-OURS = frozenset({"secret_key", "db.sqlite3", "code", "logs", "log", "agent", "outputs"})
-"""Names in a data folder, by which one of an earlier release is known."""
+DATA_NAMES = frozenset({"secret_key", "db.sqlite3", "code", "logs", "log", "agent", "outputs"})
+"""Files and folders by which the data folder of an earlier release is recognised."""
 
 
 def make_home(path: Path) -> Path:
-    """A folder that no other user of the machine can enter: what is in it is everybody's, and the portal's keys."""
+    """Return the data folder, closed to other users of the machine: it holds everyone's files and the portal's keys."""
     path = path.expanduser().resolve()
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         info, names = path.stat(), {each.name for each in path.iterdir()}
-        if info.st_mode & 0o007 and info.st_uid == os.geteuid() and (not names or names & OURS):
+        if info.st_mode & 0o007 and info.st_uid == os.geteuid() and (not names or names & DATA_NAMES):
             path.chmod(info.st_mode & 0o770)
     except OSError as error:
         raise ImproperlyConfigured(
@@ -112,7 +112,7 @@ def make_home(path: Path) -> Path:
 
 
 def private_file(path: Path) -> Path:
-    """Only its owner reads it, also where an earlier release made it."""
+    """Make the file readable by its owner only, also when an earlier release created it."""
     with suppress(FileNotFoundError, PermissionError):
         if path.stat().st_mode & 0o077:
             path.chmod(0o600)
@@ -155,7 +155,7 @@ if LAB and DEMO:
     raise ImproperlyConfigured("A demo lab runs on SQLite: leave DATABASE_URL and REDIS_URL empty.")
 
 UNSAFE_PROCESSES = env_bool("SCHEDULEARN_UNSAFE_PROCESSES", False)
-"""Several people may share nodes that run jobs as plain processes, where each can read everything of everybody."""
+"""Lets several people share nodes that run jobs as plain processes, where each can read everything."""
 
 DEBUG = env_bool("DEBUG", False)
 SECRET_KEY = env_secret("SECRET_KEY")
@@ -405,7 +405,7 @@ SPECTACULAR_SETTINGS = {
 
 # Uploads
 MAX_WAITING_JOBS = env_int("MAX_WAITING_JOBS", 500, 1, 1_000_000)
-"""Most jobs of one person that wait at once, where no limit of theirs or of a group says another number."""
+"""Jobs of one person that may wait at the same time, unless a limit of that person or of a group says otherwise."""
 MAX_UPLOAD_MIB = env_int("MAX_UPLOAD_MIB", 100, 1, 4096)
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 FILE_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024

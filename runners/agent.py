@@ -124,7 +124,7 @@ class Agent:
             self.machine.in_use,
         )
         self._lock = threading.Lock()
-        """Protects the fields below for moments; never held across a call to anything slow (runners/turns.py)."""
+        """Protects the fields below for moments; never held across a call to anything slow (runners/exclusive.py)."""
         self._desired: dict[str, Desired] | None = None
         """None before the first reply: until then nothing is begun and nothing ended."""
         self._replied_at = -1.0
@@ -143,7 +143,7 @@ class Agent:
         self._loops = {
             loop.name: loop
             for loop in (
-                Loop("facts", FACTS_SECONDS, self._gather_facts),
+                Loop("facts", FACTS_SECONDS, self.machine.gather),
                 Loop("observe", OBSERVE_SECONDS, self._observe),
                 Loop("networks", NETWORKS_SECONDS, self._join_networks),
                 Loop("sync", SYNC_SECONDS, self._sync),
@@ -192,8 +192,7 @@ class Agent:
         notes = self.ledger.notes(desired)
         problems = self.machine.problems() + self.networks.problems()
         if self._engine_error:
-            mend = "See that the engine of this machine runs."
-            problems.append({"text": self._engine_error, "mend": mend, "blocking": True})
+            problems.append({"text": self._engine_error, "mend": "Start the engine of this machine.", "blocking": True})
         return {
             "boot": self.boot,
             "full_pass": full_pass,
@@ -349,10 +348,6 @@ class Agent:
         """Nothing is touched without the portal's word."""
         if (desired := self._desired) is not None:
             self.networks.join(desired)
-        return None
-
-    def _gather_facts(self) -> float | None:
-        self.machine.gather()
         return None
 
     def _tend(self) -> float | None:

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from runners.exclusive import ExclusiveSection
 from runners.ledger import delete_tree
 from runners.nodefiles import UnsafeFileError, Walk, open_beneath, read_own_json, write_json
 from runners.portal_client import PortalAwayError, PortalRefusedError
-from runners.turns import Turn
 
 PIECE = 16 << 20
 """The portal's, too."""
@@ -121,7 +121,7 @@ class JobCheckpoints:
         self.complaint = ""
         """One sentence for the job's page when the portal did not keep them."""
         self._portal = portal
-        self._turn = Turn("sending or fetching its checkpoints")
+        self._section = ExclusiveSection("sending or fetching its checkpoints")
         self._restless_since: float | None = None
         self._refused: Seen = {}
 
@@ -133,7 +133,7 @@ class JobCheckpoints:
         ``ended``: nobody on this node writes any more. Raises PortalAwayError when the portal does not answer, and
         BusyError while another thread sends or fetches: to be tried again.
         """
-        with self._turn.taken():
+        with self._section.entered():
             memory = Memory.read(self.home / "kept.json")
             seen: Seen = {}
             try:
@@ -278,7 +278,7 @@ class JobCheckpoints:
         Not while another container that ``lives`` has it. Raises PortalAwayError, also while another node still has to
         send; BusyError while another thread sends; OSError when there is no room.
         """
-        with self._turn.taken():
+        with self._section.entered():
             memory = Memory.read(self.home / "kept.json")
             others = [user for user in memory.users if user != container and lives(user)]
             if not others:

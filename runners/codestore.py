@@ -14,9 +14,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from runners.exclusive import ExclusiveSection
 from runners.nodefiles import MOST_DEPTH, opened_folder
 from runners.runtime import CreateError
-from runners.turns import Turn
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 MOST_BYTES = 2 << 30
@@ -41,7 +41,7 @@ class CodeStore:
         self._portal = portal
         self._cache_bytes = cache_bytes
         self._lock = threading.Lock()
-        self._fetching: defaultdict[str, Turn] = defaultdict(lambda: Turn("fetching the code"))
+        self._fetching: defaultdict[str, ExclusiveSection] = defaultdict(lambda: ExclusiveSection("fetching the code"))
 
     def fetch(self, sha256: str) -> Path:
         """The tar on this disk. PortalAwayError or BusyError: try again; PortalRefusedError or CreateError: it will not be."""
@@ -50,7 +50,7 @@ class CodeStore:
         path = self.folder / f"{sha256}.tar"
         with self._lock:
             turn = self._fetching[sha256]
-        with turn.taken(WAIT_SECONDS):
+        with turn.entered(WAIT_SECONDS):
             if path.exists():
                 os.utime(path)  # used just now
                 return path

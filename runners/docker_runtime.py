@@ -20,6 +20,7 @@ from docker.constants import MINIMUM_DOCKER_API_VERSION
 from docker.errors import APIError, ContainerError, DockerException, ImageNotFound, NotFound
 
 from runners import docker_checks, firewall, gpus, host_facts, overlay, processes
+from runners.exclusive import ExclusiveSection
 from runners.hostconfig import Host, Identity, Owner, container_config, network_config, owner_for
 from runners.runtime import (
     CreateError,
@@ -32,7 +33,6 @@ from runners.runtime import (
     TroubleError,
 )
 from runners.spec import Ring, RunSpec
-from runners.turns import Turn
 
 CALL_SECONDS = 20
 """An engine that takes longer to answer one question is treated as away; the agent asks again."""
@@ -113,7 +113,7 @@ class DockerRuntime:
         """The engine's own names of our containers, as last listed."""
         self._overlay: overlay.Overlay | None = None
         self._unused_since: dict[str, float] = {}
-        self._joined = Turn("making or joining networks of jobs")
+        self._joined = ExclusiveSection("making or joining networks of jobs")
 
     @property
     def client(self) -> docker.DockerClient:
@@ -178,7 +178,9 @@ class DockerRuntime:
             if self._find(spec.name) is not None:
                 return
             if spec.network:
-                with self._joined.taken(NETWORK_SECONDS):  # while one makes it, another would find its addresses taken
+                with self._joined.entered(
+                    NETWORK_SECONDS
+                ):  # while one makes it, another would find its addresses taken
                     self._ensure_network(spec.network, spec.ring)
             host = self.host()
             try:
@@ -319,7 +321,7 @@ class DockerRuntime:
         if self._overlay is None:
             return
         links = [overlay.Link(each.number, self.identity.bridge(each.network), each.peers) for each in attempts]
-        with self._joined.taken(NETWORK_SECONDS):
+        with self._joined.entered(NETWORK_SECONDS):
             try:
                 self._overlay.apply(links)
             except (overlay.OverlayError, subprocess.SubprocessError, OSError) as error:

@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol
 
 from runners import horovod_wheel, images
 from runners.docker_images import DockerImages
+from runners.exclusive import ExclusiveSection
 from runners.images import Entry
 from runners.installing import downloaded, make_environment, uv_program
 from runners.preparing import (
@@ -38,7 +39,6 @@ from runners.preparing import (
 )
 from runners.runtime import EngineError
 from runners.targets import Target, this_machine
-from runners.turns import Turn
 from runners.wheels import Pins, framework_of, make, pins_of, recipe_key, wheelhouse
 
 PUBLIC_BASE = "python:3.11-slim-bookworm"
@@ -109,10 +109,10 @@ class Preparing(ABC):
         self._reports: dict[str, Report] = {}
         self._prepared: dict[str, Prepared] = {}
         self._books = threading.Lock()
-        self._turn = Turn("preparing an environment")
+        self._section = ExclusiveSection("preparing an environment")
 
     def prepare(self, key: str, progress: Progress | None = None) -> Report:
-        with self._turn.taken(PREPARE_SECONDS):
+        with self._section.entered(PREPARE_SECONDS):
             entry = images.find(key)
             if entry is None:
                 return self._note(

@@ -13,8 +13,8 @@ from typing import Any
 import pynvml
 
 from runners import gpus, processes
+from runners.exclusive import ExclusiveSection
 from runners.gpus import Gpu, words
-from runners.turns import Turn
 
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 63, 68, 92, 109})
 """XIDs that a program brings about by itself, or that only tell of something the device has dealt with."""
@@ -45,7 +45,7 @@ class Watch:
     def __init__(self, nvml: Any = pynvml, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._nvml = nvml
         self._now = now
-        self._turn = Turn("asking the driver about the GPUs")
+        self._section = ExclusiveSection("asking the driver about the GPUs")
         self._events: Any = None
         self._faults: dict[str, str] = {}
         """By UUID."""
@@ -61,7 +61,7 @@ class Watch:
         devices = gpus.inventory()
         if not any(gpu.kind == "cuda" for gpu in devices):
             return devices
-        with self._turn.taken(DRIVER_SECONDS), self._session() as works:
+        with self._section.entered(DRIVER_SECONDS), self._session() as works:
             if not works:
                 return devices
             self._take_events()

@@ -16,6 +16,7 @@ from typing import Protocol
 from runners import exits, shared
 from runners.checkpoints import CheckpointPortal, JobCheckpoints
 from runners.codestore import CodeStore, unpack
+from runners.exclusive import BusyError
 from runners.launch.scribe import keep_room
 from runners.ledger import Ledger, delete_tree
 from runners.log_shipper import LogShipper
@@ -39,7 +40,6 @@ from runners.reconcile import (
 )
 from runners.runtime import ContainerRuntime, CreateError, EngineError, Observed, RunError, TroubleError
 from runners.spec import RunSpec
-from runners.turns import BusyError
 
 logger = logging.getLogger(__name__)
 

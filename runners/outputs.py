@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from runners.exclusive import ExclusiveSection
 from runners.nodefiles import Found, UnsafeFileError, Walk, open_beneath, read_own_json, write_json
 from runners.portal_client import PortalAwayError, PortalRefusedError
-from runners.turns import Turn
 
 STABLE_SECONDS = 5.0
 """A file untouched for so long is taken to be whole while the job still runs."""
@@ -52,7 +52,7 @@ class OutputSender:
         self.folder = folder
         self.memory = memory
         self._portal = portal
-        self._turn = Turn("sending its outputs")
+        self._section = ExclusiveSection("sending its outputs")
         self._lock = threading.Lock()
         """Protects what was refused, which others ask for."""
         self._sent = _Sent.read(memory)
@@ -63,7 +63,7 @@ class OutputSender:
         Raises PortalAwayError when the portal does not answer, or at an end when a file is still being changed (by
         another container of the attempt), and BusyError while another thread sends; what was sent stays sent.
         """
-        with self._turn.taken():
+        with self._section.entered():
             changed, unsteady = False, ""
             walk = Walk(self.folder)
             try:

@@ -1,7 +1,7 @@
-"""Bounds what strangers who guess passwords cost the portal: to look at one takes a processor most of a second.
+"""Bounds what password guessing costs the portal: checking one takes a processor most of a second.
 
-django-axes counts wrong passwords by name and address. Here all names that one address tries are counted together, and
-few passwords are looked at at once, with few requests waiting for their turn.
+django-axes counts wrong passwords by name and address. This module counts all names that one address tries together, and
+lets only a few requests check a password, or wait to do so, at the same time.
 """
 
 import ipaddress
@@ -11,28 +11,28 @@ from contextlib import contextmanager
 
 from django.core.cache import cache
 
-AT_ONCE = 2
-MOST_WAITING = 8
+MAX_CONCURRENT = 2
+MAX_WAITING = 8
 WAIT_SECONDS = 10.0
-MOST_FAILURES = 40
+MAX_FAILURES = 40
 """From one address, whatever the names, within ``WINDOW_SECONDS`` of the first. A lab may share one address."""
 WINDOW_SECONDS = 300
 PREFIX = 64
-"""Of an IPv6 address, which one machine can change at will beyond it."""
+"""Bits of an IPv6 address that count: one machine can use any address within them."""
 
 
 class BusyError(Exception):
-    """Too many passwords are being looked at: ask again in a moment."""
+    """Too many passwords are being checked: try again in a moment."""
 
 
-class Turns:
-    def __init__(self, at_once: int = AT_ONCE, most_waiting: int = MOST_WAITING) -> None:
-        self._free = threading.BoundedSemaphore(at_once)
-        self._places = threading.BoundedSemaphore(at_once + most_waiting)
+class HashingSlots:
+    def __init__(self, concurrent: int = MAX_CONCURRENT, max_waiting: int = MAX_WAITING) -> None:
+        self._free = threading.BoundedSemaphore(concurrent)
+        self._places = threading.BoundedSemaphore(concurrent + max_waiting)
 
     @contextmanager
-    def taken(self, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
-        """Raises BusyError when too many wait already, or the turn does not come in time."""
+    def occupied(self, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
+        """Raises BusyError when too many requests wait already, or none is free in time."""
         if not self._places.acquire(blocking=False):
             raise BusyError
         try:
@@ -46,20 +46,20 @@ class Turns:
             self._places.release()
 
 
-turns = Turns()
+slots = HashingSlots()
 
 
-def failed(address: str) -> None:
-    """Counts a wrong password that came from there."""
+def record_failure(address: str) -> None:
+    """Count a wrong password from that address."""
     cache.add(_key(address), 0, WINDOW_SECONDS)
     try:
         cache.incr(_key(address))
-    except ValueError:  # it has just run out
+    except ValueError:  # it has just expired
         cache.set(_key(address), 1, WINDOW_SECONDS)
 
 
-def must_rest(address: str) -> bool:
-    return int(cache.get(_key(address), 0)) >= MOST_FAILURES
+def is_blocked(address: str) -> bool:
+    return int(cache.get(_key(address), 0)) >= MAX_FAILURES
 
 
 def _key(address: str) -> str:

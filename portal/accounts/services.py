@@ -22,7 +22,7 @@ from portal.refused import Refused
 
 INVITE_LIFE = timedelta(days=7)
 another_person = Signal()
-"""Sent before somebody is invited, joins or comes back. Who hears it may raise Refused."""
+"""Sent before a person is invited, joins or is reactivated. Receivers may raise Refused."""
 MOST_TOKENS = 50
 """Per user and alive at once; more would be a script gone wrong."""
 

@@ -32,21 +32,21 @@ class SignIn(views.LoginView):
     redirect_authenticated_user = True
 
     def post(self, request: HttpRequest, *args: Any, **named: Any) -> HttpResponse:
-        if guessing.must_rest(client_ip(request)):
-            return _later(request, 429, guessing.WINDOW_SECONDS, rests=True)
+        if guessing.is_blocked(client_ip(request)):
+            return _later(request, 429, guessing.WINDOW_SECONDS, blocked=True)
         try:
-            with guessing.turns.taken():
+            with guessing.slots.occupied():
                 return super().post(request, *args, **named)
         except guessing.BusyError:
-            return _later(request, 503, 5, rests=False)
+            return _later(request, 503, 5, blocked=False)
 
     def form_invalid(self, form: Any) -> HttpResponse:
-        guessing.failed(client_ip(self.request))
+        guessing.record_failure(client_ip(self.request))
         return super().form_invalid(form)
 
 
-def _later(request: HttpRequest, status: int, seconds: int, *, rests: bool) -> HttpResponse:
-    answer = render(request, "accounts/sign_in_later.html", {"rests": rests}, status=status)
+def _later(request: HttpRequest, status: int, seconds: int, *, blocked: bool) -> HttpResponse:
+    answer = render(request, "accounts/sign_in_later.html", {"blocked": blocked}, status=status)
     answer["Retry-After"] = str(seconds)
     return answer
 

@@ -1,8 +1,8 @@
-"""Nodes that run jobs as plain processes keep nobody's files from anybody: they are for a lab of one person.
+"""Nodes that run jobs as plain processes isolate no one: they are for a lab with one person.
 
-With a second person no new work goes to such a node, no new one joins, and while there is one nobody is invited: a job
-there could read the portal's keys, everybody's files, and what others' jobs were given. ``SCHEDULEARN_UNSAFE_PROCESSES``
-lets a lab do it all the same. What runs already goes on.
+With a second person no new job starts on such a node and no new one joins; while there is one, no one is invited. A job there
+could read the portal's keys and everyone's files, including those of other jobs. ``SCHEDULEARN_UNSAFE_PROCESSES`` allows it.
+Running jobs continue.
 """
 
 from typing import Any
@@ -16,31 +16,31 @@ from portal.cluster.models import LIVE_NODE, Node
 from portal.refused import Refused
 
 PROCESS = Node.Runtime.PROCESS
-MEND = (
-    "Install Docker Engine there and start it again (docs/nodes.md), or set SCHEDULEARN_UNSAFE_PROCESSES=yes for the portal "
-    "if everybody may see everything."
+FIX = (
+    "Install Docker Engine there and restart its agent (docs/nodes.md), or set SCHEDULEARN_UNSAFE_PROCESSES=yes for the portal "
+    "if everyone may see everything."
 )
-CLAUSE = f"runs jobs as plain processes, which could read everybody's files: that is for one person alone. {MEND}"
+CLAUSE = f"runs jobs as plain processes, which could read everyone's files: that is for one person only. {FIX}"
 """After a node's name."""
 
 
-def refused(runtime: str) -> bool:
-    """Whether no new work may go to nodes of that runtime, since several people share the lab."""
+def is_refused(runtime: str) -> bool:
+    """Whether nodes of that runtime get no new jobs, because several people share the lab."""
     return runtime == PROCESS and not settings.UNSAFE_PROCESSES and _people() > 1
 
 
 def check_joining(runtime: str) -> None:
-    """Raises Refused where somebody else is there or was invited."""
-    if refused(runtime) or (runtime == PROCESS and not settings.UNSAFE_PROCESSES and _people() + _invited() > 1):
+    """Raise Refused when the lab has, or has invited, another person."""
+    if is_refused(runtime) or (runtime == PROCESS and not settings.UNSAFE_PROCESSES and _people() + _invited() > 1):
         raise Refused(f"This machine {CLAUSE}", "forbidden")
 
 
 def check_another_person(**_: Any) -> None:
-    """Raises Refused while a node runs jobs as plain processes. Called before somebody is invited, joins or comes back."""
+    """Raise Refused while a node runs jobs as plain processes. Called before a person is invited, joins or is reactivated."""
     if settings.UNSAFE_PROCESSES or settings.DEMO or not _people():
         return
     if (node := Node.objects.filter(LIVE_NODE, runtime=PROCESS).order_by("name").first()) is not None:
-        raise Refused(f"Nobody else can join while node {node.name} {CLAUSE}", "forbidden")
+        raise Refused(f"No one else can join while node {node.name} {CLAUSE}", "forbidden")
 
 
 def _people() -> int:

@@ -75,7 +75,7 @@ def why_closed(node: Node, now: datetime) -> str:
         return "has not been heard of for a while"
     if not node.ready:
         return "is still starting"
-    if unconfined.refused(node.runtime):
+    if unconfined.is_refused(node.runtime):
         return unconfined.CLAUSE.rstrip(".")
     return next((f"is unfit: {problem.get('text')}" for problem in node.problems if problem.get("blocking")), "")
 

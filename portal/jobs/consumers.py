@@ -50,7 +50,7 @@ LATE = timedelta(minutes=2)
 
 SIGNED_OUT, FORBIDDEN, TOO_SLOW, TOO_MANY, TOO_FAST, TOO_BIG, NONSENSE = 4401, 4403, 4408, 4429, 4430, 4413, 4400
 BROKEN = 4500
-"""Of 4000 and above: others, but for 1000, cannot be sent by an application."""
+"""Applications may only send 1000 and codes from 3000 on."""
 
 _open_sockets: Counter[int] = Counter()
 
@@ -66,7 +66,7 @@ class LogConsumer(AsyncWebsocketConsumer):
     pump: asyncio.Task[None] | None = None
     told_idle = False
     closing = False
-    """What still comes is not heard."""
+    """Messages that still arrive are ignored."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """However it ends, the socket counts no longer: ``disconnect`` is not called when the channel layer fails."""
@@ -116,7 +116,7 @@ class LogConsumer(AsyncWebsocketConsumer):
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if self.closing:
             return
-        if not self.allowance.hear():
+        if not self.allowance.accept():
             await self._end(TOO_FAST)
             return
         if len(text_data or bytes_data or "") > LARGEST_MESSAGE:
@@ -189,7 +189,7 @@ class LogConsumer(AsyncWebsocketConsumer):
             await self._await_room(len(piece.data))
             self.sent += len(piece.data)
             await self.send(bytes_data=piece.frame())
-            self.allowance.sent()
+            self.allowance.record_sent()
             sent = True
             await self._check()
         finished = job.state in FINISHED_STATES
@@ -224,7 +224,7 @@ class LogConsumer(AsyncWebsocketConsumer):
 
     async def _tell(self, message: dict[str, Any]) -> None:
         await self.send(text_data=json.dumps(message))
-        self.allowance.sent()
+        self.allowance.record_sent()
 
     # --- rows -----------------------------------------------------------------------------------------------------
 

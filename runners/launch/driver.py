@@ -173,7 +173,7 @@ class Driver:
         if self.spec.launcher == "torchrun":
             available = discovery.find_available_hosts_and_slots
             torch_ring = TorchRing(self.hosts, available, self.ring, self.scribe.say, self._tell_ring)
-            return self._verdict(*torch_ring.run(), torch_ring.too_few)
+            return self._verdict(*torch_ring.run(), torch_ring.lacks_hosts)
         from runners.launch.elastic import ElasticRing, retries, run_elastic  # needs Horovod, which takes a moment
 
         if found := self.hosts.found():
@@ -187,7 +187,7 @@ class Driver:
             self.ring,
             self._tell_ring,
             patience(env),
-            self.ring_log.in_vain,
+            self.ring_log.restarts_without_commit,
             retries(env),
         )
         self.routes.place = ring.place
@@ -195,16 +195,16 @@ class Driver:
         self.routes.first_place = ring.newcomers.first_place
         self._blacklisted, self._turn_away = ring.is_blacklisted, ring.newcomers.turn_away
         self._break_off, self._hurry = ring.break_off, ring.hurry
-        return self._verdict(*run_elastic(ring), ring.too_few)
+        return self._verdict(*run_elastic(ring), ring.lacks_hosts)
 
-    def _verdict(self, code: int, sentence: str, too_few: bool) -> Verdict:
-        """That a ring had too few hosts is not the job's fault, unless one of its ranks failed before."""
-        if too_few:
+    def _verdict(self, code: int, sentence: str, lacks_hosts: bool) -> Verdict:
+        """Too few hosts are not the job's fault, unless one of its ranks failed before."""
+        if lacks_hosts:
             return self._first_failure() or Verdict(code, "launch_error", sentence)
         return Verdict(code, self._reason(code), sentence)
 
     def _first_failure(self) -> Verdict | None:
-        """Of a rank that ended by itself: a ring without its host may be too small."""
+        """The exit of a rank that failed by itself: without its host the ring may be too small."""
         failed = [run for run in self.hosts.runs() if run.ended.is_set() and run.code != 0 and not run.stopped_by_us]
         own = [run for run in failed if not run.ending and run.host not in self._removed]
         if not own:

@@ -32,14 +32,14 @@ from runners.spec import Ring
 ELASTIC_SECONDS = 120
 """How long a ring that has lost too many ranks waits for new hosts (HOROVOD_ELASTIC_TIMEOUT). ``SCHEDULEARN_ELASTIC_SECONDS``
 shortens it in tests."""
-MOST_IN_VAIN = 5
-"""So often in a row the same hosts form a ring anew without a commit in between; then the training gets nowhere.
-``SCHEDULEARN_RING_RETRIES`` among a job's variables is another number."""
+MAX_RESTARTS_WITHOUT_COMMIT = 5
+"""Restarts in a row of a ring of the same hosts without a commit, after which the attempt fails. A job sets another number
+with ``SCHEDULEARN_RING_RETRIES``."""
 REPEAT_SECONDS = 3.0
 NOBODY = "nobody"
 NO_PLACE = "-1,-1,-1,-1,-1,-1"
-LET_GO_SECONDS = 1.0
-"""From the end of a ring until nobody can still be on the way out of the barrier."""
+BARRIER_SECONDS = 1.0
+"""After the ring is over, no thread is still leaving the barrier."""
 STOP_SECONDS = 20.0
 """For a rank that was told to end. Its supervisor kills it before that."""
 
@@ -89,16 +89,19 @@ class ElasticRing(horovod_driver.ElasticDriver):
         ring: Ring,
         formed: Callable[[list[str]], None],
         patience_seconds: float,
-        in_vain: Callable[[], int],
-        most_in_vain: int = MOST_IN_VAIN,
+        restarts_without_commit: Callable[[], int],
+        max_restarts_without_commit: int = MAX_RESTARTS_WITHOUT_COMMIT,
     ) -> None:
-        """``in_vain`` says how often in a row the ring was formed anew for nothing."""
+        """``restarts_without_commit`` counts the latest restarts of the same hosts (``RingLog``)."""
         self._patience = patience_seconds
-        self._in_vain, self._most_in_vain = in_vain, most_in_vain
+        self._restarts_without_commit, self._max_restarts_without_commit = (
+            restarts_without_commit,
+            max_restarts_without_commit,
+        )
         self.problem = ""
         """Why the ring could not go on, for the user."""
-        self.too_few = False
-        """That is why: it waited for hosts in vain."""
+        self.lacks_hosts = False
+        """It ended because too few hosts were available."""
         self.min_ranks = ring.min_ranks
         self._hosts = hosts
         self._news = news
@@ -112,8 +115,8 @@ class ElasticRing(horovod_driver.ElasticDriver):
         """Since when ranks wait for their place."""
         self._hurried_at = 0.0
         rendezvous = Rendezvous(store, news, hosts, self.newcomers, formed)
-        self._most_seconds = round(shortened(os.environ, "SCHEDULEARN_ELASTIC_SECONDS", ELASTIC_SECONDS))
-        super().__init__(rendezvous, self, ring.min_ranks, ring.max_ranks, timeout=self._most_seconds)
+        self._timeout_seconds = round(shortened(os.environ, "SCHEDULEARN_ELASTIC_SECONDS", ELASTIC_SECONDS))
+        super().__init__(rendezvous, self, ring.min_ranks, ring.max_ranks, timeout=self._timeout_seconds)
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
         """Horovod asks once a second, from before it has any host (its ``HostDiscovery``)."""
@@ -196,19 +199,20 @@ class ElasticRing(horovod_driver.ElasticDriver):
         return hanging
 
     def resume(self) -> None:
-        if self._in_vain() >= self._most_in_vain:
-            times = f"{self._most_in_vain} times in a row" if self._most_in_vain > 1 else "once"
-            self.problem = (
-                f"The ring broke and was formed again {times} without a commit in between. "
-                "The logs of its ranks say why it broke"
+        if self._restarts_without_commit() >= self._max_restarts_without_commit:
+            times = (
+                f"{self._max_restarts_without_commit} times in a row"
+                if self._max_restarts_without_commit > 1
+                else "once"
             )
+            self.problem = f"The ring failed and was restarted {times} without a commit. The logs of its ranks show why"
             raise RuntimeError(self.problem)
         try:
             super().resume()
         except horovod_driver.timeout.TimeoutException:
-            self.too_few = True
+            self.lacks_hosts = True
             ranks = f"{self.min_ranks} rank{'s' if self.min_ranks != 1 else ''}"
-            self.problem = f"The ring needs {ranks}, and too few hosts were there for {self._most_seconds} s"
+            self.problem = f"The ring needs {ranks}, but too few hosts were available for {self._timeout_seconds} s"
             raise
         except Exception as error:
             self.problem = f"The ring could not go on: {error}"
@@ -231,16 +235,16 @@ class ElasticRing(horovod_driver.ElasticDriver):
         return (run.code if run.ended.is_set() else 1), time.time()
 
     def _handle_worker_exit(self, slot_info: Any, exit_code: int, timestamp: float) -> None:
-        with suppress(threading.BrokenBarrierError):  # the ring was over already
+        with suppress(threading.BrokenBarrierError):  # see release_barrier
             super()._handle_worker_exit(slot_info, exit_code, timestamp)
 
-    def let_go(self) -> None:
-        """Called in a thread of its own. Frees those who wait in Horovod's barrier for ranks of a ring that is over.
+    def release_barrier(self) -> None:
+        """Abort Horovod's barrier once the ring is over. Runs in its own thread.
 
-        The thread of a rank that ended while the ring was given up stands there for ever, and ``get_results`` with it.
+        The thread of a rank that exited while the ring was shut down would wait there for ever, and ``get_results`` with it.
         """
         self._shutdown.wait()
-        while not self.ended.wait(LET_GO_SECONDS):
+        while not self.ended.wait(BARRIER_SECONDS):
             self._worker_registry._barrier.abort()
 
     def repeat_news(self) -> None:
@@ -260,14 +264,16 @@ def retries(env: Mapping[str, str]) -> int:
     """For a job with these variables."""
     wanted = env.get("SCHEDULEARN_RING_RETRIES", "")
     return (
-        int(wanted) if wanted.isascii() and wanted.isdecimal() and 0 < int(wanted) <= MOST_RINGS - 2 else MOST_IN_VAIN
+        int(wanted)
+        if wanted.isascii() and wanted.isdecimal() and 0 < int(wanted) <= MOST_RINGS - 2
+        else MAX_RESTARTS_WITHOUT_COMMIT
     )
 
 
 def run_elastic(ring: ElasticRing) -> tuple[int, str]:
     """Runs the ring from its first ranks to its end. Returns an exit code, 0 for success, and a sentence."""
     threading.Thread(target=ring.repeat_news, name="repeat news", daemon=True).start()
-    threading.Thread(target=ring.let_go, name="let go", daemon=True).start()
+    threading.Thread(target=ring.release_barrier, name="release barrier", daemon=True).start()
     ring.begin()
     results = ring.get_results()
     ring.ended.set()

@@ -52,8 +52,8 @@ class RingLog:
             last.cost_seconds = max(last.cost_seconds or 0.0, milliseconds / 1000)
         self._changed()
 
-    def in_vain(self) -> int:
-        """How many times in a row the same hosts have formed the ring again without a commit in between."""
+    def restarts_without_commit(self) -> int:
+        """Count the latest restarts of the ring with the same hosts and no commit between them."""
         with self._lock:
             count = 0
             for before, ring in reversed(list(pairwise(self._rings))):

@@ -47,8 +47,8 @@ class TorchRing:
         self._restarts = 0
         self._leaving: set[str] = set()
         """Hosts that ended their ranks themselves: they do not come back."""
-        self.too_few = False
-        """Why it ended: it waited for hosts in vain."""
+        self.lacks_hosts = False
+        """It ended because too few hosts were available."""
 
     def run(self) -> tuple[int, str]:
         """From the first ranks, or those of an earlier driver, to the end. An exit code, 0 for success, and a sentence."""
@@ -56,7 +56,7 @@ class TorchRing:
         while True:
             runs = runs or self._start(self._gather())
             if not runs:
-                self.too_few = True
+                self.lacks_hosts = True
                 least = self._ring.min_ranks
                 return 1, f"For {GATHER_SECONDS:.0f} seconds the ring had fewer than the {least} ranks that it needs"
             change = self._watch(runs)

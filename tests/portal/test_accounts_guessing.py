@@ -1,4 +1,4 @@
-"""What a stranger who guesses passwords may cost: few are looked at at once, and an address rests whatever the names."""
+"""What password guessing may cost: few are checked at a time, and an address is blocked whatever the names."""
 
 import threading
 
@@ -7,7 +7,7 @@ from django.core.cache import cache
 from django.test import Client
 
 from portal.accounts import guessing
-from portal.accounts.guessing import MOST_FAILURES, BusyError, Turns, failed, must_rest
+from portal.accounts.guessing import MAX_FAILURES, BusyError, HashingSlots, is_blocked, record_failure
 from tests.portal import jobs_world as world
 
 
@@ -26,7 +26,7 @@ def test_an_address_that_tries_many_names_rests_and_others_go_on() -> None:
     user = world.make_user("alice")
     user.set_password("correct horse battery")
     user.save()
-    assert [sign_in(f"nobody{number}", "x") for number in range(MOST_FAILURES)] == [200] * MOST_FAILURES
+    assert [sign_in(f"nobody{number}", "x") for number in range(MAX_FAILURES)] == [200] * MAX_FAILURES
     assert sign_in("alice", "correct horse battery") == 429
     assert sign_in("alice", "correct horse battery", "203.0.113.8") == 302
 
@@ -41,24 +41,24 @@ def test_an_address_that_tries_many_names_rests_and_others_go_on() -> None:
     ],
 )
 def test_who_counts_as_one(one: str, other: str, same: bool) -> None:
-    for _ in range(MOST_FAILURES):
-        failed(one)
-    assert must_rest(one) and must_rest(other) == same
+    for _ in range(MAX_FAILURES):
+        record_failure(one)
+    assert is_blocked(one) and is_blocked(other) == same
 
 
 @pytest.mark.django_db
 def test_while_too_many_wait_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guessing, "turns", Turns(1, 0))
-    with guessing.turns.taken():
+    monkeypatch.setattr(guessing, "slots", HashingSlots(1, 0))
+    with guessing.slots.occupied():
         assert sign_in("alice", "x") == 503
     assert sign_in("alice", "x") == 200
 
 
 def test_few_at_once_few_waiting_and_none_for_ever() -> None:
-    turns, inside, leave, ended = Turns(2, 1), threading.Barrier(3), threading.Event(), []
+    slots, inside, leave, ended = HashingSlots(2, 1), threading.Barrier(3), threading.Event(), []
 
     def look() -> None:
-        with turns.taken(60):
+        with slots.occupied(60):
             inside.wait(60)
             leave.wait(60)
         ended.append(True)
@@ -67,10 +67,10 @@ def test_few_at_once_few_waiting_and_none_for_ever() -> None:
     for thread in threads:
         thread.start()
     inside.wait(60)
-    with pytest.raises(BusyError), turns.taken(0.01):
+    with pytest.raises(BusyError), slots.occupied(0.01):
         pass
     leave.set()
     for thread in threads:
         thread.join()
-    with turns.taken(0):
+    with slots.occupied(0):
         assert len(ended) == 2

@@ -29,7 +29,7 @@ def process_node() -> Node:
 
 def test_nobody_is_invited_while_a_node_runs_plain_processes(ada: User) -> None:
     node = process_node()
-    with pytest.raises(Refused, match="Nobody else can join while node laptop runs jobs as plain processes"):
+    with pytest.raises(Refused, match="No one else can join while node laptop runs jobs as plain processes"):
         accounts.create_invite(ada)
     client = Client()
     client.force_login(ada)
@@ -43,12 +43,12 @@ def test_nobody_is_invited_while_a_node_runs_plain_processes(ada: User) -> None:
 def test_an_invitation_that_was_given_before_is_not_taken_up_meanwhile(ada: User) -> None:
     _, token = accounts.create_invite(ada)
     process_node()
-    with pytest.raises(Refused, match="Nobody else can join"):
+    with pytest.raises(Refused, match="No one else can join"):
         accounts.accept_invite(token, username="bob", password="correct horse battery")
     assert accounts.find_invite(token) is not None, "it is used up"
     asked = {"username": "bob", "password": "correct horse battery", "email": "bob@example.org"}
     page = Client().post(f"/accounts/invite/{token}/", asked)
-    assert "Nobody else can join while node laptop" in page.content.decode()
+    assert "No one else can join while node laptop" in page.content.decode()
 
 
 def test_the_first_person_comes_in_by_the_set_up_link_as_ever() -> None:
@@ -62,7 +62,7 @@ def test_the_first_person_comes_in_by_the_set_up_link_as_ever() -> None:
 def test_somebody_whose_access_had_ended_does_not_come_back_either(ada: User) -> None:
     bob = world.make_user("bob", is_active=False)
     process_node()
-    with pytest.raises(Refused, match="Nobody else can join"):
+    with pytest.raises(Refused, match="No one else can join"):
         accounts.set_active(ada, bob, True)
 
 
@@ -92,7 +92,7 @@ def test_a_lab_that_has_both_keeps_what_runs_and_starts_nothing_more() -> None:
     assert "laptop runs jobs as plain processes" in waiting.waiting_reason
     client = Client()
     client.force_login(running.submitted_by)
-    assert "Nothing new starts on nodes that run jobs as plain processes" in client.get("/").content.decode()
+    assert "No new job starts on nodes that run jobs as plain processes" in client.get("/").content.decode()
 
 
 def test_jobs_go_where_containers_keep_them_apart(ada: User) -> None:
@@ -111,4 +111,4 @@ def test_a_lab_may_say_that_everybody_may_see_everything(ada: User, settings: An
     world.make_user("bob")
     job = queue(1)
     turn()
-    assert Job.objects.get(pk=job.pk).attempts.exists() and not unconfined.refused("process")
+    assert Job.objects.get(pk=job.pk).attempts.exists() and not unconfined.is_refused("process")

@@ -18,7 +18,7 @@ from django.test import Client
 from portal.accounts.models import User
 from portal.asgi import application
 from portal.jobs import audience, consumers, logs
-from portal.jobs.allowance import AT_ONCE, PER_SECOND, Allowance
+from portal.jobs.allowance import BURST, PER_SECOND, Allowance
 from portal.jobs.feed import Feed
 from portal.jobs.models import Job, LogStream
 from portal.projects.models import Membership
@@ -394,21 +394,21 @@ async def test_a_flood_of_small_messages_closes_the_socket_and_is_not_heard_any_
     monkeypatch.setattr(consumers.LogConsumer, "_hear", lambda self, message: heard.append(message))
     viewer = Viewer(lab.job, await cookie_of(lab, lab.alice))
     await viewer.open()
-    for _ in range(3 * AT_ONCE):
+    for _ in range(3 * BURST):
         await viewer.socket.send_input({"type": "websocket.receive", "text": '{"type": "ack", "bytes": 0}'})
     assert await viewer.until_closed() == consumers.TOO_FAST
-    assert AT_ONCE <= len(heard) < 2 * AT_ONCE
+    assert BURST <= len(heard) < 2 * BURST
 
 
 def test_answers_to_what_was_sent_are_no_flood() -> None:
     now = 100.0
     allowance = Allowance(lambda: now)
-    for _ in range(10 * AT_ONCE):
-        allowance.sent()
-        assert allowance.hear()
-    assert all(allowance.hear() for _ in range(AT_ONCE)) and not allowance.hear()
+    for _ in range(10 * BURST):
+        allowance.record_sent()
+        assert allowance.accept()
+    assert all(allowance.accept() for _ in range(BURST)) and not allowance.accept()
     now += 1 + 1 / PER_SECOND
-    assert sum(allowance.hear() for _ in range(AT_ONCE)) == round(PER_SECOND)
+    assert sum(allowance.accept() for _ in range(BURST)) == round(PER_SECOND)
 
 
 def test_each_code_can_be_sent_by_an_application() -> None:

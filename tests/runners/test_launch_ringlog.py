@@ -33,16 +33,16 @@ def test_only_the_latest_rings_are_kept() -> None:
     assert [ring["number"] for ring in log.told()] == list(range(4, MOST_RINGS + 4))
 
 
-def test_rings_of_the_same_hosts_without_a_commit_are_in_vain() -> None:
+def test_restarts_of_the_same_hosts_are_counted_until_a_commit() -> None:
     log = RingLog(lambda: None)
-    assert log.in_vain() == 0
+    assert log.restarts_without_commit() == 0
     for hosts, count in ((["h1"], 0), (["h1"], 1), (["h1"], 2), (["h1", "h2"], 0), (["h1", "h2"], 1)):
         log.formed(hosts)
-        assert log.in_vain() == count
+        assert log.restarts_without_commit() == count
     log.went_on(20)
-    assert log.in_vain() == 0
+    assert log.restarts_without_commit() == 0
     log.formed(["h1", "h2"])
-    assert log.in_vain() == 1
+    assert log.restarts_without_commit() == 1
 
 
 RANK = """

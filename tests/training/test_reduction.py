@@ -1,4 +1,4 @@
-"""Whether a loss is a mean or a sum is seen, or asked for: nothing is trained by a guess."""
+"""Whether a loss is a mean or a sum is detected or declared, never guessed."""
 
 from typing import Any
 
@@ -39,10 +39,10 @@ def test_losses_are_seen_as_they_were_reduced(found: dict[str, Any]) -> None:
 def test_what_cannot_be_seen_is_asked_for_and_what_cannot_be_right_is_refused(found: dict[str, Any]) -> None:
     said = found["said"]
     assert (said["a mean"], said["a sum"], said["one sample"]) == ("8", "1", "1")
-    assert "parts of it are means and others sums. Say it: Run(..., reduction=" in said["both"]
-    assert "the way it is computed does not show it. Say it" in said["hidden"]
+    assert "parts of it are means and others sums. Pass Run(..., reduction=" in said["both"]
+    assert "this could not be detected. Pass Run(" in said["hidden"]
     assert (said["hidden, said"], said["both, said"]) == ("8", "8")
     assert said["hidden, in a training that began when all were sums"] == "1"
     assert said["a mean, said to be a sum"].startswith(
-        'Run was told reduction="sum", but the loss given to run.step is a mean'
+        'Run was created with reduction="sum", but the loss passed to run.step is a mean'
     )

@@ -160,28 +160,28 @@ def count_cost(module: Any) -> None:
         reset(self)
 
     module.State.check_host_updates, module.State.on_reset = check_host_updates, on_reset
-    say_why(module)
+    report_errors(module)
 
 
-def say_why(module: Any) -> None:
-    """Horovod forms a broken ring anew without a word of what broke it."""
+def report_errors(module: Any) -> None:
+    """Print what made a ring fail: Horovod restarts it silently."""
     import functools
 
     run_fn = module.run_fn
 
-    def run_fn_aloud(func: Any, reset: Any) -> Any:
+    def run_fn_with_report(func: Any, reset: Any) -> Any:
         @functools.wraps(func)
-        def aloud(*args: Any, **kwargs: Any) -> Any:
+        def reported(*args: Any, **kwargs: Any) -> Any:
             try:
                 return func(*args, **kwargs)
             except module.HorovodInternalError as error:
-                sys.stderr.write(f"The ring broke, and is formed again: {error}\n")
+                sys.stderr.write(f"The ring failed and is restarted: {error}\n")
                 sys.stderr.flush()
                 raise
 
-        return run_fn(aloud, reset)
+        return run_fn(reported, reset)
 
-    module.run_fn = run_fn_aloud
+    module.run_fn = run_fn_with_report
 
 
 def note_steps(module: Any) -> None:

@@ -1,7 +1,7 @@
-"""Whether a loss is a mean over the samples or their sum, read from how it was computed.
+"""Detects whether a loss is a mean over the samples or their sum, from the graph that computed it.
 
-A step needs the sum over all ranks' samples. Of a mean it is that mean times the samples it was taken over; which of the
-two a script gives is seen in the graph that autograd has recorded: torch's own losses keep their ``reduction``, and
+A step needs the sum over all ranks' samples; a mean contributes its value times the number of samples it was taken over.
+Which of the two a script passes is recorded in the autograd graph: torch's own losses keep their ``reduction``, and
 ``mean()`` and ``sum()`` the shape of what they reduced. What comes after the reduction (a factor, a sum of several losses,
 another type) is passed through, and what depends on the parameters alone (weight decay in the loss) is passed over.
 """
@@ -14,7 +14,7 @@ import torch
 Reduction = Literal["mean", "sum"]
 TORCHS = {1: "mean", 2: "sum"}
 """``_saved_reduction`` of torch's losses; 0 is none of the two."""
-THROUGH = {
+PASS_THROUGH = {
     "Add",
     "Sub",
     "Neg",
@@ -29,9 +29,9 @@ THROUGH = {
     "Unsqueeze",
     "Expand",
 }
-THROUGH |= {"Stack", "Cat", "Select", "_DDPSink"}
+PASS_THROUGH |= {"Stack", "Cat", "Select", "_DDPSink"}
 """Operations after which a mean is still a mean, and a sum a sum."""
-OF_PARAMETERS = THROUGH | {"Pow", "Abs", "Sqrt", "Sum", "Mean", "Norm", "LinalgVectorNorm", "T", "Transpose"}
+OF_PARAMETERS = PASS_THROUGH | {"Pow", "Abs", "Sqrt", "Sum", "Mean", "Norm", "LinalgVectorNorm", "T", "Transpose"}
 LEAF = "torch::autograd::AccumulateGrad"
 MOST_WEIGHT = 4
 """A loss that is divided by a larger whole number may be divided by a number of samples."""
@@ -77,7 +77,7 @@ def reduction_of(loss: torch.Tensor, samples: int) -> set[Reduction]:
             found.add("sum")
         elif kind is not None:
             found.add(kind)
-        elif _name(way.node) in THROUGH or _reduces_others(way.node, samples):
+        elif _name(way.node) in PASS_THROUGH or _reduces_others(way.node, samples):
             todo += _inputs(way, samples)
         else:
             return set()
@@ -163,43 +163,43 @@ def _was_plain(number: torch.Tensor) -> bool:
 
 
 class Losses:
-    """What a script's losses are: what it says (``said``), or what its first one shows."""
+    """The reduction of a script's losses: as ``declared``, else detected from the first one."""
 
-    def __init__(self, said: Reduction | None) -> None:
-        if said not in (None, "mean", "sum"):
-            raise ValueError(f'reduction is "mean" or "sum", as in torch\'s losses, not {said!r}')
-        self._said: Reduction | None = said
+    def __init__(self, declared: Reduction | None) -> None:
+        if declared not in (None, "mean", "sum"):
+            raise ValueError(f'reduction is "mean" or "sum", as in torch\'s losses, not {declared!r}')
+        self._declared: Reduction | None = declared
         self.reduction: Reduction | None = None
-        """None until a loss of several samples has come."""
-        self.were_sums = False
-        """It goes on from a checkpoint of a release that took every loss for a sum."""
+        """None until the first loss over several samples."""
+        self.assume_sum = False
+        """The checkpoint was written by a release that treated every loss as a sum."""
 
-    def samples(self, loss: torch.Tensor, own: int) -> int:
-        """How often a loss that was computed from this rank's ``own`` samples counts in the sum over all samples.
+    def weight(self, loss: torch.Tensor, own: int) -> int:
+        """Return the factor that turns a loss over this rank's ``own`` samples into their sum.
 
-        Raises ``ValueError`` when that cannot be known, with what to do.
+        Raises ``ValueError`` when the reduction cannot be detected and was not declared.
         """
         if own < 2:
-            return 1  # of one sample mean and sum are the same; a rank without any gives nothing
+            return 1  # mean and sum of one sample are the same; a rank without samples contributes nothing
         if self.reduction is None:
             self.reduction = self._find(loss, own)
         return own if self.reduction == "mean" else 1
 
     def _find(self, loss: torch.Tensor, own: int) -> Reduction:
         found = reduction_of(loss, own)
-        if self._said is not None:
-            if found and self._said not in found:
+        if self._declared is not None:
+            if found and self._declared not in found:
                 raise ValueError(
-                    f'Run was told reduction="{self._said}", but the loss given to run.step is a {found.pop()} over the '
-                    "samples"
+                    f'Run was created with reduction="{self._declared}", but the loss passed to run.step is a {found.pop()} '
+                    "over the samples"
                 )
-            return self._said
+            return self._declared
         if len(found) == 1:
             return found.pop()
-        if self.were_sums:
+        if self.assume_sum:
             return "sum"
-        why = "parts of it are means and others sums" if found else "the way it is computed does not show it"
+        why = "parts of it are means and others sums" if found else "this could not be detected"
         raise ValueError(
-            f"run.step(loss) needs to know whether the loss is a mean over the samples or their sum, and {why}. "
-            'Say it: Run(..., reduction="mean") or Run(..., reduction="sum")'
+            f"run.step(loss) needs to know whether the loss is a mean over the samples or their sum, but {why}. "
+            'Pass Run(..., reduction="mean") or Run(..., reduction="sum")'
         )

@@ -60,7 +60,7 @@ class Run:
     """One training: model, optimiser, data, and where all of it stands.
 
     ``batch`` is that of a step over all ranks together. Losses given to ``step`` are means over the samples or their sums
-    (``reduction``, found out unless you say): either way a step comes to the same whatever the parts are. Within ``batch_range`` (least, most) the scheduler may
+    (``reduction``, detected unless given): either way a step comes to the same whatever the parts are. Within ``batch_range`` (least, most) the scheduler may
     choose another batch, and ``rate_rule`` says what becomes of the learning rate then. ``most_samples`` fit into this
     rank's memory at once: larger parts come in pieces, for which ``step`` returns False until the last. In the modes of
     ``server.py`` updates take ``k`` ranks' gradients, aim at this ``staleness``, and split the batch by speed if
@@ -278,7 +278,7 @@ class Run:
             self._server().step(loss, batch)
             self._statistics.batch = None
             return batch.is_last
-        samples = self.losses.samples(loss, batch.own)
+        samples = self.losses.weight(loss, batch.own)
         ahead = self._next_look - self.steps
         soon = ahead <= 1 or (ahead == 2 and self.size == 1)  # alone it takes two
         measured = soon and batch.total == self.batch and batch.is_last
@@ -459,7 +459,7 @@ class Run:
             item.load_state_dict(state["also"][name])
         self.sampler.load_state_dict(state["sampler"])
         self.steps, self.batch, self._epoch = state["steps"], state["batch"], self.sampler.epoch
-        self.losses.were_sums = "reduction" not in state
+        self.losses.assume_sum = "reduction" not in state
         if "noise" in state:
             self.noise.load_state_dict(state["noise"])
         self.regroup()

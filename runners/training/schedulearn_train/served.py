@@ -291,7 +291,7 @@ class Served:
             for parameter in self._parameters:
                 parameter.grad = None
         samples = batch.total
-        loss = loss * self._run.losses.samples(loss, batch.own)
+        loss = loss * self._run.losses.weight(loss, batch.own)
         (loss / samples).backward()
         self._loss_sum += float(loss.detach())
         if not batch.is_last:

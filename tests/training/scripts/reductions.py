@@ -73,12 +73,12 @@ losses = {
 }
 
 
-def refused(loss: torch.Tensor, said: Reduction | None = None, were_sums: bool = False) -> str:
+def refused(loss: torch.Tensor, said: Reduction | None = None, assume_sum: bool = False) -> str:
     """Why, or how often the loss counts."""
     given = Losses(said)
-    given.were_sums = were_sums
+    given.assume_sum = assume_sum
     try:
-        return str(given.samples(loss, SAMPLES))
+        return str(given.weight(loss, SAMPLES))
     except ValueError as error:
         return str(error)
 
@@ -88,11 +88,11 @@ said = {
     "a sum": refused(losses["mse, sum"]),
     "both": refused(losses["mean and sum"]),
     "hidden": refused(losses["a function of its own"]),
-    "hidden, in a training that began when all were sums": refused(losses["a function of its own"], were_sums=True),
+    "hidden, in a training that began when all were sums": refused(losses["a function of its own"], assume_sum=True),
     "hidden, said": refused(losses["a function of its own"], "mean"),
     "both, said": refused(losses["mean and sum"], "mean"),
     "a mean, said to be a sum": refused(losses["mse"], "sum"),
-    "one sample": str(Losses(None).samples(losses["a function of its own"], 1)),
+    "one sample": str(Losses(None).weight(losses["a function of its own"], 1)),
 }
 kinds = {name: sorted(reduction_of(loss, SAMPLES)) for name, loss in losses.items()}
 print(json.dumps({"kinds": kinds, "said": said}))

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from runners.turns import BusyError, Turn
+from runners.exclusive import BusyError, ExclusiveSection
 from tests.runners.lock_guard import guarded
 
 
-def test_the_second_is_told_and_may_wait_for_a_while() -> None:
-    turn, inside, leave = Turn("sending files"), threading.Event(), threading.Event()
+def test_the_second_thread_gets_an_error_or_waits() -> None:
+    section, inside, leave = ExclusiveSection("sending files"), threading.Event(), threading.Event()
 
     def slow() -> None:
-        with turn.taken():
+        with section.entered():
             inside.set()
             leave.wait(60)
 
@@ -21,19 +21,19 @@ def test_the_second_is_told_and_may_wait_for_a_while() -> None:
     thread.start()
     assert inside.wait(60)
     for seconds in (0.0, 0.01):
-        with pytest.raises(BusyError, match="Something else is sending files just now"), turn.taken(seconds):
+        with pytest.raises(BusyError, match="Another thread is sending files"), section.entered(seconds):
             pass
     leave.set()
-    with turn.taken(60):
+    with section.entered(60):
         pass
     thread.join()
 
 
-def test_a_turn_ends_with_the_error_of_its_work() -> None:
-    turn = Turn("sending files")
-    with pytest.raises(ValueError, match="no"), turn.taken():
+def test_an_error_leaves_the_section() -> None:
+    section = ExclusiveSection("sending files")
+    with pytest.raises(ValueError, match="no"), section.entered():
         raise ValueError("no")
-    with turn.taken():
+    with section.entered():
         pass
 
 

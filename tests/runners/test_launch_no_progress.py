@@ -1,4 +1,4 @@
-"""A ring that gets nowhere ends and says why: one that has too few ranks, and one that breaks again and again."""
+"""A ring that makes no progress ends and reports why: one with too few ranks, and one that keeps failing."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,8 +28,8 @@ def test_the_driver_of_a_ring_with_too_few_ranks_gives_up(rings: Rings, how: str
     else:
         h2.tell(stop={"reason": "drained", "grace_seconds": 5})
     ended = rings.driver.wait(60)
-    too_few = "The ring needs 2 ranks, and too few hosts were there for 6 s"
-    assert ended == {"code": 1, "reason": "launch_error", "detail": too_few}
+    lacks_hosts = "The ring needs 2 ranks, but too few hosts were available for 6 s"
+    assert ended == {"code": 1, "reason": "launch_error", "detail": lacks_hosts}
     assert h1.wait(30)["code"] != 0
 
 
@@ -52,9 +52,7 @@ train(hvd.elastic.TorchState(step=0))
 
 
 @pytest.mark.parametrize("commits", [False, True])
-def test_a_ring_that_breaks_again_and_again_without_a_commit_ends(
-    tmp_path: Path, job_python: str, commits: bool
-) -> None:
+def test_a_ring_that_keeps_failing_without_a_commit_ends(tmp_path: Path, job_python: str, commits: bool) -> None:
     code = tmp_path / "breaks.py"
     code.write_text(BREAKS.replace("COMMITS", str(commits)))
     with attempt(tmp_path, job_python) as made:
@@ -63,11 +61,11 @@ def test_a_ring_that_breaks_again_and_again_without_a_commit_ends(
         rings.driver.start(SCHEDULEARN_FAREWELL_SECONDS="1")
         h1, h2 = rings.host(1), rings.host(2)
         ended = rings.driver.wait(120)
-        assert "The ring broke, and is formed again: nothing works, step 1" in h1.log(), rings.told()
+        assert "The ring failed and is restarted: nothing works, step 1" in h1.log(), rings.told()
         if commits:
             assert ended == {"code": 0, "reason": "exited", "detail": ""}, rings.told()
         else:
             assert ended["code"] == 1 and ended["reason"] == "exited"
-            assert ended["detail"].startswith("The ring broke and was formed again 5 times in a row without a commit")
+            assert ended["detail"].startswith("The ring failed and was restarted 5 times in a row without a commit")
             assert h1.log().count("nothing works, step 1") >= 6, "the first ring and five others"
             assert h2.wait(30)["code"] != 0

@@ -1,0 +1,39 @@
+"""Slow work that only one thread may do at a time, without a lock that other threads could need.
+
+A lock of the agent protects memory and is held for microseconds: never across a call to the portal, the disk, an engine
+or a driver, because the loop that renews the leases takes the same locks (tests/runners/lock_guard.py enforces it). Slow
+work that must not run twice at the same time enters an ``ExclusiveSection`` instead.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from runners.runtime import RunError
+
+
+class BusyError(RunError):
+    """Another thread is in the section: try again later."""
+
+
+class ExclusiveSection:
+    """``what`` names the work, as in "sending the outputs", for the message of a BusyError."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._changed = threading.Condition()
+        self._occupied = False
+
+    @contextmanager
+    def entered(self, wait_seconds: float = 0.0) -> Iterator[None]:
+        """Raises BusyError when it is not free within that time. Loops that renew leases never wait for one."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._occupied, wait_seconds):
+                raise BusyError(f"Another thread is {self._what}.")
+            self._occupied = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._occupied = False
+                self._changed.notify()
