@@ -107,6 +107,10 @@ class Capacity:
         """Each limit it is under, with how many more GPUs that allows."""
         return [(self.limits[index], self.room_of[index]) for index in self._limits_of.get(job.id, [])]
 
+    def ceiling(self, job: Job) -> int:
+        """Return the most GPUs the job could hold if it ran alone on the open nodes."""
+        return min([self.scope(job).most(job), *(limit.max_gpus for limit, _ in self.limits_of(job))])
+
     def room(self, job: Job) -> int:
         """How many more GPUs its limits allow."""
         return max(0, min((room for _, room in self.limits_of(job)), default=UNLIMITED))

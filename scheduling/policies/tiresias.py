@@ -117,14 +117,19 @@ class Tiresias:
             return -job.priority, queue[job.id], -ranks.get(job.id, 0.0), first, job.submitted_at
 
         order = sorted((job for job in snapshot.jobs if not job.stopping), key=lambda job: (*place(job), job.id))
+        capacity = Capacity(snapshot)
+
+        def size(job: Job) -> int:
+            return _size(job, capacity)
+
         if self.elastic:
-            wanted = _divide(snapshot, order, queue)
+            wanted = _divide(snapshot, order, queue, capacity)
             order.sort(key=lambda job: job.id not in wanted)
         else:
-            wanted, _ = stand_in_line(snapshot, order, _size)
+            wanted, _ = stand_in_line(snapshot, order, size)
         for job in order:
             if job.waiting and not job.elastic:
-                wanted.setdefault(job.id, _size(job))  # where packing leaves a gap, who fits may have it
+                wanted.setdefault(job.id, size(job))  # where packing leaves a gap, who fits may have it
 
         def short(job: Job, capacity: Capacity, ahead: int) -> str:
             reason = reasons.shortage(job, capacity, ahead)
@@ -210,13 +215,14 @@ class Tiresias:
         return dict(zip(queue, ranks.tolist(), strict=True))
 
 
-def _size(job: Job) -> int:
-    """What it asked for; a job that runs and cannot be resized has what it has."""
-    return _asked(job) if _may_change(job) else job.gpus
+def _size(job: Job, capacity: Capacity) -> int:
+    """The size it is given, all or nothing; a running job that cannot be resized keeps its size."""
+    return _asked(job, capacity) if _may_change(job) else job.gpus
 
 
-def _asked(job: Job) -> int:
-    return min(max(job.asked, job.min_gpus), job.max_gpus)
+def _asked(job: Job, capacity: Capacity) -> int:
+    """What it asked for, as far as its limits and the open nodes could ever give that."""
+    return max(job.min_gpus, min(job.asked, job.max_gpus, capacity.ceiling(job)))
 
 
 def _first_start(job: Job) -> float:
@@ -242,15 +248,21 @@ def _history(snapshot: Snapshot) -> dict[str, Any]:
     return {"seen": {job.id: job.served_gpu_seconds for job in snapshot.jobs}, "sizes": sizes}
 
 
-def _divide(snapshot: Snapshot, order: Sequence[Job], queue: Mapping[JobId, int]) -> dict[JobId, int]:
+def _divide(
+    snapshot: Snapshot, order: Sequence[Job], queue: Mapping[JobId, int], capacity: Capacity
+) -> dict[JobId, int]:
     """EDL: as many as asked for in order, compaction when many wait, then what is left to whoever gains most by it.
 
     Who is in does not depend on who runs already, so that nobody is stopped for the size it happens to have.
     """
-    inside, _ = stand_in_line(snapshot, order, lambda job: _asked(job) if job.preemptible else _size(job))
+
+    def size(job: Job) -> int:
+        return _size(job, capacity)
+
+    inside, _ = stand_in_line(snapshot, order, lambda job: _asked(job, capacity) if job.preemptible else size(job))
     members = [job for job in order if job.id in inside]
     members.sort(key=_may_change)
-    wanted, ledger = stand_in_line(snapshot, members, _size)
+    wanted, ledger = stand_in_line(snapshot, members, size)
     others = [job for job in order if job.id not in wanted and (job.running or not reasons.impossible(job, ledger))]
     if len(others) > CROWD:
         for job in members:

@@ -5,14 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scheduling import registry
+from scheduling import reasons, registry
+from scheduling.capacity import Capacity
 from scheduling.check import violations
 from scheduling.types import Snapshot
 from tests.scheduling.strategies import EXAMPLES, built, snapshots
-from tests.scheduling.worlds import Decided, World, comes_to_rest
+from tests.scheduling.worlds import Decided, World, comes_to_rest, waiting
 
 EVERY = pytest.mark.parametrize("key", registry.POLICIES)
 MANY = settings(max_examples=EXAMPLES, deadline=None)
@@ -57,6 +58,20 @@ def test_it_decides_the_same_where_nobody_reads_why(key: str, snapshot: Snapshot
     said, unsaid = (Decided(built(key)).plan(replace(snapshot, explain=explain)) for explain in (True, False))
     assert replace(unsaid, reasons=said.reasons) == said
     assert unsaid.reasons.keys() == said.reasons.keys()
+
+
+@EVERY
+@MANY
+@given(snapshot=snapshots(), data=st.data())
+def test_a_job_that_could_run_starts_in_an_empty_lab(key: str, snapshot: Snapshot, data: Any) -> None:
+    """Of one kind of GPU, whatever it may grow to and whatever limit it is under. PD-ORS books GPUs of one kind only."""
+    job = data.draw(st.sampled_from([job for job in snapshot.jobs if job.waiting] or [waiting("a", 1, 8)]))
+    nodes = tuple(replace(node, free=node.total, leaving=0, kind="") for node in snapshot.nodes)
+    limits = tuple(replace(limit, leaving=0, elsewhere=0) for limit in snapshot.limits)
+    alone = replace(snapshot, nodes=nodes, jobs=(job,), limits=limits, state={})
+    assume(not reasons.impossible(job, Capacity(alone)))
+    plan = registry.build(key, {}).plan(alone)
+    assert sum(plan.target.get(job.id, {}).values()) >= job.min_gpus, plan.reasons
 
 
 @EVERY

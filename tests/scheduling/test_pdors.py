@@ -188,17 +188,25 @@ def _by_brute_force(market: Market, job: Any, worth: Worth) -> float:
     work = max(min(job.work.value, 0.9 * max(job.speed.speeds) * 3 * SLOT), 1.0)
     late = (job.work.value - work) / max(job.speed.speeds[size - 1] for size, _ in options)
     quanta = max(6, int(np.ceil(2 * work / SLOT)))
+
+    def cost_of(slot: int, option: tuple[int, str]) -> float:
+        return _cheapest(prices[:, slot], free[:, slot], *option)
+
+    def done_by(option: tuple[int, str]) -> int:
+        return int(job.speed.speeds[option[0] - 1] * SLOT / (work / quanta) + 1e-9)
+
+    goal = min(quanta, 3 * max(map(done_by, options)))
     best = -np.inf
     for choice in product([None, *options], repeat=3):
         cost, done = 0.0, 0
         for slot, option in enumerate(choice):
             if option is None:
                 continue
-            cost += _cheapest(prices[:, slot], free[:, slot], *option)
-            done += int(job.speed.speeds[option[0] - 1] * SLOT / (work / quanta) + 1e-9)
+            cost += cost_of(slot, option)
+            done += done_by(option)
         used = [slot for slot, option in enumerate(choice) if option]
         gaps = bool(used) and len(used) != used[-1] - used[0] + 1
-        if done >= quanta and (job.preemptible or not gaps) and np.isfinite(cost):
+        if used and done >= goal > 0 and (job.preemptible or not gaps) and np.isfinite(cost):
             best = max(best, float(worth((used[-1] + 1) * SLOT + late)) - cost)
     return best
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from scheduling.check import violations
 from scheduling.policies.tiresias import CROWD, Tiresias
-from scheduling.types import Curve, Job, Plan, Snapshot
+from scheduling.types import Curve, Job, Limit, Plan, Snapshot
 from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import NOW, World, comes_to_rest, draw, running, sizes, waiting
 
@@ -157,9 +157,15 @@ def test_elastic_gives_idle_gpus_to_whoever_gains_most() -> None:
 
 
 def test_elastic_starts_a_waiting_job_with_less_than_it_asked_for() -> None:
-    lab = draw({"a": 3}, waiting("x", 1, 4, elastic=True))
-    assert sizes(decide(lab, Tiresias(elastic=True))) == {"x": 3}
-    assert sizes(decide(lab)) == {}
+    lab = draw({"a": 4}, running("y", {"a": 1}), waiting("x", 1, 4, elastic=True))
+    assert sizes(decide(lab, Tiresias(elastic=True))) == {"x": 3, "y": 1}
+    assert sizes(decide(lab)) == {"y": 1}
+
+
+def test_a_job_asks_for_no_more_than_the_lab_or_its_limit_could_ever_give() -> None:
+    grows = waiting("x", 1, 8, elastic=True)
+    assert sizes(decide(draw({"a": 3}, grows))) == {"x": 3}
+    assert sizes(decide(draw({"a": 8}, grows, limits=(Limit("alice", 4, frozenset({"x"})),)))) == {"x": 4}
 
 
 def test_elastic_shrinks_those_who_have_had_much_when_many_wait() -> None:
