@@ -1,7 +1,9 @@
 """Why a job waits: one plain, true sentence for the person waiting, a different one for each cause."""
 
+from collections.abc import Iterable, Mapping
+
 from scheduling.capacity import Capacity
-from scheduling.types import Job, Limit
+from scheduling.types import Job, JobId, Limit
 
 UNSAID = "It waits."
 """Where nobody reads why (``Snapshot.explain``)."""
@@ -57,6 +59,16 @@ def limited(job: Job, capacity: Capacity) -> str:
     return ""
 
 
+def limit_reached_by(job: Job, limits: Iterable[Limit], sizes: Mapping[JobId, int]) -> str:
+    """The limit that leaves too few GPUs for the job where others get these ``sizes``, or empty."""
+    for limit in limits:
+        if job.id in limit.jobs:
+            held = limit.leaving + limit.elsewhere + sum(sizes.get(other, 0) for other in limit.jobs)
+            if job.min_gpus > limit.max_gpus - held:
+                return _limit_reached(job, limit, max(0, limit.max_gpus - held))
+    return ""
+
+
 def _limit_reached(job: Job, limit: Limit, room: int) -> str:
     held = limit.max_gpus - room
     return (
@@ -67,14 +79,15 @@ def _limit_reached(job: Job, limit: Limit, room: int) -> str:
 
 def shortage(job: Job, capacity: Capacity, ahead: int) -> str:
     """Too few GPUs are free, or too few of them together."""
-    left = capacity.left(job)
+    left, node = capacity.left(job), capacity.fullest(job)
+    most, name = (capacity.free[node.id], node.name) if node is not None else (0, "")
     if left <= 0:
         short = _none_free(job, capacity)
-    elif job.spread or left < job.min_gpus:
+    elif left < job.min_gpus:
         short = f"it needs {gpus(job.min_gpus)} at once and only {left} {'is' if left == 1 else 'are'} free"
+    elif job.spread or most >= job.min_gpus:
+        short = f"under this policy it does not start yet, though {gpus(left)} {'is' if left == 1 else 'are'} free"
     else:
-        node = capacity.fullest(job)
-        most, name = (capacity.free[node.id], node.name) if node is not None else (0, "")
         short = f"it needs {gpus(job.min_gpus)} at once; the largest group of free ones is {most}, on node {name}"
     return _sentence(f"{jobs(ahead)} ahead of it and {short}" if ahead else short)
 

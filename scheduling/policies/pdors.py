@@ -103,7 +103,9 @@ class Pdors:
         order = self._count(book, pool, running, waiting)
         wanted = settle(snapshot, pool.count, PAYS_WITHIN_SECONDS)
         why = {
-            job.id: self._sentence(job, book, declined, ahead) for job in waiting if not wanted.get(job.id)
+            job.id: reasons.limit_reached_by(job, snapshot.limits, wanted) or self._sentence(job, book, declined, ahead)
+            for job in waiting
+            if not wanted.get(job.id)
         } | pool.impossible
         batches = {job.id: estimates.batch(job, wanted.get(job.id, 0)) for job in order if job.free_speed}
         state = {"slot": slot, "book": book.to_json(), "declined": declined}

@@ -1,6 +1,7 @@
 """Laws of every policy in the registry, with its defaults; a policy's own options are tested beside it."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +49,8 @@ def test_it_tells_each_waiting_job_why_and_no_other(key: str, snapshot: Snapshot
     assert set(plan.reasons) == left_out
     for reason in plan.reasons.values():
         assert not reason[0].islower() and reason.endswith(".")
+        if shortage := re.search(r"needs (\d+) GPUs? at once and only (\d+) (?:is|are) free", reason):
+            assert int(shortage[2]) < int(shortage[1]), reason
 
 
 @EVERY

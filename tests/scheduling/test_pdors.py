@@ -15,7 +15,7 @@ from scheduling import booking
 from scheduling.booking import Book, Market, Worth
 from scheduling.check import violations
 from scheduling.policies.pdors import Pdors
-from scheduling.types import Curve, Estimate, Node, Plan, Snapshot
+from scheduling.types import Curve, Estimate, Limit, Node, Plan, Snapshot
 from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import World, comes_to_rest, draw, running, sizes, waiting
 
@@ -232,3 +232,14 @@ def test_no_slot_is_sold_twice_whatever_happens(
         if len(world.jobs) > 3 and seconds > 1000:
             world.end(min(world.jobs))
     assert comes_to_rest(world, policy, turns=30)
+
+
+def test_a_job_that_a_limit_keeps_back_is_told_of_the_limit() -> None:
+    limit = Limit("alice", 2, frozenset({"x", "y"}))
+    lab = draw(
+        {"a": 8}, running("x", {"a": 2}, work=slots(20)), waiting("y", 1, work=slots(2)), limits=(limit,), now=NOW
+    )
+    assert decide(lab).reasons["y"] == "The limit of 2 GPUs for alice is reached: 2 are in use and it needs 1."
+    both = draw({"a": 8}, waiting("x", 2, work=slots(2)), waiting("y", 2, work=slots(2)), limits=(limit,), now=NOW)
+    (reason,) = decide(both).reasons.values()
+    assert reason.startswith("The limit of 2 GPUs for alice is reached")
