@@ -4,6 +4,7 @@ All work without a thread of their own under ASGI: one middleware that is only s
 request (an agent's long poll, say) hold a thread for as long as it waits.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -22,8 +23,8 @@ async def _later(response: HttpResponseBase) -> HttpResponseBase:
     return response
 
 
-class RefuseNul:
-    """No address has a NUL. PostgreSQL refuses it in any text, which would be a 500 in each view that searches."""
+class Middleware(ABC):
+    """Runs under both kinds of server; ``is_async`` says under which."""
 
     sync_capable = async_capable = True
 
@@ -32,6 +33,14 @@ class RefuseNul:
         self.is_async = iscoroutinefunction(get_response)
         if self.is_async:
             markcoroutinefunction(self)
+
+    @abstractmethod
+    def __call__(self, request: HttpRequest) -> Any:
+        """Answer the request, or let the next one answer it."""
+
+
+class RefuseNul(Middleware):
+    """No address has a NUL. PostgreSQL refuses it in any text, which would be a 500 in each view that searches."""
 
     def __call__(self, request: HttpRequest) -> Answer:
         if refusal := nul_refusal(request):
@@ -49,16 +58,9 @@ def nul_refusal(request: HttpRequest) -> HttpResponse | None:
     return HttpResponse(text, status=400, content_type="text/plain")
 
 
-class NoStore:
-    """Keeps pages for signed-in people out of the caches of browsers and proxies, unless the view sets Cache-Control."""
-
-    sync_capable = async_capable = True
-
-    def __init__(self, get_response: GetResponse) -> None:
-        self.get_response = get_response
-        self.is_async = iscoroutinefunction(get_response)
-        if self.is_async:
-            markcoroutinefunction(self)
+class NoStore(Middleware):
+    """Keeps pages that depend on a session or token out of the caches of browsers and proxies, unless the view sets
+    Cache-Control."""
 
     def __call__(self, request: HttpRequest) -> Any:
         return self._later(request) if self.is_async else _without_caching(request, self.get_response(request))
@@ -70,8 +72,8 @@ class NoStore:
 
 def _without_caching(request: HttpRequest, response: Any) -> Any:
     session = getattr(request, "session", None)
-    known = session is not None and (session.accessed or request.headers.get("Authorization"))
-    if known and not response.has_header("Cache-Control"):
+    personal = session is not None and (session.accessed or request.headers.get("Authorization"))
+    if personal and not response.has_header("Cache-Control"):
         response["Cache-Control"] = "private, no-store"
     return response
 

@@ -403,9 +403,10 @@ SPECTACULAR_SETTINGS = {
     },
 }
 
-# Uploads
 MAX_WAITING_JOBS = env_int("MAX_WAITING_JOBS", 500, 1, 1_000_000)
 """Jobs of one person that may wait at the same time, unless a limit of that person or of a group says otherwise."""
+
+# Uploads
 MAX_UPLOAD_MIB = env_int("MAX_UPLOAD_MIB", 100, 1, 4096)
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 FILE_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024

@@ -124,7 +124,7 @@ class Agent:
             self.machine.in_use,
         )
         self._lock = threading.Lock()
-        """Protects the fields below for moments; never held across a call to anything slow (runners/exclusive.py)."""
+        """Protects the fields below; never held across a slow call (runners/exclusive.py)."""
         self._desired: dict[str, Desired] | None = None
         """None before the first reply: until then nothing is begun and nothing ended."""
         self._replied_at = -1.0

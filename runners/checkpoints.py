@@ -130,7 +130,7 @@ class JobCheckpoints:
     def send(self, container: str, *, ended: bool) -> None:
         """Sends what has changed; while a job runs, when it has left the folder alone for a while.
 
-        ``ended``: nobody on this node writes any more. Raises PortalAwayError when the portal does not answer, and
+        ``ended``: no container on this node writes any more. Raises PortalAwayError when the portal does not answer, and
         BusyError while another thread sends or fetches: to be tried again.
         """
         with self._section.entered():

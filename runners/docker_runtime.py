@@ -40,7 +40,7 @@ CALL_SECONDS = 20
 LOG_LINES = 200
 
 NETWORK_SECONDS = 20.0
-"""So long one job's network waits for another's to be made."""
+"""Most seconds that one job's network waits for another's."""
 
 UNUSED_SECONDS = 30.0
 """A network is made before its containers, and an engine may take its time for one."""
@@ -178,9 +178,8 @@ class DockerRuntime:
             if self._find(spec.name) is not None:
                 return
             if spec.network:
-                with self._joined.entered(
-                    NETWORK_SECONDS
-                ):  # while one makes it, another would find its addresses taken
+                # While one thread creates it, another would find its addresses taken.
+                with self._joined.entered(NETWORK_SECONDS):
                     self._ensure_network(spec.network, spec.ring)
             host = self.host()
             try:

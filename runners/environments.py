@@ -53,7 +53,7 @@ LAUNCH = ("__init__.py", "spec.py", "launch", "training")
 RUNNERS = Path(__file__).resolve().parent
 
 PREPARE_SECONDS = 3600.0
-"""So long one environment waits for another to be prepared."""
+"""Most seconds that one environment waits for another."""
 INSTALL_SECONDS = 20
 """After this long an installation is shown as half done: nobody knows its length beforehand."""
 CHECK_PERCENT = 90

@@ -30,7 +30,7 @@ MEANINGS = {
     120: "its firmware has failed",
 }
 DRIVER_SECONDS = 10.0
-"""So long one thread waits while another asks the driver, which may hang."""
+"""Most seconds that one thread waits while another asks the driver, which may hang."""
 MOST_EVENTS = 1000
 """In one look: a device that only reports errors must not hold up the report."""
 NAMED = 3

@@ -1,7 +1,7 @@
 """Carries out one action for one container. Slow; each runs in a thread of its own.
 
-Raises PortalAwayError, EngineError, TroubleError, BusyError or NotYet when the same action should be tried again later. What can
-never work ends the container with ``create_error`` and a sentence.
+Raises PortalAwayError, EngineError, TroubleError, BusyError or NotYet when the same action should be tried again later.
+What can never work ends the container with ``create_error`` and a sentence.
 """
 
 import contextlib

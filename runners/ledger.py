@@ -71,7 +71,7 @@ class Ledger:
         if self._writer.submit(self._drop, name, note.attempt).result():
             delete_tree(self._files.attempt(note.attempt))
 
-    # On the thread that writes: nobody else changes what these read.
+    # Run on the writing thread, the only one that changes what these methods read.
 
     def _begin(self, name: str, note: Note) -> Note:
         known = self._notes.get(name)

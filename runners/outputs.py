@@ -54,7 +54,7 @@ class OutputSender:
         self._portal = portal
         self._section = ExclusiveSection("sending its outputs")
         self._lock = threading.Lock()
-        """Protects what was refused, which others ask for."""
+        """Protects the refusals, which the report reads."""
         self._sent = _Sent.read(memory)
 
     def send(self, container: str, *, ended: bool) -> None:

@@ -198,7 +198,7 @@ class _Shop:
         self.parts = lengths / market.slot_seconds
         self.prices = book.prices(market.low, market.high)[rows] * self.parts
         self.free = book.free[rows]
-        self.largest, self.all = int(book.total[rows].max(initial=0)), int(book.total[rows].sum())
+        self.largest, self.total = int(book.total[rows].max(initial=0)), int(book.total[rows].sum())
         known = estimates.curve(job, free_batch=True)
         self.factor = known.kinds.get(kind, 1.0) if known else 1.0
         self.apart = known.apart if known else 1.0
@@ -228,7 +228,7 @@ class _Shop:
         done = np.floor(speeds[:, None] * self.lengths[None, :] / (work / quanta) + 1e-9).astype(np.int64)
         costs = np.where(done > 0, costs, np.inf)
         # A job that could not end within the horizon even on empty nodes books all of it, and keeps its GPUs afterwards.
-        fits = [size <= (self.largest if nodes == "one" else self.all) for size, nodes in options]
+        fits = [size <= (self.largest if nodes == "one" else self.total) for size, nodes in options]
         goal = min(quanta, int(done[fits].max(axis=0, initial=0).sum()))
         index = np.arange(quanta + 1)
         table = np.full((slots + 1, quanta + 1), np.inf)

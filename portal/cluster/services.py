@@ -88,12 +88,11 @@ def join(
             "This join token is unknown or has expired. Ask an admin for a new one (Nodes, Add a node).", "forbidden"
         )
     check_runtime(runtime)
-    if row.renews is None:
-        unconfined.check_joining(runtime)
     name = clean_name(name)
     token = new_token()
     if row.renews is not None:
         return Joined(_rejoin(row, row.renews, token), token)
+    unconfined.check_joining(runtime)
     if row.node is not None:
         if (
             row.node.last_seen_at is not None

@@ -8,7 +8,6 @@ Running jobs continue.
 from typing import Any
 
 from django.conf import settings
-from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.accounts.services import open_invites
@@ -26,26 +25,27 @@ CLAUSE = f"runs jobs as plain processes, which could read everyone's files: that
 
 def is_refused(runtime: str) -> bool:
     """Whether nodes of that runtime get no new jobs, because several people share the lab."""
-    return runtime == PROCESS and not settings.UNSAFE_PROCESSES and _people() > 1
+    return _isolates_no_one(runtime) and _people() > 1
 
 
 def check_joining(runtime: str) -> None:
     """Raise Refused when the lab has, or has invited, another person."""
-    if is_refused(runtime) or (runtime == PROCESS and not settings.UNSAFE_PROCESSES and _people() + _invited() > 1):
+    invited = open_invites().filter(created_by__isnull=False)
+    if _isolates_no_one(runtime) and _people() + invited.count() > 1:
         raise Refused(f"This machine {CLAUSE}", "forbidden")
 
 
 def check_another_person(**_: Any) -> None:
     """Raise Refused while a node runs jobs as plain processes. Called before a person is invited, joins or is reactivated."""
-    if settings.UNSAFE_PROCESSES or settings.DEMO or not _people():
+    if not _isolates_no_one(PROCESS) or not _people():
         return
     if (node := Node.objects.filter(LIVE_NODE, runtime=PROCESS).order_by("name").first()) is not None:
         raise Refused(f"No one else can join while node {node.name} {CLAUSE}", "forbidden")
 
 
+def _isolates_no_one(runtime: str) -> bool:
+    return runtime == PROCESS and not settings.UNSAFE_PROCESSES
+
+
 def _people() -> int:
     return User.objects.filter(is_active=True).count()
-
-
-def _invited() -> int:
-    return open_invites().filter(created_by__isnull=False, expires_at__gt=timezone.now()).count()

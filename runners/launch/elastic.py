@@ -39,7 +39,7 @@ REPEAT_SECONDS = 3.0
 NOBODY = "nobody"
 NO_PLACE = "-1,-1,-1,-1,-1,-1"
 BARRIER_SECONDS = 1.0
-"""After the ring is over, no thread is still leaving the barrier."""
+"""Long enough after the end of a ring that no thread is still leaving the barrier."""
 STOP_SECONDS = 20.0
 """For a rank that was told to end. Its supervisor kills it before that."""
 
@@ -94,10 +94,8 @@ class ElasticRing(horovod_driver.ElasticDriver):
     ) -> None:
         """``restarts_without_commit`` counts the latest restarts of the same hosts (``RingLog``)."""
         self._patience = patience_seconds
-        self._restarts_without_commit, self._max_restarts_without_commit = (
-            restarts_without_commit,
-            max_restarts_without_commit,
-        )
+        self._restarts_without_commit = restarts_without_commit
+        self._max_restarts = max_restarts_without_commit
         self.problem = ""
         """Why the ring could not go on, for the user."""
         self.lacks_hosts = False
@@ -199,12 +197,8 @@ class ElasticRing(horovod_driver.ElasticDriver):
         return hanging
 
     def resume(self) -> None:
-        if self._restarts_without_commit() >= self._max_restarts_without_commit:
-            times = (
-                f"{self._max_restarts_without_commit} times in a row"
-                if self._max_restarts_without_commit > 1
-                else "once"
-            )
+        if self._restarts_without_commit() >= self._max_restarts:
+            times = f"{self._max_restarts} times in a row" if self._max_restarts > 1 else "once"
             self.problem = f"The ring failed and was restarted {times} without a commit. The logs of its ranks show why"
             raise RuntimeError(self.problem)
         try:
@@ -261,13 +255,10 @@ class ElasticRing(horovod_driver.ElasticDriver):
 
 
 def retries(env: Mapping[str, str]) -> int:
-    """For a job with these variables."""
+    """Return the limit of a job with these variables: of more rings than ``RingLog`` keeps none could be counted."""
     wanted = env.get("SCHEDULEARN_RING_RETRIES", "")
-    return (
-        int(wanted)
-        if wanted.isascii() and wanted.isdecimal() and 0 < int(wanted) <= MOST_RINGS - 2
-        else MAX_RESTARTS_WITHOUT_COMMIT
-    )
+    valid = wanted.isascii() and wanted.isdecimal() and 0 < int(wanted) <= MOST_RINGS - 2
+    return int(wanted) if valid else MAX_RESTARTS_WITHOUT_COMMIT
 
 
 def run_elastic(ring: ElasticRing) -> tuple[int, str]:

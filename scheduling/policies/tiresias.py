@@ -10,6 +10,7 @@ behind the Gittins rank is that of the jobs seen to end; jobs without checkpoint
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -118,10 +119,7 @@ class Tiresias:
 
         order = sorted((job for job in snapshot.jobs if not job.stopping), key=lambda job: (*place(job), job.id))
         capacity = Capacity(snapshot)
-
-        def size(job: Job) -> int:
-            return _size(job, capacity)
-
+        size = partial(_size, capacity=capacity)
         if self.elastic:
             wanted = _divide(snapshot, order, queue, capacity)
             order.sort(key=lambda job: job.id not in wanted)
@@ -256,9 +254,7 @@ def _divide(
     Who is in does not depend on who runs already, so that nobody is stopped for the size it happens to have.
     """
 
-    def size(job: Job) -> int:
-        return _size(job, capacity)
-
+    size = partial(_size, capacity=capacity)
     inside, _ = stand_in_line(snapshot, order, lambda job: _asked(job, capacity) if job.preemptible else size(job))
     members = [job for job in order if job.id in inside]
     members.sort(key=_may_change)

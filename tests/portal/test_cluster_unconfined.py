@@ -59,16 +59,16 @@ def test_the_first_person_comes_in_by_the_set_up_link_as_ever() -> None:
     assert User.objects.get().is_admin
 
 
-def test_somebody_whose_access_had_ended_does_not_come_back_either(ada: User) -> None:
+def test_another_whose_access_had_ended_does_not_come_back_either(ada: User) -> None:
     bob = world.make_user("bob", is_active=False)
     process_node()
     with pytest.raises(Refused, match="No one else can join"):
         accounts.set_active(ada, bob, True)
 
 
-@pytest.mark.parametrize("somebody", ["is there", "is invited"])
-def test_no_such_node_joins_a_lab_of_several_people(ada: User, somebody: str) -> None:
-    if somebody == "is there":
+@pytest.mark.parametrize("another", ["is there", "is invited"])
+def test_no_such_node_joins_a_lab_of_several_people(ada: User, another: str) -> None:
+    if another == "is there":
         world.make_user("bob")
     else:
         accounts.create_invite(ada)

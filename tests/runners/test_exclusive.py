@@ -1,4 +1,4 @@
-"""One thread at a time, nobody waits longer than it wants to, and the guard that watches the agent's locks sees them."""
+"""One thread at a time, bounded waiting, and the guard that watches the locks of the agent."""
 
 import threading
 from pathlib import Path

@@ -14,22 +14,8 @@ import torch
 Reduction = Literal["mean", "sum"]
 TORCHS = {1: "mean", 2: "sum"}
 """``_saved_reduction`` of torch's losses; 0 is none of the two."""
-PASS_THROUGH = {
-    "Add",
-    "Sub",
-    "Neg",
-    "Mul",
-    "Div",
-    "ToCopy",
-    "Clone",
-    "Alias",
-    "View",
-    "Reshape",
-    "Squeeze",
-    "Unsqueeze",
-    "Expand",
-}
-PASS_THROUGH |= {"Stack", "Cat", "Select", "_DDPSink"}
+PASS_THROUGH = {"Add", "Sub", "Neg", "Mul", "Div", "ToCopy", "Clone", "Alias", "View", "Reshape", "Squeeze"}
+PASS_THROUGH |= {"Unsqueeze", "Expand", "Stack", "Cat", "Select", "_DDPSink"}
 """Operations after which a mean is still a mean, and a sum a sum."""
 OF_PARAMETERS = PASS_THROUGH | {"Pow", "Abs", "Sqrt", "Sum", "Mean", "Norm", "LinalgVectorNorm", "T", "Transpose"}
 LEAF = "torch::autograd::AccumulateGrad"
@@ -56,8 +42,10 @@ class _Way(NamedTuple):
 
 
 def reduction_of(loss: torch.Tensor, samples: int) -> set[Reduction]:
-    """How a loss was reduced that was computed from so many samples: of several losses added up, both may be found.
-    Empty where it cannot be seen, as for a sum that was divided by another number than that of the samples."""
+    """Return how a loss over so many samples was reduced; both kinds when it adds up several losses.
+
+    Empty when that cannot be detected, as for a sum divided by another number than that of the samples.
+    """
     found: set[Reduction] = set()
     divided = False
     todo = [_Way(loss.grad_fn, loss.output_nr, ())]
