@@ -2,7 +2,7 @@
 
 Two sizes of the same program:
 
-* small (default): SQLite, in-memory channel layer, Celery tasks run where they are asked for;
+* small (default): SQLite, Celery tasks run where they are asked for;
 * lab: ``DATABASE_URL=postgres://...`` and ``REDIS_URL=redis://...``, every process on its own.
 """
 
@@ -270,7 +270,6 @@ if LAB:
         **DATABASES["default"].get("OPTIONS", {}),
         "options": "-c lock_timeout=10s -c idle_in_transaction_session_timeout=60s -c statement_timeout=60s",
     }
-    CHANNEL_LAYERS = {"default": {"BACKEND": "channels_redis.core.RedisChannelLayer", "CONFIG": {"hosts": [REDIS_URL]}}}
     CACHES = {
         "default": {
             "BACKEND": "portal.caches.ForgivingRedisCache",
@@ -290,7 +289,6 @@ else:
             },
         }
     }
-    CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
     CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 
 REQUESTS_AT_ONCE = env_int("REQUESTS_AT_ONCE", 32, 4, 1000)

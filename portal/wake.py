@@ -1,7 +1,8 @@
 """Doorbells between processes: hints that something changed, never the change itself.
 
 A bell that is lost only costs time, because everyone who waits on one also wakes by a timer. The lab size
-rings through Redis; the small size touches files, which its processes look at every 50 ms.
+rings through Redis; the small size touches files, which its processes look at every 50 ms. Both reach every process
+of the portal: the one that answers nodes, the one that serves pages, and the scheduler.
 """
 
 import asyncio
@@ -13,8 +14,6 @@ from pathlib import Path
 
 import redis
 import redis.asyncio as aioredis
-from asgiref.sync import async_to_sync
-from channels.layers import get_channel_layer
 from django.conf import settings
 from django.db import transaction
 
@@ -30,19 +29,13 @@ def wake_node(node_id: int) -> None:
     transaction.on_commit(lambda: ring(node_bell(node_id)))
 
 
-def wake_job_viewers(job_id: int, **hint: object) -> None:
-    """Tells open job pages to look again; they would within seconds anyway."""
-
-    def send() -> None:
-        layer = get_channel_layer()
-        if layer is not None:
-            async_to_sync(layer.group_send)(job_group(job_id), {"type": "job.changed", **hint})
-
-    transaction.on_commit(send, robust=True)
+def wake_job_viewers(job_id: int) -> None:
+    """Make open job pages look again; they would within seconds anyway."""
+    transaction.on_commit(lambda: ring(job_bell(job_id)), robust=True)
 
 
-def job_group(job_id: int) -> str:
-    return f"job.{job_id}"
+def job_bell(job_id: int) -> str:
+    return f"job-{job_id}"
 
 
 def node_bell(node_id: int) -> str:
@@ -57,6 +50,23 @@ def ring(name: str) -> None:
             return  # the timers do the work while Redis is away
     else:
         _bell_file(name).touch()
+
+
+def rung_within(name: str, seconds: float) -> bool:
+    """Whether the bell rang in the last ``seconds``. In the small size only: Redis does not remember."""
+    return 0 <= time.time() - _rung_at(name) / 1e9 < seconds
+
+
+def sweep(older_than_seconds: float) -> int:
+    """Remove the files of bells that have not rung for so long, such as those of ended jobs; how many there were.
+
+    Removing a file that someone listens to only makes them look once more.
+    """
+    limit = time.time() - older_than_seconds
+    old = [file for file in (settings.HOME / "bells").glob("*") if _rung_at(file.name) / 1e9 < limit]
+    for file in old:
+        file.unlink(missing_ok=True)
+    return len(old)
 
 
 class Bell:

@@ -8,12 +8,14 @@ from django.conf import settings
 from django.core.management import call_command
 from django.utils import timezone
 
+from portal import wake
 from portal.control import idle, recording
 from portal.jobs import checkpoints
 from portal.jobs.models import IdempotencyKey
 
 KEY_LIFE = timedelta(days=7)
 """A script that repeats a submit does so within minutes."""
+BELLS_KEPT_SECONDS = 24 * 3600
 INCOMING_LIFE_SECONDS = 24 * 3600
 """A file still coming in after a day is what a killed process left."""
 
@@ -31,6 +33,7 @@ def tidy() -> None:
     remove_stale_files()
     recording.forget()
     checkpoints.forget()
+    wake.sweep(BELLS_KEPT_SECONDS)
 
 
 def remove_stale_files() -> int:

@@ -1,22 +1,28 @@
 """Whether somebody watches a job's log: then its nodes send each line at once, and else a handful at a time.
 
-A hint that is forgotten after some seconds; without Redis it is known in this process only, which is the one that all
-viewers and agents talk to.
+A hint that is forgotten after some seconds. Viewers and nodes are served by different processes: the lab size shares
+it in Redis, the small size by the time of a file.
 """
 
+from django.conf import settings
 from django.core.cache import cache
+
+from portal.wake import ring, rung_within
 
 WATCHED_SECONDS = 10.0
 """For so long after it was last said."""
 
 
 def watch(job_id: int) -> None:
-    cache.set(_key(job_id), True, WATCHED_SECONDS)
+    if settings.REDIS_URL:
+        cache.set(_key(job_id), True, WATCHED_SECONDS)
+    else:
+        ring(_key(job_id))
 
 
 def watched(job_id: int) -> bool:
-    return bool(cache.get(_key(job_id)))
+    return bool(cache.get(_key(job_id))) if settings.REDIS_URL else rung_within(_key(job_id), WATCHED_SECONDS)
 
 
 def _key(job_id: int) -> str:
-    return f"job-watched:{job_id}"
+    return f"watched-{job_id}"

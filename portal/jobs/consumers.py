@@ -1,8 +1,8 @@
 """The live log over a WebSocket.
 
 The viewer pulls: it names its cursors, gets frames, acknowledges what it received. At most ``WINDOW_BYTES`` are under
-way, because the server below has no back-pressure of its own: one viewer that never reads would otherwise be buffered
-without end. The channel layer is a doorbell ("look again"), which may be lost; a timer looks anyway.
+way: one viewer that never reads would otherwise be buffered without end by a server without back-pressure. The
+doorbell of ``portal.wake`` ("look again") may be lost; a timer looks anyway.
 
 To the viewer, as text: ``{"type": "streams", "streams": [{"id", "label", "attempt", "size"}]}``, answered by
 ``{"type": "read", "cursors": {"<id>": offset}}`` (in several messages when "more" is true); ``{"type": "job", "state",
@@ -15,6 +15,7 @@ import json
 import logging
 import time
 from collections import Counter
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from portal.jobs import audience
 from portal.jobs.allowance import Allowance
 from portal.jobs.feed import Feed
 from portal.jobs.models import FINISHED_STATES, Job, LogStream
-from portal.wake import job_group
+from portal.wake import Switchboard, job_bell
 
 logger = logging.getLogger(__name__)
 
@@ -69,11 +70,12 @@ class LogConsumer(AsyncWebsocketConsumer):
     """Messages that still arrive are ignored."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """However it ends, the socket counts no longer: ``disconnect`` is not called when the channel layer fails."""
+        """However it ends, the socket counts no longer: ``disconnect`` is not called when something fails."""
+        self.listening = ExitStack()
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._let_go()
+            self._release()
 
     async def connect(self) -> None:
         self.job_id = int(self.scope["url_route"]["kwargs"]["job_id"])
@@ -82,7 +84,7 @@ class LogConsumer(AsyncWebsocketConsumer):
         self.checked_at = time.monotonic()
         self.sent = self.acked = 0
         self.allowance = Allowance()
-        self.bell = asyncio.Event()
+        self.bell = self.listening.enter_context(Switchboard.here().listening(job_bell(self.job_id)))
         self.room = asyncio.Event()
         self.reading = False
         self.shown: dict[str, Any] = {}
@@ -96,16 +98,13 @@ class LogConsumer(AsyncWebsocketConsumer):
             return
         _open_sockets[user_id] += 1
         self.counted_for = user_id
-        await self.channel_layer.group_add(job_group(self.job_id), self.channel_name)
         self.pump = asyncio.create_task(self._run())
 
     async def disconnect(self, code: int) -> None:
-        was_watching = self.pump is not None
-        self._let_go()
-        if was_watching:
-            await self.channel_layer.group_discard(job_group(self.job_id), self.channel_name)
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
+        self.listening.close()
         if self.counted_for is not None:
             _open_sockets[self.counted_for] -= 1
             self.counted_for = None
@@ -145,9 +144,6 @@ class LogConsumer(AsyncWebsocketConsumer):
                 self.bell.set()
         else:
             raise ValueError(message["type"])
-
-    async def job_changed(self, event: dict[str, Any]) -> None:
-        self.bell.set()
 
     # --- the pump -------------------------------------------------------------------------------------------------
 

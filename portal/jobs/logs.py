@@ -108,7 +108,7 @@ def append(
         if row.name == METRICS_STREAM:
             metrics.take(row.container, _new_lines(row, row.size - len(data)))
         job_id = Container.objects.values_list("attempt__job_id", flat=True).get(pk=row.container_id)
-        wake_job_viewers(job_id, stream=row.pk, size=row.size)
+        wake_job_viewers(job_id)
     return end
 
 

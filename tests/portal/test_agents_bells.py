@@ -1,13 +1,19 @@
 """Bells: a ring between looking and waiting is heard, silence costs the time asked for, many wait at once."""
 
 import asyncio
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 import pytest
+from django.conf import settings
 
 from portal import wake
-from portal.wake import Bell, Switchboard, ring
+from portal.jobs import audience
+from portal.wake import Bell, Switchboard, ring, sweep
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 """Not for rows: what asks the database is run in both sizes, and bells ring through Redis in one of them."""
@@ -82,3 +88,41 @@ async def test_a_listener_does_not_hear_what_rang_before_it_came() -> None:
         with board.listening("test-left") as bell:
             await ring_later()
             assert not bell.is_set()
+
+
+def in_another_process(statement: str) -> str:
+    """Run it in a process of the portal beside this one; what it prints."""
+    program = f"import django; django.setup(); from portal.jobs import audience; from portal import wake; {statement}"
+    env = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "portal.settings",
+        "SCHEDULEARN_HOME": str(settings.HOME),
+        "REDIS_URL": settings.REDIS_URL,
+    }
+    return subprocess.run([sys.executable, "-c", program], env=env, check=True, capture_output=True, text=True).stdout
+
+
+async def test_a_ring_in_another_process_is_heard() -> None:
+    board = Switchboard.here()
+    with board.listening(wake.job_bell(7)) as event:
+        await listens(board, [event])
+        await asyncio.to_thread(in_another_process, "wake.ring(wake.job_bell(7))")
+        await asyncio.wait_for(event.wait(), 10)
+
+
+def test_a_viewer_of_another_process_makes_a_job_watched() -> None:
+    assert not audience.watched(90_001)
+    in_another_process("audience.watch(90_001)")
+    assert audience.watched(90_001)
+
+
+def test_bells_of_long_ago_are_swept() -> None:
+    if settings.REDIS_URL:
+        return  # nothing is kept there
+    ring("test-old")
+    ring("test-new")
+    hour_ago = time.time() - 3600
+    os.utime(settings.HOME / "bells" / "test-old", (hour_ago, hour_ago))
+    sweep(1800)
+    assert not (settings.HOME / "bells" / "test-old").exists()
+    assert (settings.HOME / "bells" / "test-new").exists()
