@@ -1,4 +1,4 @@
-"""The door for HTTP and WebSockets."""
+"""The ASGI applications: one for everything, one for the nodes alone."""
 
 import asyncio
 import gc
@@ -16,23 +16,70 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 http = get_asgi_application()
 
 # models can be imported only now
-from portal.control.agent_door import AgentDoor  # noqa: E402
+from portal.control.agent_door import PREFIX, AgentDoor  # noqa: E402
 from portal.jobs.routing import websocket_urlpatterns  # noqa: E402
 
 
 class AtMost:
     """Lets so many requests in at once; others wait their turn.
 
-    Each has a thread and a connection to the database of its own, and of those a database has a limited number.
+    Each has a thread and a connection to the database of its own, and of those a database has a limited number. A
+    response that is streamed gives its place back, so that readers who take their time keep no page waiting; of those
+    there are at most twice as many.
     """
 
     def __init__(self, inner: Any, count: int) -> None:
         self.inner = inner
         self.places = asyncio.Semaphore(count)
+        self.downloads = 0
+        self.max_downloads = 2 * count
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        async with self.places:
-            await self.inner(scope, receive, send)
+        answer = _Answer(self, send)
+        await self.places.acquire()
+        try:
+            await self.inner(scope, receive, answer.send)
+        except TooManyDownloadsError:
+            await send({"type": "http.response.start", "status": 503, "headers": [(b"Retry-After", b"60")]})
+            await send(
+                {"type": "http.response.body", "body": b"Too many downloads are under way. Try again in a minute.\n"}
+            )
+        finally:
+            answer.end()
+
+
+class TooManyDownloadsError(Exception):
+    """Ends a response before its first byte."""
+
+
+class _Answer:
+    """What one request holds: a place, until its response is streamed, and then a download."""
+
+    def __init__(self, limit: AtMost, send: Any) -> None:
+        self._limit, self._send = limit, send
+        self._start: dict[str, Any] | None = None
+        self._streams = False
+
+    async def send(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self._start = message  # the first piece shows whether it is streamed
+            return
+        if message.get("more_body") and not self._streams:
+            if self._limit.downloads >= self._limit.max_downloads:
+                raise TooManyDownloadsError
+            self._streams = True
+            self._limit.downloads += 1
+            self._limit.places.release()
+        if self._start is not None:
+            start, self._start = self._start, None
+            await self._send(start)
+        await self._send(message)
+
+    def end(self) -> None:
+        if self._streams:
+            self._limit.downloads -= 1
+        else:
+            self._limit.places.release()
 
 
 class SameOrigin:
@@ -60,12 +107,32 @@ def _normal(origin: str) -> tuple[str, str]:
     return parts.scheme, parts.netloc.lower()
 
 
+class NodesOnly:
+    """Refuses whatever is not for nodes: what people ask must not delay them."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["path"].startswith(PREFIX):
+            await self.inner(scope, receive, send)
+            return
+        headers = [(b"Content-Type", b"text/plain; charset=utf-8"), (b"Connection", b"close")]
+        await send({"type": "http.response.start", "status": 421, "headers": headers})
+        await send({"type": "http.response.body", "body": b"This process answers nodes only. Load the page again.\n"})
+
+
+http_application = AgentDoor(AtMost(http, settings.REQUESTS_AT_ONCE))
+
 application = ProtocolTypeRouter(
     {
-        "http": AgentDoor(AtMost(http, settings.REQUESTS_AT_ONCE)),
+        "http": http_application,
         "websocket": AllowedHostsOriginValidator(SameOrigin(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))),
     }
 )
+
+nodes_application = ProtocolTypeRouter({"http": NodesOnly(http_application), "websocket": WebsocketDenier()})
+"""For the process that answers nodes (``portal.serving``)."""
 
 # What was imported stays: to look through it for rubbish again and again took about a thirtieth of the process's time.
 gc.collect()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from django.http import HttpRequest, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponseBase
 
 from portal.streaming import attachment, stream
 
@@ -13,9 +13,11 @@ def download(
     pieces: Iterator[bytes],
     size: int | None = None,
     content_type: str = "application/octet-stream",
-) -> StreamingHttpResponse:
+) -> HttpResponseBase:
     """The pieces as a download of this name, read as fast as the client takes them. They must not need the database."""
     response = stream(request, pieces, content_type)
+    if not response.streaming:
+        return response  # refused
     response["Content-Disposition"] = attachment(name.rpartition("/")[2])
     response["Content-Security-Policy"] = "sandbox; default-src 'none'"
     response["X-Content-Type-Options"] = "nosniff"

@@ -1,29 +1,55 @@
-"""Answers that are made piece by piece, so that a large file never lies in memory as a whole."""
+"""Answers that are made piece by piece, so that a large file never lies in memory as a whole.
+
+The server asks for a piece when the reader has taken the ones before (``portal.serving.paced``).
+"""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from urllib.parse import quote
 
 from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpRequest, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+
+from portal.errors import is_program
+from portal.rest import error_response
 
 PIECE_BYTES = 64 * 1024
 
 
-def stream(request: HttpRequest, pieces: Iterator[bytes], content_type: str) -> StreamingHttpResponse:
+MAX_DOWNLOADS = 6
+"""Of one user at once, in this process."""
+
+_downloads: Counter[int | None] = Counter()
+
+
+def stream(request: HttpRequest, pieces: Iterator[bytes], content_type: str) -> HttpResponseBase:
     """Under ASGI Django would gather a plain iterator first: there each piece is made in a thread when it is asked for.
 
-    ``pieces`` may read files but not the database, whose connection belongs to another thread.
+    ``pieces`` may read files but not the database, whose connection belongs to another thread. A user who reads
+    ``MAX_DOWNLOADS`` already is refused with 429.
     """
-    source = _in_threads(pieces) if isinstance(request, ASGIRequest) else pieces
+    reader = request.user.pk  # None is a node
+    if reader is not None and _downloads[reader] >= MAX_DOWNLOADS:
+        return _refusal(request)
+    source = _in_threads(pieces, reader) if isinstance(request, ASGIRequest) else pieces
     return StreamingHttpResponse(source, content_type=content_type)
 
 
-async def _in_threads(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+def _refusal(request: HttpRequest) -> HttpResponse:
+    text = f"You have {MAX_DOWNLOADS} downloads under way. Let one of them finish, then try again."
+    if is_program(request):
+        return error_response(429, text)
+    return HttpResponse(text, status=429, content_type="text/plain; charset=utf-8")
+
+
+async def _in_threads(pieces: Iterator[bytes], reader: int | None) -> AsyncIterator[bytes]:
+    _downloads[reader] += 1
     try:
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             yield piece
     finally:
+        _downloads.subtract([reader])
         # the client may have gone away in the middle: files are closed now, not when memory is collected
         if close := getattr(pieces, "close", None):
             await asyncio.to_thread(close)

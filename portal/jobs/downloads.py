@@ -5,7 +5,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import get_object_or_404, render
 from django.views.decorators.http import require_safe
 
@@ -118,7 +118,7 @@ def view_output(request: HttpRequest, pk: int, path: str) -> HttpResponse:
     return render(request, "jobs/output.html", about)
 
 
-def checkpoint_file(request: HttpRequest, job: Job, path: str) -> StreamingHttpResponse:
+def checkpoint_file(request: HttpRequest, job: Job, path: str) -> HttpResponseBase:
     """One file of the job's checkpoints. One that is replaced while it is sent breaks off."""
     row = checkpoints.newest(job.pk)
     entry = row.files.get(path) if row else None

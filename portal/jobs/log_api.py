@@ -3,8 +3,7 @@
 import re
 
 from django.db.models import QuerySet
-from django.http import Http404, StreamingHttpResponse
-from django.http.response import HttpResponseBase
+from django.http import Http404, HttpResponseBase
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
@@ -157,7 +156,7 @@ class Outputs(mixins.ListModelMixin, OfJob):
         operation_id="job_output_read",
         responses={(200, "application/octet-stream"): OpenApiTypes.BINARY, **refusals(404)},
     )
-    def file(self, request: Request, job_pk: int, path: str) -> StreamingHttpResponse:
+    def file(self, request: Request, job_pk: int, path: str) -> HttpResponseBase:
         row = get_object_or_404(self.job.outputs, path=path)
         try:
             file = outputs.open_output(row)
@@ -184,7 +183,7 @@ class Checkpoints(OfJob):
         operation_id="job_checkpoint_read",
         responses={(200, "application/octet-stream"): OpenApiTypes.BINARY, **refusals(404)},
     )
-    def file(self, request: Request, job_pk: int, path: str) -> StreamingHttpResponse:
+    def file(self, request: Request, job_pk: int, path: str) -> HttpResponseBase:
         return checkpoint_file(request._request, self.job, path)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.db.models import CharField, OuterRef, QuerySet, Subquery, Value
-from django.http import Http404, StreamingHttpResponse
+from django.http import Http404, HttpResponseBase
 from django.shortcuts import get_object_or_404
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -199,7 +199,7 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         operation_id="code_file_read",
         responses={(200, "application/octet-stream"): OpenApiTypes.BINARY, **refusals(404)},
     )
-    def file(self, request: Request, project_pk: int, number: int, path: str) -> StreamingHttpResponse:
+    def file(self, request: Request, project_pk: int, number: int, path: str) -> HttpResponseBase:
         version = self.get_object()
         try:
             size = store.entry_of(version, path)["size"]
@@ -210,7 +210,7 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
     @extend_schema(
         operation_id="code_download", responses={(200, "application/x-tar"): OpenApiTypes.BINARY, **refusals(404)}
     )
-    def download(self, request: Request, project_pk: int, number: int) -> StreamingHttpResponse:
+    def download(self, request: Request, project_pk: int, number: int) -> HttpResponseBase:
         """All files of the version as a tar."""
         version = self.get_object()
         try:

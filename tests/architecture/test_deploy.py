@@ -1,4 +1,4 @@
-"""What is deployed is what there is: the same four processes by compose and by systemd, and no setting nobody reads."""
+"""What is deployed is what there is: the same five processes by compose and by systemd, and no setting nobody reads."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMD = ROOT / "deploy" / "systemd"
-PORTAL = ("web", "scheduler", "worker", "beat")
-OPTIONS_OF_A_PLACE = {"-b", "--loglevel", "-s"}
+PORTAL = ("web", "nodes", "scheduler", "worker", "beat")
+OPTIONS_OF_A_PLACE = {"-e", "-b", "--loglevel", "-s"}
 """Whose values differ: a container's own folders and addresses are not the machine's."""
 
 

@@ -1,4 +1,4 @@
-"""A portal of its own for browser tests: daphne in a process, its data made by a second one that takes orders.
+"""A portal of its own for browser tests: a web process, its data made by a second one that takes orders.
 
 The two share a folder, as the processes of a lab do. The test kills and restarts the server without losing data.
 """
@@ -73,7 +73,7 @@ class Portal:
         )
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "daphne", "-b", "127.0.0.1", "-p", str(self.port), "portal.asgi:application"]
+        command = [sys.executable, "-m", "portal.serving", "-e", f"tcp:{self.port}:interface=127.0.0.1"]
         log = (self.home / "server.log").open("ab")
         self.server = subprocess.Popen(command, cwd=ROOT, env=self.env, stdout=log, stderr=log)
         log.close()

@@ -72,7 +72,7 @@ class Lab(Product):
         kind, _, which = name.partition(":")
         where = f"ssl:{self.port}:privateKey={self.key_file}:certKey={self.cert_file}:interface={self.lan.address}"
         argv = {
-            "web": ["-m", "daphne", "-v", "0", "-e", where, "portal.asgi:application"],
+            "web": ["-m", "portal.serving", "-e", where],
             "scheduler": ["manage.py", "runscheduler"],
             "worker": ["-m", "celery", "-A", "portal", "worker", "-c", "1", "-B", "-s", str(self.home / "beat")],
         }

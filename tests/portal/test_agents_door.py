@@ -11,7 +11,7 @@ from asgiref.testing import ApplicationCommunicator
 from django.db import OperationalError, connections
 from django.test import AsyncClient
 
-from portal.asgi import AtMost, application
+from portal.asgi import AtMost, application, nodes_application
 from portal.cluster import services as cluster
 from portal.cluster.models import Node
 from portal.control import agent_door, agent_rows
@@ -199,6 +199,49 @@ async def test_so_many_requests_at_once_and_no_more() -> None:
     crowded = AtMost(inner, 7)
     await asyncio.gather(*(crowded({}, None, None) for _ in range(100)))
     assert (most, done) == (7, 100)
+
+
+async def test_readers_who_take_their_time_keep_no_page_waiting() -> None:
+    reading = asyncio.Event()
+    sent: list[dict[str, Any]] = []
+
+    async def inner(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if scope["path"] == "/download":
+            await send({"type": "http.response.body", "body": b"1", "more_body": True})
+            await reading.wait()
+        await send({"type": "http.response.body", "body": b"2"})
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    limited = AtMost(inner, 2)
+    downloads = [asyncio.create_task(limited({"path": "/download"}, None, send)) for _ in range(4)]
+    await asyncio.wait_for(limited({"path": "/page"}, None, send), 30)
+    await asyncio.wait_for(limited({"path": "/download"}, None, send), 30)  # one too many
+    assert [message["status"] for message in sent if "status" in message] == [200] * 5 + [503]
+    reading.set()
+    await asyncio.gather(*downloads)
+    await asyncio.gather(*(limited({"path": "/download"}, None, send) for _ in range(4)))
+    assert [message["status"] for message in sent if "status" in message][6:] == [200] * 4
+    for _ in range(2):  # every place is free again
+        await asyncio.wait_for(limited.places.acquire(), 30)
+
+
+async def test_the_process_for_nodes_answers_nothing_else() -> None:
+    for path, expected in (("/agent/v1/sync", 401), ("/accounts/sign-in/", 421), ("/api/v1/jobs/", 421), ("/", 421)):
+        communicator = ApplicationCommunicator(
+            nodes_application,
+            {
+                "type": "http",
+                "method": "POST",
+                "path": path,
+                "query_string": b"",
+                "headers": [(b"host", b"localhost")],
+            },
+        )
+        await communicator.send_input({"type": "http.request", "body": b""})
+        assert (await communicator.receive_output(30))["status"] == expected
 
 
 @pytest.mark.postgres

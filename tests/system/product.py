@@ -102,7 +102,7 @@ class Product:
     def start(self, name: str) -> None:
         argv = {
             "up": ["manage.py", "up"],
-            "web": ["-m", "daphne", "-v", "0", "-b", "127.0.0.1", "-p", str(self.port), "portal.asgi:application"],
+            "web": ["-m", "portal.serving", "-e", f"tcp:{self.port}:interface=127.0.0.1"],
             "scheduler": ["manage.py", "runscheduler"],
             "worker": ["-m", "celery", "-A", "portal", "worker", "-c", "1", "-B", "-s", str(self.home / "beat")],
             "agent": ["-m", "runners.agent"],

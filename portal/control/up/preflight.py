@@ -34,10 +34,18 @@ def findings(home: Path, host: str, port: int) -> list[Finding]:
     return [*port_findings(host, str(port)), *space]
 
 
+def listen(host: str, port: int) -> socket.socket:
+    """The portal's address. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=512, dualstack_ipv6=host == "::")
+
+
 def answers(host: str, port: int) -> bool:
-    """Whether the web process listens."""
+    """Whether the web process answers. Connections are accepted before it does."""
+    request = b"HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     try:
-        socket.create_connection((ANY_ADDRESS.get(host, host), port), CONNECT_SECONDS).close()
+        with socket.create_connection((ANY_ADDRESS.get(host, host), port), CONNECT_SECONDS) as connection:
+            connection.sendall(request)
+            return connection.recv(1) != b""
     except OSError:
         return False
-    return True

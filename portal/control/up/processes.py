@@ -33,6 +33,8 @@ class Program:
     env: Mapping[str, str]
     grace_seconds: float = 10
     needs_web: bool = False
+    handles: tuple[int, ...] = ()
+    """Files and sockets that it inherits."""
 
 
 @dataclass
@@ -107,6 +109,7 @@ class Keeper:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if prints else subprocess.STDOUT,
             preexec_fn=die_with_parent,
+            pass_fds=kept.program.handles,
         )
         assert process.stdout is not None  # noqa: S101
         kept.copying = [follow(name, process.stderr or process.stdout, kept.log, self.terminal)]

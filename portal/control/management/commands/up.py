@@ -5,6 +5,7 @@ import logging.config
 import os
 import shlex
 import signal
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -22,11 +23,12 @@ from portal.accounts.services import has_admin, setup_link
 from portal.celery import app
 from portal.cluster.services import issue_join_token
 from portal.control.up.logs import quiet_logging
-from portal.control.up.preflight import AlreadyRunning, answers, findings, lock_home
+from portal.control.up.preflight import AlreadyRunning, answers, findings, listen, lock_home
 from portal.control.up.processes import Keeper, Program
 from portal.control.up.terminal import Terminal
 from portal.control.up.welcome import Story, submit_examples, unfinished_examples
 from portal.jobs.models import Container
+from portal.serving.handover import handover_pair
 from portal.ui import counted
 from runners.agent_settings import Identity
 from runners.signals import StopSignal
@@ -89,6 +91,9 @@ class Command(BaseCommand):
     def say(self, text: str) -> None:
         self.terminal.say(text)
 
+    sockets: Sequence[socket.socket] = ()
+    """Kept open for the web processes, which inherit them each time they start."""
+
     def _preflight(self) -> None:
         try:
             self.lock = lock_home(settings.HOME)
@@ -118,22 +123,8 @@ class Command(BaseCommand):
             "SCHEDULEARN_URL": f"http://127.0.0.1:{settings.PORT}",
         }
         python = sys.executable
-        web = (
-            python,
-            "-m",
-            "daphne",
-            "-v",
-            "0",
-            "--application-close-timeout",
-            "2",
-            "-b",
-            HOST,
-            "-p",
-            str(settings.PORT),
-            "portal.asgi:application",
-        )
         programs = [
-            Program("web", web, env),
+            *self._web_programs(env),
             Program("scheduler", (python, "manage.py", "runscheduler"), env),
             *self._agent_program(env),
         ]
@@ -141,6 +132,25 @@ class Command(BaseCommand):
             beat = ("-B", "-s", str(self._beat_file()))
             programs.append(Program("worker", (python, "-m", "celery", "-A", "portal", "worker", *beat), env))
         return programs
+
+    def _web_programs(self, env: Mapping[str, str]) -> list[Program]:
+        """One process for people and one for nodes, so that neither pages nor uploads delay a node's lease, and one that
+        gives each its connections. Connections wait in the sockets made here while one of them starts again."""
+        to_pages, pages = handover_pair()
+        to_nodes, nodes = handover_pair()
+        self.sockets = [listen(HOST, settings.PORT), to_pages, pages, to_nodes, nodes]
+        listening = self.sockets[0]
+
+        def program(name: str, module: str, arguments: Sequence[str], *given: socket.socket) -> Program:
+            handles = tuple(each.fileno() for each in given)
+            words = (sys.executable, "-m", module, *arguments, *(str(handle) for handle in handles))
+            return Program(name, words, env, handles=handles)
+
+        return [
+            program("web", "portal.serving", ["--handed-over"], pages),
+            program("nodes", "portal.serving", ["--only", "nodes", "--handed-over"], nodes),
+            program("entry", "portal.serving.entry", [], listening, to_pages, to_nodes),
+        ]
 
     def _agent_program(self, env: Mapping[str, str]) -> list[Program]:
         """This machine's agent, which joins by itself at the first start."""

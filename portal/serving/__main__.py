@@ -1,0 +1,63 @@
+"""``python -m portal.serving``: one web process of the portal, on an address of its own or behind ``entry``."""
+
+import argparse
+import logging
+import os
+import socket
+import sys
+
+import django
+
+FORM_BYTES = 8 << 20
+"""For what a form sends beside its files, and for the limits of views, which explain more than a server can."""
+
+
+def main(arguments: list[str]) -> None:
+    args = _parser().parse_args(arguments)
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
+    import daphne.server  # noqa: F401, PLC0415  installs the reactor that runs on asyncio
+
+    django.setup()
+    from portal import asgi  # noqa: PLC0415
+    from portal.serving.paced import PacedServer  # noqa: PLC0415
+
+    logging.getLogger("daphne").setLevel(logging.WARNING)
+    connections = socket.socket(fileno=args.handed_over) if args.handed_over is not None else None
+    server = PacedServer(
+        asgi.nodes_application if args.only == "nodes" else asgi.application,
+        args.endpoint,
+        connections=connections,
+        max_body_bytes=max_body_bytes,
+        application_close_timeout=2,
+        verbosity=0,
+        proxy_forwarded_address_header="X-Forwarded-For" if args.proxy_headers else None,
+        proxy_forwarded_port_header="X-Forwarded-Port" if args.proxy_headers else None,
+        proxy_forwarded_proto_header="X-Forwarded-Proto" if args.proxy_headers else None,
+    )
+    server.run()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m portal.serving", description=__doc__)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument(
+        "--endpoint", "-e", action="append", default=[], help="Twisted's words: tcp:8000:interface=127.0.0.1"
+    )
+    where.add_argument(
+        "--handed-over", type=int, help="the inherited socket on which an entry process sends connections"
+    )
+    parser.add_argument("--only", choices=["nodes"], help="answer nothing but the nodes")
+    parser.add_argument("--proxy-headers", action="store_true", help="believe X-Forwarded-For, -Port and -Proto")
+    return parser
+
+
+def max_body_bytes(path: bytes) -> int:
+    """The largest body of a request to this path, in bytes."""
+    from django.conf import settings  # noqa: PLC0415
+
+    mib = settings.MAX_OUTPUTS_MIB if path.startswith(b"/agent/") else 2 * settings.MAX_UPLOAD_MIB
+    return (mib << 20) + FORM_BYTES
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

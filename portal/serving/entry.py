@@ -1,0 +1,118 @@
+"""One address for people and nodes: accepts connections and hands each to the process that its first request names.
+
+    python -m portal.serving.entry LISTENING PAGES NODES
+
+The arguments are the numbers of inherited sockets: one that listens, and a ``handover_pair`` end for each process. This
+process does nothing else, so that it accepts promptly whatever happens to the others; it never reads from a
+connection, only looks at its first bytes.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections import OrderedDict
+from contextlib import closing
+
+from portal.serving.handover import send_connection
+
+logger = logging.getLogger(__name__)
+
+NODES_PATH = b"/agent/"
+LONGEST_METHOD = 8
+"""Of any method that a request to the portal may have."""
+PEEK_BYTES = LONGEST_METHOD + 1 + len(NODES_PATH)
+FIRST_BYTES_SECONDS = 30.0
+"""Browsers open connections ahead of a request."""
+SENT_SECONDS = 10.0
+RETRY_SECONDS = 0.02
+MAX_UNDECIDED = 512
+"""Connections that have sent nothing yet. Beyond it the oldest is closed: silent clients never keep others out."""
+
+
+def for_nodes(head: bytes) -> bool | None:
+    """Whether a connection that begins like this belongs to the nodes' process; None when more is needed."""
+    method, space, rest = head.partition(b" ")
+    if not space:
+        return None if len(head) <= LONGEST_METHOD else False
+    if len(rest) < len(NODES_PATH) and NODES_PATH.startswith(rest):
+        return None
+    return rest.startswith(NODES_PATH)
+
+
+class Entry:
+    def __init__(self, pages: socket.socket, nodes: socket.socket) -> None:
+        self._pages, self._nodes = pages, nodes
+        self._undecided: OrderedDict[asyncio.Task[None], None] = OrderedDict()
+
+    async def serve(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        listening.setblocking(False)
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                logger.warning("A connection could not be accepted: %s", error)
+                await asyncio.sleep(1)  # too many open files, most likely: some will be closed by then
+                continue
+            task = asyncio.create_task(self._route(connection))
+            self._undecided[task] = None
+            task.add_done_callback(lambda task: self._undecided.pop(task, None))
+            if len(self._undecided) > MAX_UNDECIDED:
+                next(iter(self._undecided)).cancel()
+
+    async def _route(self, connection: socket.socket) -> None:
+        with closing(connection):
+            try:
+                async with asyncio.timeout(FIRST_BYTES_SECONDS):
+                    to_nodes = await first_path_is_for_nodes(connection)
+            except (TimeoutError, OSError):
+                return
+            if to_nodes is None:
+                return
+            try:
+                await send_connection(self._nodes if to_nodes else self._pages, connection, SENT_SECONDS)
+            except (TimeoutError, OSError) as error:
+                logger.warning("The process for %s takes no connections: %r", "nodes" if to_nodes else "pages", error)
+
+
+async def first_path_is_for_nodes(connection: socket.socket) -> bool | None:
+    """None when the client has left. Raises OSError."""
+    while True:
+        await _readable(connection)
+        try:
+            head = connection.recv(PEEK_BYTES, socket.MSG_PEEK)
+        except BlockingIOError:
+            continue
+        if not head:
+            return None
+        if (answer := for_nodes(head)) is not None:
+            return answer
+        await asyncio.sleep(RETRY_SECONDS)  # what has come stays readable
+
+
+async def _readable(connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+
+    def note() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(connection, note)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(connection)
+
+
+async def main(listening: int, pages: int, nodes: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: it ends last, by SIGTERM
+    entry = Entry(socket.socket(fileno=pages), socket.socket(fileno=nodes))
+    await entry.serve(socket.socket(fileno=listening))
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    asyncio.run(main(*(int(number) for number in sys.argv[1:])))

@@ -1,0 +1,160 @@
+"""daphne with back-pressure, and with a limit on the bytes of a request.
+
+daphne takes whatever an application sends and keeps it in memory until the client has read it. Here ``send`` waits
+while more than a transport's buffer is unread, and a client that reads nothing for ``STALL_SECONDS`` is disconnected.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, cast
+
+from daphne.http_protocol import HTTPFactory, WebRequest
+from daphne.server import Server
+from twisted.internet import reactor
+from twisted.internet.interfaces import IPushProducer
+from twisted.logger import ILogObserver, STDLibLogObserver, globalLogPublisher
+from zope.interface import implementer
+
+from portal.serving.handover import receive_connections
+
+logger = logging.getLogger(__name__)
+
+STALL_SECONDS = 60.0
+
+
+@implementer(IPushProducer)
+class Gate:
+    """Open while the transport's buffer has room. The transport closes and opens it as a push producer."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+
+    def pauseProducing(self) -> None:  # noqa: N802
+        self._open.clear()
+
+    def resumeProducing(self) -> None:  # noqa: N802
+        self._open.set()
+
+    def stopProducing(self) -> None:  # noqa: N802
+        """The connection is lost: there is no one to wait for."""
+        self._open.set()
+
+    async def passed(self, seconds: float) -> bool:
+        """Wait for room; False when there was none for so long."""
+        try:
+            await asyncio.wait_for(self._open.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+
+class LimitedRequest(WebRequest):
+    """A request whose body is read but not kept when it is too large: the server spools bodies on the disk."""
+
+    limit = 0
+    too_large = False
+
+    def gotLength(self, length: int | None) -> None:  # noqa: N802
+        self.limit = self.server.max_body_bytes(self.channel._path)  # noqa: SLF001
+        self.too_large = length is not None and length > self.limit
+        super().gotLength(0 if self.too_large else length)
+
+    def handleContentChunk(self, data: bytes) -> None:  # noqa: N802
+        self.too_large = self.too_large or self.content.tell() + len(data) > self.limit
+        if self.too_large:
+            self.content.truncate(0)
+        else:
+            super().handleContentChunk(data)
+
+    def process(self) -> Any:
+        if not self.too_large:
+            return super().process()
+        self.basic_error(413, b"Content Too Large", f"At most {self.limit >> 20} MiB can be sent in one request.")
+        return None
+
+
+class LimitedFactory(HTTPFactory):
+    def buildProtocol(self, addr: Any) -> Any:  # noqa: N802
+        protocol = super().buildProtocol(addr)
+        protocol.requestFactory = LimitedRequest
+        return protocol
+
+
+class PacedServer(Server):
+    """``connections`` is where an entry process hands over connections, beside or instead of ``endpoints``;
+    ``max_body_bytes`` is asked with the path of a request."""
+
+    def __init__(
+        self,
+        application: Any,
+        endpoints: list[str],
+        *,
+        max_body_bytes: Callable[[bytes], int],
+        connections: socket.socket | None = None,
+        stall_seconds: float = STALL_SECONDS,
+        **options: Any,
+    ) -> None:
+        super().__init__(application, endpoints or ["handed over"], **options)
+        self.endpoints = endpoints
+        self.max_body_bytes = max_body_bytes
+        self.stall_seconds = stall_seconds
+        self._handed_over = connections
+        self._gates: dict[Any, Gate] = {}
+        # daphne drops Twisted's errors
+        globalLogPublisher.addObserver(cast(ILogObserver, STDLibLogObserver("daphne.server")))
+        if connections is not None:
+            reactor.callWhenRunning(self._receive)
+
+    @property
+    def http_factory(self) -> LimitedFactory:
+        return self._http_factory
+
+    @http_factory.setter
+    def http_factory(self, factory: HTTPFactory) -> None:
+        """``Server.run`` makes one of its own kind."""
+        self._http_factory = LimitedFactory(self)
+
+    def _receive(self) -> None:
+        assert self._handed_over is not None  # noqa: S101
+        self.http_factory.doStart()
+
+        def adopt(connection: socket.socket) -> None:
+            try:
+                reactor.adoptStreamConnection(connection.fileno(), connection.family, self.http_factory)
+            except OSError:
+                logger.debug("a client left before its connection was adopted")
+
+        receive_connections(reactor._asyncioEventloop, self._handed_over, adopt)  # noqa: SLF001
+
+    async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
+        if protocol not in self.connections or self.connections[protocol].get("disconnected"):
+            return
+        kind = message["type"]
+        if kind == "http.response.body" and not message.get("more_body") and self._gates.pop(protocol, None):
+            protocol.unregisterProducer()
+        await super().handle_reply(protocol, message)
+        if kind == "http.response.start":
+            gate = self._gates[protocol] = Gate()
+            protocol.registerProducer(gate, True)
+        elif kind == "websocket.accept":
+            gate = self._gates[protocol] = Gate()
+            protocol.transport.unregisterProducer()  # the channel of HTTP, which is over
+            protocol.transport.registerProducer(gate, True)
+        elif kind == "websocket.send" or (kind == "http.response.body" and message.get("more_body")):
+            await self._until_room(protocol)
+
+    async def _until_room(self, protocol: Any) -> None:
+        gate = self._gates.get(protocol)
+        if gate is None or await gate.passed(self.stall_seconds):
+            return
+        logger.info("A client that read nothing for %.0f s was disconnected.", self.stall_seconds)
+        channel = getattr(protocol, "channel", None)
+        (channel.transport if channel is not None else protocol.transport).abortConnection()
+
+    def protocol_disconnected(self, protocol: Any) -> None:
+        if gate := self._gates.pop(protocol, None):
+            gate.stopProducing()
+        super().protocol_disconnected(protocol)

@@ -1,0 +1,121 @@
+"""The server waits for its readers: what is unread stays unmade, and who reads nothing for long is disconnected."""
+
+import base64
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from tests.portal.paced_app import MAX_BODY_BYTES, PIECE_BYTES, PIECES
+
+FEW = PIECES // 8
+"""Pieces that the kernel's buffers of a loopback connection and the server's may hold."""
+SMALL_BUFFER = 64 * 1024
+
+
+class Paced:
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.port = port
+        self.client = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
+
+    def made(self) -> tuple[int, int]:
+        """How many pieces the application has made, and how many responses are under way."""
+        pieces, under_way = self.client.get("/made").text.split()
+        return int(pieces), int(under_way)
+
+    def settled(self) -> int:
+        """The pieces made once no more are."""
+        before = -1
+        for _ in range(300):
+            time.sleep(0.1)
+            now, _ = self.made()
+            if now == before and now > 0:
+                return now
+            before = now
+        raise AssertionError("it never stopped making pieces")
+
+    def stuck(self, request: str) -> socket.socket:
+        """A client that asks and never reads."""
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
+        connection.connect(("127.0.0.1", self.port))
+        connection.sendall(request.replace("\n", "\r\n").encode())
+        return connection
+
+
+@contextmanager
+def paced(stall_seconds: float = 600) -> Iterator[Paced]:
+    command = [sys.executable, "-m", "tests.portal.paced_app", str(stall_seconds)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ})
+    assert process.stdout is not None
+    try:
+        yield Paced(int(process.stdout.readline()))
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Paced]:
+    with paced() as server:
+        yield server
+
+
+KEY = base64.b64encode(b"0123456789abcdef").decode()
+HTTP = "GET /large HTTP/1.1\nHost: x\n\n"
+WEBSOCKET = (
+    f"GET /large HTTP/1.1\nHost: x\nUpgrade: websocket\nConnection: Upgrade\nSec-WebSocket-Key: {KEY}\n"
+    "Sec-WebSocket-Version: 13\n\n"
+)
+
+
+@pytest.mark.parametrize("request_text", [HTTP, WEBSOCKET], ids=["http", "websocket"])
+def test_what_no_one_reads_is_not_made(server: Paced, request_text: str) -> None:
+    before, _ = server.made()
+    with server.stuck(request_text):
+        assert server.settled() - before < FEW
+        assert server.made()[1] == 1
+
+
+def test_a_reader_gets_every_byte_and_connections_are_kept(server: Paced) -> None:
+    with server.client.stream("GET", "/large") as response:
+        received = sum(len(piece) for piece in response.iter_raw())
+    assert received == PIECES * PIECE_BYTES
+    assert server.client.post("/echo", content=b"abc").text == "3"
+    assert server.client.head("/echo").status_code == 200
+
+
+@pytest.mark.parametrize("request_text", [HTTP, WEBSOCKET], ids=["http", "websocket"])
+def test_who_reads_nothing_for_long_is_disconnected(request_text: str) -> None:
+    with paced(stall_seconds=0.3) as server, server.stuck(request_text) as stuck:
+        until = time.monotonic() + 30
+        while server.made()[1] or server.made()[0] == 0:
+            assert time.monotonic() < until, "the response is still under way"
+            time.sleep(0.05)
+        stuck.settimeout(30)
+        with pytest.raises(ConnectionResetError):
+            while stuck.recv(1 << 20):
+                pass
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_beyond_the_limit_is_refused_and_one_within_is_taken(server: Paced, chunked: bool) -> None:
+    def send(size: int) -> httpx.Response:
+        pieces = [b"x" * 65536] * (size // 65536) + [b"x" * (size % 65536)]
+        content = iter(pieces) if chunked else b"".join(pieces)
+        return server.client.post("/echo", content=content)
+
+    assert send(MAX_BODY_BYTES).text == str(MAX_BODY_BYTES)
+    refused = send(MAX_BODY_BYTES + 1)
+    assert refused.status_code == 413
+    assert "At most 1 MiB" in refused.text
+    assert send(10).text == "10"
+    assert server.client.post("/nothing", content=b"x").status_code == 413

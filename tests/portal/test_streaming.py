@@ -1,0 +1,57 @@
+"""Downloads of one user at once are limited, and end when they are read or left."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from io import BytesIO
+from typing import Any, cast
+
+from django.contrib.auth.models import AnonymousUser
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpResponseBase, StreamingHttpResponse
+
+from portal import streaming
+from portal.accounts.models import User
+from portal.downloads import download
+
+
+def request_of(user: Any) -> ASGIRequest:
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""}
+    request = ASGIRequest(scope, BytesIO())
+    request.user = user
+    return request
+
+
+def begin(user: Any) -> HttpResponseBase:
+    return download(request_of(user), "weights.pt", iter([b"a", b"b"]), size=2)
+
+
+async def first(response: HttpResponseBase) -> AsyncIterator[bytes]:
+    """Its pieces, of which the first was read."""
+    assert isinstance(response, StreamingHttpResponse)
+    pieces = aiter(cast(AsyncIterator[bytes], response.streaming_content))
+    assert await anext(pieces) == b"a"
+    return pieces
+
+
+async def leave(pieces: AsyncIterator[bytes]) -> None:
+    """As the server does: what Django wraps is closed once no one refers to it, which takes a turn of the loop."""
+    await pieces.aclose()  # type: ignore[attr-defined]
+    gc.collect()
+    await asyncio.sleep(0.01)
+
+
+async def test_a_user_reads_so_many_files_at_once_and_others_are_not_kept_waiting() -> None:
+    ada, ben, node = User(pk=1), User(pk=2), AnonymousUser()
+    reading = [await first(begin(ada)) for _ in range(streaming.MAX_DOWNLOADS)]
+    refused = begin(ada)
+    assert refused.status_code == 429
+    assert "Content-Disposition" not in refused
+    others = [await first(begin(user)) for user in (ben, *[node] * 20)]
+    assert [piece async for piece in reading[0]] == [b"b"]
+    reading.append(await first(begin(ada)))
+    await leave(reading[1])
+    reading.append(await first(begin(ada)))
+    for pieces in (*reading, *others):
+        await leave(pieces)
+    assert not any(streaming._downloads.values())
