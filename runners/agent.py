@@ -37,7 +37,7 @@ from runners.diskwatch import over_limit, tidy
 from runners.enrol import take_new_token
 from runners.environment_keeper import EnvironmentKeeper
 from runners.environments import Environments
-from runners.hands import Hands, NotYet, renew_lease
+from runners.hands import Hands, NotYet, counts_from_the_report, renew_lease
 from runners.ledger import Ledger, delete_tree
 from runners.log_shipper import LogShipper
 from runners.loops import Loop, Patience
@@ -69,8 +69,8 @@ CHECKPOINTS_SECONDS = 15.0
 TIDY_SECONDS = 3600.0
 RECONCILE_SECONDS = 1.0
 PROMPT_SECONDS = 4.0
-"""A reply this old, counted from when its report was sent, neither renews a lease nor allows a start: the portal counts
-from then, and its margin behind the fence is 5 s."""
+"""A reply older than this, counted from when its report was sent, allows no start, and renews no lease that is counted
+from the reply: the portal counts from the report, and its margin behind the fence is 5 s."""
 EXIT_STOP_SECONDS = 8  # ``--stop-jobs-on-exit``: what each container gets
 
 
@@ -279,10 +279,10 @@ class Agent:
             prompt = time.monotonic() - sent_at <= PROMPT_SECONDS
             if prompt:
                 self._replied_at = sent_at
-        if prompt:
-            for name in renewed(desired, self.ledger.notes(desired)):
+        for name in renewed(desired, self.ledger.notes(desired)):
+            if prompt or counts_from_the_report(self.files, name):
                 try:
-                    renew_lease(self.files, name)
+                    renew_lease(self.files, name, sent_at)
                 except OSError as error:  # of one container: the others' must not wait for it
                     logger.error("The lease of %s could not be renewed, it will end by itself: %s", name, error)
         self.environments.want(environments)

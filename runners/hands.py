@@ -17,6 +17,7 @@ from runners import exits, shared
 from runners.checkpoints import CheckpointPortal, JobCheckpoints
 from runners.codestore import CodeStore, unpack
 from runners.exclusive import BusyError
+from runners.launch.fence import COUNTS_FROM_THE_REPORT, lease_content
 from runners.launch.scribe import keep_room
 from runners.ledger import Ledger, delete_tree
 from runners.log_shipper import LogShipper
@@ -345,10 +346,20 @@ class Hands:
         return " ".join(part for part in said if part)
 
 
-def renew_lease(files: NodeFiles, name: str) -> None:
-    """A number the supervisor has not seen before. On a full disk the old file is written over, which needs no room."""
+def counts_from_the_report(files: NodeFiles, name: str) -> bool:
+    """Whether a late reply may renew this container's lease: one of an earlier release would count from the reply."""
+    return read_json_beneath(files.scribe(name), "status.json").get("lease") == COUNTS_FROM_THE_REPORT
+
+
+LEASE_BYTES = 160
+"""Of each lease: one that is written over an older one leaves nothing of it."""
+
+
+def renew_lease(files: NodeFiles, name: str, sent_at: float) -> None:
+    """A number the supervisor has not seen before, and when the report was sent. On a full disk the old file is written
+    over, which needs no room."""
     lease = files.control(name) / "lease"
-    content = b'{"renewal": %d}' % time.time_ns()
+    content = lease_content(time.time_ns(), sent_at).ljust(LEASE_BYTES)
     try:
         write_atomic(lease, content, sync=False)
     except OSError:

@@ -26,6 +26,8 @@ CONNECT_SECONDS = 5.0
 SYNC_CONNECT_SECONDS = 2.5
 """A report renews leases: rather a new try than a long wait for one that began while the network was cut."""
 ANSWER_SECONDS = 10.0
+SYNC_ANSWER_SECONDS = 15.0
+"""Twice this, and the fence of 34 s is near: a portal that always takes so long still renews leases in time."""
 KEEP_SECONDS = 8.0
 """An idle connection outlives the pause between two reports, but not the wait for an answer: a network that was cut has
 spoilt them all, and the try after one that got no answer makes a new one."""
@@ -145,7 +147,7 @@ class PortalClient:
         return token
 
     def sync(self, report: dict[str, Any]) -> dict[str, Any]:
-        timeout = httpx.Timeout(ANSWER_SECONDS, connect=SYNC_CONNECT_SECONDS)
+        timeout = httpx.Timeout(SYNC_ANSWER_SECONDS, connect=SYNC_CONNECT_SECONDS)
         # Without a Content-Type: of what the portal's server does for a report, reading that header is a tenth.
         content = json.dumps(report, separators=(",", ":")).encode()
         return self._json("POST", "/agent/v1/sync", content=content, timeout=timeout)

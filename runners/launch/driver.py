@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from runners.launch.discovery import Discovery
-from runners.launch.fence import Fence, shortened
+from runners.launch.fence import COUNTS_FROM_THE_REPORT, Fence, shortened
 from runners.launch.files import Control, Places, write_json
 from runners.launch.hosts import Hosts, Run
 from runners.launch.network import bind_address
@@ -277,7 +277,12 @@ class Driver:
         self._write_status()
 
     def _write_status(self) -> None:
-        status = {"phase": self._phase, "ranks": self._ranks, "rings": self.ring_log.told()}
+        status = {
+            "phase": self._phase,
+            "ranks": self._ranks,
+            "rings": self.ring_log.told(),
+            "lease": COUNTS_FROM_THE_REPORT,
+        }
         try:
             write_json(self.places.scribe / "status.json", status)
         except OSError:

@@ -1,9 +1,13 @@
 """The fence: a container whose agent or portal has gone must not train on.
 
-The portal starts an attempt anew elsewhere only after this time and a margin, so two attempts of one job never train
-at once. Clocks of machines differ, so we look at nothing but the lease's content changing, on our monotonic clock.
+The portal starts an attempt elsewhere only after this time and a margin, so two attempts of one job never train at
+once. Clocks of machines differ, so we look at nothing but the lease's content changing, on our monotonic clock.
+
+A lease names when the report was sent that renewed it, on the same clock when agent and container share a kernel. It
+counts from then, so a portal that answers late renews leases as well as a prompt one, for as much less time.
 """
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,15 +27,35 @@ def shortened(env: Mapping[str, str], variable: str, usual: float) -> float:
     return seconds if 0.1 <= seconds <= usual else usual
 
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+COUNTS_FROM_THE_REPORT = "report"
+"""``lease`` in status.json: what the agent looks for before it renews by a late reply."""
+
+
+def lease_content(renewal: int, sent_at: float, boot_id: Path = BOOT_ID) -> bytes:
+    """A lease renewed by the reply to a report sent at ``sent_at``, in seconds of ``time.monotonic``."""
+    return json.dumps({"renewal": renewal, "sent_at": sent_at, "boot": _boot(boot_id)}).encode()
+
+
+def _boot(boot_id: Path) -> str:
+    """Which start of which kernel the monotonic clock counts from; "" where that is not known."""
+    return (read_limited(boot_id) or b"").decode("ascii", "replace").strip()
+
+
 class Fence:
     def __init__(
-        self, lease: Path, seconds: float = T_FENCE_SECONDS, clock: Callable[[], float] = time.monotonic
+        self,
+        lease: Path,
+        seconds: float = T_FENCE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        boot_id: Path = BOOT_ID,
     ) -> None:
         self._lease = lease
         self._seconds = seconds
         self._clock = clock
+        self._boot = _boot(boot_id)
         self._content: bytes | None = None
-        self._changed_at = clock()
+        self._renewed_at = clock()
 
     @classmethod
     def from_env(cls, lease: Path, env: Mapping[str, str]) -> "Fence":
@@ -43,5 +67,16 @@ class Fence:
         content = read_limited(self._lease)
         if content is not None and content != self._content:
             self._content = content
-            self._changed_at = self._clock()
-        return self._clock() - self._changed_at > self._seconds
+            self._renewed_at = max(self._renewed_at, self._renewal_of(content))
+        return self._clock() - self._renewed_at > self._seconds
+
+    def _renewal_of(self, content: bytes) -> float:
+        """When a lease that has just changed was renewed: now, unless it names an earlier moment on this clock."""
+        now = self._clock()
+        try:
+            lease = json.loads(content)
+            sent_at = float(lease["sent_at"])
+            known = lease["boot"] == self._boot != ""
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return now  # an agent of an earlier release, whose replies are prompt
+        return min(now, sent_at) if known else now

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from runners.launch.fence import Fence, shortened
+from runners.launch.fence import COUNTS_FROM_THE_REPORT, Fence, shortened
 from runners.launch.files import Control, Places, Stop, write_atomic, write_json
 from runners.launch.processes import Processes, Wakeup, adopt_orphans
 from runners.launch.ranks import BATCH_FILE, METRICS_PIPE
@@ -209,7 +209,11 @@ class Supervisor:
 
     def _tell_status(self) -> None:
         phase = "stopping" if self.stopping else self.work.phase
-        status: dict[str, object] = {"phase": phase, "ranks": len(self.processes.running())}
+        status: dict[str, object] = {
+            "phase": phase,
+            "ranks": len(self.processes.running()),
+            "lease": COUNTS_FROM_THE_REPORT,
+        }
         if status != self._status:
             self._status = status
             try:

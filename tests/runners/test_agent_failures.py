@@ -1,9 +1,11 @@
 """The agent against a portal and a runtime that fail in every way they can."""
 
 import errno
+import json
 import os
 import random
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from runners.agent import RETRY_SECONDS
 from runners.fake_runtime import BadRuntime, FakeRuntime
 from runners.hands import renew_lease
 from runners.launch.scribe import RESERVE, RESERVE_BYTES, keep_room
-from runners.nodefiles import NodeFiles
+from runners.nodefiles import NodeFiles, write_json
 from runners.portal_client import Backoff
 from runners.runtime import TroubleError
 from tests.fake_portal import FakePortal
@@ -228,10 +230,10 @@ class TestPortalAway:
     def test_a_lease_that_cannot_be_written_does_not_keep_the_others_from_theirs(
         self, bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def renew(files: NodeFiles, name: str) -> None:
+        def renew(files: NodeFiles, name: str, sent_at: float) -> None:
             if name == NAME:
                 raise OSError(5, "Input/output error")
-            renew_lease(files, name)
+            renew_lease(files, name, sent_at)
 
         sha256 = give_code(portal)
         other = "sl-2-a1-0"
@@ -261,7 +263,22 @@ class TestPortalAway:
         portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
         assert (bench.files.scribe(NAME) / RESERVE).stat().st_size == RESERVE_BYTES
 
-    def test_a_late_reply_renews_nothing(
+    def test_a_late_reply_renews_a_lease_that_counts_from_the_report(
+        self, bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        portal.want(entry(spec_of(give_code(portal), env=FOREVER)))
+        bench.start()
+        portal.until(lambda: bench.lease(NAME))
+        write_json(bench.files.scribe(NAME) / "status.json", {"lease": "report"})
+        monkeypatch.setattr("runners.agent.PROMPT_SECONDS", 0.05)
+        portal.slow_seconds = 0.15
+        portal.until_reports()
+        lease = bench.lease(NAME)
+        portal.until(lambda: bench.lease(NAME) != lease)
+        renewed = json.loads(bench.lease(NAME))
+        assert time.monotonic() - renewed["sent_at"] >= 0.15
+
+    def test_a_late_reply_renews_nothing_that_counts_from_the_reply(
         self, bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         portal.want(entry(spec_of(give_code(portal), env=FOREVER)))

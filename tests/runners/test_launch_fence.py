@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.launch.fence import T_FENCE_SECONDS, Fence
+from runners.launch.fence import T_FENCE_SECONDS, Fence, lease_content
 from tests.runners.launching import attempt, local_ring, until
 
 TICKS = "import time\nwhile True: print('tick'); time.sleep(0.1)"
@@ -37,6 +37,62 @@ def test_a_short_partition_changes_nothing(tmp_path: Path) -> None:
         assert not fence.expired()
         clock.now += 29.9
         assert not fence.expired()
+
+
+@pytest.fixture
+def boot_id(tmp_path: Path) -> Path:
+    file = tmp_path / "boot_id"
+    file.write_text("6d1c\n")
+    return file
+
+
+def test_a_late_reply_renews_for_the_time_that_is_left(tmp_path: Path, boot_id: Path) -> None:
+    clock, lease = Clock(), tmp_path / "lease"
+    fence = Fence(lease, 30, clock, boot_id)
+    for renewal in range(5):
+        sent_at = clock.now
+        clock.now += 12  # the portal takes that long to answer
+        lease.write_bytes(lease_content(renewal, sent_at, boot_id))
+        assert not fence.expired()
+        clock.now += 18
+        assert not fence.expired()
+    clock.now += 1
+    assert fence.expired()
+
+
+def test_an_older_report_answered_after_a_newer_one_takes_nothing_back(tmp_path: Path, boot_id: Path) -> None:
+    clock, lease = Clock(), tmp_path / "lease"
+    fence = Fence(lease, 30, clock, boot_id)
+    lease.write_bytes(lease_content(1, 1000, boot_id))
+    assert not fence.expired()
+    lease.write_bytes(lease_content(2, 900, boot_id))
+    clock.now += 29
+    assert not fence.expired()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"renewal": 2, "sent_at": 0, "boot": "other"}', '{"renewal": 2}', "2", "[[", '{"sent_at": [], "boot": "6d1c"}'],
+)
+def test_a_lease_of_another_clock_or_agent_counts_from_when_it_is_seen(
+    tmp_path: Path, boot_id: Path, text: str
+) -> None:
+    clock, lease = Clock(), tmp_path / "lease"
+    fence = Fence(lease, 30, clock, boot_id)
+    clock.now += 29
+    lease.write_text(text)
+    assert not fence.expired()
+    clock.now += 29
+    assert not fence.expired()
+
+
+def test_a_report_from_the_future_counts_from_now(tmp_path: Path, boot_id: Path) -> None:
+    clock, lease = Clock(), tmp_path / "lease"
+    fence = Fence(lease, 30, clock, boot_id)
+    lease.write_bytes(lease_content(1, 5000, boot_id))
+    assert not fence.expired()
+    clock.now += 31
+    assert fence.expired()
 
 
 @pytest.mark.parametrize("trouble", ["absent", "folder"])
