@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import re
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -122,7 +123,22 @@ class NodesOnly:
         await send({"type": "http.response.body", "body": b"This process answers nodes only. Load the page again.\n"})
 
 
-http_application = AgentDoor(AtMost(http, settings.REQUESTS_AT_ONCE))
+class Lanes:
+    """Uploads wait for one another, not in the places of pages: unpacking takes up to a minute."""
+
+    UPLOADS = re.compile(r"(/api/v1)?/projects/\d+/code/?")
+    UPLOADS_AT_ONCE = 6
+
+    def __init__(self, inner: Any, count: int) -> None:
+        self.pages = AtMost(inner, count)
+        self.uploads = AtMost(inner, self.UPLOADS_AT_ONCE)
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        upload = scope["method"] == "POST" and self.UPLOADS.fullmatch(scope["path"])
+        await (self.uploads if upload else self.pages)(scope, receive, send)
+
+
+http_application = AgentDoor(Lanes(http, settings.REQUESTS_AT_ONCE))
 
 application = ProtocolTypeRouter(
     {

@@ -44,7 +44,7 @@ class Forecasts(OfJob):
     @extend_schema(operation_id="jobs_changes", responses={200: CounselSerializer, **refusals(404)})
     def changes(self, request: Request, job_pk: int) -> Response:
         """Changes that would start it now, or clearly sooner: each was tried in the present state of the lab."""
-        return Response(CounselSerializer(helping.counsel(self.job)).data)
+        return Response(CounselSerializer(helping.counsel(self.job, signed_in(request))).data)
 
     @extend_schema(
         operation_id="jobs_change",

@@ -1,6 +1,7 @@
 """What would help a waiting job, asked by a page or a script; and doing it."""
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -22,8 +23,9 @@ from portal.jobs.forms import UNITS
 from portal.jobs.models import Job, JobState
 from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
+from portal.turns import BusyError, Turns
 from scheduling import types
-from scheduling.types import Snapshot
+from scheduling.types import Policy, Snapshot
 
 KEPT_SECONDS = 60
 KINDS = {
@@ -35,6 +37,7 @@ KINDS = {
     "opportunistic": "taking only idle GPUs",
 }
 NO_LONGER = "This job no longer waits."
+BUSY = "Another question of this kind is being worked out. Ask again in a few seconds."
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,33 +63,57 @@ class Counsel:
     """When there is nothing to advise: why."""
 
 
-def counsel(job: Job) -> Counsel:
-    """What would help now. The answer is kept until the scheduler has news, a minute at most."""
-    key = f"forecast-help-{job.pk}-{current_config().pk}-{Cycle.objects.aggregate(last=Max('pk'))['last']}"
+def counsel(job: Job, user: User) -> Counsel:
+    """What would help now. The answer is kept until the scheduler has news, a minute at most; each user has one worked
+    out at a time."""
+    cycle = f"{current_config().pk}-{Cycle.objects.aggregate(last=Max('pk'))['last']}"
+    key = f"forecast-help-{job.pk}-{cycle}"
     kept = cache.get(key)
     if kept is None:
-        kept = asdict(_ask(job))
+        try:
+            with _answers.of(user.pk):
+                kept = asdict(_ask(job, cycle))
+        except BusyError:
+            return Counsel(sentence=BUSY)
         cache.set(key, kept, KEPT_SECONDS)
     return Counsel(tuple(Advice(**each) for each in kept["advice"]), kept["about_to_start"], kept["sentence"])
 
 
-_history = History()
-_one_at_a_time = threading.Lock()
-"""For the history of this process, which only the first of several that ask at once may read on."""
+MAX_ANSWERS = 2
+"""Worked out at once, in this process: one takes seconds of a processor while a thousand jobs wait."""
+_answers = Turns(MAX_ANSWERS)
 
 
-def _ask(job: Job) -> Counsel:
+class _Present:
+    """The lab as the next cycle would see it: read once for all jobs that are asked about before then."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._history = History()
+        self._cycle = ""
+        self._until = 0.0
+        self._kept: tuple[Policy, Snapshot] | None = None
+
+    def of(self, cycle: str, job: Job) -> tuple[Policy, Snapshot, types.Job | None]:
+        """``job`` in it is None when it does not wait. Raises ValueError."""
+        with self._lock:
+            if self._kept is not None and self._cycle == cycle and time.monotonic() < self._until:
+                policy, seen = self._kept
+                if (view := _view(seen, job)) is not None:
+                    return policy, seen, view
+            policy, seen = self._kept = present(history=self._history)
+            self._cycle, self._until = cycle, time.monotonic() + KEPT_SECONDS
+            return policy, seen, _view(seen, job)
+
+
+_present = _Present()
+
+
+def _ask(job: Job, cycle: str) -> Counsel:
     try:
-        if _one_at_a_time.acquire(blocking=False):
-            try:
-                policy, seen = present(history=_history)
-            finally:
-                _one_at_a_time.release()
-        else:
-            policy, seen = present()
+        policy, seen, view = _present.of(cycle, job)
     except ValueError:
         return Counsel(sentence="The scheduler cannot decide at the moment, so nothing can be tried.")
-    view = _view(seen, job)
     if view is None:
         return Counsel(sentence=NO_LONGER)
     answer = what_helps(policy, seen, view, candidates(job, view, seen))

@@ -31,7 +31,7 @@ def what_helps(request: HttpRequest, pk: int) -> HttpResponse:
     job = get_object_or_404(visible(user), pk=pk)
     about = {
         "job": job,
-        "counsel": helping.counsel(job),
+        "counsel": helping.counsel(job, user),
         "may_change": helping.may_change(user, job),
         "may_submit": may_submit(role_of(user, job.project)),
         "edition": "",

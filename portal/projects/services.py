@@ -17,6 +17,7 @@ from portal.projects import archive, inspection
 from portal.projects.errors import Refused
 from portal.projects.examples import Example
 from portal.projects.models import CodeVersion, Membership, Project, Viewer
+from portal.turns import BusyError, Turns
 
 Role = Membership.Role
 _RANK = {Role.VIEWER: 0, Role.MEMBER: 1, Role.OWNER: 2}
@@ -185,17 +186,29 @@ def _lock(project: Project) -> None:
 # Code
 
 
+MAX_UNPACKING = 4
+"""Uploads at once, in this process; two of them are unpacked, the others wait for it."""
+_unpacking = Turns(MAX_UNPACKING)
+
+
 def store_code(
     user: User, project: Project, uploads: Sequence[archive.Upload], note: str = "", upload_name: str = ""
 ) -> CodeVersion:
     """A new immutable version from one archive, script or notebook, or from the files of a folder.
 
     ``uploads`` is ``[(name, open file)]``; a folder's names are its relative paths. The slow part, unpacking in a
-    process of its own, comes before the transaction that gives the version its number. Raises BadArchive or Refused.
+    process of its own, comes before the transaction that gives the version its number. Each user unpacks one upload at a
+    time. Raises BadArchive or Refused.
     """
     require_member(user, project)
-    taken = archive.take(uploads)
-    guess = inspection.inspect(taken.sha256)
+    try:
+        with _unpacking.of(user.pk):
+            taken = archive.take(uploads)
+            guess = inspection.inspect(taken.sha256)
+    except BusyError:
+        raise Refused(
+            "Another upload is still being unpacked. Wait until it is done, then send this one again.", "limit"
+        ) from None
     with transaction.atomic():
         _lock(project)
         project.refresh_from_db(fields=["archived_at"])

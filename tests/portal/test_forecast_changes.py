@@ -3,6 +3,7 @@
 import random
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 from django.contrib.auth.models import Group
@@ -12,7 +13,6 @@ from django.utils import timezone
 
 from portal.accounts.models import Limit, User
 from portal.cluster.models import Environment, NodeEnvironment
-from portal.control.history import History
 from portal.control.services import switch_policy
 from portal.forecast import changes, helping
 from portal.jobs import services as jobs
@@ -36,7 +36,7 @@ POLICIES = [
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing kept of another test's lab."""
     cache.clear()
-    monkeypatch.setattr(helping, "_history", History())
+    monkeypatch.setattr(helping, "_present", helping._Present())
 
 
 def alice() -> User:
@@ -54,7 +54,7 @@ def half_free(gpus: int = 4, held: int = 2) -> Job:
 
 
 def keys(job: Job) -> dict[str, helping.Advice]:
-    return {each.change: each for each in helping.counsel(job).advice}
+    return {each.change: each for each in helping.counsel(job, job.submitted_by).advice}
 
 
 def do(job: Job, key: str) -> Job:
@@ -130,7 +130,7 @@ class TestWhateverThePolicy:
             agents_do_as_told()
             waiting = list(Job.objects.filter(state=JobState.QUEUED, attempts=None).order_by("pk"))
             for job in rng.sample(waiting, min(2, len(waiting))):
-                promises = [each for each in helping.counsel(job).advice if each.starts_now]
+                promises = [each for each in helping.counsel(job, job.submitted_by).advice if each.starts_now]
                 if not promises:
                     continue
                 changed = do(job, rng.choice(promises).change)
@@ -166,15 +166,39 @@ class TestWhichChanges:
         job.code.save(update_fields=["guess"])
         assert "environment-jax" not in keys(job)
 
+    def test_the_lab_is_read_once_for_all_jobs_until_the_scheduler_has_news(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        half_free(gpus=2)
+        jobs = [queue(2, launcher="command") for _ in range(3)]
+        turn()
+        reading = mock.Mock(wraps=helping.present)
+        monkeypatch.setattr(helping, "present", reading)
+        for job in jobs:
+            assert "was tried" in helping.counsel(job, job.submitted_by).sentence
+        assert reading.call_count == 1
+        late = queue(2, launcher="command")  # it was not there when the lab was read
+        assert "was tried" in helping.counsel(late, late.submitted_by).sentence
+        assert reading.call_count == 2
+
+    def test_a_user_has_one_question_worked_out_at_a_time(self) -> None:
+        half_free(gpus=2)
+        job = queue(2, launcher="command")
+        with helping._answers.of(job.submitted_by_id):
+            assert helping.counsel(job, job.submitted_by).sentence == helping.BUSY
+        assert "was tried" in helping.counsel(job, job.submitted_by).sentence
+
     def test_a_job_that_is_about_to_start_needs_no_help(self) -> None:
         ready_node("a", 2)
-        found = helping.counsel(queue(1))
+        job = queue(1)
+        found = helping.counsel(job, job.submitted_by)
         assert found.about_to_start and not found.advice and found.sentence == "It is about to start as it is."
 
     def test_when_nothing_helps_it_says_what_was_tried(self) -> None:
         switch_policy(None, "fifo", {})
         half_free(gpus=2)
-        found = helping.counsel(queue(1, launcher="command"))
+        job = queue(1, launcher="command")
+        found = helping.counsel(job, job.submitted_by)
         assert not found.advice
         assert found.sentence.startswith("Nothing that was tried starts it clearly sooner: ")
         assert "a shorter time limit" in found.sentence

@@ -1,0 +1,71 @@
+"""Costly work: one piece of each user, so many of all, and a turn ends however the work ends."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from portal.accounts.models import User
+from portal.asgi import Lanes
+from portal.projects import archive, services
+from portal.projects.errors import BadArchive
+from portal.refused import Refused
+from portal.turns import BusyError, Turns
+from tests.portal import jobs_world as world
+
+
+def test_each_user_has_one_turn_and_all_together_a_few() -> None:
+    turns = Turns(2)
+    with turns.of(1):
+        with pytest.raises(BusyError), turns.of(1):
+            pass
+        with turns.of(2), pytest.raises(BusyError), turns.of(3):
+            pass
+        with turns.of(3):
+            pass
+    with pytest.raises(ValueError, match="its own"), turns.of(1):
+        raise ValueError("its own")
+    with turns.of(1):
+        pass
+
+
+@pytest.mark.django_db
+def test_a_second_upload_waits_for_the_first_of_the_same_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    ada, ben = world.make_user("ada"), world.make_user("ben")
+    project, other = world.make_project(ada), world.make_project(ben)
+    seen: list[str] = []
+
+    def take(uploads: Any) -> archive.Unpacked:
+        with pytest.raises(Refused) as refused:
+            services.store_code(ada, project, uploads)
+        assert refused.value.code == "limit"
+        if not seen:
+            seen.append("ben")
+            with pytest.raises(BadArchive):
+                services.store_code(ben, other, uploads)
+        raise BadArchive("no archive")
+
+    monkeypatch.setattr(archive, "take", take)
+    for _ in range(2):  # the turn ends with the refusal
+        seen.clear()
+        with pytest.raises(BadArchive):
+            services.store_code(ada, project, [])
+        assert seen == ["ben"]
+    assert User.objects.count() >= 2
+
+
+async def test_uploads_that_wait_keep_no_page_waiting() -> None:
+    unpacked = asyncio.Event()
+
+    async def inner(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["method"] == "POST":
+            await unpacked.wait()
+
+    lanes = Lanes(inner, 2)
+    paths = ["/projects/3/code", "/api/v1/projects/4/code/"] * 20
+    uploads = [asyncio.create_task(lanes({"method": "POST", "path": path}, None, None)) for path in paths]
+    await asyncio.sleep(0)
+    for path in ("/projects/3/", "/projects/3/code/1/", "/jobs/"):
+        await asyncio.wait_for(lanes({"method": "GET", "path": path}, None, None), 30)
+    unpacked.set()
+    await asyncio.gather(*uploads)
