@@ -12,7 +12,7 @@ next turn where it put them.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from scheduling import reasons
+from scheduling import reasons, tiers
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Reservation, Snapshot
 
 AHEAD_SECONDS = 30 * 86400.0
@@ -100,6 +100,7 @@ def _on_whole_nodes(
 
 def _clear(snapshot: Snapshot, active: list[Reservation]) -> tuple[Snapshot, dict[JobId, Placement]]:
     """Asks others for what is reserved now and cannot be had otherwise; what they give is leaving."""
+    layer_of = tiers.layers(snapshot)
     jobs = {job.id: job for job in snapshot.jobs}
     nodes = {node.id: node for node in snapshot.nodes}
     unclaimed = {node.id: node.free + node.leaving for node in snapshot.nodes}
@@ -116,21 +117,14 @@ def _clear(snapshot: Snapshot, active: list[Reservation]) -> tuple[Snapshot, dic
         others = [
             job for job in jobs.values() if job.running and job.owner not in item.owners and item.node in job.now_on
         ]
-        for job in sorted(others, key=lambda job: (not job.elastic, job.lost_gpu_seconds_if_stopped, job.id)):
-            if lacking <= 0:
-                break
-            here = job.now_on[item.node]
-            outside = max(0, min(job.gpus - job.min_gpus, here - job.base.get(item.node, 0))) if job.elastic else 0
-            give = {item.node: min(lacking, outside)} if outside >= lacking or not job.preemptible else dict(job.now_on)
-            if not give[item.node]:
-                continue
-            left = {where: gpus - give.get(where, 0) for where, gpus in job.now_on.items()}
-            asked[job.id] = {where: gpus for where, gpus in left.items() if gpus}
-            jobs[job.id] = replace(job, now_on=asked[job.id], stopping=not asked[job.id])
+        others.sort(key=lambda job: (-tiers.LAYERS.index(layer_of[job.id]), job.lost_gpu_seconds_if_stopped, job.id))
+        for id, give in _given(others, item.node, lacking).items():
+            job = jobs[id]
+            asked[id] = {where: left for where, gpus in job.now_on.items() if (left := gpus - give.get(where, 0))}
+            jobs[id] = replace(job, now_on=asked[id], stopping=not asked[id])
             for where, gpus in give.items():
                 if where in nodes:
                     nodes[where] = replace(nodes[where], leaving=nodes[where].leaving + gpus)
-            lacking -= give[item.node]
     if not asked:
         return snapshot, asked
     before = {job.id: job.gpus for job in snapshot.jobs}
@@ -139,6 +133,24 @@ def _clear(snapshot: Snapshot, active: list[Reservation]) -> tuple[Snapshot, dic
         for limit in snapshot.limits
     )
     return replace(snapshot, nodes=tuple(nodes.values()), jobs=tuple(jobs.values()), limits=limits), asked
+
+
+def _given(others: Iterable[Job], node: NodeId, lacking: int) -> dict[JobId, Placement]:
+    """Choose what each job gives back so that ``lacking`` GPUs of ``node`` come free; ``others`` has the lowest layer first.
+
+    As for tiers: first all that elastic jobs can spare, then whole jobs that can go on from a checkpoint.
+    """
+    give: dict[JobId, Placement] = {}
+    for job in others:
+        outside = min(job.gpus - job.min_gpus, job.now_on[node] - job.base.get(node, 0)) if job.elastic else 0
+        if (spare := min(lacking, outside)) > 0:
+            give[job.id] = {node: spare}
+            lacking -= spare
+    for job in others:
+        if lacking > 0 and job.preemptible:
+            lacking -= job.now_on[node] - give.get(job.id, {}).get(node, 0)
+            give[job.id] = job.now_on
+    return give
 
 
 def _split(

@@ -32,7 +32,7 @@ OTHERS = "other layers"
 def plan(policy: Policy, snapshot: Snapshot) -> Plan:
     """The policy's plan for all layers together. With one layer it is the policy's own, untouched."""
     snapshot = _shielded(snapshot)
-    layer_of = _layers(snapshot)
+    layer_of = layers(snapshot)
     soft = any(limit.soft for limit in snapshot.limits)
     if len(set(layer_of.values())) <= 1 and not soft:
         return _look_again(policy.plan(snapshot), snapshot)
@@ -114,10 +114,11 @@ class _Alone:
         return Plan(capacity.held, why)
 
 
-def _layers(snapshot: Snapshot) -> dict[JobId, str]:
-    layers: dict[JobId, str] = {job.id: "spare" if job.opportunistic else job.tier for job in snapshot.jobs}
+def layers(snapshot: Snapshot) -> dict[JobId, str]:
+    """Name the layer of each job, one of ``LAYERS``."""
+    found: dict[JobId, str] = {job.id: "spare" if job.opportunistic else job.tier for job in snapshot.jobs}
     if patient := _patient(snapshot):
-        layers[patient.id] = "patient"
+        found[patient.id] = "patient"
     soft = [limit for limit in snapshot.limits if limit.soft]
     known = {job.id: job for job in snapshot.jobs} if soft else {}
     for limit in soft:
@@ -127,8 +128,8 @@ def _layers(snapshot: Snapshot) -> dict[JobId, str]:
             if least <= left or not (job.preemptible or job.elastic):
                 left -= least
             else:
-                layers[job.id] = "spare"
-    return layers
+                found[job.id] = "spare"
+    return found
 
 
 @dataclass
@@ -333,10 +334,13 @@ class _World:
             self.again_at.append(done.again_at)
 
     def _held_back(self, name: str, done: Plan) -> Plan:
-        """Under a strict policy nobody passes a higher layer's queue who could not make room again."""
+        """Under a strict policy only jobs that can be stopped pass a higher layer's queue.
+
+        An elastic job that cannot be stopped never gives back its least.
+        """
         target, why = dict(done.target), dict(done.reasons)
         for id, job in self.jobs.items():
-            if self.layer_of[id] == name and job.waiting and target.get(id) and not (job.preemptible or job.elastic):
+            if self.layer_of[id] == name and job.waiting and target.get(id) and not job.preemptible:
                 del target[id]
                 why[id] = f"Jobs of the {self.line} tier are ahead of it, and jobs start strictly in order."
         return replace(done, target=target, reasons=why)

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scheduling import registry
+from scheduling import registry, tiers
 from scheduling.check import violations
 from scheduling.decide import decide
 from scheduling.policies.fifo import Fifo
-from scheduling.types import Plan, Reservation, Snapshot
+from scheduling.types import Job, Plan, Reservation, Snapshot
 from tests.scheduling.strategies import EXAMPLES, NODE_NAMES, OWNERS, built, snapshots, world
 from tests.scheduling.worlds import NOW, Decided, World, comes_to_rest, draw, running, sizes, waiting
 
@@ -46,6 +46,24 @@ def test_when_it_begins_others_who_can_are_asked_to_leave() -> None:
 def test_elastic_jobs_give_only_what_is_reserved() -> None:
     lab = draw({"a": 4}, running("1", {"a": 4}, 1, 4))
     assert sizes(reserved(lab, 2, -1, HOUR)) == {"1": 2}
+
+
+def test_jobs_of_a_lower_tier_make_room_before_higher_ones_are_stopped() -> None:
+    stops = {"preemptible": True, "lost_gpu_seconds_if_stopped": 0.0}
+    spare = running("3", {"a": 1}, opportunistic=True, preemptible=True, lost_gpu_seconds_if_stopped=9e4)
+    premium = running("1", {"a": 2}, tier="premium", **stops)
+    basic = running("2", {"a": 1}, tier="basic", **stops)
+    assert sizes(reserved(draw({"a": 4}, premium, basic, spare), 1, -1, HOUR)) == {"1": 2, "2": 1}
+    assert sizes(reserved(draw({"a": 4}, premium, basic, spare), 2, -1, HOUR)) == {"1": 2}
+    assert sizes(reserved(draw({"a": 4}, premium, basic, spare), 4, -1, HOUR)) == {}
+
+
+def test_elastic_jobs_of_the_lowest_tier_shrink_first_and_all_of_them_before_any_is_stopped() -> None:
+    premium = running("1", {"a": 3}, 1, 4, tier="premium", preemptible=True)
+    basic = running("2", {"a": 3}, 1, 4, tier="basic", preemptible=True)
+    fixed = running("3", {"a": 2}, opportunistic=True, preemptible=True)
+    assert sizes(reserved(draw({"a": 8}, premium, basic, fixed), 2, -1, HOUR)) == {"1": 3, "2": 1, "3": 2}
+    assert sizes(reserved(draw({"a": 8}, premium, basic, fixed), 4, -1, HOUR)) == {"1": 1, "2": 1, "3": 2}
 
 
 def test_owners_use_both_parts_of_the_node() -> None:
@@ -119,6 +137,32 @@ def test_laws_of_reservations_nobody_starts_on_what_is_reserved_for_others(
     held = sum(job.now_on.get(item.node, 0) for job in others.values() if job.running)
     after = sum(done.target.get(id, {}).get(item.node, 0) for id in others)
     assert after <= max(held, totals[item.node] - item.gpus)
+
+
+@MANY
+@given(snapshot=snapshots(), gpus=st.integers(1, 6), node=st.sampled_from(NODE_NAMES))
+def test_laws_of_reservations_tiers_hold_when_one_begins(snapshot: Snapshot, gpus: int, node: str) -> None:
+    """With no job waiting, under a policy that stops none by itself, all that changes is what the reservation needs."""
+    lab = replace(snapshot, jobs=tuple(job for job in snapshot.jobs if job.running))
+    done = reserved(lab, gpus, -1, HOUR, node)
+    assert violations(lab, done) == []
+    place = next((each for each in lab.nodes if each.id == node), None)
+    if place is None:
+        return
+    ours = sum(job.now_on.get(node, 0) for job in lab.jobs if job.owner == "bob")
+    lacking = min(gpus, place.total) - ours - place.free - place.leaving
+    depth = {id: tiers.LAYERS.index(layer) for id, layer in tiers.layers(lab).items()}
+    others = [job for job in lab.jobs if job.owner != "bob" and node in job.now_on]
+    for stopped in (job for job in others if not done.target.get(job.id)):
+        lower = [job for job in others if job.preemptible and depth[job.id] > depth[stopped.id]]
+        enough = sum(job.now_on[node] for job in lower) + sum(spare(job, node) for job in others if job not in lower)
+        assert enough < lacking, f"job {stopped.id} is stopped where jobs of lower tiers could have made room"
+
+
+def spare(job: Job, node: str) -> int:
+    """GPUs of a node that it can give back without a restart."""
+    outside = job.now_on[node] - job.base.get(node, 0)
+    return max(0, min(job.gpus - job.min_gpus, outside)) if job.elastic else 0
 
 
 @EVERY

@@ -3,12 +3,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from scheduling import registry, tiers
+from scheduling import reasons, registry, tiers
+from scheduling.capacity import Capacity
 from scheduling.check import violations
 from scheduling.decide import decide
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fifo import Fifo
-from scheduling.types import Limit, Plan, Snapshot
+from scheduling.types import Limit, Plan, Policy, Snapshot
 from tests.scheduling.strategies import EXAMPLES, built, snapshots
 from tests.scheduling.worlds import draw, running, sizes, waiting
 
@@ -81,6 +82,16 @@ def test_a_strict_policy_lets_no_lower_job_pass_that_could_not_make_room_again()
     assert done.reasons["3"] == "Jobs of the premium tier are ahead of it, and jobs start strictly in order."
 
 
+def test_a_strict_policy_lets_an_elastic_job_pass_only_if_it_can_be_stopped() -> None:
+    """It never gives back its least, and the line waits for all of it."""
+    line, below = waiting("2", 4), {"tier": "basic", "elastic": True}
+    for policy in (Fifo(strict=True), ElasticFifo(strict=True)):
+        lab = draw({"a": 4}, running("1", {"a": 2}), line, waiting("3", 1, 2, **below))
+        assert sizes(decide(policy, lab)) == {"1": 2}
+        lab = draw({"a": 4}, running("1", {"a": 2}), line, waiting("3", 1, 2, **below, preemptible=True))
+        assert set(sizes(decide(policy, lab))) == {"1", "3"}
+
+
 def test_with_one_layer_the_plan_is_the_policy_s_own() -> None:
     lab = draw({"a": 4}, running("1", {"a": 1}, 1, 4), waiting("2", 2))
     assert plan(lab) == FIFO.plan(lab)
@@ -100,3 +111,24 @@ def test_laws_of_tiers_no_plan_violates_anything_and_each_waiting_job_is_told_wh
     assert violations(snapshot, done) == []
     left_out = {job.id for job in snapshot.jobs if job.waiting and not done.target.get(job.id)}
     assert set(done.reasons) == left_out
+
+
+@pytest.mark.parametrize("policy", [Fifo(), Fifo(backfill=True), Fifo(size="least"), ElasticFifo(strict=True)], ids=str)
+@MANY
+@given(snapshot=snapshots())
+def test_laws_of_tiers_a_strict_line_is_passed_only_by_jobs_that_can_be_stopped(
+    policy: Policy, snapshot: Snapshot
+) -> None:
+    done = decide(policy, snapshot)
+    depth = {id: tiers.LAYERS.index(layer) for id, layer in tiers.layers(snapshot).items()}
+    capacity = Capacity(snapshot)
+    line = [
+        depth[job.id]
+        for job in snapshot.jobs
+        if job.waiting
+        and not done.target.get(job.id)
+        and not (reasons.impossible(job, capacity) or job.id in {id for limit in snapshot.limits for id in limit.jobs})
+    ]
+    for job in snapshot.jobs:
+        if job.waiting and done.target.get(job.id) and line and depth[job.id] > min(line):
+            assert job.preemptible, f"job {job.id} passes a higher tier and never makes room again"
