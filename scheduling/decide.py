@@ -6,7 +6,7 @@ The live loop, the simulator, the preview of a switch and "what would help" all 
 from collections.abc import Set
 from dataclasses import replace
 
-from scheduling import reserve, tiers
+from scheduling import damping, reserve, tiers
 from scheduling.after import after
 from scheduling.types import Job, JobId, Plan, Policy, Snapshot
 
@@ -25,7 +25,7 @@ def decide(policy: Policy, snapshot: Snapshot) -> Plan:
         hurt = _hurt(snapshot, plan)
         if not hurt:
             return plan
-        then = _decide(policy, replace(after(snapshot, plan), explain=False))
+        then = _decide(policy, replace(after(snapshot, plan), damping_seconds=0.0, explain=False))
         vain = {job.id for job in hurt if dict(then.target.get(job.id, {})) == dict(job.now_on)}
         if not vain:
             return plan
@@ -34,7 +34,7 @@ def decide(policy: Policy, snapshot: Snapshot) -> Plan:
 
 
 def _decide(policy: Policy, snapshot: Snapshot) -> Plan:
-    return reserve.around(lambda view: tiers.plan(policy, view), snapshot)
+    return reserve.around(lambda view: damping.looked_at_again(view, tiers.plan(policy, view)), snapshot)
 
 
 def _hurt(snapshot: Snapshot, plan: Plan) -> list[Job]:

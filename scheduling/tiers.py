@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, ClassVar
 
-from scheduling import reasons
+from scheduling import damping, reasons
 from scheduling.capacity import Capacity
 from scheduling.types import Job, JobId, Limit, NodeId, Placement, Plan, Policy, Snapshot
 
@@ -34,6 +34,7 @@ def plan(policy: Policy, snapshot: Snapshot) -> Plan:
     snapshot = _shielded(snapshot)
     layer_of = layers(snapshot)
     soft = any(limit.soft for limit in snapshot.limits)
+    snapshot = damping.shielded(snapshot)
     if len(set(layer_of.values())) <= 1 and not soft:
         return _look_again(policy.plan(snapshot), snapshot)
     world = _World(snapshot, layer_of)

@@ -214,6 +214,8 @@ class Snapshot:
     reservations: tuple[Reservation, ...] = ()
     patience_seconds: float = float("inf")
     """Whoever has waited longer is next, whatever the policy."""
+    damping_seconds: float = 0.0
+    """No job is stopped so soon after it was placed, unless for a reservation; 0 allows it at once."""
     explain: bool = True
     """False where nobody will read why a job waits: the plan still names all that wait, but may say anything."""
 

@@ -30,6 +30,7 @@ def snapshot_to_text(snapshot: Snapshot) -> str:
         "accounts": snapshot.accounts,
         "reservations": snapshot.reservations,
         "patience_seconds": snapshot.patience_seconds,
+        "damping_seconds": snapshot.damping_seconds,
     }
     return _text(content, sorted).decode()
 
@@ -44,6 +45,7 @@ def snapshot_from_json(content: Mapping[str, Any]) -> Snapshot:
     return Snapshot(
         now=content["now"],
         patience_seconds=content.get("patience_seconds") or float("inf"),
+        damping_seconds=content.get("damping_seconds", 0.0),
         nodes=tuple(Node(**_known(Node, node)) for node in content["nodes"]),
         jobs=tuple(_job(job, places) for job in content["jobs"]),
         limits=tuple(Limit(**{**_known(Limit, row), "jobs": frozenset(row["jobs"])}) for row in content["limits"]),

@@ -163,7 +163,10 @@ def within(seconds: float, work: Callable[[], T]) -> T:
 
 
 def _at_rest(policy: Policy, snapshot: Snapshot) -> tuple[Plan, Snapshot]:
-    """Where the next turns lead, with GPUs asked back given back at once."""
+    """Where the next turns lead, with GPUs asked back given back at once.
+
+    Damping only delays this, so it is left out: the preview shows the jobs that are stopped as soon as they may be.
+    """
     until = time.monotonic() + THINK_SECONDS
 
     def ask(world: Snapshot) -> Plan:
@@ -171,7 +174,7 @@ def _at_rest(policy: Policy, snapshot: Snapshot) -> tuple[Plan, Snapshot]:
             raise TimeoutError("it takes too many turns")
         return decide(policy, world)
 
-    return settle(policy, snapshot, ask=ask)
+    return settle(policy, replace(snapshot, damping_seconds=0.0), ask=ask)
 
 
 def _placed(rest: Snapshot) -> dict[JobId, Mapping[str, int]]:
@@ -205,7 +208,10 @@ def _etas(policy: Policy, snapshot: Snapshot) -> dict[JobId, Eta]:
             accounts=snapshot.accounts,
             reservations=snapshot.reservations,
             options=Options(
-                state=snapshot.state, until=snapshot.now + HORIZON_SECONDS, patience_seconds=snapshot.patience_seconds
+                state=snapshot.state,
+                until=snapshot.now + HORIZON_SECONDS,
+                patience_seconds=snapshot.patience_seconds,
+                damping_seconds=snapshot.damping_seconds,
             ),
             on_turn=watch,
         )

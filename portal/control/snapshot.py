@@ -85,6 +85,7 @@ def take(
         state=state or {},
         reservations=tuple(_reservations(now)),
         patience_seconds=settings.PATIENCE_HOURS * 3600.0,
+        damping_seconds=float(settings.DAMPING_SECONDS),
     )
 
 

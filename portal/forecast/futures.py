@@ -152,6 +152,7 @@ def _one(
                 state=snapshot.state,
                 until=until,
                 patience_seconds=snapshot.patience_seconds,
+                damping_seconds=snapshot.damping_seconds,
                 window_part=part,
                 most_window_seconds=part * WIDEST_AFTER,
             ),

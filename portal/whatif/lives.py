@@ -38,7 +38,7 @@ def live(
     on_turn: Callable[[Snapshot, Plan], None] | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> Result:
-    """Of ``options``, the losses, the end and the patience are the lab's own."""
+    """Of ``options``, the losses, the end, the patience and the damping are the lab's own."""
     return simulate(
         policy,
         world.nodes,
@@ -52,6 +52,7 @@ def live(
             losses=world.losses,
             until=world.end + BEYOND_SECONDS,
             patience_seconds=settings.PATIENCE_HOURS * 3600.0,
+            damping_seconds=float(settings.DAMPING_SECONDS),
         ),
         clock=clock,
         on_turn=on_turn,

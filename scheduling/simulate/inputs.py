@@ -70,6 +70,8 @@ class Options:
     """In rounds: the policy's own, or that of the reference simulators, emptiest node first."""
     patience_seconds: float = float("inf")
     """Whoever has waited longer is next, whatever the policy."""
+    damping_seconds: float = 0.0
+    """No job is stopped so soon after it was placed."""
     used_days: int = 14
     """How far back ``Account.used`` reaches."""
     state: Mapping[str, Any] = field(default_factory=dict)

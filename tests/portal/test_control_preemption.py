@@ -148,3 +148,13 @@ def test_under_fair_share_who_had_most_makes_room_for_others() -> None:
     assert gpus_of(other) == 1 and gpus_of(greedy) + gpus_of(also) == 1
     stopped = next(job for job in (greedy, also) if not gpus_of(job))
     assert stopped.events.filter(text__contains="make room for others").exists()
+
+
+def test_a_job_that_was_just_placed_is_stopped_only_when_the_damping_time_is_over(node: Node) -> None:
+    spare = running(queue(2, opportunistic=True, resumable=True), 5)
+    first = queue(2)
+    turns(2)
+    assert (gpus_of(spare), gpus_of(first)) == (2, 0)
+    age(spare, 31)
+    turns(2)
+    assert (gpus_of(spare), gpus_of(first)) == (0, 2)

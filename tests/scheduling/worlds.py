@@ -53,6 +53,7 @@ class World:
     jobs: dict[JobId, Job]
     limits: tuple[Limit, ...] = ()
     now: float = NOW
+    damping_seconds: float = 0.0
     state: Mapping[str, Any] = field(default_factory=dict)
     going: list[tuple[JobId, NodeId]] = field(default_factory=list)
     started: list[JobId] = field(default_factory=list)
@@ -64,6 +65,7 @@ class World:
             {job.id: job for job in snapshot.jobs},
             snapshot.limits,
             snapshot.now,
+            snapshot.damping_seconds,
             snapshot.state,
             [("", node.id) for node in snapshot.nodes for _ in range(node.leaving)],
         )
@@ -75,7 +77,9 @@ class World:
             held = sum(job.now_on.get(node.id, 0) for job in self.jobs.values())
             nodes.append(replace(node, free=node.total - held - leaving, leaving=leaving))
         limits = tuple(replace(limit, leaving=sum(job in limit.jobs for job, _ in self.going)) for limit in self.limits)
-        return Snapshot(self.now, tuple(nodes), tuple(self.jobs.values()), limits, self.state)
+        return Snapshot(
+            self.now, tuple(nodes), tuple(self.jobs.values()), limits, self.state, damping_seconds=self.damping_seconds
+        )
 
     def carry_out(self, plan: Plan) -> bool:
         """True when something changed."""

@@ -1,0 +1,115 @@
+"""Damping: what was just placed is not stopped, what can shrink makes room at once, and a reservation goes first."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduling import registry
+from scheduling.check import violations
+from scheduling.decide import decide
+from scheduling.policies.elastic_fifo import ElasticFifo
+from scheduling.policies.fifo import Fifo
+from scheduling.types import Job, Reservation, Snapshot
+from tests.scheduling.strategies import EXAMPLES, built, snapshots
+from tests.scheduling.worlds import NOW, Decided, World, comes_to_rest, draw, running, sizes, waiting
+
+DAMPING = 30.0
+FIFO = Fifo(strict=False)
+EVERY = pytest.mark.parametrize("key", registry.POLICIES)
+MANY = settings(max_examples=EXAMPLES, deadline=None)
+
+
+def damped(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, damping_seconds=DAMPING)
+
+
+def placed(seconds_ago: float, **facts: Any) -> Job:
+    return running("1", {"a": 2}, tier="basic", preemptible=True, started_at=NOW - seconds_ago, **facts)
+
+
+def test_a_job_that_was_just_placed_is_not_stopped_for_a_higher_tier() -> None:
+    done = decide(FIFO, damped(draw({"a": 2}, placed(10), waiting("2", 2, tier="premium"))))
+    assert sizes(done) == {"1": 2}
+    assert done.reasons == {"2": "All 2 GPUs are in use."}
+    assert done.again_at == NOW + 20, "then it can be stopped"
+
+
+def test_it_is_stopped_once_the_damping_time_is_over() -> None:
+    done = decide(FIFO, damped(draw({"a": 2}, placed(DAMPING), waiting("2", 2, tier="premium"))))
+    assert sizes(done) == {}
+    assert done.reasons == {"2": "2 GPUs are being given back by other jobs; then it starts."}
+
+
+def test_a_job_that_was_placed_earlier_is_stopped_instead() -> None:
+    young, old = placed(10), replace(placed(60), id="3", lost_gpu_seconds_if_stopped=900.0)
+    assert sizes(decide(FIFO, damped(draw({"a": 4}, young, old, waiting("2", 2, tier="premium"))))) == {"1": 2}
+
+
+def test_what_an_elastic_job_can_spare_is_given_back_at_once() -> None:
+    lab = draw({"a": 4}, running("1", {"a": 4}, 1, 4, started_at=NOW - 1, since=NOW - 1), waiting("2", 2))
+    assert sizes(decide(ElasticFifo(), damped(lab))) == {"1": 2}
+
+
+def test_a_reservation_that_begins_stops_even_what_was_just_placed() -> None:
+    course = Reservation("the course", "a", 2, NOW - 1, NOW + 3600, frozenset({"bob"}))
+    assert sizes(decide(FIFO, replace(damped(draw({"a": 2}, placed(1))), reservations=(course,)))) == {}
+
+
+def test_a_clock_that_was_set_back_shields_no_job_for_hours() -> None:
+    assert sizes(decide(FIFO, damped(draw({"a": 2}, placed(-3600), waiting("2", 2, tier="premium"))))) == {}
+
+
+def test_where_no_job_waits_time_changes_nothing() -> None:
+    assert decide(FIFO, damped(draw({"a": 2}, placed(10)))).again_at is None
+
+
+@EVERY
+@MANY
+@given(snapshot=snapshots(), data=st.data())
+def test_laws_of_damping_no_placement_is_undone_within_the_damping_time(
+    key: str, snapshot: Snapshot, data: Any
+) -> None:
+    ages = data.draw(st.lists(st.sampled_from([0.0, 1.0, 29.9, 30.0, 3600.0]), min_size=10, max_size=10))
+    jobs = tuple(
+        replace(job, started_at=NOW - age) if job.running else job
+        for job, age in zip(snapshot.jobs, ages, strict=False)
+    )
+    lab = damped(replace(snapshot, jobs=jobs))
+    done = decide(built(key), lab)
+    assert violations(lab, done) == []
+    left_out = {job.id for job in lab.jobs if job.waiting and not done.target.get(job.id)}
+    assert set(done.reasons) == left_out
+    for job in lab.jobs:
+        if job.running and job.started_at is not None and NOW - job.started_at < DAMPING:
+            assert done.target.get(job.id), f"job {job.id} is stopped {NOW - job.started_at} s after it was placed"
+    assert done.again_at is None or done.again_at > NOW
+
+
+@MANY
+@given(snapshot=snapshots(calm=True), data=st.data())
+def test_laws_of_damping_they_hold_while_jobs_come_and_policies_are_switched(snapshot: Snapshot, data: Any) -> None:
+    world = World.of(damped(snapshot))
+    world.jobs = {id: replace(job, tier="basic") for id, job in world.jobs.items()}
+    for turn in range(8):
+        world.submit(
+            waiting(f"new{turn}", data.draw(st.integers(1, 3)), tier=data.draw(st.sampled_from(["basic", "premium"])))
+        )
+        world.state = {}
+        seen = world.snapshot()
+        done = decide(built(data.draw(st.sampled_from([*registry.POLICIES]))), seen)
+        assert violations(seen, done) == []
+        for job in seen.jobs:
+            assert done.target.get(job.id) or not job.running or seen.now - (job.started_at or 0.0) >= DAMPING
+        world.carry_out(done)
+        world.let_go(data.draw(st.integers(0, 4)))
+        world.now += data.draw(st.sampled_from([0.3, 3.0, 20.0]))
+
+
+@EVERY
+@MANY
+@given(snapshot=snapshots(calm=True))
+def test_laws_of_damping_an_unchanged_world_comes_to_rest(key: str, snapshot: Snapshot) -> None:
+    assert comes_to_rest(World.of(damped(snapshot)), Decided(built(key)), turns=30)
