@@ -45,8 +45,8 @@ class Capacity:
         self.coming = coming
         self.nodes: dict[NodeId, Node] = {node.id: node for node in snapshot.nodes if node.open}
         self.free = Levels({id: node.free + (node.leaving if coming else 0) for id, node in self.nodes.items()})
-        self.kept: dict[NodeId, int] = {}
-        """Free GPUs of nodes that nobody behind in the queue may have in this turn."""
+        self.kept: dict[NodeId, int] = {id: node.kept for id, node in self.nodes.items() if node.kept}
+        """Free GPUs of nodes that no job behind in the queue may have in this turn, and those kept for higher layers."""
         self._scopes: dict[frozenset[NodeId] | None, Scope] = {}
         self.held: dict[JobId, Placement] = {
             job.id: job.now_on for job in snapshot.jobs if job.now_on and not job.stopping
@@ -60,6 +60,7 @@ class Capacity:
             self.room_of.append(limit.max_gpus - limit.elsewhere - taken)
             for job in limit.jobs:
                 self._limits_of.setdefault(job, []).append(index)
+        self._room_at_first = tuple(self.room_of)
 
     def copy(self) -> Self:
         """A draft that can be thrown away."""
@@ -106,6 +107,11 @@ class Capacity:
     def limits_of(self, job: Job) -> list[tuple[Limit, int]]:
         """Each limit it is under, with how many more GPUs that allows."""
         return [(self.limits[index], self.room_of[index]) for index in self._limits_of.get(job.id, [])]
+
+    def promises(self, limit: Limit) -> bool:
+        """Return whether jobs of a limit are to have more GPUs than they hold, some of which may not be free yet."""
+        index = self.limits.index(limit)
+        return self.coming and self.room_of[index] < self._room_at_first[index]
 
     def ceiling(self, job: Job) -> int:
         """Return the most GPUs the job could hold if it ran alone on the open nodes."""

@@ -63,8 +63,22 @@ def choose(
         return target
     kept = {**wanted, **{job.id: job.gpus for job in order if job.running}}
     homes = {job.id: kinds[job.id] for job in order if kinds and job.waiting and job.id in kinds}
-    stay = rearrange(snapshot, order, kept, homes)
+    stay = rearrange(snapshot, order, _within_limits(snapshot, order, kept), homes)
     return target if worth(target) > worth(stay) else stay
+
+
+def _within_limits(snapshot: Snapshot, order: Sequence[Job], wanted: Mapping[JobId, int]) -> dict[JobId, int]:
+    """``wanted`` without the waiting jobs for which limits leave no room beside what running jobs keep."""
+    kept = {job.id: wanted.get(job.id, 0) for job in order if job.running}
+    rooms = [limit.max_gpus - limit.elsewhere - sum(kept.get(id, 0) for id in limit.jobs) for limit in snapshot.limits]
+    for job in order:
+        count = wanted.get(job.id, 0) if job.waiting else 0
+        under = [index for index, limit in enumerate(snapshot.limits) if count and job.id in limit.jobs]
+        if count and all(count <= rooms[index] for index in under):
+            kept[job.id] = count
+            for index in under:
+                rooms[index] -= count
+    return kept
 
 
 class Bins:

@@ -55,36 +55,43 @@ def limited(job: Job, capacity: Capacity) -> str:
     """The limit that keeps it from starting now, or empty. Only its owner's or group's own jobs can change that."""
     for limit, room in capacity.limits_of(job):
         if job.min_gpus > room:
-            return _limit_reached(job, limit, room)
+            return _limit_reached(job, limit, room, promised=capacity.promises(limit))
     return ""
 
 
-def limit_reached_by(job: Job, limits: Iterable[Limit], sizes: Mapping[JobId, int]) -> str:
-    """The limit that leaves too few GPUs for the job where others get these ``sizes``, or empty."""
+def limit_reached_by(job: Job, limits: Iterable[Limit], sizes: Mapping[JobId, int], held: Mapping[JobId, int]) -> str:
+    """The limit that leaves too few GPUs for the job where others get these ``sizes``, or empty.
+
+    ``held``: GPUs that jobs hold now.
+    """
     for limit in limits:
         if job.id in limit.jobs:
-            held = limit.leaving + limit.elsewhere + sum(sizes.get(other, 0) for other in limit.jobs)
-            if job.min_gpus > limit.max_gpus - held:
-                return _limit_reached(job, limit, max(0, limit.max_gpus - held))
+            given = sum(max(sizes.get(other, 0), held.get(other, 0)) for other in limit.jobs)
+            room = limit.max_gpus - limit.leaving - limit.elsewhere - given
+            if job.min_gpus > room:
+                more = given > sum(held.get(other, 0) for other in limit.jobs)
+                return _limit_reached(job, limit, room, promised=more)
     return ""
 
 
-def _limit_reached(job: Job, limit: Limit, room: int) -> str:
+def _limit_reached(job: Job, limit: Limit, room: int, *, promised: bool) -> str:
     held = limit.max_gpus - room
+    taken = "in use or promised" if promised else "in use"
     return (
         f"The limit of {gpus(limit.max_gpus)} for {limit.name} is reached: "
-        f"{held} {'is' if held == 1 else 'are'} in use and it needs {job.min_gpus}."
+        f"{held} {'is' if held == 1 else 'are'} {taken} and it needs {job.min_gpus}."
     )
 
 
 def shortage(job: Job, capacity: Capacity, ahead: int) -> str:
     """Too few GPUs are free, or too few of them together."""
     left, node = capacity.left(job), capacity.fullest(job)
+    free = "free for it" if _keeps(job, capacity) else "free"
     most, name = (capacity.free[node.id], node.name) if node is not None else (0, "")
     if left <= 0:
         short = _none_free(job, capacity)
     elif left < job.min_gpus:
-        short = f"it needs {gpus(job.min_gpus)} at once and only {left} {'is' if left == 1 else 'are'} free"
+        short = f"it needs {gpus(job.min_gpus)} at once and only {left} {'is' if left == 1 else 'are'} {free}"
     elif job.spread or most >= job.min_gpus:
         short = f"under this policy it does not start yet, though {gpus(left)} {'is' if left == 1 else 'are'} free"
     else:
@@ -96,10 +103,15 @@ def _none_free(job: Job, capacity: Capacity) -> str:
     scope = capacity.scope(job)
     whole = "the only GPU" if scope.total == 1 else f"all {scope.total} GPUs"
     where = "" if scope.allowed is None else " of the nodes it can run on"
-    kept = any(scope.allowed is None or node in scope.allowed for node in capacity.kept)
-    taken = "in use or kept for jobs ahead of it" if kept else "in use"
+    taken = "in use or kept for jobs ahead of it" if _keeps(job, capacity) else "in use"
     total = scope.total
     return f"{whole}{where} {'is' if total == 1 else 'are'} {taken}"
+
+
+def _keeps(job: Job, capacity: Capacity) -> bool:
+    """Are free GPUs of nodes it can run on kept for jobs ahead of it, of its layer or of a higher one."""
+    allowed = capacity.scope(job).allowed
+    return any(allowed is None or node in allowed for node in capacity.kept)
 
 
 def in_line(first: Job, ahead: int) -> str:

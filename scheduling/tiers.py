@@ -14,14 +14,14 @@ et al. 2022; the rules here are a reconstruction), spare capacity after BFTraine
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, ClassVar
 
 from scheduling import damping, reasons
 from scheduling.capacity import Capacity
-from scheduling.types import Job, JobId, Limit, NodeId, Placement, Plan, Policy, Snapshot
+from scheduling.types import Account, Job, JobId, Limit, NodeId, Placement, Plan, Policy, Snapshot
 
 LAYERS = ("patient", "premium", "standard", "basic", "spare")
 MAIN = "standard"
@@ -143,6 +143,7 @@ class _World:
     def __post_init__(self) -> None:
         self.free = {node.id: node.free for node in self.snapshot.nodes}
         self.leaving = {node.id: node.leaving for node in self.snapshot.nodes}
+        self.kept: Counter[NodeId] = Counter()
         self.jobs = {job.id: job for job in self.snapshot.jobs}
         self.held = {job.id: job.gpus if job.running else 0 for job in self.snapshot.jobs}
         self.gone: set[JobId] = set()
@@ -163,11 +164,9 @@ class _World:
     def settle(self, policy: Policy, name: str) -> dict[JobId, Placement]:
         """Decides one layer, and takes from those below what it needs; returns what its waiting jobs are to start on."""
         view = self._view(name, self.free, self.leaving)
-        done = policy.plan(view)
         meant: dict[JobId, Placement] = {}
-        if self.line:
-            done = self._held_back(name, done)
-        elif done.reasons:
+        done = self._held_back(policy, view) if self.line else policy.plan(view)
+        if done.reasons and not self.line:
             meant, lacking = self._needs(policy, name)
             if self._take(lacking, name):
                 view = self._view(name, self.free, self.leaving)
@@ -191,6 +190,7 @@ class _World:
             take = min(missing, totals[node])
             at_once = min(take, max(0, self.free[node]))
             self.free[node] -= at_once
+            self.kept[node] += at_once
             self.leaving[node] -= min(take - at_once, max(0, self.leaving[node]))
             missing -= take
         hours = reasons.hours(self.snapshot.patience_seconds)
@@ -201,6 +201,7 @@ class _World:
     def _view(self, name: str, free: Mapping[NodeId, int], leaving: Mapping[NodeId, int]) -> Snapshot:
         """The world of one layer: its own jobs, and of the nodes what nobody above it has or waits for."""
         jobs = tuple(job for id, job in self.jobs.items() if self.layer_of[id] == name and id not in self.gone)
+        gpus = {job.id: job.gpus for job in jobs}
         states = self.snapshot.state
         state = (
             states.get(OTHERS, {}).get(name, {}) if name != MAIN else {k: v for k, v in states.items() if k != OTHERS}
@@ -208,17 +209,22 @@ class _World:
         return replace(
             self.snapshot,
             nodes=tuple(
-                replace(node, free=max(0, free[node.id]), leaving=max(0, leaving[node.id]))
+                replace(node, free=max(0, free[node.id]), leaving=max(0, leaving[node.id]), kept=self.kept[node.id])
                 for node in self.snapshot.nodes
             ),
             jobs=jobs,
-            limits=tuple(
-                self._limit(limit, {job.id for job in jobs}) for limit in self.snapshot.limits if not limit.soft
-            ),
+            limits=tuple(self._limit(limit, gpus.keys()) for limit in self.snapshot.limits if not limit.soft),
             state=state,
+            accounts=tuple(self._account(account, gpus) for account in self.snapshot.accounts),
         )
 
-    def _limit(self, limit: Limit, here: set[JobId]) -> Limit:
+    def _account(self, account: Account, gpus: Mapping[JobId, int]) -> Account:
+        """With what its jobs hold besides ``gpus``, which only reasons name."""
+        if not self.snapshot.explain:
+            return account
+        return replace(account, elsewhere=sum(self.held.get(id, 0) - gpus.get(id, 0) for id in account.jobs))
+
+    def _limit(self, limit: Limit, here: Set[JobId]) -> Limit:
         """GPUs of members in other layers count as used, and what members were just asked for until it is free."""
         elsewhere = leaving = 0
         for id in limit.jobs & self.jobs.keys():
@@ -328,23 +334,25 @@ class _World:
             self.free[node] -= given[node]
             at_once = min(max(self.free[node], 0), held_back)
             self.free[node] -= at_once
+            self.kept[node] += at_once
             self.leaving[node] -= min(max(self.leaving[node], 0), held_back - at_once)
         self.batches.update(done.batches)
         self.states[name] = done.state
         if done.again_at is not None:
             self.again_at.append(done.again_at)
 
-    def _held_back(self, name: str, done: Plan) -> Plan:
-        """Under a strict policy only jobs that can be stopped pass a higher layer's queue.
+    def _held_back(self, policy: Policy, view: Snapshot) -> Plan:
+        """Decide a layer whose jobs stand behind a higher layer's line: only jobs that can be stopped start.
 
         An elastic job that cannot be stopped never gives back its least.
         """
-        target, why = dict(done.target), dict(done.reasons)
-        for id, job in self.jobs.items():
-            if self.layer_of[id] == name and job.waiting and target.get(id) and not job.preemptible:
-                del target[id]
-                why[id] = f"Jobs of the {self.line} tier are ahead of it, and jobs start strictly in order."
-        return replace(done, target=target, reasons=why)
+        held = [job for job in view.jobs if job.waiting and not job.preemptible]
+        others = tuple(job for job in view.jobs if not job.waiting or job.preemptible)
+        done = policy.plan(replace(view, jobs=others))
+        capacity = Capacity(view)
+        behind = f"Jobs of the {self.line} tier are ahead of it, and jobs start strictly in order."
+        why = {job.id: reasons.impossible(job, capacity) or reasons.limited(job, capacity) or behind for job in held}
+        return replace(done, reasons={**done.reasons, **why})
 
     def _has_a_line(self, view: Snapshot, done: Plan) -> bool:
         """Does any of its jobs wait for what others hold, and not for what only it lacks."""

@@ -64,6 +64,8 @@ class Node:
     """False while cordoned, draining, unapproved or lost: it takes no new GPUs of any job."""
     kind: str = ""
     """The model of its GPUs, as the driver names it; nodes of one kind can stand in for each other."""
+    kept: int = 0
+    """Free GPUs that are kept for jobs of a higher layer; not in ``free``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,8 @@ class Account:
     """GPU-seconds held in the last 24 hours, in the 24 hours before, and so on."""
     parent: str = ""
     """The account it is a part of; empty for those at the top."""
+    elsewhere: int = 0
+    """GPUs that its jobs hold which are not in the snapshot, because another layer decides about them."""
 
 
 @dataclass(frozen=True, slots=True)

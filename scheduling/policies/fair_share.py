@@ -325,7 +325,7 @@ def _tree(snapshot: Snapshot, line: Sequence[Job], half_life_days: float) -> tup
         for each in reversed(missing):
             account = accounts[each]
             late = _late(account.used, half_life_days)
-            leaf = _Part(account.name, max(account.weight, LEAST_WEIGHT), late, above=leaf)
+            leaf = _Part(account.name, max(account.weight, LEAST_WEIGHT), late, now=account.elsewhere, above=leaf)
             leaf.join()
             parts[rows[each]] = leaf
         return leaf

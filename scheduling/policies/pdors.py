@@ -102,8 +102,10 @@ class Pdors:
         ahead = {job.id: number for number, job in enumerate(unheard)}
         order = self._count(book, pool, running, waiting)
         wanted = settle(snapshot, pool.count, PAYS_WITHIN_SECONDS)
+        held = {job.id: job.gpus for job in running}
         why = {
-            job.id: reasons.limit_reached_by(job, snapshot.limits, wanted) or self._sentence(job, book, declined, ahead)
+            job.id: reasons.limit_reached_by(job, snapshot.limits, wanted, held)
+            or self._sentence(job, book, declined, ahead)
             for job in waiting
             if not wanted.get(job.id)
         } | pool.impossible

@@ -1,5 +1,6 @@
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -49,7 +50,7 @@ def test_elastic_jobs_give_only_what_is_reserved() -> None:
 
 
 def test_jobs_of_a_lower_tier_make_room_before_higher_ones_are_stopped() -> None:
-    stops = {"preemptible": True, "lost_gpu_seconds_if_stopped": 0.0}
+    stops: dict[str, Any] = {"preemptible": True, "lost_gpu_seconds_if_stopped": 0.0}
     spare = running("3", {"a": 1}, opportunistic=True, preemptible=True, lost_gpu_seconds_if_stopped=9e4)
     premium = running("1", {"a": 2}, tier="premium", **stops)
     basic = running("2", {"a": 1}, tier="basic", **stops)

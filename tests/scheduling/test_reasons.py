@@ -1,0 +1,36 @@
+"""Every reason is true of the snapshot it came from, whatever the policy and whatever stands around it."""
+
+import pytest
+from hypothesis import given, settings
+
+from scheduling import registry
+from scheduling.types import Plan, Snapshot
+from tests.scheduling.claims import untruths
+from tests.scheduling.strategies import EXAMPLES, built, snapshots
+from tests.scheduling.worlds import Decided, draw, waiting
+
+EVERY = pytest.mark.parametrize("key", registry.POLICIES)
+MANY = settings(max_examples=EXAMPLES, deadline=None)
+
+
+@EVERY
+@MANY
+@given(snapshot=snapshots())
+def test_every_reason_of_a_policy_is_true(key: str, snapshot: Snapshot) -> None:
+    assert untruths(snapshot, built(key).plan(snapshot)) == []
+
+
+@EVERY
+@MANY
+@given(snapshot=snapshots())
+def test_every_reason_is_true_with_tiers_around_the_policy(key: str, snapshot: Snapshot) -> None:
+    assert untruths(snapshot, Decided(built(key)).plan(snapshot)) == []
+
+
+def test_an_untrue_reason_is_found() -> None:
+    lab = draw({"a": 4}, waiting("1", 5), waiting("2", 1))
+    assert untruths(lab, Plan({}, {"1": "It needs 5 GPUs at once and only 4 are free."})) == []
+    assert untruths(lab, Plan({}, {"1": "It needs 5 GPUs at once and only 3 are free."}))
+    assert untruths(lab, Plan({}, {"1": "All 4 GPUs are in use."}))
+    assert untruths(lab, Plan({}, {"2": "2 GPUs are being given back by other jobs; then it starts."}))
+    assert untruths(lab, Plan({}, {"2": "The moon is full."}))
