@@ -140,5 +140,22 @@ def promised(count: int) -> str:
     return f"{gpus(count)} {'is' if count == 1 else 'are'} being given back by other jobs; then it starts."
 
 
+def saving(job: Job, now: float, have: int, count: int) -> str:
+    """It holds the reservation: GPUs that come free are kept for it."""
+    waited = hours(max(0.0, now - job.submitted_at - job.run_seconds))
+    return (
+        f"It has waited for {waited} and needs {gpus(count)} at once, so GPUs are saved for it as they come free: "
+        f"{have} of {count} so far."
+    )
+
+
+def behind_saved(count: int) -> str:
+    """GPUs are free, but saved for the job that holds the reservation."""
+    return (
+        f"{gpus(count)} {'is' if count == 1 else 'are'} being saved for a job that has waited too long, "
+        "and too few others are free."
+    )
+
+
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."

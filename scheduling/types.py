@@ -17,6 +17,8 @@ Placement = Mapping[NodeId, int]
 Source = Literal["given", "measured", "history", "default"]
 """Where an estimate comes from: a person said so, this job was measured, others like it were, or nobody knows."""
 Tier = Literal["premium", "standard", "basic"]
+Knows = Literal["nothing", "speeds", "job lengths"]
+"""The most a policy makes use of: how fast jobs are on more GPUs, or also how long they still take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +247,8 @@ class Policy(Protocol):
     """A frozen dataclass whose fields are its parameters, each made by ``params.param``.
 
     ``title`` names it and ``explanation`` tells an admin in two sentences what choosing it means. Further class
-    variables are optional: ``good_for`` and ``needs`` (to know) are a few words each for the table of policies, and
-    ``experimental = True`` marks one that has not proved itself.
+    variables are optional: ``good_for`` and ``needs`` (to know) are a few words each for the table of policies,
+    ``knows`` is the most that it makes use of where it is known, and ``experimental = True`` marks one that has not proved itself.
 
     ``plan`` is pure: equal snapshots give equal plans. It may run in a time limit and in another process.
     """

@@ -9,12 +9,12 @@ from math import log
 from operator import mul
 from typing import Any, ClassVar
 
-from scheduling import estimates, reasons
+from scheduling import backfill, estimates, reasons
 from scheduling.capacity import Capacity, in_turn
 from scheduling.params import param
 from scheduling.realise import realise
-from scheduling.sharing import Pool, fitted, most, next_size, settle
-from scheduling.types import Job, JobId, Plan, Snapshot
+from scheduling.sharing import Pool, most, next_size, settle
+from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 DAY_SECONDS = 86400.0
 LEAST_WEIGHT = 1e-6
@@ -31,16 +31,19 @@ class FairShare:
     accounts that used less catch up, equal ones share equally, and what one leaves flows to the others.
 
     The textbook idea (Unix fair-share schedulers since Kay and Lauder, 1988) with decayed usage as in Slurm's; the
-    water filling and the preemption rule are our own, so a reconstruction where they resemble others.
+    water filling and the preemption rules are our own, so a reconstruction where they resemble others. The first job of
+    that order that cannot start reserves GPUs after a while (``backfill``), so that small jobs do not pass it for ever.
     """
 
     title: ClassVar[str] = "Fair share of users and groups"
     explanation: ClassVar[str] = (
         "Whoever used less of the GPUs lately than their weight entitles them to goes first, group by group and then "
-        "person by person; old use is forgotten by and by. Elastic jobs share what is left in proportion to the weights."
+        "person by person; old use is forgotten by and by. Elastic jobs share what is left in proportion to the weights, "
+        "and GPUs are saved for a large job that small ones have passed over for too long."
     )
     good_for: ClassVar[str] = "sharing a lab between people and groups over weeks"
     needs: ClassVar[str] = "weights of users and groups, if not all are equal"
+    knows: ClassVar[Knows] = "speeds"
 
     half_life_days: float = param(
         7.0,
@@ -72,6 +75,15 @@ class FairShare:
         most=10.0,
         group="Stopping and resizing",
     )
+    yields_after_minutes: float = param(
+        30.0,
+        "Minutes a job above the share runs at least",
+        "A job that can be stopped, of an account that holds more than its fair share, keeps its GPUs for so long. Then "
+        "it makes room for waiting jobs of accounts that stay within theirs. 0: only how far above counts.",
+        least=0.0,
+        most=10_080.0,
+        group="Stopping and resizing",
+    )
     pays_within_seconds: float = param(
         300.0,
         "Growing must pay within seconds",
@@ -81,11 +93,33 @@ class FairShare:
         most=86_400.0,
         group="Stopping and resizing",
     )
+    passed_over_hours: float = param(
+        1.0,
+        "Longest a job is passed over, in hours",
+        "A job that has waited for so long and whose turn it is, but which needs more GPUs at once than are free, has "
+        "GPUs saved for it as they come free. Until it can start they are lent only to jobs that can be stopped or will "
+        "have ended by then. Smaller: large jobs start sooner. Larger: fewer GPUs stand idle. 0: nothing is saved, and "
+        "a large job may be passed over for as long as smaller ones come.",
+        least=0.0,
+        most=720.0,
+        group="Large jobs",
+    )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        return fitted(lambda homeless: self._plan(snapshot, homeless))
+        return backfill.around(self._arrange, snapshot, 3600 * self.passed_over_hours, self._least)
 
-    def _plan(self, snapshot: Snapshot, homeless: AbstractSet[JobId]) -> tuple[Plan, set[JobId]]:
+    def _least(self, job: Job) -> int:
+        """GPUs with which a waiting job starts."""
+        return job.min_gpus if self.elastic else job.asked
+
+    def _arrange(self, snapshot: Snapshot, hold: backfill.Hold | None) -> backfill.Arrangement:
+        """In a second try without the jobs that were counted but found no place, so that others may use those GPUs."""
+        arrangement, homeless = self._try(snapshot, hold, frozenset())
+        return self._try(snapshot, hold, homeless)[0] if homeless else arrangement
+
+    def _try(
+        self, snapshot: Snapshot, hold: backfill.Hold | None, homeless: AbstractSet[JobId]
+    ) -> tuple[backfill.Arrangement, set[JobId]]:
         pool = Pool(snapshot, resize=self.elastic, preempt=self.preempt, homeless=homeless)
         line = in_turn(job for job in snapshot.jobs if not job.stopping)
         root, part_of = _tree(snapshot, line, self.half_life_days)
@@ -100,11 +134,15 @@ class FairShare:
         def sentence(job: Job, capacity: Capacity, ahead: int) -> str:
             if wanted.get(job.id):
                 in_vain.add(job.id)
-            return f"{reasons.shortage(job, capacity, ahead).removesuffix('.')}; {part_of[job.id].standing()}."
+            saved = sum(gpus for node, gpus in hold.here.items() if node in capacity.free_for(job)) if hold else 0
+            short = reasons.behind_saved(saved) if saved else reasons.shortage(job, capacity, ahead)
+            return f"{short.removesuffix('.')}; {part_of[job.id].standing()}."
 
         plan = realise(snapshot, order, wanted, why=pool.impossible, batches=batches, short=sentence)
         root.fell()
-        return plan, in_vain
+        waits = {job.id for job in order if job.waiting and job.id not in plan.target and job.id not in pool.impossible}
+        promised = frozenset(id for id in waits if wanted.get(id) and id not in in_vain)
+        return backfill.Arrangement(plan, order, frozenset(waits - promised), promised), in_vain
 
     def _serve(
         self, snapshot: Snapshot, line: Sequence[Job], pool: Pool, root: "_Part", part_of: "Mapping[JobId, _Part]"
@@ -129,11 +167,13 @@ class FairShare:
         for job in line:
             if not job.now_on:
                 part_of[job.id].line.append(job)
+        root.entitle(float(sum(node.total for node in snapshot.nodes if node.open)))
+        if self.preempt and self.yields_after_minutes:
+            order += self._serve_within_shares(snapshot, pool, part_of)
         running = 0
         for part in set(part_of.values()):
             part.line.reverse()
             running += sum([1 for job in part.line if job.now_on])
-        root.entitle(float(sum(node.total for node in snapshot.nodes if node.open)))
 
         def key(part: _Part) -> tuple[bool, float] | None:
             job = part.next()
@@ -148,14 +188,45 @@ class FairShare:
             running -= bool(job.now_on)
             if job.id in pool.impossible:
                 continue
-            least = pool.least[job.id] if job.now_on else job.min_gpus if self.elastic else job.asked
+            least = pool.least[job.id] if job.now_on else self._least(job)
             if pool.take(job, least) or not pool.free:
                 part.give(least)  # with nothing left it is counted too, so that the line alternates
-            if not (pool.free or running or snapshot.explain):
+            if not (pool.free or running or snapshot.explain or self.passed_over_hours):
                 seen = {job.id for job in order}
                 order += [job for job in line if job.id not in seen]  # they get nothing, whatever their order
                 break
         return order
+
+    def _serve_within_shares(self, snapshot: Snapshot, pool: Pool, part_of: "Mapping[JobId, _Part]") -> list[Job]:
+        """Count waiting jobs whose accounts stay within their shares before jobs that had their time above the share.
+
+        Takes them out of their accounts' lines. Without this an account with one large job is never far enough above
+        its share, as it would hold nothing without that job, and a lab full of such jobs is closed to everybody else.
+        """
+        held: dict[_Part, int] = {}
+        for job in snapshot.jobs:
+            if job.running:
+                held[part_of[job.id]] = held.get(part_of[job.id], 0) + job.gpus
+        began = snapshot.now - 60 * self.yields_after_minutes
+        parts = list(dict.fromkeys(part_of.values()))
+        room = pool.free
+        for part in parts:
+            for job in part.line:
+                above = held.get(part, 0) > part.share and job.started_at is not None and job.started_at <= began
+                room -= pool.least[job.id] if job.now_on and not above else 0
+        served: list[Job] = []
+        for part in sorted(parts, key=lambda part: part.rank):
+            has = held.get(part, 0)
+            for job in [job for job in part.line if not job.now_on and job.id not in pool.impossible]:
+                least = self._least(job)
+                if has + least > part.share or least > room or not pool.take(job, least):
+                    continue
+                has += least
+                room -= least
+                part.give(least)
+                part.line.remove(job)
+                served.append(job)
+        return served
 
 
 def _share_rest(order: Sequence[Job], pool: Pool, root: "_Part", part_of: "Mapping[JobId, _Part]") -> None:
@@ -214,6 +285,11 @@ class _Part:
     @property
     def level(self) -> float:
         return (self.late + self.held) / self.weight
+
+    @property
+    def rank(self) -> tuple[float, str]:
+        """Sorts accounts, the one that used least for its weight first."""
+        return self.level, self.name
 
     def join(self) -> None:
         if self.above is not None:

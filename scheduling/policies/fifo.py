@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from scheduling import estimates, placement, reasons
+from scheduling import placement, reasons
+from scheduling.backfill import expected_seconds
 from scheduling.capacity import Capacity, queue
 from scheduling.levels import Levels
 from scheduling.params import param
-from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
+from scheduling.types import Job, JobId, Knows, NodeId, Placement, Plan, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Fifo:
     )
     good_for: ClassVar[str] = "a small lab that wants to foresee who is next"
     needs: ClassVar[str] = "nothing"
+    knows: ClassVar[Knows] = "nothing"
 
     strict: bool = param(
         True,
@@ -83,7 +85,7 @@ class Promise:
         then = Levels({id: capacity.free[id] + node.leaving for id, node in capacity.nodes.items()})
         allowed = capacity.scope(first).allowed
         where: Placement | None = None
-        ends = sorted((now + _lasts(job, capacity.count(job), now, guess=True), job.id) for job in holders)
+        ends = sorted((now + expected_seconds(job, capacity.count(job), now, guess=True), job.id) for job in holders)
         for end, job in [(now, ""), *ends]:
             for node, gpus in capacity.held.get(job, {}).items():
                 if node in then:
@@ -102,7 +104,7 @@ class Promise:
     def let_pass(self, job: Job, most: int) -> bool:
         """Starts ``job`` if that does not hold up the first."""
         where = self.capacity.best_fit(job, most)
-        if where is not None and self.now + _lasts(job, placement.total(where), self.now) <= self.at:
+        if where is not None and self.now + expected_seconds(job, placement.total(where), self.now) <= self.at:
             self._give(job, where)
             return True
         scope = self.capacity.scope(job).allowed
@@ -127,16 +129,3 @@ class Promise:
     def reason(self, ahead: int) -> str:
         seconds = None if self.at == float("inf") else self.at - self.now
         return reasons.would_hold_up(self.first, ahead, seconds)
-
-
-def _lasts(job: Job, gpus: int, now: float, *, guess: bool = False) -> float:
-    """Seconds until it ends at the latest that is known: by its length or its time limit. Infinite when neither is known,
-    unless it is to be guessed.
-    """
-    seconds = float("inf")
-    if guess or estimates.work(job).source != "default":
-        seconds = estimates.remaining_seconds(job, gpus)
-    if job.longest_seconds is not None:
-        began = job.started_at if job.running and job.started_at is not None else now
-        seconds = min(seconds, began + job.longest_seconds - now)
-    return max(0.0, seconds)

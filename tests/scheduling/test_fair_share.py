@@ -12,7 +12,7 @@ from scheduling.check import violations
 from scheduling.policies.fair_share import FairShare
 from scheduling.types import Account, Curve, Job, Plan, Snapshot
 from tests.scheduling.strategies import EXAMPLES, snapshots
-from tests.scheduling.worlds import World, comes_to_rest, draw, running, sizes, waiting
+from tests.scheduling.worlds import NOW, World, comes_to_rest, draw, running, sizes, waiting
 
 GPU_DAY = 86400.0
 AT_ONCE = FairShare(pays_within_seconds=3600.0)
@@ -179,6 +179,51 @@ def test_nobody_is_stopped_where_the_admin_says_so_or_the_job_has_no_checkpoint(
     kept = hogged()
     kept = replace(kept, jobs=tuple(replace(job, preemptible=False) for job in kept.jobs))
     assert len(sizes(decide(kept))) == 4
+
+
+def closed_lab(*more: Job, minutes: float = 40.0, **facts: Any) -> Snapshot:
+    """Two people hold half of the lab each; three more share it, so that a fair share is 8 / 5 GPUs."""
+    mine = [
+        running(f"x{name}", {"a": 4}, owner=name, preemptible=True, started_at=NOW - 60 * minutes, **facts)
+        for name in ("alice", "bob")
+    ]
+    return draw({"a": 8}, *mine, *more)
+
+
+SMALL = [waiting(f"y{name}", owner=name, submitted_at=900.0) for name in ("carol", "dave", "erin")]
+
+
+def test_a_job_above_the_share_makes_room_for_those_who_stay_within_theirs() -> None:
+    """One of two suffices, and its four GPUs are for all three who wait."""
+    plan = decide(closed_lab(*SMALL), policy=FairShare(yields_after_minutes=30.0))
+    assert len(sizes(plan)) == 1
+    assert set(plan.reasons) == {"ycarol", "ydave", "yerin"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "minutes", "facts"),
+    [
+        (FairShare(yields_after_minutes=60.0), 40.0, {}),
+        (FairShare(yields_after_minutes=0.0), 4000.0, {}),
+        (FairShare(preempt=False), 4000.0, {}),
+        (FairShare(), 4000.0, {"longest_seconds": 9e9}),
+    ],
+    ids=["too early", "switched off", "nobody is stopped", "fits beside them"],
+)
+def test_otherwise_it_keeps_its_gpus(policy: FairShare, minutes: float, facts: dict[str, Any]) -> None:
+    lab = closed_lab(*SMALL, minutes=minutes, **facts)
+    if facts:
+        lab = replace(lab, nodes=(replace(lab.nodes[0], total=11, free=3),))
+    assert {"xalice", "xbob"} <= sizes(decide(lab, policy=policy)).keys()
+
+
+def test_it_makes_no_room_for_a_job_that_would_be_above_the_share_itself() -> None:
+    lab = closed_lab(waiting("wide", 4, owner="carol", submitted_at=900.0), *SMALL[1:])
+    world = World.of(lab)
+    for _ in range(3):
+        world.turn(FairShare(passed_over_hours=0.0))
+        world.let_go()
+    assert not world.jobs["wide"].now_on and world.jobs["ydave"].now_on and world.jobs["yerin"].now_on
 
 
 def test_past_use_is_paid_back_by_stopping_but_not_for_ever() -> None:

@@ -1,0 +1,297 @@
+"""Backfilling behind one reservation: no job is passed over for ever because it is large.
+
+A policy that starts whatever fits lets small jobs pass a large one for as long as small jobs come. EASY backfilling
+(Lifka 1995) is the known remedy: the first job in the queue that does not fit reserves the GPUs that will be free
+soonest, and others may pass it only where they do not delay it. Here the queue is the policy's own order, and the first
+job reserves only after it has waited for a while, because GPUs that are being saved may stand idle.
+
+Differences from EASY, all ours: where a length is unknown, a running job is expected to run as long again as it has, at
+least a GPU-hour (``estimates``); saved GPUs are lent to jobs that can be stopped, which give them back when the first
+job can start; and the reservation stays with its job until that has started, whoever is first by then.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import Any
+
+from scheduling import estimates, placement, reasons
+from scheduling.capacity import Capacity, in_turn
+from scheduling.levels import Levels
+from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Plan, Snapshot
+
+RESERVED, LENT, PROMISED = "reserved for", "lent to", "promised to"
+"""In a plan's state: the job that holds the reservation, the jobs on GPUs saved for it, and the jobs for which other
+GPUs were being given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """What a policy decides without a reservation."""
+
+    plan: Plan
+    order: Sequence[Job]
+    """All jobs, the most deserving first."""
+    left_out: frozenset[JobId]
+    """Waiting jobs that get nothing although they could run in an empty lab."""
+    promised: frozenset[JobId]
+    """Waiting jobs for which GPUs are being given back."""
+
+    @property
+    def line(self) -> list[Job]:
+        """Those that are left out, the most deserving first."""
+        return [job for job in self.order if job.id in self.left_out]
+
+    def ahead_of(self, first: Job) -> frozenset[JobId]:
+        """Waiting jobs before ``first`` that get GPUs now or soon."""
+        before = takewhile(lambda job: job.id != first.id, self.order)
+        return frozenset(job.id for job in before if job.id in self.promised or job.id in self.plan.target)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The GPUs reserved for a job."""
+
+    job: Job
+    where: Placement
+    at: float
+    """When all of them are expected to be free."""
+    here: Placement = field(default_factory=dict)
+    """The part of ``where`` that is free or being given back already."""
+    remains: Mapping[JobId, Placement] = field(default_factory=dict)
+    """What running jobs keep that must give GPUs back now; empty for a job that stops."""
+
+
+LOAN_RESTARTS = 10.0
+"""A loan must be expected to last this many times what a restart takes."""
+Arrange = Callable[[Snapshot, "Hold | None"], Arrangement]
+"""A policy's decision. With a ``Hold``, what that reserves is no longer among the free GPUs, and its job is blocked."""
+
+
+def around(arrange: Arrange, snapshot: Snapshot, after_seconds: float, size: Callable[[Job], int]) -> Plan:
+    """The plan of ``arrange``, with a reservation for its first job that has waited for ``after_seconds``.
+
+    ``size`` is the number of GPUs with which a waiting job starts. With 0 seconds nothing is ever reserved.
+    """
+    usual = arrange(snapshot, None)
+    first = _first(snapshot, usual, after_seconds) if after_seconds > 0 else None
+    if first is None or first.id in usual.plan.target:
+        return usual.plan
+    lent = _lent(snapshot, usual.plan.target)
+    if first.id in usual.promised:
+        return replace(usual.plan, state=_state(first, lent, usual.promised))
+    ahead = frozenset(snapshot.state.get(PROMISED, ()))
+    if snapshot.state.get(RESERVED) != first.id:
+        ahead = usual.ahead_of(first)
+    hold = _hold(snapshot, first, size(first), lent, ahead)
+    if hold is None:
+        return usual.plan
+    return _with(arrange, snapshot, hold, size)
+
+
+def expected_seconds(job: Job, gpus: int, now: float, *, guess: bool = False) -> float:
+    """Seconds until a job ends at the latest that is known, from its length or its time limit.
+
+    Infinite when neither is known, unless it is to be guessed.
+    """
+    seconds = float("inf")
+    if guess or estimates.work(job).source != "default":
+        seconds = estimates.remaining_seconds(job, gpus)
+    if job.longest_seconds is not None:
+        began = job.started_at if job.running and job.started_at is not None else now
+        seconds = min(seconds, began + job.longest_seconds - now)
+    return max(0.0, seconds)
+
+
+def _first(snapshot: Snapshot, usual: Arrangement, after_seconds: float) -> Job | None:
+    """The job that holds the reservation, or the first in the queue if it has waited for long enough."""
+    capacity = Capacity(snapshot)
+    holder = next((job for job in snapshot.jobs if job.id == snapshot.state.get(RESERVED)), None)
+    if holder is not None and holder.waiting:
+        held_back = reasons.impossible(holder, capacity) or reasons.limited(holder, capacity)
+        if not held_back:
+            return holder
+    for job in usual.line:
+        if not reasons.limited(job, capacity):
+            waited = snapshot.now - job.submitted_at - job.run_seconds
+            return job if waited >= after_seconds else None
+    return None
+
+
+def _hold(snapshot: Snapshot, job: Job, count: int, lent: Iterable[JobId], ahead: frozenset[JobId]) -> Hold | None:
+    """The GPUs that will be free soonest for the job, after the waiting jobs that are ``ahead`` of it.
+
+    None when there will never be enough.
+    """
+    ledger = Capacity(snapshot, coming=True)
+    for other in in_turn(other for other in snapshot.jobs if other.waiting and other.id in ahead):
+        if other.id != job.id and (where := ledger.best_fit(other, other.min_gpus)):
+            ledger.give(other, where)
+    allowed = ledger.scope(job).allowed
+    free = Levels(ledger.free)
+    if (where := placement.place(free, count, spread=job.spread, allowed=allowed)) is not None:
+        return Hold(job, where, snapshot.now, where)
+    returned: list[tuple[Job, Placement]] = []
+    running = [other for other in snapshot.jobs if other.running]
+    for other in sorted(running, key=lambda other: (other.id in lent, other.lost_gpu_seconds_if_stopped, other.id)):
+        if other.id in lent:
+            returned.append((other, ledger.evict(other)))
+        elif ledger.spare(other):
+            while ledger.spare(other):
+                ledger.ask_back(other)
+            returned.append((other, _minus(other.now_on, ledger.held[other.id])))
+    then = Levels(ledger.free)
+    where = placement.place(then, count, spread=job.spread, allowed=allowed)
+    if where is not None:
+        return Hold(job, where, snapshot.now, _overlap(where, free), _remains(returned, _minus(where, free), lent))
+    ends = sorted(
+        (snapshot.now + expected_seconds(other, other.gpus, snapshot.now, guess=True), other.id)
+        for other in running
+        if other.id not in lent
+    )
+    for at, id in ends:
+        for node, gpus in ledger.held[id].items():
+            if node in then:
+                then[node] += gpus
+        where = placement.place(then, count, spread=job.spread, allowed=allowed)
+        if where is not None:
+            return Hold(job, where, at, _overlap(where, free))
+    return None
+
+
+def _remains(
+    returned: Iterable[tuple[Job, Placement]], missing: Mapping[NodeId, int], lent: Iterable[JobId]
+) -> dict[JobId, Placement]:
+    """What each job keeps that must give some of the ``missing`` GPUs: elastic ones first, which need not stop."""
+    needed = Counter(missing)
+    remains: dict[JobId, Placement] = {}
+    for job, gives in returned:
+        give = {node: min(gpus, needed[node]) for node, gpus in gives.items() if needed[node] > 0}
+        if give:
+            remains[job.id] = {} if job.id in lent else _minus(job.now_on, give)
+            needed -= Counter(give)
+    return remains
+
+
+def _with(arrange: Arrange, snapshot: Snapshot, hold: Hold, size: Callable[[Job], int]) -> Plan:
+    """The plan in which nobody else gets what is reserved, except on loan."""
+    first, saved = hold.job, _overlap(hold.here, {node.id: node.free for node in snapshot.nodes})
+    lent = _lent(snapshot, hold.remains, without=True)
+    starts = hold.at <= snapshot.now and dict(saved) == dict(hold.where)
+    rest = arrange(_view(snapshot, hold, saved), hold)
+    target, why, batches = dict(rest.plan.target), dict(rest.plan.reasons), dict(rest.plan.batches)
+    lent &= target.keys()
+    if hold.at > snapshot.now and (able := _borrowers(snapshot, rest.line, hold, size)):
+        loans = arrange(_loan_view(snapshot, able, saved, target), None).plan
+        target.update(loans.target)
+        batches.update(loans.batches)
+        lent |= {job.id for job in able if job.preemptible and job.id in loans.target}
+    if starts:
+        target[first.id] = hold.where
+        if first.free_speed:
+            batches[first.id] = estimates.batch(first, size(first))
+    reserved = {} if starts else _state(first, lent, rest.promised)
+    why = {id: reason for id, reason in why.items() if id not in target}
+    return replace(rest.plan, target=target, reasons=why, batches=batches, state=reserved)
+
+
+def _view(snapshot: Snapshot, hold: Hold, saved: Placement) -> Snapshot:
+    """The world as the others see it: without the reserved GPUs, and with its job blocked."""
+    gone = {job.id: _minus(job.now_on, hold.remains[job.id]) for job in snapshot.jobs if job.id in hold.remains}
+    given: Counter[NodeId] = Counter()
+    for where in gone.values():
+        given.update(where)
+    nodes = []
+    for node in snapshot.nodes:
+        free = saved.get(node.id, 0)
+        surplus = given[node.id] + hold.here.get(node.id, 0) - hold.where.get(node.id, 0)
+        coming = hold.here.get(node.id, 0) - free
+        more = max(0, surplus) if given[node.id] else 0
+        nodes.append(replace(node, free=node.free - free, leaving=node.leaving - coming + more))
+    jobs = []
+    for job in snapshot.jobs:
+        if job.id == hold.job.id:
+            job = replace(job, blocked=_reason(snapshot, hold, saved))
+        elif job.id in gone:
+            left = hold.remains[job.id]
+            job = replace(job, now_on=left, stopping=not left)
+        jobs.append(job)
+    sizes = {job: sum(where.values()) for job, where in gone.items()}
+    takes = {hold.job.id: sum(hold.where.values())} if hold.at <= snapshot.now else {}
+    limits = [
+        replace(
+            limit,
+            leaving=limit.leaving + _sum(limit, sizes),
+            elsewhere=limit.elsewhere + _sum(limit, takes),
+        )
+        for limit in snapshot.limits
+    ]
+    return replace(snapshot, nodes=tuple(nodes), jobs=tuple(jobs), limits=tuple(limits))
+
+
+def _borrowers(snapshot: Snapshot, line: Iterable[Job], hold: Hold, size: Callable[[Job], int]) -> list[Job]:
+    """Waiting jobs that may use saved GPUs: they can be stopped, or will have ended in time."""
+    seconds = hold.at - snapshot.now
+    return [
+        job
+        for job in line
+        if (job.preemptible and LOAN_RESTARTS * job.restart_seconds < seconds)
+        or expected_seconds(job, size(job), snapshot.now) <= seconds
+    ]
+
+
+def _loan_view(
+    snapshot: Snapshot, able: Sequence[Job], saved: Placement, target: Mapping[JobId, Placement]
+) -> Snapshot:
+    """The world of those who may borrow: the saved GPUs only."""
+    theirs = {job.id for job in able}
+    held = {
+        job.id: max(job.gpus, sum(target.get(job.id, {}).values())) for job in snapshot.jobs if job.id not in theirs
+    }
+    nodes = tuple(_only(node, saved.get(node.id, 0)) for node in snapshot.nodes)
+    limits = tuple(
+        replace(limit, jobs=limit.jobs & theirs, elsewhere=limit.elsewhere + _sum(limit, held))
+        for limit in snapshot.limits
+    )
+    return replace(snapshot, nodes=nodes, jobs=tuple(able), limits=limits)
+
+
+def _only(node: Node, free: int) -> Node:
+    return replace(node, free=free, leaving=0)
+
+
+def _reason(snapshot: Snapshot, hold: Hold, saved: Placement) -> str:
+    """What the job waits for that holds the reservation."""
+    count = sum(hold.where.values())
+    if hold.at <= snapshot.now:
+        return reasons.promised(count - sum(saved.values()))
+    return reasons.saving(hold.job, snapshot.now, sum(saved.values()), count)
+
+
+def _lent(snapshot: Snapshot, those: Mapping[JobId, Any], *, without: bool = False) -> set[JobId]:
+    """Running jobs on borrowed GPUs that are among ``those``, or are not."""
+    borrowed = frozenset(snapshot.state.get(LENT, ()))
+    return {
+        job.id
+        for job in snapshot.jobs
+        if job.id in borrowed and job.running and job.preemptible and (job.id in those) != without
+    }
+
+
+def _state(first: Job, lent: Iterable[JobId], promised: Iterable[JobId]) -> dict[str, Any]:
+    return {RESERVED: first.id, LENT: sorted(lent), PROMISED: sorted(set(promised) - {first.id})}
+
+
+def _sum(limit: Limit, sizes: Mapping[JobId, int]) -> int:
+    return sum(gpus for job, gpus in sizes.items() if job in limit.jobs)
+
+
+def _overlap(one: Placement, other: Placement) -> dict[NodeId, int]:
+    both = {node: min(gpus, other.get(node, 0)) for node, gpus in one.items()}
+    return {node: gpus for node, gpus in both.items() if gpus > 0}
+
+
+def _minus(one: Placement, other: Mapping[NodeId, int]) -> dict[NodeId, int]:
+    left = {node: gpus - other.get(node, 0) for node, gpus in one.items()}
+    return {node: gpus for node, gpus in left.items() if gpus > 0}

@@ -1,0 +1,253 @@
+"""A reservation for the job that was passed over for too long: drawn cases, and laws."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduling.backfill import LENT, RESERVED
+from scheduling.capacity import Capacity
+from scheduling.check import violations
+from scheduling.policies.fair_share import FairShare
+from scheduling.simulate import JobResult, Options, Submission, lasts, simulate
+from scheduling.types import Estimate, Job, Limit, Node, Snapshot
+from tests.scheduling.strategies import EXAMPLES, snapshots
+from tests.scheduling.worlds import NOW, Decided, World, comes_to_rest, draw, running, sizes, waiting
+
+HOUR = 3600.0
+BOUNDED = FairShare(passed_over_hours=1.0, yields_after_minutes=0.0)
+UNBOUNDED = FairShare(passed_over_hours=0.0, yields_after_minutes=0.0)
+SOON = FairShare(passed_over_hours=0.01, yields_after_minutes=0.0)
+"""In the random worlds of the laws most waiting jobs have waited for that long."""
+MANY = settings(max_examples=EXAMPLES, deadline=None)
+
+
+def large(gpus: int = 4, *, waited: float = 2 * HOUR, **facts: Any) -> Job:
+    return waiting("large", gpus, owner="lena", submitted_at=NOW - waited, **facts)
+
+
+def small(id: str = "small", **facts: Any) -> Job:
+    return waiting(id, 1, owner="sam", submitted_at=NOW - 5, **facts)
+
+
+def busy(gpus: int = 3, **facts: Any) -> Job:
+    return running("busy", {"a": gpus}, owner="bo", submitted_at=NOW - 9000, started_at=NOW - 60, **facts)
+
+
+# --- what is saved, and for whom
+
+
+def test_gpus_are_saved_for_a_job_that_was_passed_over_for_too_long() -> None:
+    lab = draw({"a": 4}, busy(), large(), small())
+    plan = BOUNDED.plan(lab)
+    assert sizes(plan) == {"busy": 3} and plan.state[RESERVED] == "large"
+    assert plan.reasons["large"] == (
+        "It has waited for 2 hours and needs 4 GPUs at once, so GPUs are saved for it as they come free: 1 of 4 so far."
+    )
+    assert plan.reasons["small"].startswith(
+        "1 GPU is being saved for a job that has waited too long, and too few others are free; sam has 0 GPUs now"
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "waited"), [(BOUNDED, 0.9 * HOUR), (UNBOUNDED, 1000 * HOUR)], ids=["not yet", "switched off"]
+)
+def test_until_then_smaller_jobs_pass(policy: FairShare, waited: float) -> None:
+    plan = policy.plan(draw({"a": 4}, busy(), large(waited=waited), small()))
+    assert sizes(plan) == {"busy": 3, "small": 1} and not plan.state
+
+
+def test_time_in_which_a_job_ran_is_not_waiting() -> None:
+    plan = BOUNDED.plan(draw({"a": 4}, busy(), large(run_seconds=1.5 * HOUR), small()))
+    assert sizes(plan) == {"busy": 3, "small": 1}
+
+
+def test_gpus_that_are_not_needed_for_it_are_not_saved() -> None:
+    lab = draw({"a": 4, "b": 4}, busy(), running("other", {"b": 3}, owner="bo"), large(4, spread=False), small())
+    plan = BOUNDED.plan(lab)
+    assert sizes(plan) == {"busy": 3, "other": 3, "small": 1} and plan.state[RESERVED] == "large"
+
+
+def test_the_nodes_that_will_be_free_soonest_are_chosen() -> None:
+    ends_first = running("short", {"b": 3}, owner="bo", work=Estimate(600.0))
+    lab = draw({"a": 4, "b": 4}, busy(work=Estimate(9000.0)), ends_first, large(4, spread=False), small())
+    assert BOUNDED.plan(lab).target["small"] == {"a": 1}
+
+
+def test_a_job_of_an_account_above_its_share_waits_for_its_turn() -> None:
+    """Its owner holds more than the others, so smaller jobs that go first do not pass it over."""
+    lab = draw({"a": 4}, replace(busy(3), owner="lena"), large(), small(), small("small-2"))
+    assert sizes(BOUNDED.plan(lab)) == {"busy": 3, "small": 1}
+
+
+def test_nothing_is_saved_for_a_job_that_only_its_own_limit_holds_back() -> None:
+    limit = Limit("bo", 4, frozenset({"busy", "large"}))
+    lab = draw({"a": 6}, busy(), large(), small(), limits=(limit,))
+    assert sizes(BOUNDED.plan(lab)) == {"busy": 3, "small": 1}
+
+
+def test_the_reservation_stays_with_its_job_until_that_starts() -> None:
+    world = World.of(draw({"a": 4}, busy(), large(), small()))
+    world.turn(BOUNDED)
+    world.submit(waiting("earlier", 4, owner="zoe", submitted_at=NOW - 5 * HOUR))
+    world.turn(BOUNDED)
+    assert world.state[RESERVED] == "large"
+    world.end("busy")
+    world.turn(BOUNDED)
+    assert dict(world.jobs["large"].now_on) == {"a": 4}
+    world.turn(BOUNDED)
+    assert world.state.get(RESERVED) != "large"
+
+
+# --- who may use saved GPUs meanwhile
+
+
+def test_saved_gpus_are_lent_to_jobs_that_can_be_stopped_and_come_back() -> None:
+    world = World.of(draw({"a": 4}, busy(), large(), small(preemptible=True)))
+    world.turn(BOUNDED)
+    assert dict(world.jobs["small"].now_on) == {"a": 1} and world.state[LENT] == ["small"]
+    world.turn(BOUNDED)
+    assert dict(world.jobs["small"].now_on) == {"a": 1}, "it keeps them for as long as they do not suffice"
+    world.end("busy")
+    world.turn(BOUNDED)
+    assert not world.jobs["small"].now_on and not world.jobs["large"].now_on
+    world.let_go()
+    world.turn(BOUNDED)
+    assert dict(world.jobs["large"].now_on) == {"a": 4}
+
+
+def test_nothing_is_lent_for_less_than_a_restart_takes() -> None:
+    lab = draw({"a": 4}, busy(work=Estimate(60.0)), large(), small(preemptible=True, restart_seconds=90.0))
+    assert sizes(BOUNDED.plan(lab)) == {"busy": 3}
+
+
+@pytest.mark.parametrize(
+    ("facts", "passes"),
+    [
+        ({"work": Estimate(300.0)}, True),
+        ({"longest_seconds": 300.0}, True),
+        ({"work": Estimate(3000.0)}, False),
+        ({}, False),
+    ],
+    ids=["short", "limited", "long", "of unknown length"],
+)
+def test_jobs_that_will_have_ended_in_time_may_pass(facts: dict[str, Any], passes: bool) -> None:
+    lab = draw({"a": 4}, busy(1, work=Estimate(1000.0)), large(), small(**facts))
+    assert ("small" in sizes(BOUNDED.plan(lab))) is passes
+
+
+def test_elastic_jobs_make_room_when_that_completes_it() -> None:
+    """With only what it waits for in this node: the usual plan counts GPUs of all nodes together."""
+    world = World.of(
+        draw(
+            {"a": 4, "b": 4},
+            running("grown", {"a": 3}, 1, 3, owner="bo"),
+            running("fixed", {"b": 3}, owner="bo"),
+            large(3, spread=False),
+            small(),
+        )
+    )
+    for _ in range(4):
+        world.turn(BOUNDED)
+        world.let_go()
+    assert dict(world.jobs["large"].now_on) == {"a": 3}
+
+
+# --- laws
+
+
+@MANY
+@given(snapshot=snapshots())
+def test_laws_the_plan_keeps_all_rules_and_gives_each_waiting_job_a_reason(snapshot: Snapshot) -> None:
+    plan = SOON.plan(snapshot)
+    assert violations(snapshot, plan) == []
+    assert set(plan.reasons) == {job.id for job in snapshot.jobs if job.waiting and not plan.target.get(job.id)}
+
+
+@MANY
+@given(snapshot=snapshots(), data=st.data())
+def test_laws_equal_worlds_get_equal_plans(snapshot: Snapshot, data: Any) -> None:
+    jobs = tuple(data.draw(st.permutations(snapshot.jobs)))
+    nodes = tuple(data.draw(st.permutations(snapshot.nodes)))
+    told, untold = (SOON.plan(replace(snapshot, jobs=jobs, nodes=nodes, explain=explain)) for explain in (True, False))
+    assert SOON.plan(snapshot) == told == replace(untold, reasons=told.reasons)
+
+
+@MANY
+@given(snapshot=snapshots(calm=True))
+def test_laws_an_unchanged_world_comes_to_rest(snapshot: Snapshot) -> None:
+    assert comes_to_rest(World.of(snapshot), Decided(SOON), turns=30)
+
+
+@MANY
+@given(snapshot=snapshots())
+def test_laws_no_job_that_can_be_stopped_waits_while_saved_gpus_would_do(snapshot: Snapshot) -> None:
+    """Work conservation within the reservation: what is saved is idle only for jobs that could not give it back."""
+    plan = SOON.plan(snapshot)
+    usual = UNBOUNDED.plan(snapshot)
+    promised = any("being given back" in reason for reason in (*usual.reasons.values(), *plan.reasons.values()))
+    if RESERVED not in plan.state or promised:
+        return
+    left = Capacity(snapshot)
+    for job in snapshot.jobs:
+        where = plan.target.get(job.id, {})
+        for node, gpus in where.items():
+            if node in left.free:
+                left.free[node] -= max(0, gpus - job.now_on.get(node, 0))
+    for job in snapshot.jobs:
+        if job.id in plan.reasons and job.id != plan.state[RESERVED] and job.preemptible and not job.blocked:
+            assert left.fit(job, job.min_gpus) is None, plan.reasons[job.id]
+
+
+@MANY
+@given(snapshot=snapshots())
+def test_laws_running_jobs_lose_nothing_to_what_is_only_saved(snapshot: Snapshot) -> None:
+    """As long as the job cannot start, nobody loses a GPU who would not lose it without the reservation either."""
+    plan, usual = SOON.plan(snapshot), UNBOUNDED.plan(snapshot)
+    if plan.state.get(RESERVED) is None or "saved for it" not in plan.reasons[plan.state[RESERVED]]:
+        return
+    for job in snapshot.jobs:
+        if job.running and sum(usual.target.get(job.id, {}).values()) >= job.gpus and not job.elastic:
+            assert job.id in plan.target
+
+
+@pytest.mark.parametrize("can_stop", [True, False])
+@settings(max_examples=max(5, EXAMPLES // 6), deadline=None)
+@given(seed=st.integers(0, 10_000), gpus=st.integers(3, 8), spread=st.booleans())
+def test_laws_in_a_lab_that_short_jobs_keep_busy_a_large_one_starts_in_time(
+    can_stop: bool, seed: int, gpus: int, spread: bool
+) -> None:
+    """Within the bound, the time that the longest running job still takes, and the time until the policy looks again."""
+    waited = _wait_of_large(BOUNDED, seed, gpus if spread else min(gpus, 4), spread, can_stop)
+    assert waited is not None and waited <= HOUR + LONGEST + 60.0
+
+
+LONGEST = 240.0
+
+
+def _wait_of_large(policy: FairShare, seed: int, gpus: int, spread: bool, can_stop: bool) -> float | None:
+    """Two nodes with 4 GPUs, and more work of short jobs than these can do."""
+    stream = [
+        Submission(
+            Job(f"s{number:04}", f"user{(number * 7 + seed) % 5}", 20.0 * number, 1, 1, preemptible=False),
+            lasts(120.0 + (seed * 31 + number * 17) % 121, 1),
+        )
+        for number in range(400)
+    ]
+    wide = Job("large", "lena", 1000.0, gpus, gpus, preemptible=can_stop, spread=spread)
+    nodes = [Node("a", "a", 4, 4), Node("b", "b", 4, 4)]
+    result = simulate(
+        policy, nodes, [*stream, Submission(wide, lasts(600, gpus))], now=0.0, options=Options(until=2.2 * HOUR)
+    )
+    return _job(result.jobs, "large").waiting
+
+
+def test_without_the_bound_such_a_lab_never_starts_it() -> None:
+    assert _wait_of_large(UNBOUNDED, 3, 8, spread=True, can_stop=False) is None
+
+
+def _job(jobs: Any, id: str) -> JobResult:
+    found: JobResult = next(job for job in jobs if job.id == id)
+    return found
