@@ -1,4 +1,4 @@
-"""Made-up workloads, drawn from a seed: a lab's month, for speed and for trying things out, and FfDL's bursts. Never for tuning."""
+"""Made-up workloads, drawn from a seed: a lab's month, a day before a deadline, and FfDL's bursts. Never for tuning."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -70,6 +70,43 @@ def month(
             preemptible=bool(may_stop[number]),
         )
         made.append(Submission(job, Plain(lasts * curve.speeds[asked - 1], curve, knowledge=knowledge)))
+    return made
+
+
+WIDE: Sequence[int] = (8, 16, 32)
+"""GPUs of the large jobs of a deadline day where they cannot be resized."""
+DEADLINE_CURVE = Curve(tuple(float(n**0.9) for n in range(1, max(WIDE) + 1)))
+
+
+def deadline_day(
+    *, short: int = 950, large: int = 50, hours: float = 12.0, people: int = 20, trainers: int = 5, elastic: bool = True,
+    seed: int = 0, knowledge: Knowledge = "none",
+) -> list[Submission]:  # fmt: skip
+    """A day on which everyone tries things out while a few train: made for 64 GPUs, which the large jobs overload.
+
+    Short jobs take two minutes on one GPU and cannot be stopped. Large ones take 1 to 3 hours on 16 GPUs, use 8 to 32,
+    and restart from a checkpoint after a stop; where they are not ``elastic`` each uses 8, 16 or 32 for 1 to 3 hours, so
+    that they fill a lab without a gap. They belong to ``trainers`` who submit no short jobs; with none of these, each
+    job is of one of the ``people``.
+    """
+    dice = np.random.default_rng(seed)
+    comes = np.sort(dice.uniform(0, hours * 3600, size=short + large))
+    is_large = np.zeros(short + large, dtype=bool)
+    is_large[dice.choice(short + large, size=large, replace=False)] = True
+    made = []
+    for number in range(short + large):
+        wide = bool(is_large[number])
+        size, seconds = int(dice.choice(WIDE)), float(dice.uniform(3600, 3 * 3600))
+        person, trainer = int(dice.integers(people)), int(dice.integers(trainers or people))
+        owner = f"trainer-{trainer:02}" if wide and trainers else f"user-{person:02}"
+        name = f"{'large' if wide else 'short'}-{number:04}"
+        job = Job(name, owner, float(comes[number]), 1, 1)
+        work = 120.0
+        if wide:
+            least, most = (min(WIDE), max(WIDE)) if elastic else (size, size)
+            job = replace(job, min_gpus=least, max_gpus=most, elastic=elastic, preemptible=True)
+            work = seconds * DEADLINE_CURVE.speeds[(16 if elastic else size) - 1]
+        made.append(Submission(job, Plain(work, DEADLINE_CURVE, knowledge=knowledge)))
     return made
 
 
