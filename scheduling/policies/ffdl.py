@@ -10,7 +10,7 @@ from scheduling import allot, estimates
 from scheduling.params import param
 from scheduling.pursue import carry_out, recall, remember
 from scheduling.rearrange import choose
-from scheduling.types import Job, JobId, Plan, Snapshot
+from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 MARGIN = 1.5
 """A change must be worth this many times what it costs: nobody knows its cost exactly."""
@@ -40,6 +40,7 @@ class Ffdl:
 
     good_for: ClassVar[str] = "getting the most training out of the GPUs"
     needs: ClassVar[str] = "how fast jobs are with more GPUs"
+    knows: ClassVar[Knows] = "speeds"
 
     batch: str = param(
         "chosen",
@@ -57,8 +58,8 @@ class Ffdl:
     waiting_bonus: float = param(
         1.0,
         "Bonus per hour of waiting",
-        "A job's claim grows by this part of itself for each hour it has waited. 0: waiting counts for nothing, and a "
-        "job that scales badly may wait for ever.",
+        "A waiting job's claim grows by this part of itself for each hour since it was submitted or last stopped, until "
+        "it starts. 0: waiting counts for nothing, and a job that scales badly may wait for ever.",
         least=0,
         most=100,
         group="Patience and pace",
@@ -174,11 +175,12 @@ class Ffdl:
         return value
 
     def _claim(self, job: Job, now: float) -> float:
-        """Its weight, doubled by each step of priority, what is left of it, and what it waited.
+        """Return its weight, doubled by each step of priority, times what is left of it and how long it has waited.
 
-        What it waited stays when it runs, or it would stop.
+        The bonus for waiting ends when the job starts: its reason is gone then, and a job that kept it would hold its
+        GPUs against all that came later.
         """
-        waited = max(0.0, now - job.submitted_at - job.run_seconds)
+        waited = max(0.0, now - max(job.submitted_at, job.since or job.submitted_at)) if job.waiting else 0.0
         weight = job.weight * 2.0 ** max(-10, min(10, job.priority))
         left = max(1.0, estimates.work(job).value) / estimates.DEFAULT_WORK_SECONDS
         return float(weight * left**-self.favour_short * (1 + self.waiting_bonus * waited / 3600))
