@@ -1,6 +1,6 @@
 """What the API says and hears about scheduling policies."""
 
-from typing import Any
+from typing import Any, get_args
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
@@ -8,6 +8,7 @@ from rest_framework import serializers
 from portal.control.models import Cycle, SchedulerConfig
 from scheduling import changes
 from scheduling.params import KINDS, Param
+from scheduling.types import Knows
 
 
 class ParamSerializer(serializers.Serializer[Param]):
@@ -34,6 +35,9 @@ class PolicySerializer(serializers.Serializer[Any]):
     explanation = serializers.CharField()
     good_for = serializers.CharField()
     needs = serializers.CharField(help_text="What it needs to know of the jobs.")
+    knows = serializers.ChoiceField(
+        choices=get_args(Knows), help_text="The most that it makes use of: nothing, speeds, or also job lengths."
+    )
     experimental = serializers.BooleanField()
     params = ParamSerializer(many=True)
 

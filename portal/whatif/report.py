@@ -32,6 +32,8 @@ class Column:
     """Of the preview of switching to it; empty for what happened and for what is in force."""
     words: Sequence[tuple[str, object]] = ()
     in_force: bool = False
+    knows: str = ""
+    """The most that the policy makes use of; empty for what happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ def columns(simulation: Simulation) -> list[Column]:
                 query=query_of(each["policy"], each["params"]) if known and place else "",
                 words=_words(each),
                 in_force=place == 0,
+                knows=registry.describe(each["policy"]).knows if known else "",
             )
         )
     return found

@@ -11,7 +11,7 @@ from scheduling.capacity import Capacity, in_turn
 from scheduling.params import param
 from scheduling.realise import realise
 from scheduling.sharing import Pool, fitted, most, next_size, settle
-from scheduling.types import Job, JobId, Plan, Snapshot
+from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 FIRST_CLASS_SECONDS = 600.0
 """Jobs of unknown length are not told apart before they were served this long: shorter than it is not worth a stop."""
@@ -39,6 +39,7 @@ class Afs:
     )
     good_for: ClassVar[str] = "short turnaround with elastic jobs"
     needs: ClassVar[str] = "how fast jobs are with more GPUs; how long they are helps"
+    knows: ClassVar[Knows] = "job lengths"
 
     lengths: str = param(
         "known",

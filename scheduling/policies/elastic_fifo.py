@@ -10,7 +10,7 @@ from scheduling.capacity import Capacity, in_turn, queue
 from scheduling.levels import Levels
 from scheduling.params import param
 from scheduling.realise import minus, part, shrink_to, start
-from scheduling.types import Job, JobId, Limit, NodeId, Placement, Plan, Snapshot
+from scheduling.types import Job, JobId, Knows, Limit, NodeId, Placement, Plan, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class ElasticFifo:
     )
     good_for: ClassVar[str] = "idle GPUs put to use, and room made for newcomers"
     needs: ClassVar[str] = "nothing; how far more GPUs help, where it is known"
+    knows: ClassVar[Knows] = "speeds"
 
     strict: bool = param(
         False,

@@ -10,7 +10,7 @@ from scheduling.params import param
 from scheduling.program import Program
 from scheduling.pursue import carry_out, recall, remember
 from scheduling.rearrange import choose
-from scheduling.types import Job, Plan, Snapshot
+from scheduling.types import Job, Knows, Plan, Snapshot
 
 WAITS = 0.25
 """Waiting counts like this part of the slowest useful speed, so that with p = -0.5 a job without GPUs costs 2 where one
@@ -40,6 +40,7 @@ class Goodput:
     )
     good_for: ClassVar[str] = "short turnaround when jobs are elastic, and several kinds of GPUs"
     needs: ClassVar[str] = "how fast jobs are with more GPUs; how long they are helps"
+    knows: ClassVar[Knows] = "speeds"
 
     preset: str = param(
         "goodput",

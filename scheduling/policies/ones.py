@@ -12,7 +12,7 @@ from scheduling.allot import Candidate, Question
 from scheduling.params import param
 from scheduling.pursue import carry_out, recall, remember, world
 from scheduling.rearrange import choose
-from scheduling.types import JobId, Placement, Plan, Snapshot
+from scheduling.types import JobId, Knows, Placement, Plan, Snapshot
 
 POPULATION = 16
 KEEPS = 0.5
@@ -55,6 +55,7 @@ class Ones:
     )
     good_for: ClassVar[str] = "trying out; many short elastic jobs"
     needs: ClassVar[str] = "progress of jobs"
+    knows: ClassVar[Knows] = "speeds"
     experimental: ClassVar[bool] = True
 
     settle_seconds: int = param(

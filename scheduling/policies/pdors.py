@@ -12,7 +12,7 @@ from scheduling.capacity import in_turn
 from scheduling.params import param
 from scheduling.realise import realise
 from scheduling.sharing import Pool, most, next_size, settle
-from scheduling.types import Job, JobId, Plan, Snapshot
+from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 BIDS_PER_TURN = 50
 CELLS_PER_TURN = 2_000_000
@@ -42,6 +42,7 @@ class Pdors:
     )
     good_for: ClassVar[str] = "deadlines, and many jobs of very different length"
     needs: ClassVar[str] = "how long jobs take"
+    knows: ClassVar[Knows] = "job lengths"
 
     slot_seconds: float = param(
         600.0,

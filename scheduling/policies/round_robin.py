@@ -8,7 +8,7 @@ from scheduling import reasons
 from scheduling.capacity import Capacity, queue
 from scheduling.params import param
 from scheduling.realise import realise, stand_in_line
-from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
+from scheduling.types import Job, JobId, Knows, NodeId, Placement, Plan, Snapshot
 
 CLOCK = 0.001
 """Seconds: the end of a slice is not missed for the rounding of sums."""
@@ -31,6 +31,7 @@ class RoundRobin:
     )
     good_for: ClassVar[str] = "even load on all machines"
     needs: ClassVar[str] = "nothing"
+    knows: ClassVar[Knows] = "nothing"
 
     size: str = param(
         "most",

@@ -19,7 +19,7 @@ from scheduling import estimates, reasons
 from scheduling.params import param
 from scheduling.realise import line_up, realise, stand_in_line
 from scheduling.sharing import settle
-from scheduling.types import Job, JobId, Plan, Snapshot
+from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 POWER = 0.7
 """The p of heSRPT. Turnarounds change by about one part in a hundred between 0.5 and 0.8."""
@@ -36,6 +36,7 @@ class Srjf:
     )
     good_for: ClassVar[str] = "the shortest mean turnaround"
     needs: ClassVar[str] = "how long jobs still take"
+    knows: ClassVar[Knows] = "job lengths"
 
     preempt: bool = param(
         True,

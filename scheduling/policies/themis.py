@@ -13,7 +13,7 @@ from scheduling.fairness import Shares
 from scheduling.params import param
 from scheduling.realise import realise
 from scheduling.sharing import Pool, fitted, most, next_size, settle
-from scheduling.types import Job, JobId, Plan, Snapshot
+from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Themis:
     )
     good_for: ClassVar[str] = "nobody much worse off than alone in an equal share"
     needs: ClassVar[str] = "how long jobs still take and how fast they are"
+    knows: ClassVar[Knows] = "job lengths"
 
     fairness: float = param(
         0.8,

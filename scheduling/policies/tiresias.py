@@ -19,7 +19,7 @@ from scheduling import estimates, placement, reasons
 from scheduling.capacity import Capacity
 from scheduling.params import param
 from scheduling.realise import realise, stand_in_line
-from scheduling.types import Job, JobId, Plan, Snapshot
+from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 CROWD = 10
 """EDL shrinks the jobs of the lower queues when more jobs than this wait."""
@@ -48,6 +48,7 @@ class Tiresias:
     )
     good_for: ClassVar[str] = "many short jobs among long ones of unknown length"
     needs: ClassVar[str] = "nothing; jobs that go on from a checkpoint"
+    knows: ClassVar[Knows] = "nothing"
 
     threshold: float = param(
         57_600.0,

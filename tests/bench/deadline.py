@@ -1,10 +1,11 @@
 """A day before a deadline under every policy: ``loads.deadline_day`` on 16 nodes with 4 GPUs.
 
-``python -m tests.bench.deadline [--policies fifo fair_share] [--seeds 0 1 2]`` prints a table, the shortest waits of
-short jobs first. Every policy knows the same: nothing. Ends with 1 when the default policy misses a target.
+``python -m tests.bench.deadline [--policies fifo fair_share] [--kinds few mixed] [--seeds 0 1]`` prints a table for
+each kind of day, the shortest waits of short jobs first. Every policy knows the same: nothing. Ends with 1 when the default policy misses a target.
 """
 
 import argparse
+import itertools
 import statistics
 import sys
 from collections.abc import Sequence
@@ -16,10 +17,18 @@ from scheduling.simulate.loads import deadline_day
 from tests.bench.targets import Target, verdict
 
 CLUSTER = "16x4"
+KINDS: dict[str, dict[str, Any]] = {
+    "few": {},
+    "few-rigid": {"elastic": False},
+    "mixed": {"trainers": 0},
+    "mixed-rigid": {"trainers": 0, "elastic": False},
+}
+"""Whose the large jobs are (of a few people, or of everyone), and whether they can be resized."""
 SLOW = ("ones",)
 """It searches at each decision, which takes an hour for this day."""
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("fair_share", {"passed_over_hours": 0.0}),
+    ("fair_share", {"passed_over_hours": 0.0, "yields_after_minutes": 0.0}),
+    ("ffdl", {"waiting_bonus": 0.0}),
     ("fifo", {"strict": False}),
 )
 """Beside the defaults."""
@@ -35,9 +44,9 @@ def waits(jobs: Sequence[JobResult], kind: str) -> list[float]:
     return sorted(job.waiting for job in jobs if job.id.startswith(kind) and job.waiting is not None)
 
 
-def measure(key: str, params: dict[str, Any], seed: int) -> tuple[list[str], float, float]:
+def measure(key: str, params: dict[str, Any], kind: str, seed: int) -> tuple[list[str], float, float]:
     """A row of the table, the median wait of the short jobs, and the longest wait of a large one."""
-    submissions = deadline_day(seed=seed)
+    submissions = deadline_day(seed=seed, **KINDS[kind])
     result = simulate(
         registry.build(key, params), compare.cluster(CLUSTER), submissions, accounts=accounts_of(submissions),
         options=Options(),
@@ -58,24 +67,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="A day before a deadline under every policy.")
     known = [key for key in registry.POLICIES if key not in SLOW]
     parser.add_argument("--policies", nargs="*", default=known, choices=list(registry.POLICIES))
+    parser.add_argument("--kinds", nargs="*", default=["few"], choices=list(KINDS))
     parser.add_argument("--seeds", nargs="*", type=int, default=[0])
     given = parser.parse_args(arguments)
     targets: list[Target] = []
     cases: list[tuple[str, dict[str, Any]]] = [(key, {}) for key in given.policies] + [
         case for case in VARIANTS if case[0] in given.policies
     ]
-    for seed in given.seeds:
+    for kind, seed in itertools.product(given.kinds, given.seeds):
         rows = []
         for key, params in cases:
-            row, short, large = measure(key, params, seed)
-            print(f"seed {seed}: {row[0]}", file=sys.stderr)
+            row, short, large = measure(key, params, kind, seed)
+            print(f"{kind}, seed {seed}: {row[0]}", file=sys.stderr)
             rows.append((short, row))
             if key == registry.DEFAULT and not params:
                 targets += [
-                    Target(f"default, seed {seed}: median wait of short jobs", short, SHORT_WAIT_SECONDS, "s"),
-                    Target(f"default, seed {seed}: longest wait of a large job", large / 3600, LARGE_WAIT_HOURS, "h"),
+                    Target(f"default, {kind}, seed {seed}: median wait of short jobs", short, SHORT_WAIT_SECONDS, "s"),
+                    Target(
+                        f"default, {kind}, seed {seed}: longest wait of a large job",
+                        large / 3600,
+                        LARGE_WAIT_HOURS,
+                        "h",
+                    ),
                 ]
-        print(f"\nSeed {seed}\n")
+        print(f"\n{kind}, seed {seed}\n")
         print(compare.table([row for _, row in sorted(rows, key=lambda each: each[0])], COLUMNS))
     return verdict(targets)
 
