@@ -17,7 +17,7 @@ from scheduling.policies.round_robin import RoundRobin
 from scheduling.policies.srjf import Srjf
 from scheduling.policies.themis import Themis
 from scheduling.policies.tiresias import Tiresias
-from scheduling.types import Policy
+from scheduling.types import Knows, Policy
 
 POLICIES: dict[str, type[Policy]] = {
     "fifo": Fifo,
@@ -33,7 +33,8 @@ POLICIES: dict[str, type[Policy]] = {
     "goodput": Goodput,
     "ones": Ones,
 }
-DEFAULT = "elastic_fifo"
+DEFAULT = "fair_share"
+"""Decides in a new lab until an admin chooses. Labs keep the default that they began with (migration 0005 of control)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Description:
     params: tuple[params.Param, ...]
     good_for: str = ""
     needs: str = ""
+    knows: Knows = "nothing"
     experimental: bool = False
 
 
@@ -68,6 +70,7 @@ def describe(key: str) -> Description:
         params.describe(policy),
         getattr(policy, "good_for", ""),
         getattr(policy, "needs", ""),
+        getattr(policy, "knows", "nothing"),
         getattr(policy, "experimental", False),
     )
 

@@ -18,7 +18,7 @@ Source = Literal["given", "measured", "history", "default"]
 """Where an estimate comes from: a person said so, this job was measured, others like it were, or nobody knows."""
 Tier = Literal["premium", "standard", "basic"]
 Knows = Literal["nothing", "speeds", "job lengths"]
-"""The most a policy makes use of: how fast jobs are on more GPUs, or also how long they still take."""
+"""What a policy is made for: to know nothing, how fast jobs are on more GPUs, or also how long they still take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ class Policy(Protocol):
 
     ``title`` names it and ``explanation`` tells an admin in two sentences what choosing it means. Further class
     variables are optional: ``good_for`` and ``needs`` (to know) are a few words each for the table of policies,
-    ``knows`` is the most that it makes use of where it is known, and ``experimental = True`` marks one that has not proved itself.
+    ``knows`` is what it is made to know, and ``experimental = True`` marks one that has not proved itself.
 
     ``plan`` is pure: equal snapshots give equal plans. It may run in a time limit and in another process.
     """

@@ -37,6 +37,21 @@ def standing(config: SchedulerConfig) -> int:
     return config.pk if chosen else 0
 
 
+def has_former_default(config: SchedulerConfig) -> bool:
+    """Whether the lab still runs a default that new labs no longer get, and no admin has ever chosen a policy."""
+    return config.pk is not None and config.policy != registry.DEFAULT and standing(config) == 0
+
+
+def keep_policy(actor: User) -> SchedulerConfig:
+    """Choose the former default that is in force. Raises Refused when the policy was chosen already."""
+    config = current_config()
+    if not has_former_default(config):
+        raise Refused(
+            f"An admin has chosen “{title_of(config.policy)}” already, so there is nothing to keep.", "conflict"
+        )
+    return switch_policy(actor, config.policy, config.params, expected=standing(config))
+
+
 def policy_name(config: SchedulerConfig) -> str:
     """As attempts remember it: ``elastic_fifo v3``."""
     return f"{config.policy} v{config.pk}"

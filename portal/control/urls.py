@@ -23,4 +23,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/policy/", views.policy, name="policy"),
     path("admin/policy/preview/", views.policy_preview, name="policy-preview"),
     path("admin/policy/undo/", views.policy_undo, name="policy-undo"),
+    path("admin/policy/keep/", views.policy_keep, name="policy-keep"),
 ]

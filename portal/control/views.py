@@ -1,6 +1,7 @@
 """The admin's entrance, and the pages where the scheduling policy is chosen, previewed, switched and undone."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -93,6 +94,9 @@ def _choose(request: HttpRequest, form: PolicyForm, config: SchedulerConfig, sta
         "cycles": Cycle.objects.select_related("config")[:CYCLES_SHOWN],
         "leader": Leader.objects.first(),
         "trouble": _trouble(),
+        "former_default": services.title_of(config.policy) if services.has_former_default(config) else "",
+        "new_default": registry.describe(registry.DEFAULT),
+        "whatif": _whatif(registry.DEFAULT, registry.complete(registry.DEFAULT, {})),
     }
     return render(request, "control/policy.html", about, status=status)
 
@@ -150,7 +154,7 @@ def policy_preview(request: HttpRequest) -> HttpResponse:
         "rows": _rows(found, page),
         "taken_at": datetime.fromtimestamp(found.snapshot.now, UTC),
         "back": query_of(key, found.params),
-        "whatif": _whatif(key, found),
+        "whatif": _whatif(key, found.params),
     }
     return render(request, "control/preview.html", about, status=409 if again else 200)
 
@@ -165,6 +169,18 @@ def policy_undo(request: HttpRequest) -> HttpResponse:
             raise Refused("This does not say which switch to undo. Look again.", "conflict")
         config = services.undo_switch(signed_in(request), int(last))
         messages.success(request, f"Undone: from the next turn on, “{services.title_of(config.policy)}” decides again.")
+    except Refused as refusal:
+        messages.error(request, str(refusal))
+    return redirect("control:policy")
+
+
+@admin_required
+@require_POST
+def policy_keep(request: HttpRequest) -> HttpResponse:
+    """Choose the former default that is in force, which ends the notice about it."""
+    try:
+        config = services.keep_policy(signed_in(request))
+        messages.success(request, f"“{services.title_of(config.policy)}” stays in force.")
     except Refused as refusal:
         messages.error(request, str(refusal))
     return redirect("control:policy")
@@ -235,10 +251,10 @@ def _times(now: float, *seconds: float | None) -> list[tuple[datetime | None, bo
     return found[:1] if found[0] == found[1] else found
 
 
-def _whatif(key: str, found: preview.Preview) -> str:
+def _whatif(key: str, params: Mapping[str, Any]) -> str:
     """Where the last days are simulated under this policy; empty while there is no such page."""
     try:
-        return f"{reverse('whatif:new')}?{urlencode({'policy': key, 'params': json.dumps(dict(found.params))})}"
+        return f"{reverse('whatif:new')}?{urlencode({'policy': key, 'params': json.dumps(dict(params))})}"
     except NoReverseMatch:
         return ""
 

@@ -33,7 +33,7 @@ class Column:
     words: Sequence[tuple[str, object]] = ()
     in_force: bool = False
     knows: str = ""
-    """The most that the policy makes use of; empty for what happened."""
+    """What the policy is made to know; empty for what happened."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,6 +262,7 @@ TABLE: dict[str, list[Visit]] = {
         get("/admin/policy/preview/?policy=nothing", "302 404 404 404 404 404"),
         post("/admin/policy/preview/?policy=fifo", "302 404 404 404 404 409", ticket="x"),
     ],
+    "admin/policy/keep/": [post("/admin/policy/keep/", "302 404 404 404 404 302-")],
     "admin/policy/undo/": [post("/admin/policy/undo/", "302 404 404 404 404 302-", config=1)],
     "admin/simulations/": [get("/admin/simulations/", ADMINS)],
     "admin/simulations/new": [

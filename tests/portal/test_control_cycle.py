@@ -50,7 +50,7 @@ def test_a_start_makes_attempt_containers_allocations_and_a_line_of_history() ->
     node, job = ready_node("a", 2), queue(2)
     assert turn().applied.started == [job.pk]
     attempt = Attempt.objects.get()
-    assert attempt.policy == f"elastic_fifo v{SchedulerConfig.objects.get().pk}" and len(attempt.secret) == 64
+    assert attempt.policy == f"{registry.DEFAULT} v{SchedulerConfig.objects.get().pk}" and len(attempt.secret) == 64
     assert attempt.allocations.count() == 2
     job.refresh_from_db()
     assert (job.state, job.waiting_reason, job.queue_position) == ("RUNNING", "", None)
@@ -128,6 +128,7 @@ def test_processes_of_one_machine_meet_on_its_loopback() -> None:
 
 
 def test_an_elastic_job_shrinks_for_a_newcomer_and_grows_again() -> None:
+    switch_policy(None, "elastic_fifo", {})
     ready_node("a", 4)
     old = queue(1, 4)
     turn()
@@ -382,6 +383,7 @@ def test_a_scheduler_that_never_led_writes_nothing() -> None:
 
 
 def test_waiting_jobs_know_their_place_and_why() -> None:
+    switch_policy(None, "elastic_fifo", {})
     ready_node("a", 1)
     running, second, urgent = queue(), queue(), queue(priority=3)
     turn()
@@ -408,6 +410,7 @@ def test_a_job_that_left_the_queue_has_no_place_in_it() -> None:
 
 
 def test_a_turn_without_news_leaves_no_row() -> None:
+    switch_policy(None, "elastic_fifo", {})
     ready_node("a", 1)
     queue()
     queue()
@@ -435,6 +438,7 @@ def queries_of_turns(waiting: int) -> tuple[int, int]:
 
 
 def test_the_number_of_queries_of_a_turn_does_not_grow_with_the_jobs_that_wait() -> None:
+    switch_policy(None, "elastic_fifo", {})
     ready_node("a", 2)
     few = queries_of_turns(5)
     assert queries_of_turns(60) == few
@@ -442,6 +446,7 @@ def test_the_number_of_queries_of_a_turn_does_not_grow_with_the_jobs_that_wait()
 
 
 def test_the_growth_clock_of_the_policy_is_kept_between_turns() -> None:
+    switch_policy(None, "elastic_fifo", {})
     ready_node("a", 2)
     job = queue(1, 2)
     node = Node.objects.get()
@@ -464,7 +469,7 @@ def test_switching_the_policy_disturbs_nothing_and_is_audited() -> None:
     assert (gpus_of(job), gpus_of(other)) == (2, 1)
     assert other.attempts.get().policy == f"round_robin v{config.pk}"
     entry = AuditEntry.objects.get()
-    assert entry.before["policy"] == "elastic_fifo"
+    assert entry.before["policy"] == registry.DEFAULT
     assert entry.after == {"policy": "round_robin", "params": config.params} and config.params["size"] == "least"
     with pytest.raises(ValueError, match="There is no policy"):
         switch_policy(job.submitted_by, "lottery", {})

@@ -71,7 +71,7 @@ def test_a_recording_has_what_the_policy_saw_and_planned() -> None:
     assert kept.plan.target == {str(job.pk): {kept.snapshot.nodes[0].id: 2}}
     cycle = Cycle.objects.get()
     assert cycle.snapshot_sha256 == recording.sha256_of(snapshot_to_text(kept.snapshot))
-    assert cycle.version == version_of(registry.POLICIES["elastic_fifo"])
+    assert cycle.version == version_of(registry.POLICIES[registry.DEFAULT])
 
 
 def test_turns_come_in_the_order_in_which_they_were() -> None:

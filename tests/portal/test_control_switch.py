@@ -393,7 +393,7 @@ def test_a_script_looks_switches_and_undoes(ada: User) -> None:
     undone = script.send("post", "policy/undo/", {"config": switched["id"]}).json()
     assert (undone["policy"], undone["undoes"]) == ("fifo", switched["id"])
     history = script.get("policy/history/").json()
-    assert [row["policy"] for row in history["results"]] == ["fifo", "elastic_fifo", "fifo", "elastic_fifo"]
+    assert [row["policy"] for row in history["results"]] == ["fifo", "elastic_fifo", "fifo", registry.DEFAULT]
     assert script.send("post", "policy/preview/", {"policy": "lottery"}).status_code == 400
     assert waits.attempts.count() == 0
 
@@ -406,6 +406,6 @@ def test_turns_are_listed_with_their_policy(ada: User) -> None:
     assert rows["count"] == Cycle.objects.count() == 3
     bare, *_, first = rows["results"]
     assert (bare["policy"], bare["recorded"]) == (None, False)
-    assert (first["policy"], first["recorded"], first["started"]) == ("elastic_fifo", True, 1)
-    assert first["version"] == version_of(registry.POLICIES["elastic_fifo"]) and len(first["snapshot_sha256"]) == 64
+    assert (first["policy"], first["recorded"], first["started"]) == (registry.DEFAULT, True, 1)
+    assert first["version"] == version_of(registry.POLICIES[registry.DEFAULT]) and len(first["snapshot_sha256"]) == 64
     assert Node.objects.count() == 1
