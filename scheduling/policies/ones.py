@@ -51,7 +51,7 @@ class Ones:
     explanation: ClassVar[str] = (
         "Schedules are bred all the time, and the one with the least GPU time left to train is carried out: new jobs "
         "start small at once and may double what they use when they have trained well for a while. "
-        "Experimental: it searches by chance, and its authors published no figures to compare with."
+        "Experimental: it searches by chance."
     )
     good_for: ClassVar[str] = "trying out; many short elastic jobs"
     needs: ClassVar[str] = "progress of jobs"

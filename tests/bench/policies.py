@@ -6,9 +6,10 @@ those that want to know how long jobs take are told that, and marked. Decision t
 
 1. A month of 200 users under ``fair_share``, while nothing else runs.
 2. Every policy of the registry with its defaults, and some with others, on tuned-6, beside the anchors.
-3. The mean on the other workloads, and the ratio to Tiresias on the same.
-4. FfDL against its own baseline (the same program, batches fixed) on bursts of jobs whose batch is free.
-5. What is wanted of all these; validation: per job against the expected turnarounds.
+3. The same at equal knowledge: every policy knows nothing, then speeds, then also job lengths.
+4. The mean on the other workloads, and the ratio to Tiresias on the same.
+5. FfDL against its own baseline (the same program, batches fixed) on bursts of jobs whose batch is free.
+6. What is wanted of all these; validation: per job against the expected turnarounds.
 
 Ends with 1 when a target is missed, or a simulation failed.
 """
@@ -36,8 +37,14 @@ TIRESIAS = {"threshold": 57_600.0, "knob": 0.0, "rank": "arrival"}
 """As in the reference: two queues, 16 GPU-hours, no promotion."""
 DRAWN = 8
 """Lines in one picture: more cannot be told apart."""
-KNOWS_LENGTHS = frozenset({"srjf", "afs", "pdors", "themis"})
-"""They are told the work that is left. Of the others, only the anchors called oracle were."""
+KNOWS = {
+    "none": "nothing", "speed": "speeds", "learnt": "speeds, learnt", "oracle": "job lengths",
+    "declared": "job lengths, speeds learnt",
+}  # fmt: skip
+"""What a policy knows, as tables call it. Of the anchors, only those called oracle knew job lengths."""
+EQUAL = ("none", "speed", "oracle")
+SLOW = ("ones",)
+"""It takes twenty minutes for each of them, and it uses progress instead of any of this."""
 
 ANCHORS = (
     # policy, mode, mean, p50, p99, makespan h, utilisation, GPU-h, restarts per job, decision ms p50 / p99
@@ -57,7 +64,7 @@ ANCHORS = (
     ("Pollux", "free", "2,457", "986", "36,830", "16.3", "97%", "1,017", "4.2", "1,716 / 3,728"),
 )  # fmt: skip
 VARIANTS: tuple[tuple[str, dict[str, Any], str, str], ...] = (
-    # policy, parameters, mode, told
+    # policy, parameters, mode, what it knows
     ("goodput", {}, "free", "declared"),
     ("srjf", {"elastic": False}, "fixed", "oracle"),
     ("tiresias", {"elastic": True}, "fixed", "speed"),
@@ -84,7 +91,7 @@ MOST = (
 )
 MONTH_SECONDS = 20.0
 COLUMNS = (
-    "policy", "mode", "told", "mean s", "p50", "p99", "makespan h", "util", "useful", "GPU-h", "restarts/job",
+    "policy", "mode", "knows", "mean s", "p50", "p99", "makespan h", "util", "useful", "GPU-h", "restarts/job",
     "rho mean", "rho worst", "rho > 1.25", "decision ms p50 / p99",
 )  # fmt: skip
 
@@ -99,7 +106,11 @@ class Case:
 
     @property
     def name(self) -> str:
-        return " ".join([self.policy, *(f"{name}={value}" for name, value in self.params)])
+        """The policy with what was set. FfDL favours short jobs by default, which the paper does not, so it says so."""
+        params = dict(self.params)
+        if self.policy == "ffdl":
+            params.setdefault("favour_short", registry.complete("ffdl", {})["favour_short"])
+        return " ".join([self.policy, *(f"{name}={value}" for name, value in params.items())])
 
     @property
     def usual(self) -> bool:
@@ -154,7 +165,7 @@ def validation() -> dict[Case, str]:
 
 
 def usually_told(policy: str, mode: str) -> str:
-    if policy in KNOWS_LENGTHS:
+    if registry.describe(policy).knows == "job lengths":
         return "declared" if mode == "free" else "oracle"
     return "learnt" if mode == "free" else "speed"
 
@@ -164,6 +175,27 @@ def cases(workload: str, keys: Sequence[str]) -> Iterator[Case]:
     for key in keys:
         for mode in MODES:
             yield Case(key, (), mode, usually_told(key, mode), workload)
+
+
+def equal_cases(keys: Sequence[str]) -> list[Case]:
+    return [Case(key, (), "fixed", told, "tuned-6") for key in keys if key not in SLOW for told in EQUAL]
+
+
+def only_equal(keys: Sequence[str]) -> set[Case]:
+    """Cases that stand in the table of equal knowledge alone."""
+    return {case for case in equal_cases(keys) if not case.usual}
+
+
+def equal(done: dict[Case, Done], keys: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    """A row for each policy and a column for each kind of knowledge; the best of those that know speeds first."""
+    cases = {(case.policy, case.told): done.get(case) for case in equal_cases(keys)}
+    rows = []
+    for key in {policy for policy, _ in cases}:
+        found = [cases[key, told] for told in EQUAL]
+        name = Case(key, (), "fixed", "speed", "tuned-6").name
+        rows.append([name, *("" if one is None else f"{one.mean:,.0f}" for one in found)])
+    rows.sort(key=lambda row: (not row[2], float(row[2].replace(",", "") or 0), row[0]))
+    return rows, ["policy", *(f"knows: {KNOWS[told]}" for told in EQUAL)]
 
 
 def far_off(done: Done, expected: Path) -> Target:
@@ -217,7 +249,8 @@ def bench_bursts(loads: Sequence[tuple[int, int]] = ((12, 30), (12, 36), (4, 60)
             done = sum(job.ended_at is not None and job.ended_at <= until for job in result.jobs)
             mean = result.summary().turnaround.mean
             ours = (done, mean) if batch == "chosen" else ours
-            name = "FfDL" if batch == "chosen" else f"baseline, {batch} batch"
+            favour = registry.complete("ffdl", {})["favour_short"]
+            name = f"FfDL, favour_short {favour}" if batch == "chosen" else f"baseline, {batch} batch"
             times = (f"{ours[0] / done:.2f}", f"{mean:,.0f}", f"{mean / ours[1]:.2f}")
             rows.append([str(waves), str(minutes), name, f"{done} of {len(result.jobs)}", *times])
     columns = ("waves", "minutes", "policy", "done", "FfDL does times", "mean s", "times FfDL's")
@@ -246,6 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for key, params, mode, told in VARIANTS
         if key in given.policies
     ]
+    todo += [case for case in equal_cases(given.policies) if case not in todo]
     done = measure(todo, given.data, given.processes)
     targets += [Target("simulations that failed", len(todo) - len(done), 0)]
     targets += [
@@ -257,9 +291,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         [name, mode, "", *figures[:5], "", *figures[5:7], "", "", "", figures[7]] for name, mode, *figures in ANCHORS
     ]
     rows = [[f"*{row[0]}*", *row[1:]] for row in rows]
-    ours = [one for case, one in done.items() if case.workload == "tuned-6"]
-    rows += [[one.case.name, one.case.mode, one.case.told, *one.figures] for one in ours]
+    ours = [one for case, one in done.items() if case.workload == "tuned-6" and case not in only_equal(given.policies)]
+    rows += [[one.case.name, one.case.mode, KNOWS[one.case.told], *one.figures] for one in ours]
     print(compare.table(sorted(rows, key=lambda row: (MODES.index(row[1]), float(row[3].replace(",", "")))), COLUMNS))
+    print("\nOn tuned-6 with a fixed batch, at equal knowledge: mean turnaround in seconds\n")
+    print(compare.table(*equal(done, given.policies)))
     if given.others:
         print("\nMean turnaround, and its ratio to Tiresias on the same workload\n")
         print(compare.table(*others(done, ("tuned-6", *given.others))))
@@ -301,7 +337,7 @@ def others(done: dict[Case, Done], workloads: Sequence[str]) -> tuple[list[list[
     mean = {(one.case.policy, one.case.mode, one.case.workload): one.mean for one in done.values() if one.case.usual}
     rows = []
     for policy, mode in sorted({key[:2] for key in mean}):
-        row = [f"{policy}, {mode}"]
+        row = [f"{Case(policy, (), mode, '', '').name}, {mode}"]
         for workload in workloads:
             ours, theirs = mean.get((policy, mode, workload)), mean.get(("tiresias", "rigid", workload))
             row.append("" if ours is None else f"{ours:,.0f}" + (f" ({ours / theirs:.2f})" if theirs else ""))
