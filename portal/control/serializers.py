@@ -36,7 +36,8 @@ class PolicySerializer(serializers.Serializer[Any]):
     good_for = serializers.CharField()
     needs = serializers.CharField(help_text="What it needs to know of the jobs.")
     knows = serializers.ChoiceField(
-        choices=get_args(Knows), help_text="What it is made to know: nothing, speeds of jobs on more GPUs, or also job lengths."
+        choices=get_args(Knows),
+        help_text="What it is made to know: nothing, speeds of jobs on more GPUs, or also job lengths.",
     )
     experimental = serializers.BooleanField()
     params = ParamSerializer(many=True)

@@ -58,7 +58,7 @@ class Ffdl:
     waiting_bonus: float = param(
         1.0,
         "Bonus per hour of waiting",
-        "A waiting job's claim grows by this part of itself for each hour since it was submitted or last stopped, until "
+        "A waiting job's claim grows by this part of itself for each full hour since it was submitted or last stopped, until "
         "it starts. 0: waiting counts for nothing, and a job that scales badly may wait for ever.",
         least=0,
         most=100,
@@ -178,9 +178,10 @@ class Ffdl:
         """Return its weight, doubled by each step of priority, times what is left of it and how long it has waited.
 
         The bonus for waiting ends when the job starts: its reason is gone then, and a job that kept it would hold its
-        GPUs against all that came later.
+        GPUs against all that came later. It grows by whole hours only: otherwise a job that was just stopped would soon
+        outrank the one that took its place, and the two would take turns every few minutes.
         """
         waited = max(0.0, now - max(job.submitted_at, job.since or job.submitted_at)) if job.waiting else 0.0
         weight = job.weight * 2.0 ** max(-10, min(10, job.priority))
         left = max(1.0, estimates.work(job).value) / estimates.DEFAULT_WORK_SECONDS
-        return float(weight * left**-self.favour_short * (1 + self.waiting_bonus * waited / 3600))
+        return float(weight * left**-self.favour_short * (1 + self.waiting_bonus * (waited // 3600)))

@@ -21,6 +21,8 @@ BOUNDED = FairShare(passed_over_hours=1.0, yields_after_minutes=0.0)
 UNBOUNDED = FairShare(passed_over_hours=0.0, yields_after_minutes=0.0)
 SOON = FairShare(passed_over_hours=0.01, yields_after_minutes=0.0)
 """In the random worlds of the laws most waiting jobs have waited for that long."""
+YIELDING = FairShare(passed_over_hours=0.01, yields_after_minutes=0.1)
+BOTH = pytest.mark.parametrize("policy", [SOON, YIELDING], ids=["saving", "saving and yielding"])
 MANY = settings(max_examples=EXAMPLES, deadline=None)
 
 
@@ -158,27 +160,34 @@ def test_elastic_jobs_make_room_when_that_completes_it() -> None:
 # --- laws
 
 
+@BOTH
 @MANY
 @given(snapshot=snapshots())
-def test_laws_the_plan_keeps_all_rules_and_gives_each_waiting_job_a_reason(snapshot: Snapshot) -> None:
-    plan = SOON.plan(snapshot)
+def test_laws_the_plan_keeps_all_rules_and_gives_each_waiting_job_a_reason(
+    policy: FairShare, snapshot: Snapshot
+) -> None:
+    plan = policy.plan(snapshot)
     assert violations(snapshot, plan) == []
     assert set(plan.reasons) == {job.id for job in snapshot.jobs if job.waiting and not plan.target.get(job.id)}
 
 
+@BOTH
 @MANY
 @given(snapshot=snapshots(), data=st.data())
-def test_laws_equal_worlds_get_equal_plans(snapshot: Snapshot, data: Any) -> None:
+def test_laws_equal_worlds_get_equal_plans(policy: FairShare, snapshot: Snapshot, data: Any) -> None:
     jobs = tuple(data.draw(st.permutations(snapshot.jobs)))
     nodes = tuple(data.draw(st.permutations(snapshot.nodes)))
-    told, untold = (SOON.plan(replace(snapshot, jobs=jobs, nodes=nodes, explain=explain)) for explain in (True, False))
-    assert SOON.plan(snapshot) == told == replace(untold, reasons=told.reasons)
+    told, untold = (
+        policy.plan(replace(snapshot, jobs=jobs, nodes=nodes, explain=explain)) for explain in (True, False)
+    )
+    assert policy.plan(snapshot) == told == replace(untold, reasons=told.reasons)
 
 
+@BOTH
 @MANY
 @given(snapshot=snapshots(calm=True))
-def test_laws_an_unchanged_world_comes_to_rest(snapshot: Snapshot) -> None:
-    assert comes_to_rest(World.of(snapshot), Decided(SOON), turns=30)
+def test_laws_an_unchanged_world_comes_to_rest(policy: FairShare, snapshot: Snapshot) -> None:
+    assert comes_to_rest(World.of(snapshot), Decided(policy), turns=30)
 
 
 @MANY

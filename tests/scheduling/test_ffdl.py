@@ -96,6 +96,8 @@ def test_a_job_that_was_stopped_waits_from_then_on() -> None:
         return draw({"a": 4}, slow, new("well", WELL))
 
     assert sizes(decide(lab(60.0))) == {"well": 4}
+    assert sizes(decide(lab(3599.0), Ffdl(waiting_bonus=100.0))) == {"well": 4}, "only full hours count"
+    assert sizes(decide(lab(3601.0), Ffdl(waiting_bonus=100.0))) == {"slow": 3, "well": 1}
     assert sizes(decide(lab(8 * 3600.0))) == {"slow": 3, "well": 1}
 
 
