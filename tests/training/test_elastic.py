@@ -18,6 +18,7 @@ from tests.runners.launching import Container, Rings, attempt, until
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
 COUNTING = Path(__file__).parent / "scripts" / "counting.py"
+THAWING = Path(__file__).parent / "scripts" / "thawing.py"
 EXACT = "0 of 480 samples were not used"
 STOPPED: tuple[tuple[Launcher, int], ...] = (("torchrun", 2), ("command", 1))
 
@@ -117,3 +118,19 @@ def test_a_stopped_parameter_server_goes_on_on_another_number_of_ranks(tmp_path:
     with tries.next("torchrun", 3, "asp") as host:
         assert host.wait(120) == {"code": 0, "reason": "exited", "detail": ""}
         assert EXACT in host.log()
+
+
+def test_a_rank_that_comes_after_a_layer_was_unfrozen_trains_it_too(tmp_path: Path, job_python: str) -> None:
+    with attempt(tmp_path, job_python) as made:
+        rings = Rings(made, command=("python", "train.py", "30", "0.1"), code=THAWING)
+        rings.offer("h1")
+        rings.driver.start()
+        h1 = rings.host(1)
+        rings.sees(h1, "of 1 ranks, epoch 2")
+        h2 = rings.host(2)
+        rings.offer("h1", "h2")
+        rings.sees(h1, "of 2 ranks")
+        assert rings.driver.wait(120) == {"code": 0, "reason": "exited", "detail": ""}
+        assert h1.wait()["code"] == h2.wait()["code"] == 0
+    for host in (h1, h2):
+        assert "done: 0 and 0 of 120 samples" in host.log()

@@ -21,14 +21,25 @@ class RunState(State):
         self.save()
 
     def save(self) -> None:
-        self._kept: Any = deepcopy(self._run.state())
+        self._kept: Any = deepcopy(self._state())
 
     def restore(self) -> None:
-        self._run.load(deepcopy(self._kept))  # an optimiser goes on to work in what it is given
+        self._load(deepcopy(self._kept))  # an optimiser goes on to work in what it is given
 
     def sync(self) -> None:
-        self._run.load(shared(self._run.world, self._run.state()))
+        self._load(shared(self._run.world, self._state()))
         self.save()
+
+    def _state(self) -> dict[str, Any]:
+        """With the layers that are trained: rank 0 may have frozen or unfrozen some before a rank came."""
+        trained = [name for name, each in self._run.inner.named_parameters() if each.requires_grad]
+        return {**self._run.state(), "trained": trained}
+
+    def _load(self, state: Any) -> None:
+        self._run.load(state)
+        if "trained" in state:  # else rank 0 is of an earlier release
+            for name, each in self._run.inner.named_parameters():
+                each.requires_grad_(name in state["trained"])
 
     def reset(self) -> None:
         """The ring is another one; where ranks only left, nothing is sent."""

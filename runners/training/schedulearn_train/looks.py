@@ -1,10 +1,15 @@
 """What ranks tell each other when they look up together: about once a second, which all of them reckon alike from the same sums."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 LOOK_SECONDS = 1.0
 MOST_STEPS = 1000
+COMPARES = 2
+"""Added to ``Look.reports`` where all ranks are to compare their parameters. A field of its own would make the sums of this
+release longer than those of earlier ones, whose ranks may be in the same ring."""
 
 
 def steps_between(step_seconds: float) -> int:
@@ -36,3 +41,12 @@ class Look(NamedTuple):
     saves: float = 0.0
     batch: float = 0.0
     reports: float = 0.0
+
+
+def chosen_batch(present: int, least: int, most: int) -> int:
+    """Return the scheduler's choice, within what the owner declared safe, or the ``present`` batch while there is none."""
+    try:
+        wanted = int(Path(os.environ["SCHEDULEARN_BATCH"]).read_text())
+    except (KeyError, OSError, ValueError):
+        return present
+    return min(most, max(least, wanted)) if wanted > 0 else present

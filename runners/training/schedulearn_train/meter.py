@@ -26,7 +26,8 @@ class Meter:
     """Measures one rank's gradients in the steps that it is told to."""
 
     def __init__(self, parameters: Iterator[nn.Parameter]) -> None:
-        self._parameters = [each for each in parameters if each.requires_grad]
+        self._all, self._parameters = list(parameters), list[nn.Parameter]()
+        """Those of the second list require gradients in the step that is measured."""
         self._own: torch.Tensor | None = None
         self._before: tuple[int, list[torch.Tensor]] = (-1, [])
         """The number of a step, and its gradients."""
@@ -36,6 +37,7 @@ class Meter:
     def own(self) -> Iterator[None]:
         """Around ``backward``: gradients as this rank alone has them, before anybody sums."""
         lengths: list[torch.Tensor] = []
+        self._parameters = [each for each in self._all if each.requires_grad]
 
         def add(gradient: torch.Tensor) -> None:
             lengths.append(gradient.detach().float().square().sum())

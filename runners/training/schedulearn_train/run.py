@@ -18,7 +18,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
@@ -29,9 +28,11 @@ from .allocation import UNLIMITED, even, shares
 from .balance import FACTS, Kind, Speed, Told, is_whole, rebalanced
 from .checkpoints import Checkpoints
 from .clock import StepClock
+from .divergence import Comparison
 from .either import Either
+from .latecomers import Latecomers
 from .loading import Batch, Loader
-from .looks import Look, means, steps_between
+from .looks import COMPARES, Look, chosen_batch, means, steps_between
 from .meter import Meter
 from .noise import Noise
 from .rates import Rule, factor, scaled
@@ -67,7 +68,7 @@ class Run:
     ``balanced``; the parameters are cut into ``shards``, by default one for each 4 MB. ``also`` are further things with
     ``state_dict`` that belong to the training: learning-rate schedules, a gradient scaler. With ``sync_batch_norm``
     layers of torch's BatchNorm go by the whole batch; unless you say whether they shall, several ranks are told that
-    they do not.
+    they do not. Ranks whose parameters are no longer the same end with an error, unless ``check_divergence`` is False.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Run:
         shards: int | None = None,
         sync_batch_norm: bool | None = None,
         reduction: Reduction | None = None,
+        check_divergence: bool = True,
         world: World | None = None,
     ) -> None:
         mode = os.environ.get("SCHEDULEARN_MODE") or mode  # type: ignore[assignment]  # as the job's form says
@@ -166,6 +168,9 @@ class Run:
             )
         if not self.apart:
             self.model, self.optimizer = self.world.joined(self.inner, optimizer, self._clock.computed)
+        self._given.param_groups = self.optimizer.param_groups  # to which the owner may add some
+        self._late = Latecomers(self.world, self.optimizer)
+        self._comparison = Comparison(self.world, self.inner, self.optimizer, check_divergence)
         if mode == ADAPTIVE:
             self.model = Either(self.inner, self.model, lambda: self.apart)
         if sync_batch_norm is None and self.size > 1 and self.rank == 0 and any(batch_norm.layers(self.inner)):
@@ -207,7 +212,7 @@ class Run:
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs that are still to be done, of ``count``."""
         self._epochs = count
-        self.most = self.world.gather(self._most_samples)
+        self.most = self._late.gather(self._most_samples)
         if self.apart:
             self._server().begin(count)
         for epoch in range(self.sampler.epoch, count):
@@ -292,6 +297,7 @@ class Run:
         if not batch.is_last:
             return False
         self._clock.backward_done()
+        self._late.add_up()
         self._update(batch, scaler, measured)
         self._clock.end()
         self.sampler.take(batch.total)
@@ -310,23 +316,19 @@ class Run:
     def _update(self, batch: Batch, scaler: Any, measured: bool) -> None:
         noise_scale = self.noise.scale if self.rate_rule == "adascale" else None
         rate = factor(self.rate_rule, self.batch, self.base_batch, noise_scale)
-        with scaled(self.optimizer, rate) if rate != 1 else nullcontext():
-            if not (scaler or measured or self.clip_norm is not None):
+        with scaled(self.optimizer, rate) if rate != 1 else nullcontext(), self.world.summed(self.optimizer):
+            if scaler:
+                scaler.unscale_(self.optimizer)
+            if measured:
+                scale = scaler.get_scale() if scaler else 1.0
+                self._meter.whole(self.steps, batch.own, batch.total, self.size == 1, scale)
+            if self.clip_norm is not None:
+                nn.utils.clip_grad_norm_(self.inner.parameters(), self.clip_norm)
+            if scaler:
+                scaler.step(self.optimizer)
+                scaler.update()
+            else:
                 self.optimizer.step()
-                return
-            with self.world.summed(self.optimizer):
-                if scaler:
-                    scaler.unscale_(self.optimizer)
-                if measured:
-                    scale = scaler.get_scale() if scaler else 1.0
-                    self._meter.whole(self.steps, batch.own, batch.total, self.size == 1, scale)
-                if self.clip_norm is not None:
-                    nn.utils.clip_grad_norm_(self.inner.parameters(), self.clip_norm)
-                if scaler:
-                    scaler.step(self.optimizer)
-                    scaler.update()
-                else:
-                    self.optimizer.step()
 
     # --- what all ranks decide together
 
@@ -346,7 +348,9 @@ class Run:
         self._looked_at, self._looked_step, fresh, self._fresh = now, self.steps, self._fresh, False
         between = steps_between(look.step_seconds)
         self._next_look = self.steps + (min(SOON, between) if fresh else between)
-        if look.reports and self.rank == 0:
+        if look.reports >= COMPARES:
+            self._comparison.compare(self.steps)
+        if look.reports % COMPARES and self.rank == 0:
             self._report(look.step_seconds, workers)
         if look.batch != self.batch:
             self.batch = int(look.batch)
@@ -380,13 +384,14 @@ class Run:
         mine = Look(float(stopping.should_stop()), float(self._loss_sum), self._loss_samples, own, inverse, inverse > 0)
         if self.rank:
             return mine
+        compares = self._late.all_can and self._comparison.is_due(now, self._is_last)
         return mine._replace(
             difference=difference,
             whole=whole,
             step_seconds=(now - self._looked_at) / max(1, self.steps - self._looked_step),
             saves=now - self._saved_at >= self.checkpoint_seconds,
-            batch=self._ordered_batch(),
-            reports=not self._fresh and self.reporter.due(self._is_last),
+            batch=self.batch if self.served else chosen_batch(self.batch, self.least_batch, self.most_batch),
+            reports=float(not self._fresh and self.reporter.due(self._is_last)) + COMPARES * compares,
         )
 
     @property
@@ -410,16 +415,6 @@ class Run:
             speed.observe(whole, computed)
         expected = speed.sample_seconds(), speed.fixed_seconds()
         return Told(*expected, speed.error(), speed.doubt(), samples, computing, waiting)
-
-    def _ordered_batch(self) -> int:
-        """The scheduler's choice, within what the owner declared safe; the present one while there is none."""
-        if self.served is not None:
-            return self.batch
-        try:
-            wanted = int(Path(os.environ["SCHEDULEARN_BATCH"]).read_text())
-        except (KeyError, OSError, ValueError):
-            return self.batch
-        return min(self.most_batch, max(self.least_batch, wanted)) if wanted > 0 else self.batch
 
     def _report(self, seconds: float, workers: Sequence[Told]) -> None:
         done = self.sampler.epoch + 1 - self.sampler.left / self.sampler.length
@@ -473,6 +468,7 @@ class Run:
         self._loss_samples = 0
         self._current = self._statistics.batch = None
         self._next_look, self._fresh = self.steps + 1, True
+        self._comparison.restart()
         self._looked_at, self._looked_step = time.monotonic(), self.steps
 
     def save(self) -> None:
@@ -487,10 +483,12 @@ class Run:
         must not wait for the others here, and gets what they have when it joins them."""
         step, state = self.checkpoints.newest() or (-1, None)
         if not self.world.elastic:
+            if state is None and self.size > 1 and self.rank == 0:
+                step, state = 0, self.state()  # without a checkpoint all begin where rank 0 does
             steps = self.world.gather(step)
             step = max(steps)
             state = shared(self.world, state, steps.index(step)) if step >= 0 else None
         if state is not None:
             self.load(state)
-            if self.world.rank == 0:
+            if self.steps and self.rank == 0:
                 print(f"goes on from step {self.steps}, in epoch {self.sampler.epoch + 1}")  # noqa: T201

@@ -296,6 +296,7 @@ class Served:
         self._loss_sum += float(loss.detach())
         if not batch.is_last:
             return
+        self._check_parameters()
         gradient = flat_gradients(self._parameters)
         seconds = time.perf_counter() - self._began_at
         stop, total = stopping.should_stop(), self._loss_sum
@@ -305,6 +306,17 @@ class Served:
         self._parts.send(self._number, gradient)
         said = Message(self._run.rank, Says.GRADIENT, seconds, self._waited, stop, samples, total, self._number)
         self._exchange(said, asked_at)
+
+    def _check_parameters(self) -> None:
+        """Raise ``ValueError`` for a parameter that would not be trained: no shard has it."""
+        known = set(map(id, self._parameters))
+        if late := [
+            name for name, each in self._run.inner.named_parameters() if each.requires_grad and id(each) not in known
+        ]:
+            raise ValueError(
+                f"mode {self._run.mode} trains the parameters that required gradients when Run was created, and {late[0]} did "
+                "not. Unfreeze it before, or choose the mode bsp"
+            )
 
     def _exchange(self, said: Message, asked_at: float | None = None) -> None:
         """The next work, or none. Raises what ended the training."""

@@ -34,6 +34,29 @@ def fill_gradients(parameters: Sequence[nn.Parameter], vector: torch.Tensor) -> 
         parameter.grad = values.to(parameter)
 
 
+def alike(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Group by type and device those that can be parts of one vector, in an order that does not depend on the rank."""
+    groups: dict[tuple[torch.dtype, str], list[torch.Tensor]] = {}
+    for each in tensors:
+        groups.setdefault((each.dtype, each.device.type), []).append(each)
+    yield from groups.values()
+
+
+def flat_with_presence(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return a copy of their gradients, zeros where there is none, and behind them for each a 1 if there is one, else a 0."""
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+    present = parameters[0].new_tensor([each.grad is not None for each in parameters])
+    return torch.cat([*(each.reshape(-1) for each in gradients), present])
+
+
+def fill_present(parameters: Sequence[torch.Tensor], vector: torch.Tensor) -> None:
+    """Set the gradients to those of such a vector, or of the sum of several; none where none of them had one."""
+    *gradients, present = vector.split([*(each.numel() for each in parameters), len(parameters)])
+    for parameter, gradient, count in zip(parameters, gradients, present, strict=True):
+        if parameter.grad is not None or bool(count):  # to look at a number waits for the GPU, so others know it
+            parameter.grad = gradient.view_as(parameter)
+
+
 def views_of(parameters: Sequence[nn.Parameter], vector: torch.Tensor) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
     """Each parameter with its values in the vector."""
     pieces = vector.split([each.numel() for each in parameters])

@@ -4,7 +4,7 @@ All of them sum. Every rank calls the same methods in the same order.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -14,6 +14,7 @@ from torch import nn
 
 from . import launched
 from .settling import settle
+from .vectors import alike, fill_present, flat_with_presence
 
 if TYPE_CHECKING:
     from .run import Run
@@ -75,6 +76,13 @@ class World(Protocol):
     def passes(self, number: int, count: int) -> None:
         """The next ``backward`` is that of pass ``number``, the first being 0. The ranks' gradients are summed in the last one
         of ``count``; in those before it they are added to those that this rank has."""
+
+    def unsummed(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        """Return the parameters to update of which, after ``backward``, only this rank's own gradients are known: those
+        that did not require any when ``joined`` was called, for example. The same on all ranks of the same program."""
+
+    def add_up(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Sum the gradients of those parameters too, before ``summed`` or ``optimizer.step()``."""
 
     def summed(self, optimizer: Any) -> Any:
         """A context in which ``optimizer.step()`` takes the gradients as they are: on entry they have been summed."""
@@ -141,6 +149,12 @@ class Alone(_Fixed):
     def passes(self, number: int, count: int) -> None:
         pass
 
+    def unsummed(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        return []
+
+    def add_up(self, parameters: Sequence[torch.Tensor]) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -157,6 +171,7 @@ class HorovodWorld:
             torch.cuda.set_device(hvd.local_rank())
         self.elastic = launched.by_elastic_horovod()
         self._optimizer: Any = None
+        self._rest = _Rest()
         self._state: Any = None
 
     @property
@@ -197,15 +212,31 @@ class HorovodWorld:
     def joined(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Joined:
         hvd = self._hvd
         self._optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), op=hvd.Sum)
+        self._rest = _Rest()
         return model, self._optimizer
 
     def passes(self, number: int, count: int) -> None:
         if number == 0 and count != self._optimizer.backward_passes_per_step:
             self._optimizer.set_backward_passes_per_step(count)
 
+    def unsummed(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        return [] if self.size == 1 else self._rest.of(optimizer, self._optimizer._requires_update)
+
+    def add_up(self, parameters: Sequence[torch.Tensor]) -> None:
+        """From now on: Horovod's optimizer sums what its hooks did not see in ``synchronize``, under the parameter's name, as
+        that of a rank does which was started after the parameter began to require gradients."""
+        for parameter in parameters:
+            names = self._optimizer._parameter_names
+            names.setdefault(parameter, f"slt.parameter.{len(names)}")
+            self._optimizer._requires_update.add(parameter)
+        self._rest = _Rest()
+
     @contextmanager
     def summed(self, optimizer: Any) -> Iterator[None]:
         optimizer.synchronize()
+        for parameter in optimizer._requires_update:
+            if not parameter.requires_grad:  # it was frozen: of zeros an optimizer would still make updates
+                parameter.grad = None
         with optimizer.skip_synchronize():
             yield
 
@@ -239,6 +270,10 @@ class TorchWorld(_Fixed):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._device = "cuda" if dist.get_backend() == "nccl" else "cpu"
         self._together: Any = None
+        self._joined: set[torch.Tensor] = set()
+        self._rest = _Rest()
+        self._has_summed = False
+        """Since the first pass of this step."""
 
     @property
     def writes(self) -> bool:
@@ -273,21 +308,51 @@ class TorchWorld(_Fixed):
     def joined(self, model: nn.Module, optimizer: torch.optim.Optimizer, ready: Callable[[], None]) -> Joined:
         def summing(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
             ready()
+            self._has_summed = True
             done = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
             return done.then(lambda future: future.value()[0])
 
         together = nn.parallel.DistributedDataParallel(model)
         together.register_comm_hook(None, summing)
         self._together = together
+        self._joined, self._rest = {each for each in model.parameters() if each.requires_grad}, _Rest()
         return together, optimizer
 
     def passes(self, number: int, count: int) -> None:
+        self._has_summed = self._has_summed and number > 0
         self._together.require_backward_grad_sync = number == count - 1  # which is what its no_sync() does
+
+    def unsummed(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        """All of them where the loss does not come from the model that ``joined`` returned."""
+        return self._rest.of(optimizer, self._joined) if self._has_summed else _Rest().of(optimizer, set())
+
+    def add_up(self, parameters: Sequence[torch.Tensor]) -> None:
+        for some in alike(parameters):
+            vector = flat_with_presence(some)
+            dist.all_reduce(vector)
+            fill_present(some, vector)
 
     def close(self) -> None:
         dist.barrier()  # nobody leaves while another rank still needs it
         dist.destroy_process_group()
         settle()  # DistributedDataParallel keeps the group's threads
+
+
+class _Rest:
+    """An optimizer's parameters that are not among those that are summed anyway. Usually there are none, and to look at all
+    of them in each step would cost a small network's."""
+
+    def __init__(self) -> None:
+        self._count = -1
+        self._parameters: list[torch.Tensor] = []
+
+    def of(self, optimizer: torch.optim.Optimizer, summed: set[torch.Tensor]) -> list[torch.Tensor]:
+        """Return those that require gradients now."""
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        if count != self._count:
+            parameters = (each for group in optimizer.param_groups for each in group["params"])
+            self._count, self._parameters = count, [each for each in parameters if each not in summed]
+        return [each for each in self._parameters if each.requires_grad]
 
 
 class Nobody:

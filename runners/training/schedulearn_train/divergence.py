@@ -1,0 +1,171 @@
+"""Detects ranks whose parameters are no longer the same: the updates of such a training are those of no one model.
+
+At a look, every ten seconds at most, each rank computes a checksum of the bits of its parameters. Only where checksums
+differ are the values compared, with a tolerance: processors of different kinds may round the last digit differently.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from .world import World
+
+EVERY_SECONDS = 10.0
+MOST_OF_THE_TIME = 1e-3
+"""Comparisons take at most this part of a training: those of a large model are less frequent."""
+TOLERANCE = 1e-3
+"""Two parameters that differ by less, as a part of their largest value, are taken to differ by rounding;"""
+ROUNDINGS = 4
+"""so are those that differ by so many units in the last place, which is more for types of 16 bits."""
+MOST_NAMES = 3
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class RanksDivergedError(RuntimeError):
+    """The ranks do not train the same model any more."""
+
+
+class Difference(NamedTuple):
+    name: str
+    part: float
+    """Of the largest value, by which the parameter differs; infinite where only one of the two is a number."""
+    tolerance: float
+
+
+class Comparison:
+    """When the ranks' parameters are to be compared next, and how.
+
+    Rank 0 decides when, if this is ``wanted``; all ranks call ``compare`` together then.
+    """
+
+    def __init__(self, world: World, model: nn.Module, optimizer: torch.optim.Optimizer, wanted: bool = True) -> None:
+        self._world, self._model, self._optimizer, self._wanted = world, model, optimizer, wanted
+        self._due_at = 0.0
+        self._is_first = True
+        self._has_reported_rounding = False
+        self.seconds = 0.0
+        """That the last comparison took."""
+
+    def restart(self) -> None:
+        """Compare at the next look: the ranks have changed."""
+        self._due_at, self._is_first = 0.0, True
+
+    def is_due(self, now: float, is_last: bool) -> bool:
+        """Whether to compare at this look, as at the last one of a training. ``now`` is in seconds, monotonic."""
+        return self._wanted and self._world.size > 1 and (is_last or now >= self._due_at)
+
+    def compare(self, step: int) -> None:
+        """Raise ``RanksDivergedError``, on all ranks alike, when they have diverged."""
+        began = time.monotonic()
+        named = dict(self._named())
+        sums = checksums(list(named.values()))
+        digest = blake2b(repr(sums).encode(), digest_size=16).digest()
+        if len(set(self._world.gather(digest))) > 1:
+            self._explain(step, named, sums)
+        now = time.monotonic()
+        self.seconds = now - began
+        # The first one loads what the others find loaded.
+        pause = 0.0 if self._is_first else self.seconds / MOST_OF_THE_TIME
+        self._due_at, self._is_first = now + max(EVERY_SECONDS, pause), False
+
+    def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
+        known = set()
+        for name, parameter in self._model.named_parameters():
+            known.add(id(parameter))
+            yield name, parameter
+        for number, group in enumerate(self._optimizer.param_groups):
+            for place, parameter in enumerate(group["params"]):
+                if id(parameter) not in known:
+                    yield f"parameter {place} of the optimizer's group {number}", parameter
+
+    def _explain(self, step: int, named: dict[str, torch.Tensor], sums: list[int]) -> None:
+        of_ranks = [tuple(each) for each in self._world.gather(sums)]
+        usual = Counter(of_ranks).most_common(1)[0][0]
+        root = of_ranks.index(usual)
+        if any(len(each) != len(usual) for each in of_ranks):
+            counts = ", ".join(str(len(each)) for each in of_ranks)
+            raise RanksDivergedError(f"The ranks have different numbers of parameters: {counts}. {ADVICE}")
+        own: list[Difference] = []
+        for place, (name, parameter) in enumerate(named.items()):
+            if parameter.numel() and any(each[place] != usual[place] for each in of_ranks):
+                other = self._world.broadcast(parameter.detach().clone(), root)
+                own.append(Difference(name, distance(parameter, other), tolerance(parameter)))
+        differences = self._world.gather(own)
+        apart = {rank: [each for each in found if each.part > each.tolerance] for rank, found in enumerate(differences)}
+        apart = {rank: found for rank, found in apart.items() if found}
+        if apart:
+            raise RanksDivergedError(message(step, apart, root, len(named)))
+        if self._world.rank == 0 and not self._has_reported_rounding:
+            self._has_reported_rounding = True
+            largest = max(each.part for found in differences for each in found)
+            print(  # noqa: T201
+                f"The ranks' parameters differ by rounding, by {largest:.0e} of their largest values at most: "
+                "usual between processors of different kinds"
+            )
+
+
+ADVICE = (
+    "Update parameters by run.step alone: a second optimizer, or code that writes weights or initialises a layer on each "
+    "rank with its own random numbers, makes ranks differ, and so does code that depends on the rank. Where parameters "
+    "are meant to differ, pass Run(..., check_divergence=False)."
+)
+
+
+def message(step: int, apart: dict[int, list[Difference]], root: int, count: int) -> str:
+    """Name the ranks that differ from the ``root``, and the first parameters by which they do, of ``count``."""
+    found = list({each.name: each for rank in apart.values() for each in rank}.values())
+    parts = [f"{each.name} by {_percent(each.part)} of its largest value" for each in found[:MOST_NAMES]]
+    more = len(found) - len(parts)
+    rest = f" and {more} more" if more else ""
+    ranks = [str(rank) for rank in apart]
+    who = f"rank {ranks[0]} differ" if len(ranks) == 1 else f"ranks {', '.join(ranks[:-1])} and {ranks[-1]} differ"
+    return (
+        f"The ranks have diverged: at step {step} the parameters of {who} from those of rank {root} "
+        f"in {len(found)} of {count}: {', '.join(parts)}{rest}. {ADVICE}"
+    )
+
+
+def _percent(part: float) -> str:
+    return "more than 1000%" if part > 10 else f"{part:.1%}"
+
+
+def checksums(parameters: Sequence[torch.Tensor]) -> list[int]:
+    """Return a number for the bits of each, the same on processors of all kinds."""
+    if not parameters:
+        return []
+    sums = [_as_integers(each.detach()).sum(dtype=torch.int64) for each in parameters]
+    return [int(each) for each in torch.stack([each.to(sums[0].device) for each in sums]).tolist()]
+
+
+def _as_integers(tensor: torch.Tensor) -> torch.Tensor:
+    values = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
+    size = values.element_size()
+    if values.numel() * size % 8 == 0 and values.storage_offset() * size % 8 == 0:
+        return values.view(torch.int64)  # the fewest to add
+    return values.view(INTEGERS[size])
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Return the largest difference as a part of the largest value of ``other``."""
+    a, b = (_as_numbers(each.detach()) for each in (one, other))
+    same = (a == b) | (a.isnan() & b.isnan())
+    apart = float(torch.where(same, 0.0, (a - b).abs()).max())
+    if apart == 0:
+        return 0.0
+    largest = float(b.abs().nan_to_num(0.0, posinf=0.0).max())
+    return apart / largest if apart == apart and largest else float("inf")  # noqa: PLR0124 - NaN is not itself
+
+
+def _as_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return values if values.dtype == torch.float64 else values.float()
+
+
+def tolerance(parameter: torch.Tensor) -> float:
+    exact = not (parameter.is_floating_point() or parameter.is_complex())
+    return 0.0 if exact else max(TOLERANCE, ROUNDINGS * torch.finfo(parameter.dtype).eps)
