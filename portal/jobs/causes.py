@@ -65,6 +65,13 @@ GPU_MEMORY = (
 PATTERNS = (
     # A rank's own mistake comes first: it makes the other ranks complain about the ring.
     _pattern(
+        "ranks_diverged",
+        r"^.*RanksDivergedError: .+?\.(?= |$)",
+        "The ranks no longer trained the same model",
+        "Update parameters by run.step alone, and write or initialise weights with the same random numbers on all ranks. Where "
+        "parameters are meant to differ, pass Run(..., check_divergence=False).",
+    ),
+    _pattern(
         "gpu_out_of_memory",
         r"^.*(?:OutOfMemoryError|CUDA out of memory|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED).*$",
         "The GPU's memory was not enough",
@@ -179,6 +186,8 @@ NOT_TRIED_AGAIN = (
 )
 STOOD_STILL = re.compile(r"^Process \d+ was stopped by a signal (\d+) s ago and not woken: it is ended$", re.MULTILINE)
 """What the supervisor says (``runners/launch``)."""
+APART = "The ranks have not joined each other"
+"""How the sentence begins that a host says of ranks that each ran the whole program (``runners/launch/joining.py``)."""
 EARLY = "A part ended without an error while others still worked: every rank must run the same number of steps."
 
 
@@ -401,10 +410,27 @@ def _some_ended_early(parts: Sequence[Container]) -> bool:
     )
 
 
-def explain(job: Job, attempt: Attempt, parts: Sequence[Container]) -> dict[str, object]:
-    """The cause of an ended attempt, from its rows and logs; empty when it succeeded."""
-    if attempt.outcome == Outcome.SUCCEEDED:
+def _hint(parts: Sequence[Container]) -> dict[str, object]:
+    """What its owner should know of an attempt that succeeded."""
+    apart = next((part.detail for part in parts if part.detail.startswith(APART)), "")
+    if not apart:
         return {}
+    hint = Cause(
+        code="ranks_apart",
+        title="Its ranks did not work together",
+        detail=apart,
+        advice=(
+            "Let it train with schedulearn_train, Horovod or torch.distributed, or submit it with one GPU, where it takes as "
+            "long. If it divides its work by rank itself, there is nothing to do."
+        ),
+    )
+    return dict(hint)
+
+
+def explain(job: Job, attempt: Attempt, parts: Sequence[Container]) -> dict[str, object]:
+    """The cause of an ended attempt, from its rows and logs; of one that succeeded a hint, mostly empty."""
+    if attempt.outcome == Outcome.SUCCEEDED:
+        return _hint(parts)
     how = survivors.bond_of(job, attempt)
     part = _to_blame(rules.essential(job.elastic, survivors.counting(how, parts), how))  # as the outcome is judged
     offered_by: dict[str, list[str]] = {}

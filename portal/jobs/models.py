@@ -178,7 +178,7 @@ class Attempt(models.Model):
     stop_reason = models.CharField(max_length=12, choices=StopReason.choices, blank=True)
     outcome = models.CharField(max_length=10, choices=Outcome.choices, blank=True)
     cause = models.JSONField(default=dict)
-    """For an attempt that did not succeed: {"code", "title", "detail", "advice"}."""
+    """For an attempt that did not succeed, and as a hint for some that did: {"code", "title", "detail", "advice"}."""
     secret = models.CharField(max_length=64)
     """Signs what its containers say to each other."""
     counted_seconds = models.PositiveIntegerField(default=0)

@@ -57,7 +57,7 @@ class JobDetailSerializer(JobSerializer):
         help_text="Names and values; the values are null for who may only look at the project."
     )
     cause = serializers.SerializerMethodField(
-        help_text="Why its last attempt did not succeed: code, title, detail, advice."
+        help_text="Why its last attempt did not succeed, or a hint about one that did: code, title, detail, advice."
     )
     may_act = serializers.SerializerMethodField(help_text="May you cancel, hold or release it.")
 

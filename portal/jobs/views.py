@@ -259,6 +259,7 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
         "cause": last.cause
         if last and last.cause and job.state not in (JobState.SUCCEEDED, JobState.CANCELLED)
         else None,
+        "hint": last.cause if last and job.state == JobState.SUCCEEDED else None,
         "events": list(job.events.select_related("actor").order_by("-seq")[:MOST_EVENTS]),
         "outputs": list(outputs[:MOST_OUTPUTS]),
         "outputs_count": totals["count"],

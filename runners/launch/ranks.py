@@ -22,6 +22,8 @@ KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD
 By default it gives most of that back to the kernel, which then clears it anew: steps of a small network took 1.4 times
 as long. Each process may keep 256 MiB more than it uses.
 """
+JOINING_FILE = "joining"
+"""How the names of the files begin in which ranks leave marks for ``joining``."""
 BATCH_FILE = "batch"
 """The batch that the scheduler chose, once it has; docs/training.md."""
 
@@ -49,6 +51,7 @@ def rank_env(spec: RunSpec, places: Places, inherited: Mapping[str, str]) -> dic
         SCHEDULEARN_NOTICE=str(places.scribe / NOTICE_FILE),
         SCHEDULEARN_METRICS=str(places.scribe / METRICS_PIPE),
         SCHEDULEARN_BATCH=str(places.scribe / BATCH_FILE),
+        SCHEDULEARN_JOINING=str(places.scribe / JOINING_FILE),
         CUDA_VISIBLE_DEVICES=",".join(spec.gpus) if spec.gpu_kind == "cuda" else "",
     )
     return env

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from runners.launch.fence import COUNTS_FROM_THE_REPORT, Fence, shortened
 from runners.launch.files import Control, Places, Stop, write_atomic, write_json
+from runners.launch.joining import Joining
 from runners.launch.processes import Processes, Wakeup, adopt_orphans
 from runners.launch.ranks import BATCH_FILE, METRICS_PIPE
 from runners.launch.scribe import Scribe
@@ -79,6 +80,7 @@ class Supervisor:
         self.standstill = Standstill.from_env(os.environ)
         self.desk = Desk(spec, places, control, scribe, self.processes, dict(os.environ))
         self.work = self._work()
+        self.joining = Joining(places.scribe, scribe.say)
         self.stopping: Stopping | None = None
         self.last_code = 0
         self._status: dict[str, object] = {}
@@ -112,9 +114,11 @@ class Supervisor:
                 self.last_code = exit.code or self.last_code
                 self.work.exited(exit)
             self.work.turn()
+            self.joining.look()
             self._end_what_stands_still()
             self._look(arrived)
             if verdict := self._verdict():
+                verdict = self.joining.noted(verdict)
                 self._clean_up()
                 return verdict
 

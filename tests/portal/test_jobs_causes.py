@@ -4,12 +4,15 @@ import time
 from dataclasses import replace
 
 import pytest
+from django.test import Client
+from django.urls import reverse
 
 from portal.cluster.models import Gpu
 from portal.jobs import lifecycle, logs
 from portal.jobs.causes import Facts, classify, duration
 from portal.jobs.models import Attempt
 from portal.jobs.rules import LOSSES_IN_A_ROW
+from runners.launch.joining import SENTENCE
 from tests.portal.jobs_world import exit, make_environment, make_job, make_node, make_project, make_user, place
 
 FAILED = Facts(outcome="failed", exit_reason="exited", exit_code=1)
@@ -89,6 +92,14 @@ TRACE = 'Traceback (most recent call last):\n  File "/workspace/train.py", line 
             "ring",
             "lost each other",
         ),
+        (
+            TRACE
+            + "schedulearn_train.divergence.RanksDivergedError: The ranks have diverged: at step 40 the parameters of rank 1 differ"
+            " from those of rank 0 in 2 of 8: head.weight by 3.1% of its largest value and 1 more. Update parameters by run.step"
+            " alone.\n" + TRACE + "RuntimeError: Connection closed by peer [10.0.0.3]:4711",
+            "ranks_diverged",
+            "no longer trained the same model",
+        ),
         (TRACE + "ValueError: num_classes must be positive", "exception", "ValueError"),
         (TRACE + "mypackage.errors.DataError: bad row", "exception", "DataError"),
         ("something went wrong", "exit_code", "exit code 1"),
@@ -105,6 +116,13 @@ def test_a_rank_that_hangs_is_named_with_what_it_did_not_do() -> None:
     said = 'One or more rank (marked by "!") is stalled for longer than 50 seconds. Will shutdown.'
     tail = f"[2026-09-01 10:00:00.1: E horovod/common/stall_inspector.cc:115] One or more tensors were submitted. \n{missing}{said}\n{TRACE}"
     assert classify(FAILED, tail)["detail"] == f"{missing}{said}"
+
+
+def test_ranks_that_diverged_are_named_without_the_advice_twice() -> None:
+    said = "The ranks have diverged: at step 40 the parameters of rank 1 differ from those of rank 0 in 1 of 8: head.weight by 3.1%."
+    tail = f"{TRACE}schedulearn_train.divergence.RanksDivergedError: {said} Update parameters by run.step alone."
+    detail = classify(FAILED, tail)["detail"]
+    assert detail == f"schedulearn_train.divergence.RanksDivergedError: {said}"
 
 
 STOOD_STILL = "Process 17 was stopped by a signal 30 s ago and not woken: it is ended"
@@ -214,6 +232,30 @@ def test_the_cause_is_found_again_when_the_last_of_the_log_has_come() -> None:
     lifecycle.note_collected(part)
     cause = Attempt.objects.get(pk=attempt.pk).cause
     assert cause["code"] == "import_error" and "science" in cause["advice"]
+
+
+@pytest.mark.django_db
+def test_ranks_that_never_joined_are_a_hint_on_the_page_of_a_job_that_succeeded(client: Client) -> None:
+    owner = make_user("alice")
+    job = make_job(make_project(owner))
+    attempt = place(job, list(Gpu.objects.filter(node=make_node(gpus=2))))
+    exit(attempt.containers.get(), 0, detail=SENTENCE)
+    job.refresh_from_db()
+    attempt.refresh_from_db()
+    assert (job.state, attempt.cause["code"]) == ("SUCCEEDED", "ranks_apart")
+    client.force_login(owner)
+    page = client.get(reverse("jobs:detail", args=[job.pk])).content.decode()
+    assert "Its ranks did not work together" in page and "What to do:" in page
+    assert 'class="card failure"' not in page
+
+
+@pytest.mark.django_db
+def test_a_job_that_succeeded_without_a_hint_has_no_cause() -> None:
+    job = make_job(make_project(make_user("alice")))
+    attempt = place(job, list(Gpu.objects.filter(node=make_node(gpus=1))))
+    exit(attempt.containers.get(), 0, detail="some remark")
+    attempt.refresh_from_db()
+    assert attempt.outcome == "succeeded" and attempt.cause == {}
 
 
 @pytest.mark.django_db

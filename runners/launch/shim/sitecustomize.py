@@ -4,7 +4,8 @@ Horovod has each elastic worker open a port and send its address as a pickle, an
 the worker asks the forwarder on its own loopback, which answers when hosts were added or removed, in JSON. And it tells
 how long a change of the ring has kept it from training. A rank that was started before its ring could have it asks for
 its place when it begins. A rank of torchrun's kind, which a change ends, leaves the times of its steps behind (``stepclock``).
-One that has a group of torch's ends only when the group's threads rest. A ``sitecustomize`` that this one hides is run
+One that has a group of torch's ends only when the group's threads rest. Whether ranks join each other at all is left in
+marks (``joining``). A ``sitecustomize`` that this one hides is run
 afterwards.
 """
 
@@ -27,6 +28,8 @@ OPTIMIZER = "torch.optim.optimizer"
 COLLECTIVES = "torch.distributed.distributed_c10d"
 STEPS_VARIABLE = "SCHEDULEARN_STEPS"
 NEWCOMER = "SCHEDULEARN_NEWCOMER"
+JOINING = "SCHEDULEARN_JOINING"
+SURE_STEPS = 20  # of an optimizer: a rank that has made so many without the others trains alone
 USUAL = 5  # steps, of whose times the middle one is the usual
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - in every Python's start: no pathlib
 SETTLING = os.path.join(HERE, "..", "..", "training", "schedulearn_train", "settling.py")  # noqa: PTH118
@@ -82,6 +85,45 @@ def ask_for_place() -> dict[str, str]:
         except (OSError, http.client.HTTPException, ValueError):
             pass
         time.sleep(1)  # another driver may come
+
+
+def leave_mark(what: str) -> None:
+    """For the supervisor, which looks whether the file is there."""
+    try:
+        os.close(os.open(f"{os.environ[JOINING]}.{what}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except (KeyError, OSError):
+        pass  # a hint is not worth a training
+
+
+def is_one_of_several() -> bool:
+    """Whether this Python belongs to a rank, by what launchers say of their ranks; torchrun itself is none."""
+    return os.environ.get("HOROVOD_SIZE", os.environ.get("WORLD_SIZE", "1")) != "1"
+
+
+def note_training(module: Any) -> None:
+    """Leaves a mark when this process trains, which says something only where no rank has joined the others."""
+    if not is_one_of_several() or not hasattr(module, "register_optimizer_step_post_hook"):  # torch has it since 2.0
+        return
+    count = 0
+
+    def note(*_step: object) -> None:
+        nonlocal count
+        count += 1
+        if count == SURE_STEPS:
+            leave_mark("trains-alone")
+
+    module.register_optimizer_step_post_hook(note)
+
+
+def note_horovod(module: Any) -> None:
+    """Leaves a mark when Horovod begins."""
+    init = module.HorovodBasics.init
+
+    def noted_init(self: Any, *args: object, **kwargs: object) -> None:
+        leave_mark("joined")
+        init(self, *args, **kwargs)
+
+    module.HorovodBasics.init = noted_init
 
 
 def wait_for_place(module: Any) -> None:
@@ -226,6 +268,7 @@ def end_settled(module: Any) -> None:
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         atexit.unregister(settle)
         atexit.register(settle)
+        leave_mark("joined")
         return init(*args, **kwargs)
 
     module.init_process_group = init_process_group
@@ -255,6 +298,16 @@ def teach(module: Any) -> None:
     module.WorkerNotificationManager.init = init
 
 
+def begin_horovod(module: Any) -> None:
+    wait_for_place(module)
+    note_horovod(module)
+
+
+def watch_optimizers(module: Any) -> None:
+    note_steps(module)
+    note_training(module)
+
+
 class Finder(importlib.abc.MetaPathFinder):
     """Finds Horovod's modules as they would be found without us, and teaches each once it is loaded."""
 
@@ -262,8 +315,8 @@ class Finder(importlib.abc.MetaPathFinder):
         self.lessons = {
             WORKER: teach,
             STATE: count_cost,
-            BASICS: wait_for_place,
-            OPTIMIZER: note_steps,
+            BASICS: begin_horovod,
+            OPTIMIZER: watch_optimizers,
             COLLECTIVES: end_settled,
         }
 
@@ -292,5 +345,7 @@ def run_hidden() -> None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
+if is_one_of_several():
+    leave_mark("started")
 sys.meta_path.insert(0, Finder())
 run_hidden()
