@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runners.launch.joining import SENTENCE
 from runners.launch.ranks import processors
 from tests.runners.launching import WAIT_FOR_RELEASE, attempt, local_ring, until
 
@@ -32,6 +33,15 @@ dist.all_gather([torch.empty(1000)], torch.zeros(1000), group=own, async_op=True
 until = time.monotonic() + 1
 while time.monotonic() < until:
     pass
+"""
+PLAIN = """
+import torch
+weight = torch.nn.Parameter(torch.ones(3))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(30):
+    optimizer.zero_grad()
+    weight.square().sum().backward()
+    optimizer.step()
 """
 ONE_FAILS = f"print('up'){WAIT_FOR_RELEASE}raise SystemExit(3 if os.environ['RANK'] == '1' else 0)"
 
@@ -60,6 +70,14 @@ def test_ranks_in_cpu_slots_keep_to_processors_of_their_own(tmp_path: Path, job_
             until(partial(runs_on, pid, processors(host.spec, slot, here) or here))
         made.release()
         assert host.wait(150)["code"] == 0
+
+
+@pytest.mark.thorough
+def test_a_script_that_knows_nothing_of_ranks_is_told_of(tmp_path: Path, job_python: str) -> None:
+    with attempt(tmp_path, job_python) as made:
+        host = made.container(("python", "-c", PLAIN), "torchrun", slots=2).start()
+        assert host.wait(150) == {"code": 0, "reason": "exited", "detail": SENTENCE}
+    assert host.log("setup").count(SENTENCE) == 1
 
 
 def test_unequal_hosts_form_one_ring(tmp_path: Path, job_python: str) -> None:

@@ -18,6 +18,7 @@ from tests.runners.launching import Container, Rings, attempt, until
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
 COUNTING = Path(__file__).parent / "scripts" / "counting.py"
+DRIFTING = Path(__file__).parent / "scripts" / "drifting.py"
 THAWING = Path(__file__).parent / "scripts" / "thawing.py"
 EXACT = "0 of 480 samples were not used"
 STOPPED: tuple[tuple[Launcher, int], ...] = (("torchrun", 2), ("command", 1))
@@ -134,3 +135,18 @@ def test_a_rank_that_comes_after_a_layer_was_unfrozen_trains_it_too(tmp_path: Pa
         assert h1.wait()["code"] == h2.wait()["code"] == 0
     for host in (h1, h2):
         assert "done: 0 and 0 of 120 samples" in host.log()
+        assert "have not joined" not in host.log("setup")
+
+
+def test_an_elastic_ring_whose_ranks_diverged_ends_and_is_not_formed_anew(tmp_path: Path, job_python: str) -> None:
+    with attempt(tmp_path, job_python) as made:
+        rings = Rings(made, code=DRIFTING, min_ranks=2)
+        rings.offer("h1", "h2")
+        rings.driver.start()
+        hosts = [rings.host(1), rings.host(2)]
+        assert rings.driver.wait(200)["code"] == 1, rings.told()
+        for host in hosts:
+            assert host.wait(60)["code"] == 1
+    for host in hosts:
+        assert host.log().count("RanksDivergedError: The ranks have diverged: at step ") == 1
+    assert rings.driver.log("setup").count("The ring has") == 1
