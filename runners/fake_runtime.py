@@ -16,6 +16,7 @@ import math
 import os
 import signal
 import struct
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -217,7 +218,7 @@ class BadRuntime(FakeRuntime):
 
 def write_beside(path: Path, data: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.new")
+    beside = path.with_name(f".{path.name}.{threading.get_native_id()}.new")  # two threads may write the same file
     beside.write_text(json.dumps(data))
     beside.replace(path)
 

@@ -330,10 +330,21 @@ class Hands:
         self._trouble_since.pop(name, None)
         note = self.ledger.get(name)
         self.ledger.forget(name)
-        if note is not None and not self.files.attempt(note.attempt).exists():
-            with self._senders_lock:
-                self._senders.pop(note.attempt, None)
-                self._checkpoints.pop(note.job, None)
+        if note is not None:
+            self._drop_unused(note)
+
+    def _drop_unused(self, forgotten: Note) -> None:
+        """Drop the senders of an attempt and a job without containers here.
+
+        Two objects for the checkpoints of one job would not exclude each other. A container has its note before it asks
+        for them, so under the lock none is dropped that one uses.
+        """
+        with self._senders_lock:
+            left = self.ledger.notes().values()
+            if all(note.attempt != forgotten.attempt for note in left):
+                self._senders.pop(forgotten.attempt, None)
+            if all(note.job != forgotten.job for note in left):
+                self._checkpoints.pop(forgotten.job, None)
 
     def _says(self, spec: RunSpec, words: str) -> None:
         self.details[spec.name] = words

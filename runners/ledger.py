@@ -68,8 +68,9 @@ class Ledger:
             return
         self._writer.submit(self._end, name).result()
         delete_tree(self._files.container(name))
-        if self._writer.submit(self._drop, name, note.attempt).result():
-            delete_tree(self._files.attempt(note.attempt))
+        unused = self._writer.submit(self._drop, name, note.attempt).result()
+        if unused is not None:
+            delete_tree(unused)
 
     # Run on the writing thread, the only one that changes what these methods read.
 
@@ -89,11 +90,25 @@ class Ledger:
         with self._lock:
             self._ended = ended
 
-    def _drop(self, name: str, attempt: int) -> bool:
-        """Whether it was the last of its attempt."""
+    def _drop(self, name: str, attempt: int) -> Path | None:
+        """The folder to delete if that was the attempt's last container, renamed.
+
+        Deleting takes time, and an elastic job may grow again meanwhile: a container that begins after this gets a new
+        folder instead of one that vanishes. ``diskwatch.tidy`` deletes what a killed agent left.
+        """
         with self._lock:
             self._notes.pop(name, None)
-        return all(other.attempt != attempt for other in self._notes.values())
+        if any(other.attempt == attempt for other in self._notes.values()):
+            return None
+        folder = self._files.attempt(attempt)
+        unused = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.deleted")
+        try:
+            folder.rename(unused)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                logger.warning("%s stays for now: %s", folder, error)
+            return None
+        return unused
 
     def _write(self, name: str, note: Note) -> Note:
         write_json(self._files.note(name), asdict(note), 0o600)

@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from runners import shared
+from runners.agent import Agent
 from runners.agent_settings import Settings
+from runners.environment_keeper import AllReady
 from runners.nodefiles import NodeFiles
+from runners.portal_client import PortalClient
+from runners.reconcile import Forget, Note
 from runners.runtime import SetupError
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of
@@ -136,3 +140,17 @@ class TestSharedFolder:
         assert shared.facts(NodeFiles(tmp_path, tmp_path / "data")) == {"datasets": ["imagenet"]}
         assert shared.facts(NodeFiles(tmp_path, tmp_path / "gone")) == {"datasets": []}
         assert shared.facts(NodeFiles(tmp_path)) == {}
+
+
+def test_while_a_job_has_a_container_here_one_object_takes_care_of_its_checkpoints(
+    bench: Bench, portal: FakePortal
+) -> None:
+    """Two would not exclude each other: the next attempt fetches while the last container of the first is forgotten."""
+    agent = Agent(bench.files, PortalClient(portal.url, "sln_fake"), bench.runtime, AllReady())
+    agent.ledger.begin(NAME, Note(1, 11, 1))
+    kept, sender = agent.hands.checkpoints(1), agent.hands.sender(11)
+    agent.ledger.begin(SECOND, Note(1, 12, 2))
+    agent.hands.do(Forget(NAME), None, None)
+    assert agent.hands.checkpoints(1) is kept and agent.hands.sender(11) is not sender
+    agent.hands.do(Forget(SECOND), None, None)
+    assert agent.hands.checkpoints(1) is not kept

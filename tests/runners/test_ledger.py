@@ -40,6 +40,27 @@ def test_an_attempts_folder_goes_with_its_last_container(files: NodeFiles) -> No
     assert Ledger(files).notes(["sl-1-a1-0"])["sl-1-a1-0"].exit is not None, "an old reply makes it anew"
 
 
+def test_a_container_that_begins_during_the_deletion_keeps_its_folders(
+    files: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An elastic job grows again on a node from which its last container is just being deleted."""
+    ledger, result = Ledger(files), files.outputs(11) / "result.txt"
+    files.outputs(11).mkdir(parents=True)
+    ledger.begin("sl-1-a1-3", NOTE)
+
+    def grow_meanwhile(folder: Path) -> None:
+        if folder.parent == files.attempts:
+            ledger.begin("sl-1-a1-4", Note(1, 11, 1))
+            files.outputs(11).mkdir(parents=True, exist_ok=True)
+            result.write_text("of the new container")
+        delete_tree(folder)
+
+    monkeypatch.setattr("runners.ledger.delete_tree", grow_meanwhile)
+    ledger.forget("sl-1-a1-3")
+    assert result.read_text() == "of the new container"
+    assert [path.name for path in files.attempts.iterdir()] == ["11"], "the old folder is left"
+
+
 @pytest.mark.parametrize("junk", ["", "{", "[]", '{"job": 1}', '{"told": 7, "exit": null}'])
 def test_a_note_that_was_cut_short_is_no_note(files: NodeFiles, junk: str) -> None:
     files.container("sl-1-a1-0").mkdir()
