@@ -65,11 +65,19 @@ class SpanSerializer(serializers.Serializer[Any]):
     """One GPU held by one attempt of a job."""
 
     gpu = serializers.IntegerField()
+    node = serializers.SerializerMethodField(help_text="Name of its machine, also of one that has left the lab.")
+    index = serializers.SerializerMethodField(help_text="Of the GPU on its machine.")
     since = serializers.DateTimeField()
     until = serializers.DateTimeField(allow_null=True, help_text="Null while it is held.")
     job = serializers.IntegerField(source="job.pk", default=None, allow_null=True, help_text="If you may see it.")
     attempt = serializers.IntegerField(source="attempt.number", default=None, allow_null=True)
     mine = serializers.BooleanField()
+
+    def get_node(self, span: Span) -> str:
+        return str(self.context["gpus"][span.gpu].node.name)
+
+    def get_index(self, span: Span) -> int:
+        return int(self.context["gpus"][span.gpu].index)
 
 
 class TimelineSerializer(serializers.Serializer[Any]):
@@ -201,10 +209,11 @@ class Gauges(ViewSet):
         operation_id="timeline", parameters=[WINDOW, NODE], responses={200: TimelineSerializer, **refusals()}
     )
     def timeline(self, request: Request) -> Response:
-        """Who held which GPU, the latest first; at most 600."""
+        """Who held which GPU, the latest first; at most 600. GPUs that have left the lab since are included."""
         user, now, asked = signed_in(request), timezone.now(), forms.read(request.query_params, "day")
-        gpus = looks.filtered(looks.gpus_in_lab(), user, node=asked.node)
         since = now - asked.window.length
+        gpus = looks.filtered(looks.gpus_with_history(since), user, node=asked.node)
         line = looks.timeline(user, gpus, since, now)
-        spans: tuple[Span, ...] = line.spans
-        return Response(TimelineSerializer({"since": since, "until": now, "cut": line.cut, "results": spans}).data)
+        rows = Gpu.objects.filter(pk__in={span.gpu for span in line.spans}).select_related("node")
+        answer = {"since": since, "until": now, "cut": line.cut, "results": line.spans}
+        return Response(TimelineSerializer(answer, context={"gpus": {gpu.pk: gpu for gpu in rows}}).data)

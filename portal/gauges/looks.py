@@ -48,6 +48,15 @@ def gpus_in_lab() -> QuerySet[Gpu]:
     return rows.select_related("node").order_by("node__name", "node", "index")
 
 
+def gpus_with_history(since: datetime) -> QuerySet[Gpu]:
+    """Those of the lab, and those that have left it since, with or without their machine, if a job held them."""
+    held = Allocation.objects.filter(gpu=OuterRef("pk")).filter(Q(released_at=None) | Q(released_at__gt=since))
+    rows = Gpu.objects.filter(node__approved_at__isnull=False).filter(
+        Q(present=True, node__removed_at=None) | Exists(held)
+    )
+    return rows.select_related("node").order_by("node__name", "node", "index")
+
+
 def filtered(
     rows: QuerySet[Gpu], user: User, *, words: str = "", state: str = "", node: int | None = None
 ) -> QuerySet[Gpu]:

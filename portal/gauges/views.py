@@ -97,10 +97,10 @@ def node(request: HttpRequest, pk: int) -> HttpResponse:
 @require_safe
 def timeline(request: HttpRequest) -> HttpResponse:
     user, now, asked = signed_in(request), timezone.now(), forms.read(request.GET, "day")
-    found = looks.filtered(looks.gpus_in_lab(), user, words=asked.words, node=asked.node)
+    since = now - asked.window.length
+    found = looks.filtered(looks.gpus_with_history(since), user, words=asked.words, node=asked.node)
     page = Paginator(found, PER_PAGE).get_page(request.GET.get("page"))
     shown = list(page.object_list)
-    since = now - asked.window.length
     line = looks.timeline(user, shown, since, now)
     names = {gpu.pk: pictures.name_of(gpu, True) for gpu in shown}
     about = {

@@ -10,10 +10,12 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from portal.accounts.models import User
+from portal.cluster import services as cluster
 from portal.cluster.models import Gpu, Node
 from portal.gauges import gantt, looks, rollups, sampling, series
 from portal.gauges.models import Hour
 from portal.gauges.sampling import Reading
+from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Job
 from tests.portal import jobs_world as world
 
@@ -218,6 +220,24 @@ class TestTimeline:
         assert line.spans == ()
         line = looks.timeline(people["alice"], gpus, now - timedelta(hours=6), now)
         assert [span.job for span in line.spans] == [long_ago]
+
+    @pytest.mark.parametrize("leaves", ["machine", "gpu"])
+    def test_what_a_machine_or_gpu_did_before_it_left_the_lab_stays(
+        self, people: dict[str, User], node: Node, leaves: str
+    ) -> None:
+        gone = world.make_node("gone", gpus=1)
+        job = running(people["alice"], list(gone.gpus.all()))
+        lifecycle.advance(job.attempts.get().containers.get(), "EXITED", exit_code=0)
+        if leaves == "machine":
+            cluster.remove(people["ada"], gone)
+        else:
+            gone.gpus.update(present=False)
+        page = seen(people["alice"], "/gpus/timeline/?window=hour")
+        assert f'<a href="/jobs/{job.pk}/"' in page and 'aria-label="gone' in page
+        (span,) = told(people["alice"], f"timeline/?window=hour&node={gone.pk}")["results"]
+        assert (span["job"], span["node"][:4], span["index"]) == (job.pk, "gone", 0)
+        later = timezone.now() + timedelta(seconds=1)
+        assert set(looks.gpus_with_history(later)) == set(node.gpus.all()), "an empty lane"
 
     def test_more_than_can_be_drawn_is_cut_and_said(
         self, people: dict[str, User], node: Node, monkeypatch: pytest.MonkeyPatch
