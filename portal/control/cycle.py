@@ -34,11 +34,11 @@ from portal.control import snapshot as snapshots
 from portal.control.apply import Applied, apply
 from portal.control.history import History
 from portal.control.models import Cycle, Leader, PolicyState, SchedulerConfig
+from portal.control.queue_order import standings
 from portal.control.services import config_in_force, policy_name
 from portal.jobs import lifecycle
 from portal.jobs.models import Job, JobState
-from scheduling import registry, types
-from scheduling.capacity import in_turn
+from scheduling import registry
 from scheduling.check import violations
 from scheduling.decide import decide
 from scheduling.types import Plan, Policy, Snapshot
@@ -213,13 +213,13 @@ _left_behind: list[threading.Thread] = []
 
 def _tell(seen: Snapshot, reasons: Mapping[int, str]) -> bool:
     """Keeps each waiting job's reason and place in the queue; True when any reason is another now."""
-    place = {int(job.id): number for number, job in enumerate(_queue(seen, reasons), start=1)}
+    standing_of = standings(seen.jobs, reasons)
 
     def news(rows: QuerySet[Job]) -> Iterator[_News]:
         told = rows.values_list("pk", "state", "intent", "waiting_reason", "queue_position")
         for job, state, intent, before, number in told:
-            waits = state == JobState.QUEUED and intent == Job.Intent.RUN and job in place
-            truth = (reasons.get(job, ""), place[job]) if waits else ("", None)
+            standing = standing_of.get(job) if state == JobState.QUEUED and intent == Job.Intent.RUN else None
+            truth = (standing.reason, standing.place) if standing else ("", None)
             if (before, number) != truth:
                 yield _News(job, state, intent, before, *truth)
 
@@ -275,10 +275,6 @@ def _write(told: Sequence[_News]) -> None:
 
 LEFT_QUEUE = timedelta(days=7)
 """A job that ended in the queue carries its place there until the next turn; no scheduler is away for longer."""
-
-
-def _queue(seen: Snapshot, reasons: Mapping[int, str]) -> list[types.Job]:
-    return in_turn(job for job in seen.jobs if int(job.id) in reasons)
 
 
 def _record(turn: Turn, config: SchedulerConfig, epoch: int, began: float, said: bool) -> None:

@@ -429,7 +429,7 @@ class TestOneJob:
     def test_a_waiting_job_says_why(self, lab: Lab) -> None:
         job = lab.job(waiting_reason="It needs 4 GPUs at once; 2 are free.", queue_position=3)
         page = browser(lab.bob).get(f"/jobs/{job.pk}/").content.decode()
-        assert "It needs 4 GPUs at once; 2 are free." in page and "number 3 by priority and time of submission" in page
+        assert "It needs 4 GPUs at once; 2 are free." in page and "number 3 in the queue" in page
         assert f"/jobs/{job.pk}/cancel" not in page  # bob may only look
 
     def test_a_running_job_says_where(self, lab: Lab) -> None:

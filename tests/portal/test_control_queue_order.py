@@ -1,0 +1,100 @@
+"""Places in the queue and the jobs ahead that reasons name never contradict each other."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from portal.control.queue_order import AHEAD, standings
+from scheduling import reasons
+from scheduling.types import Job, Tier
+from tests.portal.control_world import queue, ready_node, turn
+
+
+def job(number: int, **fields: object) -> Job:
+    usual: dict[str, object] = {"owner": "alice", "submitted_at": float(number), "min_gpus": 1, "max_gpus": 1}
+    return Job(id=str(number), **{**usual, **fields})  # type: ignore[arg-type]
+
+
+def places(jobs: list[Job], why: dict[int, str]) -> list[int]:
+    found = standings(jobs, why)
+    return sorted(found, key=lambda number: found[number].place)
+
+
+def test_jobs_stand_by_tier_then_priority_then_submission() -> None:
+    jobs = [
+        job(1, tier="basic"),
+        job(2),
+        job(3, priority=2),
+        job(4, tier="premium"),
+        job(5, opportunistic=True),
+        job(6),
+    ]
+    assert places(jobs, dict.fromkeys(range(1, 7), "It waits.")) == [4, 3, 2, 6, 1, 5]
+
+
+def test_the_order_of_a_policy_goes_before() -> None:
+    """Shortest first: the job that came last is the first."""
+    why = {1: "2 jobs are ahead of it and the only GPU is in use.", 2: "1 job is ahead of it.", 3: "In use."}
+    assert places([job(1), job(2), job(3)], why) == [3, 2, 1]
+
+
+def test_a_reason_counts_the_jobs_of_higher_tiers_too() -> None:
+    """Policies count within a layer."""
+    jobs = [job(1, tier="premium"), job(2, tier="premium"), job(3), job(4)]
+    why = {1: "In use.", 2: "1 job is ahead of it.", 3: "In use.", 4: "1 job is ahead of it and all 4 GPUs are in use."}
+    found = standings(jobs, why)
+    assert found[4].reason == "3 jobs are ahead of it and all 4 GPUs are in use." and found[4].place == 4
+    assert found[3].reason == "In use." and found[3].place == 3
+
+
+def test_jobs_that_do_not_wait_have_no_place() -> None:
+    assert set(standings([job(1), job(2)], {2: "In use."})) == {2}
+
+
+waiting = st.lists(
+    st.tuples(st.sampled_from(["premium", "standard", "basic"]), st.integers(-2, 2), st.none() | st.integers(0, 12)),
+    max_size=12,
+)
+
+
+@given(waiting)
+def test_each_reason_names_as_many_jobs_as_stand_before_its_place(rows: list[tuple[Tier, int, int | None]]) -> None:
+    jobs = [job(number, tier=tier, priority=priority) for number, (tier, priority, _) in enumerate(rows)]
+    why = {
+        number: f"{reasons.jobs(count)} ahead of it and so on." if count else "In use."
+        for number, (_, _, count) in enumerate(rows)
+    }
+    found = standings(jobs, why)
+    assert found.keys() == why.keys()
+    for number, standing in found.items():
+        if match := AHEAD.search(standing.reason):
+            assert int(match[1]) == standing.place - 1 >= (rows[number][2] or 0)
+    if all((count or 0) == 0 for _, _, count in rows):
+        assert sorted(standing.place for standing in found.values()) == list(range(1, len(rows) + 1))
+
+
+@pytest.mark.parametrize("count", [1, 2, 30])
+def test_the_number_is_found_in_every_sentence_that_names_one(count: int) -> None:
+    first = job(1, min_gpus=4)
+    for sentence in (
+        reasons.in_line(first, count),
+        reasons.would_hold_up(first, count, 90.0),
+        reasons.would_hold_up(first, count, None),
+    ):
+        assert re.findall(AHEAD, sentence) == [str(count)]
+
+
+@pytest.mark.django_db
+def test_a_standard_job_behind_premium_ones_is_told_so() -> None:
+    ready_node("a", 1)
+    queue(tier="premium")
+    first, second, premium = queue(), queue(), queue(tier="premium")
+    turn()
+    told = {}
+    for each in (first, second, premium):
+        each.refresh_from_db()
+        told[each.pk] = (each.queue_position, each.waiting_reason.partition(" ahead")[0])
+    assert told[premium.pk][0] == 1 and told[first.pk][0] == 2
+    assert told[second.pk] == (3, "2 jobs are")
