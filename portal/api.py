@@ -15,6 +15,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSetMixin
 
 from portal.accounts.api import Me, Tokens
+from portal.accounts.limits_api import Limits
 from portal.cluster.api import Environments, Nodes, Reservations
 from portal.control.api import Cycles, Policies, Policy, PolicyHistory, PolicyPreview, PolicyUndo
 from portal.forecast.api import Forecasts
@@ -62,6 +63,9 @@ v1 = [
     path("me/", Me.as_view(), name="me"),
     at("tokens/", Tokens, get="list", post="create"),
     at("tokens/<int:pk>/", Tokens, get="retrieve", delete="destroy"),
+    at("limits/", Limits, get="list"),
+    at("limits/users/<str:username>/", Limits, get="of_user", put="set_user"),
+    at("limits/groups/<path:name>/", Limits, get="of_group", put="set_group"),
     at("projects/", Projects, get="list", post="create"),
     at("projects/<int:pk>/", Projects, get="retrieve", patch="partial_update", delete="destroy"),
     at("projects/<int:pk>/restore/", Projects, post="restore"),

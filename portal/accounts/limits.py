@@ -1,12 +1,12 @@
 """What a user or a group may hold at most: looked up by the control loop (GPUs) and by submit (queued jobs)."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from django.contrib.auth.models import Group
 from django.db import models, transaction
-from django.db.models import Count, Q
+from django.db.models import Count, F, Q
 
 from portal.accounts.audit import audit
 from portal.accounts.models import Limit, User
@@ -103,18 +103,51 @@ def usage_together(user_ids: Iterable[int]) -> Usage:
     return Usage(sum(part.gpus for part in parts), sum(part.waiting for part in parts))
 
 
+@dataclass(frozen=True, slots=True)
+class LimitWithUsage:
+    """A limit beside what its people hold together now."""
+
+    limit: Limit
+    usage: Usage
+
+
+def visible_limits(user: User) -> "models.QuerySet[Limit]":
+    """All limits for an admin, groups first; for a member their own and those of their groups."""
+    rows = Limit.objects.select_related("user", "group").prefetch_related("group__user_set")
+    if not user.is_admin:
+        rows = rows.filter(Q(user=user) | Q(group__in=user.groups.all()))
+    return rows.order_by(F("user__username").asc(nulls_first=True), "group__name")
+
+
+def with_usage(rows: Sequence[Limit]) -> list[LimitWithUsage]:
+    """In two queries, whatever the number of rows."""
+    people = [[user.pk for user in row.group.user_set.all()] if row.group else [row.user_id or 0] for row in rows]
+    used = usage_of({id for ids in people for id in ids})
+    nothing = Usage()
+    return [
+        LimitWithUsage(
+            row,
+            Usage(
+                sum(used.get(id, nothing).gpus for id in ids),
+                sum(used.get(id, nothing).waiting for id in ids),
+            ),
+        )
+        for row, ids in zip(rows, people, strict=True)
+    ]
+
+
+def limit_of(owner: User | Group) -> LimitWithUsage:
+    """The limit of a user or a group; one without any limits if none was set."""
+    key = {"user": owner} if isinstance(owner, User) else {"group": owner}
+    (found,) = with_usage([Limit.objects.filter(**key).first() or Limit(**key)])
+    return found
+
+
 def overview() -> list[tuple[Limit, Usage]]:
     """Each limit with what its people hold together now, groups first."""
     rows = list(Limit.objects.select_related("user", "group").prefetch_related("group__user_set"))
-    people = {
-        row.pk: [user.pk for user in row.group.user_set.all()] if row.group else [row.user_id or 0] for row in rows
-    }
-    used = usage_of({id for ids in people.values() for id in ids})
     rows.sort(key=lambda row: (row.group is None, str(row.user or row.group).lower()))
-    return [
-        (row, Usage(sum(used[id].gpus for id in people[row.pk]), sum(used[id].waiting for id in people[row.pk])))
-        for row in rows
-    ]
+    return [(each.limit, each.usage) for each in with_usage(rows)]
 
 
 def set_limit(

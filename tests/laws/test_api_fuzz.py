@@ -133,6 +133,7 @@ def requests(draw: st.DrawFn, operation: Operation, known: dict[str, Any]) -> tu
         "number": 1,
         "index": 0,
         "username": "bob",
+        "name": "students",
         "key": known["environment"] if "environments" in operation.path else "failing",
         "path": "train.py",
     }

@@ -313,6 +313,15 @@ TABLE: dict[str, list[Visit]] = {
         get("/api/v1/tokens/{token_row}/", "401 404 404 404 200 404"),
         Visit("DELETE", "/api/v1/tokens/{token_row}/", "401 404 404 404 204 404"),
     ],
+    "api/v1/limits/": [get("/api/v1/limits/", API_MEMBERS)],
+    "api/v1/limits/users/<str:username>/": [
+        get("/api/v1/limits/users/bob/", "401 404 404 200 404 200"),
+        Visit("PUT", "/api/v1/limits/users/bob/", API_ADMINS, {"max_gpus": 3}),
+    ],
+    "api/v1/limits/groups/<path:name>/": [
+        get("/api/v1/limits/groups/students/", "401 200 404 404 404 200"),
+        Visit("PUT", "/api/v1/limits/groups/students/", API_ADMINS, {"max_gpus": 3}),
+    ],
     "api/v1/projects/": [
         get("/api/v1/projects/", API_MEMBERS),
         post("/api/v1/projects/", "401 201 201 201 201 201", name="New"),
