@@ -142,6 +142,11 @@ class Product:
         self.processes.clear()
 
     def start_all(self) -> None:
+        self.start_portal()
+        self.start("agent")
+
+    def start_portal(self) -> None:
+        """All programs but the agent."""
         self.manage("migrate", "-v", "0")
         self.token = re.search(r"TOKEN (\S+)", self.shell(MAKE_ADMIN.format(password=PASSWORD))).group(1)  # type: ignore[union-attr]
         self.start("web")
@@ -149,7 +154,6 @@ class Product:
         self.start("scheduler")
         if "REDIS_URL" in self.env:
             self.start("worker")
-        self.start("agent")
 
     def answers(self) -> bool:
         try:
