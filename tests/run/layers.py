@@ -16,7 +16,7 @@ class Level(StrEnum):
     ALL = "all"
 
 
-ELSEWHERE = "postgres or docker or horovod or system or cluster or browser or gpu"
+ELSEWHERE = "postgres or docker or horovod or system or outside or cluster or browser or gpu"
 """Markers of tests that need more than Python; each has a layer of its own."""
 WORKERS = ("-n", "2", "--dist=worksteal")
 WORKERS_BY_MODULE = ("-n", "2", "--dist=loadfile", "--no-loadscope-reorder")
@@ -86,7 +86,7 @@ LAYERS = (
     Layer(
         "pure",
         "scheduling, the rules of the training library, the judges of other tests, and the repository itself",
-        ("tests/scheduling", "tests/training", "tests/architecture", "tests/cluster"),
+        ("tests/scheduling", "tests/training", "tests/architecture", "tests/cluster", "tests/outside"),
         f"not ({ELSEWHERE})",
         WORKERS,
     ),
@@ -112,6 +112,13 @@ LAYERS = (
         WORKERS,
         frozenset({Need.SERVERS}),
         database=True,
+    ),
+    Layer(
+        "outside",
+        "a running lab under a random load, judged over its REST API",
+        ("tests/outside",),
+        "outside",
+        levels=frozenset({Level.ALL}),
     ),
     Layer(
         "cluster",

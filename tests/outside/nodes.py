@@ -1,0 +1,149 @@
+"""Nodes of four pretended GPUs each: real agents, which join by the real protocol, over the fake runtime.
+
+``python -m tests.outside.nodes URL FOLDER NAME=JOIN_TOKEN ...`` runs the agents of all nodes until it is told to end. A job
+says by its variables how long it runs and how it ends (``runners.fake_runtime``). While it runs, it reports its steps as a
+training does.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from runners.agent import Agent
+from runners.agent_settings import Identity
+from runners.environment_keeper import AllReady
+from runners.fake_runtime import FakeRuntime, Pretended, say
+from runners.gpus import Gpu
+from runners.machine import Machine
+from runners.nodefiles import NodeFiles
+from runners.portal_client import PortalClient
+
+GPUS = 4
+STEP_SECONDS = 2.0
+
+
+class Trainings:
+    """What the containers of one attempt know of each other, on whatever nodes they are."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ends: dict[int, float] = {}
+        self._hosts: dict[int, set[str]] = {}
+
+    def begin(self, run: Pretended, now: float) -> None:
+        """All hosts end when the first would by itself, however late the others came."""
+        with self._lock:
+            self._ends.setdefault(run.spec.attempt, now + run.run_seconds)
+            if run.spec.role == "host":
+                self._hosts.setdefault(run.spec.attempt, set()).add(run.spec.name)
+
+    def leave(self, run: Pretended) -> None:
+        with self._lock:
+            self._hosts.get(run.spec.attempt, set()).discard(run.spec.name)
+
+    def is_over(self, run: Pretended, now: float) -> bool:
+        """A driver ends once its hosts have."""
+        with self._lock:
+            if now < self._ends[run.spec.attempt]:
+                return False
+            return run.spec.role == "host" or not self._hosts.get(run.spec.attempt)
+
+
+class PretendedNode(FakeRuntime):
+    def __init__(self, number: int, name: str, trainings: Trainings) -> None:
+        super().__init__()
+        self.number, self.name, self.trainings = number, name, trainings
+        self._reported_at: dict[str, float] = {}
+        self._begun: set[str] = set()
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            **super().facts(),
+            "cpus": 64,
+            "memory_mib": 262_144,
+            "ring_address": f"10.77.0.{self.number}",
+        }
+
+    def devices(self) -> list[Gpu]:
+        return [
+            Gpu(f"outside-{self.name}-{index}", index, "cuda", "Pretended GPU", 40_960, True, "", 50, 8_192, 50)
+            for index in range(GPUS)
+        ]
+
+    def _begin(self, run: Pretended) -> None:
+        super()._begin(run)
+        self.trainings.begin(run, self.clock())
+        self._begun.add(run.spec.name)
+
+    def _pass_time(self) -> None:
+        super()._pass_time()
+        now = self.clock()
+        for name, run in tuple(self.containers.items()):
+            if run.state != "running" or name not in self._begun:
+                continue
+            if self.trainings.is_over(run, now):
+                self._end(run, int(run.setting("FAKE_EXIT_CODE", "0")), "exited", "")
+            elif run.spec.role == "host" and now - self._reported_at.get(name, 0.0) >= STEP_SECONDS:
+                self._reported_at[name] = now
+                self._report(run, now)
+
+    def _report(self, run: Pretended, now: float) -> None:
+        assert run.started_at is not None
+        step = {"kind": "step", "at": time.time(), "step": int(10 * (now - run.started_at)), "ranks": run.spec.slots}
+        line = json.dumps({**step, "epoch": 0, "batch": 32, "seconds": 0.1, "loss": 1.0})
+        say(run.folders.scribe, "metrics", "metrics", f"{line}\n".encode())
+
+    def _end(self, run: Pretended, code: int, reason: str, detail: str) -> None:
+        super()._end(run, code, reason, detail)
+        self.trainings.leave(run)
+
+    def signal(self, name: str, signum: int) -> None:
+        super().signal(name, signum)
+        if (run := self.containers.get(name)) is not None and run.state == "exited":
+            self.trainings.leave(run)
+
+
+class PretendedMachine(Machine):
+    runtime: PretendedNode
+
+    def inventory(self) -> list[Gpu]:
+        return self.runtime.devices()
+
+
+def start(number: int, name: str, url: str, home: Path, join_token: str, trainings: Trainings) -> Agent:
+    files = NodeFiles(home)
+    files.make()
+    joining = PortalClient(url, allow_http=True)
+    node, token = joining.join(join_token, name, "fake", {"hostname": name, "cpus": 64, "memory_mib": 262_144})
+    joining.close()
+    Identity(node, token, url, name, "fake", uuid.uuid4().hex).write(files.identity)
+    runtime = PretendedNode(number, name, trainings)
+    portal = PortalClient(url, token, allow_http=True)
+    agent = Agent(files, portal, runtime, AllReady(), PretendedMachine(home, runtime, portal.url))
+    agent.start()
+    return agent
+
+
+def main(url: str, folder: str, *nodes: str) -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    ending = threading.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: ending.set())
+    trainings = Trainings()
+    agents = []
+    for number, given in enumerate(nodes, start=1):
+        name, _, token = given.partition("=")
+        agents.append(start(number, name, url, Path(folder) / name, token, trainings))
+    ending.wait()
+    os._exit(0)  # nothing of the agents is looked at afterwards, and to stop them one by one takes a minute
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
