@@ -1,6 +1,7 @@
 """All laws, and how what breaks them is reported: with the seed, the moment, and the two polls around it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from tests.outside import history_laws, laws
@@ -42,13 +43,17 @@ def report(record: Record, found: Sequence[Violation]) -> str:
     preempted = sum(each.stop_reason == "preempted" for attempts in record.attempts.values() for each in attempts)
     lines = [
         f"seed {record.seed}: {len(record.asked)} jobs, {placed} attempts, {preempted} preempted, {len(record.polls)} polls,"
-        f" {record.requests} requests, {len(record.acts_of('policy'))} policy switches: {len(found)} violations"
+        f" {record.requests} requests, {_counts(act.what for act in record.acts)}: {len(found)} violations"
     ]
     for each in found:
         job = f"job {each.job}: " if each.job is not None else ""
         lines.append(f"- {clock(each.at)} (seed {record.seed}) {each.law}: {job}{each.text}")
         lines += [f"    {line}" for poll in record.around(each.at) if poll for line in shown(poll, each.job)]
     return "\n".join(lines)
+
+
+def _counts(words: Iterable[str]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in sorted(Counter(words).items()))
 
 
 def shown(poll: Poll, job: int | None) -> list[str]:

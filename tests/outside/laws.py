@@ -1,5 +1,6 @@
 """Laws about who holds which GPU: each a function from a record to what breaks it."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,6 +15,7 @@ CLEAR_SECONDS = 20.0
 TOGETHER_SECONDS, SOON_SECONDS = 0.3, 2.0
 """GPUs given within this time were given in one cycle; and in one soon after."""
 QUIET_SECONDS = 3.0
+MACHINE = re.compile(r"\bn\d+\b")
 EDGE_SECONDS = 0.05
 
 
@@ -39,15 +41,29 @@ def no_gpu_is_held_twice(record: Record) -> Iterator[Violation]:
 
 
 def limits_are_kept(record: Record) -> Iterator[Violation]:
-    """Whenever a job gets a GPU, its person and each of their groups are within the largest limit of the last seconds."""
+    """Whenever a job gets a GPU, its person and each of their groups are within the largest limit of the last seconds.
+
+    A job that leaves a machine that is being drained has both its old and its new GPUs for a moment; the old do not count.
+    """
     for span in record.spans:
         for who in record.limited(_owner(record, span.job)):
             allowed = record.limits_between(who, span.since - SEEN_SECONDS, span.since + EDGE_SECONDS)
             most = max((value for value in allowed if value is not None), default=0)
-            held = sum(_owner(record, other.job) in record.people(who) for other in record.held_at(span.since))
-            if None not in allowed and held > most:
-                text = f"{who} held {held} GPUs when job {span.job} got GPU {span.index} of {span.node}; the limit is {most}"
+            held = [each for each in record.held_at(span.since) if _owner(record, each.job) in record.people(who)]
+            kept = sum(not _moves_away(record, each, span.since) for each in held)
+            if None not in allowed and kept > most:
+                text = f"{who} held {kept} GPUs when job {span.job} got GPU {span.index} of {span.node}; the limit is {most}"
                 yield Violation("limits are kept", span.since, text, span.job)
+
+
+def _moves_away(record: Record, span: Span, at: float) -> bool:
+    """Its job has said, or says in the same cycle, that it leaves this machine while it runs."""
+    return any(
+        event.kind == "moving"
+        and span.since < event.at <= at + TOGETHER_SECONDS
+        and span.node in MACHINE.findall(event.text)
+        for event in record.events.get(span.job, ())
+    )
 
 
 def reservations_are_kept(record: Record) -> Iterator[Violation]:

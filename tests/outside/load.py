@@ -93,8 +93,8 @@ class Load:
             (self.cancel, 6),
             (self.hold, 4),
             (self.release, 4),
-            (self.switch_policy, 6),
-            (self.change_limit, 6),
+            (self.switch_policy, 8),
+            (self.change_limit, 5),
             (self.reserve, 4),
             (self.end_reservation, 2),
             (self.drain, 3),
@@ -209,10 +209,10 @@ class Load:
 
     def change_limit(self) -> None:
         if self.chance.random() < 0.3:
-            self._limit("group", self.chance.choice(sorted(self.groups)), self.chance.choice((None, 6, 8, 12)))
+            self._limit("group", self.chance.choice(sorted(self.groups)), self.chance.choice((None, 8, 12, 14)))
         else:
             person = self.chance.choice(self.people)
-            self._limit("user", person.name, self.chance.choice((None, 3, 4, 6, 8)), premium=person.premium)
+            self._limit("user", person.name, self.chance.choice((None, 4, 6, 8, 10)), premium=person.premium)
 
     def _limit(self, kind: str, name: str, gpus: int | None, premium: bool = False) -> None:
         who = f"group {name}" if kind == "group" else name

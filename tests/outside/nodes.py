@@ -13,17 +13,19 @@ import sys
 import threading
 import time
 import uuid
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from runners.agent import Agent
 from runners.agent_settings import Identity
 from runners.environment_keeper import AllReady
-from runners.fake_runtime import FakeRuntime, Pretended, say
+from runners.fake_runtime import FakeRuntime, Pretended, say, write_beside
 from runners.gpus import Gpu
 from runners.machine import Machine
 from runners.nodefiles import NodeFiles
 from runners.portal_client import PortalClient
+from runners.spec import RunSpec
 
 GPUS = 4
 STEP_SECONDS = 2.0
@@ -35,25 +37,31 @@ class Trainings:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ends: dict[int, float] = {}
-        self._hosts: dict[int, set[str]] = {}
+        self._hosts: defaultdict[int, dict[str, RunSpec]] = defaultdict(dict)
 
     def begin(self, run: Pretended, now: float) -> None:
         """All hosts end when the first would by itself, however late the others came."""
         with self._lock:
             self._ends.setdefault(run.spec.attempt, now + run.run_seconds)
             if run.spec.role == "host":
-                self._hosts.setdefault(run.spec.attempt, set()).add(run.spec.name)
+                self._hosts[run.spec.attempt][run.spec.name] = run.spec
 
     def leave(self, run: Pretended) -> None:
         with self._lock:
-            self._hosts.get(run.spec.attempt, set()).discard(run.spec.name)
+            self._hosts[run.spec.attempt].pop(run.spec.name, None)
 
     def is_over(self, run: Pretended, now: float) -> bool:
         """A driver ends once its hosts have."""
         with self._lock:
             if now < self._ends[run.spec.attempt]:
                 return False
-            return run.spec.role == "host" or not self._hosts.get(run.spec.attempt)
+            return run.spec.role == "host" or not self._hosts[run.spec.attempt]
+
+    def ranks(self, run: Pretended) -> list[str]:
+        """The host of each rank."""
+        with self._lock:
+            hosts = sorted(self._hosts[run.spec.attempt].values(), key=lambda spec: int(spec.hostname[1:]))
+            return [spec.hostname for spec in hosts for _ in range(spec.slots)]
 
 
 class PretendedNode(FakeRuntime):
@@ -62,6 +70,7 @@ class PretendedNode(FakeRuntime):
         self.number, self.name, self.trainings = number, name, trainings
         self._reported_at: dict[str, float] = {}
         self._begun: set[str] = set()
+        self._rings: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -90,9 +99,20 @@ class PretendedNode(FakeRuntime):
                 continue
             if self.trainings.is_over(run, now):
                 self._end(run, int(run.setting("FAKE_EXIT_CODE", "0")), "exited", "")
-            elif run.spec.role == "host" and now - self._reported_at.get(name, 0.0) >= STEP_SECONDS:
+            elif run.spec.role == "driver":
+                self._form_ring(run)
+            elif now - self._reported_at.get(name, 0.0) >= STEP_SECONDS:
                 self._reported_at[name] = now
                 self._report(run, now)
+
+    def _form_ring(self, run: Pretended) -> None:
+        """Report, as a driver does, with which hosts it goes on from now."""
+        rings, ranks = self._rings[run.spec.name], self.trainings.ranks(run)
+        if ranks and (not rings or rings[-1]["hosts"] != ranks):
+            cost = 0.5 if rings else None
+            rings.append({"number": len(rings) + 1, "at": time.time(), "hosts": ranks, "cost_seconds": cost})
+            status = {"phase": "running", "ranks": len(ranks), "rings": rings}
+            write_beside(run.folders.scribe / "status.json", status)
 
     def _report(self, run: Pretended, now: float) -> None:
         assert run.started_at is not None

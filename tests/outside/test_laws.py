@@ -82,6 +82,15 @@ class TestLimits:
         assert not self.held(act("limit", START, who="bob", value=0), act("limit", AT - 1, who="bob", value=None))
         assert self.held(act("limit", START, who="bob", value=5), act("limit", AT - 6, who="bob", value=0))
 
+    def test_a_job_that_leaves_a_drained_machine_has_its_old_gpus_for_a_moment(self) -> None:
+        moving = Event(4, AT + 0.01, "moving", "It leaves n1 for other nodes while it runs, because of a drain.")
+        fields: dict[str, Any] = {
+            "spans": [span(1), span(1, "n2", since=AT)],
+            "acts": [act("limit", START, who="alice", value=1)],
+        }
+        assert list(laws.limits_are_kept(record([job(1)], **fields)))
+        assert not list(laws.limits_are_kept(record([job(1)], events={1: [moving]}, **fields)))
+
 
 class TestReservations:
     def test_somebody_else_starts_on_reserved_gpus(self) -> None:
