@@ -49,6 +49,8 @@ def report(record: Record, found: Sequence[Violation]) -> str:
         job = f"job {each.job}: " if each.job is not None else ""
         lines.append(f"- {clock(each.at)} (seed {record.seed}) {each.law}: {job}{each.text}")
         lines += [f"    {line}" for poll in record.around(each.at) if poll for line in shown(poll, each.job)]
+    if found:
+        lines.append(f"Broken: {_counts(each.law for each in found)}")
     return "\n".join(lines)
 
 

@@ -17,6 +17,9 @@ TOGETHER_SECONDS, SOON_SECONDS = 0.3, 2.0
 QUIET_SECONDS = 3.0
 MACHINE = re.compile(r"\bn\d+\b")
 EDGE_SECONDS = 0.05
+LATELY_SECONDS = 6.0
+COMMIT_SECONDS = 1.0
+"""A moment is written before its transaction ends: so long afterwards others may not see what happened then."""
 
 
 def no_gpu_is_held_twice(record: Record) -> Iterator[Violation]:
@@ -225,7 +228,7 @@ def the_timeline_equals_the_polls(record: Record) -> Iterator[Violation]:
     for poll in record.polls:
         if poll.nodes_ended - poll.began > 2.0:
             continue  # too slow an answer to say which moment it shows
-        began, ended = poll.began - EDGE_SECONDS, poll.nodes_ended + EDGE_SECONDS
+        began, ended = poll.began - COMMIT_SECONDS, poll.nodes_ended + EDGE_SECONDS
         moments = [began, ended, *(span.since for span in record.spans if began <= span.since <= ended)]
         moments += [span.until for span in record.spans if span.until is not None and began <= span.until <= ended]
         told: defaultdict[tuple[str, int], set[int | None]] = defaultdict(set)
@@ -242,20 +245,29 @@ def the_timeline_equals_the_polls(record: Record) -> Iterator[Violation]:
 
 
 def no_job_runs_below_its_minimum_in_silence(record: Record) -> Iterator[Violation]:
-    """Fewer GPUs than its minimum for a while, and nothing in its history about it."""
+    """Fewer GPUs than its minimum for a while, and nothing in its history about it.
+
+    One whose hosts end by themselves is at its end. Without any GPU: ``running_jobs_hold_gpus``.
+    """
     below: dict[int, Poll] = {}
+    found: set[int] = set()
     for poll in record.polls:
-        now = {job.id for job in poll.jobs.values() if job.state == RUNNING and poll.held_by(job.id) < job.min_gpus}
+        now = [id for id, job in poll.jobs.items() if job.state == RUNNING and 0 < poll.held_by(id) < job.min_gpus]
         below = {id: below.get(id, poll) for id in now}
-        for id, first in list(below.items()):
-            if poll.began - first.began < QUIET_SECONDS:
+        for id, first in below.items():
+            since = first.began - LATELY_SECONDS
+            if poll.began - first.began < QUIET_SECONDS or id in found or _is_told(record, id, since, poll.ended):
                 continue
-            told = [each for each in record.events.get(id, ()) if first.began - 6.0 < each.at < poll.ended]
-            if not told:
-                job = poll.jobs[id]
-                text = f"it ran on {poll.held_by(id)} GPUs for {poll.began - first.began:.1f} s; its minimum is {job.min_gpus}"
-                yield Violation("no job runs below its minimum in silence", poll.began, text, id)
-                below[id] = Poll(began=float("inf"), nodes_ended=0.0, ended=0.0)  # once is enough
+            found.add(id)
+            held, lasted = poll.held_by(id), poll.began - first.began
+            text = f"it ran on {held} GPUs for {lasted:.1f} s; its minimum is {poll.jobs[id].min_gpus}"
+            yield Violation("no job runs below its minimum in silence", poll.began, text, id)
+
+
+def _is_told(record: Record, job: int, since: float, until: float) -> bool:
+    parts = [part for attempt in record.attempts.get(job, ()) for part in attempt.parts]
+    ends = [part.exited_at for part in parts if part.exit_reason == "exited" and part.exited_at is not None]
+    return any(since < at < until for at in [*ends, *(event.at for event in record.events.get(job, ()))])
 
 
 def every_waiting_job_has_a_reason(record: Record) -> Iterator[Violation]:

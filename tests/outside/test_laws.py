@@ -187,6 +187,8 @@ class TestBelowMinimum:
         assert found.job == 1 and "2 GPUs for 3.0 s; its minimum is 3" in found.text
         told = replace(made, events={1: [Event(3, START + 0.5, "lost", "The part on n2 was lost.")]})
         assert not list(laws.no_job_runs_below_its_minimum_in_silence(told))
+        ending = attempt(parts=(Part("sl-1-a1-1", "host", "n2", (0,), START - 9, START - 1, "exited"),))
+        assert not list(laws.no_job_runs_below_its_minimum_in_silence(replace(made, attempts={1: [ending]})))
 
 
 class TestReasonIsThere:
