@@ -19,7 +19,7 @@ TIERS = ("premium", "standard", "basic")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a waiting job is told."""
+    """What a waiting job is shown."""
 
     reason: str
     place: int

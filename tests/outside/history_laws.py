@@ -48,11 +48,11 @@ def policies_that_do_not_preempt_stop_no_job(record: Record) -> Iterator[Violati
     """But for a higher layer, or a reservation."""
     for job, attempt, at in _preemptions(record):
         policy = record.policy_between(at - ASKED_SECONDS, at + 0.2) or ""
-        looks = record.between(at - ASKED_SECONDS, at)
-        if not policy.startswith(NON_PREEMPTING) or not looks:
+        polls = record.between(at - ASKED_SECONDS, at)
+        if not policy.startswith(NON_PREEMPTING) or not polls:
             continue
-        for_higher = any(other.waits and other.layer < job.layer for poll in looks for other in poll.jobs.values())
-        reserved = any(item.node in attempt.nodes and item.start <= at for poll in looks for item in poll.reservations)
+        for_higher = any(other.waits and other.layer < job.layer for poll in polls for other in poll.jobs.values())
+        reserved = any(item.node in attempt.nodes and item.start <= at for poll in polls for item in poll.reservations)
         if not (for_higher or reserved):
             text = f"attempt {attempt.number} was preempted under {policy} for no job of a higher tier"
             yield Violation("policies that do not preempt stop no job", at, text, job.id)
@@ -83,8 +83,8 @@ def _preemptions(record: Record) -> Iterator[tuple[Job, Attempt, float]]:
     """With the moment of the stop."""
     for id, attempts in record.attempts.items():
         for attempt in (each for each in attempts if each.stop_reason == "preempted"):
-            told = f"Attempt {attempt.number} was told to stop"
-            at = next((event.at for event in record.events.get(id, ()) if event.text.startswith(told)), None)
+            beginning = f"Attempt {attempt.number} was told to stop"
+            at = next((event.at for event in record.events.get(id, ()) if event.text.startswith(beginning)), None)
             if at is not None:
                 yield record.jobs[id], attempt, at
 
@@ -146,10 +146,10 @@ def no_request_fails(record: Record) -> Iterator[Violation]:
 
 def running_jobs_make_progress(record: Record) -> Iterator[Violation]:
     """While an attempt is at work, the step that it reports grows."""
-    looks: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
-    for look in record.steps:
-        looks[look.job].append((look.at, -1 if look.step is None else look.step))
-    for job, seen in looks.items():
+    reports: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
+    for each in record.steps:
+        reports[each.job].append((each.at, -1 if each.step is None else each.step))
+    for job, seen in reports.items():
         grew_at, last = seen[0][0], seen[0][1]
         for at, step in seen:
             started = _at_work_since(record, job, at)
@@ -164,7 +164,7 @@ def running_jobs_make_progress(record: Record) -> Iterator[Violation]:
 
 
 def _at_work_since(record: Record, job: int, at: float) -> float | None:
-    """Since when the attempt of that moment has run; None where it did not, or was told to stop."""
+    """Since when the attempt of that moment has run; None where it did not, or was asked to stop."""
     for attempt in record.attempts.get(job, ()):
         ended = attempt.ended_at if attempt.ended_at is not None else float("inf")
         if attempt.started_at is not None and attempt.started_at <= at <= ended and not attempt.stop_reason:

@@ -127,7 +127,7 @@ def _wait_for_the_end(admin: Rest, poller: Poller) -> None:
     until = time.monotonic() + SETTLE_SECONDS
     while time.monotonic() < until and poller.is_alive():
         if poller.polls and not poller.polls[-1].jobs:
-            time.sleep(2.0)  # for the last GPUs to be given back, and a look at that
+            time.sleep(2.0)  # for the last GPUs to be given back, and a poll of that
             return
         time.sleep(0.5)
 

@@ -17,7 +17,7 @@ TOGETHER_SECONDS, SOON_SECONDS = 0.3, 2.0
 QUIET_SECONDS = 3.0
 MACHINE = re.compile(r"\bn\d+\b")
 EDGE_SECONDS = 0.05
-LATELY_SECONDS = 6.0
+RECENT_SECONDS = 6.0
 COMMIT_SECONDS = 1.0
 """A moment is written before its transaction ends: so long afterwards others may not see what happened then."""
 
@@ -60,7 +60,7 @@ def limits_are_kept(record: Record) -> Iterator[Violation]:
 
 
 def _moves_away(record: Record, span: Span, at: float) -> bool:
-    """Its job has said, or says in the same cycle, that it leaves this machine while it runs."""
+    """Whether its job's history names this machine as one that it leaves while it runs."""
     return any(
         event.kind == "moving"
         and span.since < event.at <= at + TOGETHER_SECONDS
@@ -70,7 +70,7 @@ def _moves_away(record: Record, span: Span, at: float) -> bool:
 
 
 def reservations_are_kept(record: Record) -> Iterator[Violation]:
-    """While a reservation is on, nobody else gets a GPU that it needs, and those who can be stopped leave."""
+    """While a reservation is on, no one else gets a GPU that it needs, and those who can be stopped leave."""
     for item, known_since, over in _reservations(record):
         for span in record.spans:
             if span.node != item.node or _owner(record, span.job) in item.users:
@@ -121,7 +121,7 @@ def _others(record: Record, at: float, node: str, users: frozenset[str]) -> list
 
 def no_lower_layer_passes_one_that_fits(record: Record) -> Iterator[Violation]:
     """Premium before standard before basic before opportunistic: where all that wait above would fit, none below starts."""
-    told: set[tuple[int, int]] = set()
+    reported: set[tuple[int, int]] = set()
     for span in record.spans:
         lower = record.jobs[span.job].layer
         before, _ = record.around(span.since - EDGE_SECONDS)
@@ -133,8 +133,8 @@ def no_lower_layer_passes_one_that_fits(record: Record) -> Iterator[Violation]:
             continue
         free = _free_for(record, before, span, min(job.layer for job in above))
         once = (span.job, int(span.since))
-        if free and once not in told and all(_fits(record, job, free, before, span.since) for job in above):
-            told.add(once)
+        if free and once not in reported and all(_fits(record, job, free, before, span.since) for job in above):
+            reported.add(once)
             names = ", ".join(f"job {job.id} ({LAYERS[job.layer]}, {job.max_gpus} GPUs)" for job in above)
             text = f"job {span.job} ({LAYERS[lower]}) got a GPU of {span.node} although {names} fitted into {free}"
             yield Violation("no lower layer passes one that fits", span.since, text, span.job)
@@ -169,8 +169,8 @@ def _steady_waiters(record: Record, before: Poll, after: Poll, at: float, lower:
     for job in before.jobs.values():
         if job.layer >= lower or not job.waits or job.submitted_at > at - SEEN_SECONDS:
             continue
-        looks = [*record.between(at - SEEN_SECONDS, before.ended), after]
-        if all(job.id in poll.jobs and poll.jobs[job.id].waits for poll in looks):
+        polls = [*record.between(at - SEEN_SECONDS, before.ended), after]
+        if all(job.id in poll.jobs and poll.jobs[job.id].waits for poll in polls):
             found.append(job)
     return found
 
@@ -224,23 +224,23 @@ def _is_within_limits(record: Record, job: Job, gpus: int, poll: Poll, at: float
 
 
 def the_timeline_equals_the_polls(record: Record) -> Iterator[Violation]:
-    """Each GPU, at each look, is held by whom the timeline names for that moment."""
+    """Each GPU, at each poll, is held by whom the timeline names for that moment."""
     for poll in record.polls:
         if poll.nodes_ended - poll.began > 2.0:
             continue  # too slow an answer to say which moment it shows
         began, ended = poll.began - COMMIT_SECONDS, poll.nodes_ended + EDGE_SECONDS
         moments = [began, ended, *(span.since for span in record.spans if began <= span.since <= ended)]
         moments += [span.until for span in record.spans if span.until is not None and began <= span.until <= ended]
-        told: defaultdict[tuple[str, int], set[int | None]] = defaultdict(set)
+        possible: defaultdict[tuple[str, int], set[int | None]] = defaultdict(set)
         lanes = [(node.name, index) for node in poll.nodes for index in range(len(node.holders))]
         for moment in moments:
             now = {(span.node, span.index): span.job for span in record.held_at(moment)}
             for lane in lanes:
-                told[lane].add(now.get(lane))
+                possible[lane].add(now.get(lane))
         for node in poll.nodes:
             for index, holder in enumerate(node.holders):
-                if holder not in told[node.name, index]:
-                    text = f"GPU {index} of {node.name} was seen held by {holder}; the timeline has {told[node.name, index]}"
+                if holder not in possible[node.name, index]:
+                    text = f"GPU {index} of {node.name} was seen held by {holder}; the timeline has {possible[node.name, index]}"
                     yield Violation("the timeline equals the polls", poll.began, text, holder)
 
 
@@ -255,8 +255,8 @@ def no_job_runs_below_its_minimum_in_silence(record: Record) -> Iterator[Violati
         now = [id for id, job in poll.jobs.items() if job.state == RUNNING and 0 < poll.held_by(id) < job.min_gpus]
         below = {id: below.get(id, poll) for id in now}
         for id, first in below.items():
-            since = first.began - LATELY_SECONDS
-            if poll.began - first.began < QUIET_SECONDS or id in found or _is_told(record, id, since, poll.ended):
+            since = first.began - RECENT_SECONDS
+            if poll.began - first.began < QUIET_SECONDS or id in found or _is_explained(record, id, since, poll.ended):
                 continue
             found.add(id)
             held, lasted = poll.held_by(id), poll.began - first.began
@@ -264,7 +264,7 @@ def no_job_runs_below_its_minimum_in_silence(record: Record) -> Iterator[Violati
             yield Violation("no job runs below its minimum in silence", poll.began, text, id)
 
 
-def _is_told(record: Record, job: int, since: float, until: float) -> bool:
+def _is_explained(record: Record, job: int, since: float, until: float) -> bool:
     parts = [part for attempt in record.attempts.get(job, ()) for part in attempt.parts]
     ends = [part.exited_at for part in parts if part.exit_reason == "exited" and part.exited_at is not None]
     return any(since < at < until for at in [*ends, *(event.at for event in record.events.get(job, ()))])

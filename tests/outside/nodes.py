@@ -1,8 +1,8 @@
 """Nodes of four pretended GPUs each: real agents, which join by the real protocol, over the fake runtime.
 
-``python -m tests.outside.nodes URL FOLDER NAME=JOIN_TOKEN ...`` runs the agents of all nodes until it is told to end. A job
-says by its variables how long it runs and how it ends (``runners.fake_runtime``). While it runs, it reports its steps as a
-training does.
+``python -m tests.outside.nodes URL FOLDER NAME=JOIN_TOKEN ...`` runs the agents of all nodes until SIGTERM. A job's
+variables set how long it runs and how it ends (``runners.fake_runtime``). While it runs, it reports its steps as a training
+does.
 """
 
 import json

@@ -30,7 +30,7 @@ def poll(
     return Poll(began=at, nodes_ended=at + 0.02, ended=at + 0.05, **{**usual, **more})
 
 
-def looks(
+def repeated(
     holders: Mapping[str, Sequence[int | None]] | None = None, jobs: Sequence[Job] = (), **more: Any
 ) -> list[Poll]:
     """The same, twice a second."""
@@ -48,7 +48,7 @@ def attempt(created: float = START - 30.0, ended: float | None = None, **fields:
 
 
 def stopped(at: float, created: float, reason: str = "preempted", **fields: Any) -> tuple[Attempt, Event]:
-    """An attempt that was told to stop, and the line of its history."""
+    """An attempt that was asked to stop, and the line of its history."""
     outcome = {"preempted": "preempted", "cancelled": "cancelled"}.get(reason, "preempted")
     event = Event(5, at, "stopping", "Attempt 1 was told to stop: to make room for others.")
     return attempt(created, at + 0.5, outcome=outcome, stop_reason=reason, **fields), event
@@ -64,7 +64,7 @@ def reservation(node: str = "n1", gpus: int = 2, users: Sequence[str] = ("bob",)
 
 
 def record(jobs: Sequence[Job] = (), **fields: Any) -> Record:
-    usual: dict[str, Any] = {"polls": looks(jobs=[each for each in jobs if each.state != "SUCCEEDED"])}
+    usual: dict[str, Any] = {"polls": repeated(jobs=[each for each in jobs if each.state != "SUCCEEDED"])}
     return Record(**{"seed": 7, "jobs": {each.id: each for each in jobs}, **usual, **fields})
 
 
@@ -96,7 +96,7 @@ def quiet() -> Record:
     ]
     return record(
         [*running, later, done],
-        polls=looks(holders, [*running, later]),
+        polls=repeated(holders, [*running, later]),
         attempts=parts,
         spans=spans,
         acts=[act("limit", START - 100.0, who="alice", value=6), act("policy", START - 100.0, text=STRICT)],

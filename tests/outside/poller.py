@@ -1,4 +1,4 @@
-"""Looks at the portal twice a second, as a script would, until it is told to end."""
+"""Polls the portal twice a second, as a script would, until ``end``."""
 
 import re
 import threading
@@ -45,7 +45,7 @@ class Poller(threading.Thread):
             while not self._ending.is_set():
                 began = time.monotonic()
                 with suppress(RefusedError):  # noted by the client, and a violation if it is the portal's
-                    self.look()
+                    self.poll()
                 self._ending.wait(max(0.0, began + PERIOD_SECONDS - time.monotonic()))
         except BaseException as error:
             self.error = error
@@ -55,7 +55,7 @@ class Poller(threading.Thread):
         self._ending.set()
         self.join(60)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         began = time.time()
         nodes = self.rest.get("nodes/")
         nodes_ended = time.time()
@@ -67,11 +67,11 @@ class Poller(threading.Thread):
         poll = Poll(began, nodes_ended, time.time(), seen, jobs, reservations, policy)
         self.polls.append(poll)
         if len(self.polls) % STEPS_EVERY == 0:
-            self._look_at_steps(poll)
+            self._read_step(poll)
         if len(self.polls) % TIMELINE_EVERY == 0:
             self.read_timeline()
 
-    def _look_at_steps(self, poll: Poll) -> None:
+    def _read_step(self, poll: Poll) -> None:
         """Of one running job after the other."""
         running = sorted(job.id for job in poll.jobs.values() if job.state == RUNNING)
         if not running:

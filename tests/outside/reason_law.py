@@ -1,4 +1,4 @@
-"""What waiting jobs are told is true: no sentence contradicts itself, the job, its place, or what is visibly free."""
+"""The reasons of waiting jobs are true: no sentence contradicts itself, the job, its place, or what is visibly free."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ STILL_HELD = re.compile(r"booked (\d+) GPUs? for now, but others have not given 
 
 
 def every_reason_is_true(record: Record) -> Iterator[Violation]:
-    told: set[tuple[int, str]] = set()
+    reported: set[tuple[int, str]] = set()
     for before, poll in pairs(record.polls):
         for job in poll.jobs.values():
             if not job.waits or not job.reason:
@@ -31,8 +31,8 @@ def every_reason_is_true(record: Record) -> Iterator[Violation]:
                 problems += _contradicted(job, poll)
             for problem in problems:
                 kind = problem.partition(":")[0]
-                if (job.id, kind) not in told:
-                    told.add((job.id, kind))
+                if (job.id, kind) not in reported:
+                    reported.add((job.id, kind))
                     text = f"{problem} (“{job.reason}”, place {job.place}, under {poll.policy})"
                     yield Violation(LAW, poll.began, text, job.id)
 
@@ -49,7 +49,7 @@ def contradictions(job: Job) -> Iterator[str]:
     if (match := NEEDS.search(job.reason)) and not job.min_gpus <= int(match[1]) <= job.max_gpus:
         yield f"it does not need so many: it asked for {job.min_gpus} to {job.max_gpus}"
     if (match := AHEAD.search(job.reason)) and job.place is not None and int(match[1]) != job.place - 1:
-        yield f"not as many are ahead: {match[1]} are told"
+        yield f"not as many are ahead: it names {match[1]}"
 
 
 def _contradicted(job: Job, poll: Poll) -> Iterator[str]:
@@ -89,9 +89,9 @@ def _wrong_limits(record: Record, job: Job, poll: Poll) -> Iterator[str]:
 
 
 def _is_steady(record: Record, job: Job, before: Poll, poll: Poll) -> bool:
-    """Nothing that the sentence may be about has changed lately, nor does now."""
-    looks = record.between(poll.began - STEADY_SECONDS, poll.ended)
-    if before not in looks or len(looks) < 3 or record.is_scheduler_down(poll.began - STEADY_SECONDS, poll.ended):
+    """Whether nothing that the sentence may be about has changed for a while."""
+    polls = record.between(poll.began - STEADY_SECONDS, poll.ended)
+    if before not in polls or len(polls) < 3 or record.is_scheduler_down(poll.began - STEADY_SECONDS, poll.ended):
         return False
     return all(
         job.id in each.jobs
@@ -100,5 +100,5 @@ def _is_steady(record: Record, job: Job, before: Poll, poll: Poll) -> bool:
         and each.reservations == poll.reservations
         and each.policy == poll.policy
         and each.jobs.keys() == poll.jobs.keys()
-        for each in looks
+        for each in polls
     )

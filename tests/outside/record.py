@@ -73,7 +73,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """One look: the machines, then the unfinished jobs, then the calendar."""
+    """One round of requests: the machines, then the unfinished jobs, then the calendar."""
 
     began: float
     nodes_ended: float
@@ -173,7 +173,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How far a running job was at one look; None when it had reported nothing."""
+    """How far a running job was; None when it had reported nothing."""
 
     at: float
     job: int

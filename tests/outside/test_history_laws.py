@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.outside import history_laws as laws
-from tests.outside.planted import START, act, attempt, job, looks, quiet, record, reservation, span, stopped, waiting
+from tests.outside.planted import START, act, attempt, job, quiet, record, repeated, reservation, span, stopped, waiting
 from tests.outside.record import Asked, Event, Part, Record, Step
 from tests.outside.rest import Failure
 
@@ -33,7 +33,7 @@ def preempted(
 ) -> Record:
     tried, event = stopped(at, created)
     one = job(1, **fields)
-    polls = looks(jobs=[one, *waits], reservations=reservations)
+    polls = repeated(jobs=[one, *waits], reservations=reservations)
     return record([one, *waits], polls=polls, attempts={1: [tried]}, events={1: [event]}, acts=acts)
 
 
@@ -152,8 +152,8 @@ def test_a_request_that_fails() -> None:
     ],
 )
 def test_a_running_job_that_reports_no_progress(steps: list[tuple[float, int | None]], broken: bool) -> None:
-    looked = [Step(START + at, 1, step) for at, step in steps]
-    made = record([job(1)], attempts={1: [attempt(START - 5)]}, steps=looked)
+    seen = [Step(START + at, 1, step) for at, step in steps]
+    made = record([job(1)], attempts={1: [attempt(START - 5)]}, steps=seen)
     assert [found.job for found in laws.running_jobs_make_progress(made)] == [1] * broken
     stopping = replace(made, attempts={1: [attempt(START - 5, stop_reason="preempted")]})
     assert not list(laws.running_jobs_make_progress(stopping))
@@ -162,5 +162,5 @@ def test_a_running_job_that_reports_no_progress(steps: list[tuple[float, int | N
 def test_a_running_job_without_a_gpu() -> None:
     (found,) = laws.running_jobs_hold_gpus(record([job(1)]))
     assert found.job == 1 and "without a GPU for 20 s" in found.text
-    held = record([job(1)], polls=looks({"n1": [1, None, None, None]}, [job(1)]))
+    held = record([job(1)], polls=repeated({"n1": [1, None, None, None]}, [job(1)]))
     assert not list(laws.running_jobs_hold_gpus(held))

@@ -14,10 +14,10 @@ from tests.outside.planted import (
     attempt,
     changed,
     job,
-    looks,
     poll,
     quiet,
     record,
+    repeated,
     reservation,
     span,
     waiting,
@@ -96,7 +96,7 @@ class TestReservations:
     def test_somebody_else_starts_on_reserved_gpus(self) -> None:
         spans = [span(1), span(1, index=1), span(2, index=2, since=AT)]
         jobs = [job(1), job(2)]
-        kept = record(jobs, polls=looks(jobs=jobs, reservations=(reservation(),)), spans=spans)
+        kept = record(jobs, polls=repeated(jobs=jobs, reservations=(reservation(),)), spans=spans)
         (found,) = laws.reservations_are_kept(kept)
         assert (found.job, found.at) == (2, AT)
         assert "others held 3 of 4; 2 are reserved for bob" in found.text
@@ -107,12 +107,12 @@ class TestReservations:
         for resumable in (True, False):
             jobs = [job(1, resumable=resumable)]
             spans = [span(1, index=index) for index in range(3)]
-            made = record(jobs, polls=looks(jobs=jobs, reservations=(reservation(start=START + 1),)), spans=spans)
+            made = record(jobs, polls=repeated(jobs=jobs, reservations=(reservation(start=START + 1),)), spans=spans)
             assert [found.job for found in laws.reservations_are_kept(made)] == [1] * resumable
 
     def test_a_reservation_that_was_cancelled_binds_nobody(self) -> None:
         jobs = [job(1), job(2)]
-        polls = looks(jobs=jobs, reservations=(reservation(gpus=4),))[:16] + looks(jobs=jobs)[16:]
+        polls = repeated(jobs=jobs, reservations=(reservation(gpus=4),))[:16] + repeated(jobs=jobs)[16:]
         assert not list(laws.reservations_are_kept(record(jobs, polls=polls, spans=[span(1, since=AT)])))
 
 
@@ -133,7 +133,7 @@ class TestLayers:
         self, above: dict[str, Any], below: dict[str, Any], broken: bool
     ) -> None:
         jobs = [waiting(1, **above), job(2, **below)]
-        made = record(jobs, polls=looks(jobs=jobs), spans=[span(2, since=AT), span(3, "n2")])
+        made = record(jobs, polls=repeated(jobs=jobs), spans=[span(2, since=AT), span(3, "n2")])
         made = replace(made, jobs={**made.jobs, 3: job(3)})
         assert [found.job for found in laws.no_lower_layer_passes_one_that_fits(made)] == [2] * broken
 
@@ -143,7 +143,7 @@ class TestLayers:
             waiting(4, tier="premium", min_gpus=4, max_gpus=4),
         )
         before, after = [first, second, job(2)], [job(1, tier="premium"), second, job(2)]
-        polls = looks(jobs=before)[:22] + looks(jobs=after)[22:]
+        polls = repeated(jobs=before)[:22] + repeated(jobs=after)[22:]
         spans = [span(2, since=AT), *(span(1, "n2", index, since=AT + 0.8) for index in range(4)), span(3, index=1)]
         made = record([*after, job(3)], polls=polls, spans=spans)
         assert not list(laws.no_lower_layer_passes_one_that_fits(made))
@@ -167,7 +167,7 @@ class TestLayers:
 class TestTimeline:
     def test_a_holder_that_only_one_of_them_has(self) -> None:
         for holders, spans in (({"n1": [1, None, None, None]}, []), ({}, [span(1)])):
-            made = record([job(1)], polls=looks(holders, [job(1)])[:2], spans=spans)
+            made = record([job(1)], polls=repeated(holders, [job(1)])[:2], spans=spans)
             found = list(laws.the_timeline_equals_the_polls(made))
             assert len(found) == 2 and found[0].at == START
 
@@ -182,11 +182,11 @@ class TestTimeline:
 class TestBelowMinimum:
     def test_a_job_runs_on_too_few_gpus_and_its_history_is_silent(self) -> None:
         few = [job(1, min_gpus=3, max_gpus=4)]
-        made = record(few, polls=looks({"n1": [1, 1, None, None]}, few))
+        made = record(few, polls=repeated({"n1": [1, 1, None, None]}, few))
         (found,) = laws.no_job_runs_below_its_minimum_in_silence(made)
         assert found.job == 1 and "2 GPUs for 3.0 s; its minimum is 3" in found.text
-        told = replace(made, events={1: [Event(3, START + 0.5, "lost", "The part on n2 was lost.")]})
-        assert not list(laws.no_job_runs_below_its_minimum_in_silence(told))
+        explained = replace(made, events={1: [Event(3, START + 0.5, "lost", "The part on n2 was lost.")]})
+        assert not list(laws.no_job_runs_below_its_minimum_in_silence(explained))
         ending = attempt(parts=(Part("sl-1-a1-1", "host", "n2", (0,), START - 9, START - 1, "exited"),))
         assert not list(laws.no_job_runs_below_its_minimum_in_silence(replace(made, attempts={1: [ending]})))
 
@@ -199,5 +199,5 @@ class TestReasonIsThere:
         assert found.job == 1
         down = record(jobs, acts=[act("kill", START - 5)])
         assert not list(laws.every_waiting_job_has_a_reason(down))
-        just = record(jobs, polls=looks(jobs=jobs)[:8])
+        just = record(jobs, polls=repeated(jobs=jobs)[:8])
         assert not list(laws.every_waiting_job_has_a_reason(just))

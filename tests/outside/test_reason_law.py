@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.outside.planted import START, act, job, looks, record, waiting
+from tests.outside.planted import START, act, job, record, repeated, waiting
 from tests.outside.reason_law import every_reason_is_true
 
 BUSY = {"n1": [9, 9, 9, 9], "n2": [9, 9, 9, 9]}
@@ -13,7 +13,7 @@ HALF = {"n1": [9, 9, 9, None], "n2": [9, 9, 9, None]}
 
 def untrue(reason: str, holders: Any = None, acts: Any = (), others: Any = (), **fields: Any) -> list[str]:
     jobs = [waiting(1, reason, **fields), job(9), *others]
-    made = record(jobs, polls=looks(holders, jobs), acts=acts)
+    made = record(jobs, polls=repeated(holders, jobs), acts=acts)
     return [found.text.partition(" (“")[0] for found in every_reason_is_true(made)]
 
 
@@ -59,7 +59,7 @@ def test_true_sentences_are_let_be(reason: str, fields: dict[str, Any]) -> None:
             {"min_gpus": 2, "max_gpus": 2},
             "it does not need so many: it asked for 2 to 2",
         ),
-        ("4 jobs are ahead of it and all 8 GPUs are in use.", {"place": 2}, "not as many are ahead: 4 are told"),
+        ("4 jobs are ahead of it and all 8 GPUs are in use.", {"place": 2}, "not as many are ahead: it names 4"),
     ],
 )
 def test_a_sentence_contradicts_itself_or_its_job(reason: str, fields: dict[str, Any], why: str) -> None:
@@ -105,7 +105,7 @@ def test_what_is_kept_for_a_higher_tier_is_as_good_as_in_use() -> None:
 
 def test_nothing_is_compared_with_what_changes_meanwhile() -> None:
     jobs = [waiting(1, "All 8 GPUs are in use."), job(9)]
-    polls = [each for one, other in zip(looks(BUSY, jobs), looks(HALF, jobs), strict=True) for each in (one, other)][
-        ::3
-    ]
+    polls = [
+        each for one, other in zip(repeated(BUSY, jobs), repeated(HALF, jobs), strict=True) for each in (one, other)
+    ][::3]
     assert not list(every_reason_is_true(record(jobs, polls=polls)))

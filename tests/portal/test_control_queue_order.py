@@ -92,9 +92,9 @@ def test_a_standard_job_behind_premium_ones_is_told_so() -> None:
     queue(tier="premium")
     first, second, premium = queue(), queue(), queue(tier="premium")
     turn()
-    told = {}
+    shown = {}
     for each in (first, second, premium):
         each.refresh_from_db()
-        told[each.pk] = (each.queue_position, each.waiting_reason.partition(" ahead")[0])
-    assert told[premium.pk][0] == 1 and told[first.pk][0] == 2
-    assert told[second.pk] == (3, "2 jobs are")
+        shown[each.pk] = (each.queue_position, each.waiting_reason.partition(" ahead")[0])
+    assert shown[premium.pk][0] == 1 and shown[first.pk][0] == 2
+    assert shown[second.pk] == (3, "2 jobs are")
