@@ -5,6 +5,7 @@
 # make test-all   all tests, on both databases, with new random examples; FROM=browser continues there
 # make lint       ruff, mypy, import contracts          make bench    ratios to their floors
 # make clean      remove the virtual environment and caches
+# make lock       after an edit of requirements*.txt: lock all packages with hashes; UPGRADE=yes takes newer transitive ones
 #
 # INSTALL=no makes tests install nothing and start no Docker Engine (docs/testing.md).
 # make test-gpu           what only a machine with CUDA devices can show; make test does it there, too
@@ -27,7 +28,7 @@ TOO_OLD = echo "Schedulearn needs Python 3.11 or newer, and $(PYTHON) is not. Na
 PREREQUISITES = python=$(BIN)/python; test -x $$python || python="$(PYTHON)"; \
 	$$python -c '$(NEW_ENOUGH)' 2>/dev/null || { $(TOO_OLD); exit 1; }; $$python portal/ops/prerequisites.py $(VENV) $(1)
 
-.PHONY: run demo check test test-all test-gpu test-faults soak mutation mutants lint bench bench-policies bench-live bench-training clean
+.PHONY: run demo check test test-all test-gpu test-faults soak mutation mutants lint bench bench-policies bench-live bench-training lock clean
 
 run:
 	@$(call PREREQUISITES,run)
@@ -86,15 +87,18 @@ $(VENV)/bin/python:
 	@echo "Making a virtual environment in $(VENV)"
 	@new=$$(test -e $(VENV) || echo yes); $(PYTHON) -m venv $(VENV) || { test -z "$$new" || rm -rf $(VENV); echo "The virtual environment $(VENV) could not be made; the reason is above."; echo "  If Python's venv module is missing, Debian or Ubuntu: sudo apt-get install python3-venv"; exit 1; }
 
-$(VENV)/installed: requirements.txt | $(VENV)/bin/python
+$(VENV)/installed: requirements.lock | $(VENV)/bin/python
 	@echo "Installing the portal's packages into $(VENV); pip's output is in $(VENV)/install.log"
-	@$(BIN)/python -m runners.installing $(VENV)/install.log requirements.txt
+	@$(BIN)/python -m runners.installing $(VENV)/install.log requirements.lock
 	@touch $@
 
-$(VENV)/installed-dev: requirements.txt requirements-dev.txt | $(VENV)/bin/python
+$(VENV)/installed-dev: requirements-dev.lock | $(VENV)/bin/python
 	@echo "Installing the portal's and the tests' packages into $(VENV); pip's output is in $(VENV)/install.log"
-	@$(BIN)/python -m runners.installing $(VENV)/install.log requirements-dev.txt
+	@$(BIN)/python -m runners.installing $(VENV)/install.log requirements-dev.lock
 	@touch $(VENV)/installed $@
+
+lock: $(VENV)/installed
+	@$(BIN)/python -m portal.ops.locks $(if $(UPGRADE),--upgrade)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis staticfiles

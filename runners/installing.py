@@ -1,8 +1,9 @@
 """Resolves and installs pinned packages: with uv where it finds what pip would find, else with pip.
 
 uv reads no configuration of pip, so that is translated for it (``pip_settings``). Whatever uv refuses is tried again with
-pip, whose words then explain a failure. ``python -m runners.installing LOG REQUIREMENTS`` installs the portal's own
-packages into the virtual environment whose python runs it (``make run``); until then only the standard library is there.
+pip, whose words then explain a failure. ``python -m runners.installing LOG LOCK`` installs the portal's own packages, with
+the hashes of a lock file, into the virtual environment whose python runs it (``make run``); until then only the standard
+library is there.
 """
 
 import json
@@ -52,6 +53,15 @@ class Uv:
 
     def pip(self, command: str, *arguments: str | Path, log: Path, tick: Tick = quiet, seconds: float = 3600) -> None:
         self.run(["pip", command, *self.settings.options, *arguments], log, tick, seconds)
+
+    def install_locked(self, lock: Path, python: str, log: Path) -> None:
+        """Install exactly the files of a lock file, known by their hashes. Raises ProgramError.
+
+        pip's constraints do not apply: the lock has the versions, and uv refuses to combine hashes with version ranges.
+        """
+        variables = {name: value for name, value in self.settings.variables.items() if name != "UV_CONSTRAINT"}
+        unconstrained = Uv(self.program, UvSettings(self.settings.options, variables))
+        unconstrained.pip("install", "--python", python, "--require-hashes", "-r", lock, log=log)
 
 
 def uv_program() -> str | None:
@@ -164,36 +174,34 @@ def downloaded(said: str) -> str:
 # --- the portal's own packages -----------------------------------------------------------------------------------------
 
 
-def pinned(requirements: Path, package: str) -> str:
-    """The line of a requirements file, or of one it includes, that pins ``package``; its bare name if none does."""
-    for line in requirements.read_text().splitlines():
-        if line.startswith("-r "):
-            found = pinned(requirements.parent / line[3:].strip(), package)
-            if found != package:
-                return found
-        elif re.match(rf"{re.escape(package)}\s*==", line):
-            return line.split("#")[0].strip()
-    return package
+def locked(lock: Path, package: str) -> str:
+    """The entry of a package in a lock file, with its hashes; empty if it has none."""
+    entry = re.search(rf"^{re.escape(package)}==.*(?:\n    --hash=.*)*", lock.read_text(), re.MULTILINE)
+    return entry[0] if entry else ""
 
 
-def install_here(requirements: Path, log: Path) -> None:
-    """Install a requirements file into the environment of this python. Raises ProgramError."""
+def install_here(lock: Path, log: Path) -> None:
+    """Install a lock file into the environment of this python; files with other hashes are refused. Raises ProgramError."""
     log.unlink(missing_ok=True)
+    with_pip = [*PIP, "install", "--quiet", "--require-hashes", "-r"]
     try:
-        run([*PIP, "install", "--quiet", pinned(requirements, "uv")], log)
+        with tempfile.TemporaryDirectory(prefix="schedulearn-uv-") as folder:
+            of_uv = Path(folder) / "uv.lock"
+            of_uv.write_text(locked(lock, "uv"))
+            run([*with_pip, of_uv], log)
         if (uv := find_uv()) is not None:
-            uv.pip("install", "--python", sys.executable, "-r", requirements, log=log)
+            uv.install_locked(lock, sys.executable, log)
             return
     except ProgramError:
-        pass  # pip says below what is wrong, if it fails as well
-    run([*PIP, "install", "--quiet", "-r", requirements], log)
+        pass  # pip reports below what is wrong, if it fails as well
+    run([*with_pip, lock], log)
 
 
-def main(log: Path, requirements: Path) -> int:
+def main(log: Path, lock: Path) -> int:
     try:
         if find_spec("pip") is None:  # an earlier start was killed while it made the virtual environment
             run([sys.executable, "-m", "ensurepip", "--upgrade"], log)
-        install_here(requirements, log)
+        install_here(lock, log)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except ProgramError:

@@ -106,7 +106,8 @@ PYTHON
 # 4. Its few packages, in an environment of its own.
 say 'Installing its packages'
 [ -x "$PREFIX/venv/bin/python" ] || "$PYTHON" -m venv "$PREFIX/venv" || stop 'its environment could not be made.'
-"$PREFIX/venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$CODE/requirements.txt" ||
+"$PREFIX/venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes \
+    -r "$CODE/requirements.lock" ||
     stop "pip could not install the agent's packages. See above; a mirror can be named by PIP_INDEX_URL."
 ln -sfn "$CODE" "$PREFIX/current"
 

@@ -19,6 +19,8 @@ from django.conf import settings
 
 PACKAGES = ("docker", "httpx", "nvidia-ml-py", "uv")
 """What the agent needs of requirements.txt."""
+LOCK = "deploy/agent/requirements.lock"
+"""These packages and all that they need, with hashes (``make lock``)."""
 LEFT_OUT = frozenset({"__pycache__"})
 LOOK_SECONDS = 5.0
 
@@ -40,7 +42,7 @@ def pack(root: Path) -> bytes:
     out = io.BytesIO()
     # No file names or times of this machine, so that all processes of a portal announce one SHA-256.
     with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
-        _add(archive, "requirements.txt", requirements(root).encode())
+        _add(archive, "requirements.lock", (root / LOCK).read_bytes())
         for path in sorted((root / "runners").rglob("*")):
             if path.is_file() and not LEFT_OUT.intersection(path.parts):
                 _add(archive, path.relative_to(root).as_posix(), path.read_bytes())

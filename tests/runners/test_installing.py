@@ -1,5 +1,6 @@
 """Packages are installed with uv; where that fails or is not there, with pip."""
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -18,10 +19,10 @@ from runners.installing import (
     Uv,
     downloaded,
     find_uv,
+    locked,
     main,
     make_environment,
     normalised,
-    pinned,
     pins_in,
     resolve,
 )
@@ -52,6 +53,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     add_wheel(folder, "slx_probe", "1.0")
     add_wheel(folder, "slx_probe", "1.0+cpu")
     add_wheel(folder, "slx_user", "2.0", "slx_probe==1.0")
+    add_wheel(folder, "slx_plain", "1.0")
     monkeypatch.setenv("SCHEDULEARN_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("UV_CACHE_DIR", raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -134,13 +136,73 @@ def test_pins_are_read_without_markers_and_comments() -> None:
     assert normalised("Typing_Extensions") == "typing-extensions"
 
 
-def test_the_release_of_uv_is_pinned_in_the_requirements(tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").write_text("uvloop==1\nuv==0.13.9  # fast\n")
-    (tmp_path / "requirements-dev.txt").write_text("-r requirements.txt\npytest==9\n")
-    assert pinned(tmp_path / "requirements-dev.txt", "uv") == "uv==0.13.9"
-    (tmp_path / "requirements.txt").write_text("six==1\n")
-    assert pinned(tmp_path / "requirements-dev.txt", "uv") == "uv"
-    assert pinned(Path(__file__).parents[2] / "requirements.txt", "uv").startswith("uv==")
+LOCK = """# Made by a test
+slx-probe==1.0 \\
+    --hash=sha256:{probe}
+uv==0.13.9 ; sys_platform == 'linux' \\
+    --hash=sha256:{one} \\
+    --hash=sha256:{two}
+uvloop==1 \\
+    --hash=sha256:{two}
+"""
+
+
+def test_the_entry_of_one_package_is_read_from_a_lock_with_all_its_hashes(tmp_path: Path) -> None:
+    lock = tmp_path / "requirements.lock"
+    lock.write_text(LOCK.format(probe="c" * 64, one="a" * 64, two="b" * 64))
+    assert locked(lock, "uv").splitlines() == LOCK.format(probe="", one="a" * 64, two="b" * 64).splitlines()[3:6]
+    assert locked(lock, "uvl") == "" and locked(lock, "six") == ""
+    assert locked(Path(__file__).parents[2] / "requirements.lock", "uv").startswith("uv==")
+
+
+def locked_plain(folder: Path, digest: str) -> Path:
+    lock = folder / "requirements.lock"
+    lock.write_text(f"slx-plain==1.0 \\\n    --hash=sha256:{digest}\n")
+    return lock
+
+
+def bare_environment(folder: Path) -> Path:
+    uv = find_uv()
+    assert uv is not None
+    uv.run(
+        ["venv", "--quiet", "--no-project", "--no-config", "--python", sys.executable, folder], folder.parent / "log"
+    )
+    return folder / "bin" / "python"
+
+
+def test_a_locked_file_is_installed_whatever_range_pip_is_constrained_to(
+    tmp_path: Path, offline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text("torch<=2.14.1\n")
+    monkeypatch.setenv("PIP_CONSTRAINT", str(constraints))
+    digest = hashlib.sha256((offline / "slx_plain-1.0-py3-none-any.whl").read_bytes()).hexdigest()
+    python, uv = bare_environment(tmp_path / "env"), find_uv()
+    assert uv is not None
+    uv.install_locked(locked_plain(tmp_path, digest), str(python), tmp_path / "log")
+    ask = [str(python), "-c", "import slx_plain; print(slx_plain.version)"]
+    assert subprocess.run(ask, capture_output=True, text=True, check=True, cwd=tmp_path).stdout.strip() == "1.0"
+
+
+@pytest.mark.parametrize("content", ["slx-plain==1.0 \\\n    --hash=sha256:" + "0" * 64, "slx-plain==1.0"])
+def test_a_file_with_another_hash_or_without_one_is_not_installed(tmp_path: Path, content: str) -> None:
+    lock = tmp_path / "requirements.lock"
+    lock.write_text(f"{content}\n")
+    python, uv = bare_environment(tmp_path / "env"), find_uv()
+    assert uv is not None
+    with pytest.raises(ProgramError):
+        uv.install_locked(lock, str(python), tmp_path / "log")
+    assert "hash" in (tmp_path / "log").read_text().lower()
+    assert subprocess.run([python, "-c", "import slx_plain"], cwd=tmp_path, check=False, capture_output=True).returncode
+
+
+def test_pip_requires_the_hashes_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(installing, "run", lambda argv, *_, **__: ran.append([str(word) for word in argv]))
+    monkeypatch.setattr(installing, "find_uv", lambda: None)
+    assert main(tmp_path / "install.log", locked_plain(tmp_path, "0" * 64)) == 0
+    assert len(ran) == 2 and all("--require-hashes" in command for command in ran)
+    assert ran[1][-1] == str(tmp_path / "requirements.lock")
 
 
 def test_a_failed_installation_shows_the_end_of_pips_output_and_where_the_rest_is(
@@ -152,8 +214,8 @@ def test_a_failed_installation_shows_the_end_of_pips_output_and_where_the_rest_i
         raise ProgramError("it failed")
 
     monkeypatch.setattr(installing, "run", run)
-    (tmp_path / "requirements.txt").write_text("six\n")
-    assert main(tmp_path / "install.log", tmp_path / "requirements.txt") == 1
+    (tmp_path / "requirements.lock").write_text("six\n")
+    assert main(tmp_path / "install.log", tmp_path / "requirements.lock") == 1
     said = capsys.readouterr().err
     assert "No matching distribution found for six" in said and str(tmp_path / "install.log") in said
     assert "pip config list" in said
@@ -175,8 +237,8 @@ def test_an_environment_that_was_left_without_pip_gets_it(tmp_path: Path, monkey
     monkeypatch.setattr(installing, "find_spec", lambda name: None)
     monkeypatch.setattr(installing, "run", lambda argv, *_, **__: ran.append([str(word) for word in argv]))
     monkeypatch.setattr(installing, "find_uv", lambda: None)
-    (tmp_path / "requirements.txt").write_text("six\n")
-    assert main(tmp_path / "install.log", tmp_path / "requirements.txt") == 0
+    (tmp_path / "requirements.lock").write_text("six\n")
+    assert main(tmp_path / "install.log", tmp_path / "requirements.lock") == 0
     assert ran[0][1:] == ["-m", "ensurepip", "--upgrade"]
 
 
@@ -189,8 +251,8 @@ def test_pip_ends_with_the_installation_that_started_it(tmp_path: Path) -> None:
     (pip / "__main__.py").write_text(
         f"import os, pathlib, time\npathlib.Path({str(noted)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
     )
-    (tmp_path / "requirements.txt").write_text("six\n")
-    files = str(tmp_path / "install.log"), str(tmp_path / "requirements.txt")
+    (tmp_path / "requirements.lock").write_text("six\n")
+    files = str(tmp_path / "install.log"), str(tmp_path / "requirements.lock")
     command = [sys.executable, "-m", "runners.installing", *files]
     root = Path(__file__).parents[2]
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{root}"}
