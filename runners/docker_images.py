@@ -52,6 +52,11 @@ class DockerImages:
             except ImageNotFound:
                 return None
 
+    def repo_digests(self, image: str) -> tuple[str, ...]:
+        """The digests under which registries have an image (``python@sha256:...``); none for one made or imported here."""
+        with engine_calls():
+            return tuple(self.client.api.inspect_image(image).get("RepoDigests") or ())
+
     def pull(self, image: str, tell: Callable[[str], None]) -> None:
         """``tell`` is called with how much of it is downloaded. Raises PrepareError when no registry has it."""
         layers = Layers()

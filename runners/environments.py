@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from runners import horovod_wheel, images
+from runners import horovod_wheel, image_digests, images
 from runners.docker_images import DockerImages
 from runners.exclusive import ExclusiveSection
 from runners.images import Entry
@@ -85,6 +85,8 @@ class Prepared:
 
     digest: str
     reference: str
+    origin: str = ""
+    """The base image that it was made from, with its digest: a sentence."""
 
 
 class Environments(Protocol):
@@ -140,7 +142,7 @@ class Preparing(ABC):
                 return self._note(Report(key, state="failed", detail=f"The system refused: {error}."))
             with self._books:
                 self._prepared[key] = prepared
-            return self._note(Report(key, prepared.digest, "ready", 100, ""))
+            return self._note(Report(key, prepared.digest, "ready", 100, prepared.origin))
 
     def reports(self) -> list[Report]:
         with self._books:
@@ -280,16 +282,19 @@ class DockerEnvironments(Preparing):
                 )
             self.engine.drop_old("schedulearn-job", entry.key, keep=tag)
             self.engine.drop_old("schedulearn-packages", entry.key, keep=packages)
-        return Prepared(self.engine.id_of(tag) or digest, tag)
+        origin = image_digests.origin(base, self.engine.repo_digests(base), self.engine.id_of(base) or "")
+        return Prepared(self.engine.id_of(tag) or digest, tag, origin)
 
     def _base(self, tell: Progress) -> str:
-        """The image named by the settings; else the public one, or what deploy/base-image.sh made."""
+        """The image named by the settings, with its digest if they pin one; else the public one, or what
+        deploy/base-image.sh made."""
         wanted = [self.base_image] if self.base_image else [PUBLIC_BASE, LOCAL_BASE]
-        for image in wanted:
-            if self.engine.id_of(image):
-                return image
-        self.engine.pull(wanted[0], lambda status: tell(1, f"downloading the base image {wanted[0]}: {status}"))
-        return wanted[0]
+        image_digests.pinned_digest(wanted[0])
+        image = next((image for image in wanted if self.engine.id_of(image)), wanted[0])
+        if self.engine.id_of(image) is None:
+            self.engine.pull(image, lambda status: tell(1, f"downloading the base image {image}: {status}"))
+        image_digests.verify(image, self.engine.repo_digests(image))
+        return image
 
     def _packages(
         self, entry: Entry, base: str, target: Target, house: Path, wheel: Path | None, tell: Progress
@@ -329,6 +334,7 @@ class DockerEnvironments(Preparing):
         self, house: Path, source: Path, pins: Pins, out: Path, variables: dict[str, str], progress: Progress
     ) -> None:
         image = self.build_image
+        image_digests.pinned_digest(image)
         if self.engine.id_of(image) is None:
             lacking = horovod_wheel.missing_tools(this_machine(self.cuda))
             try:
@@ -340,6 +346,7 @@ class DockerEnvironments(Preparing):
                     f"Horovod must be compiled once, and the image with the compiler ({image}) cannot be pulled.",
                     "Set SCHEDULEARN_BUILD_IMAGE to an image with the same Python, g++ and make.",
                 ) from error
+        image_digests.verify(image, self.engine.repo_digests(image))
         target = self.engine.target(image, self.cuda)
         with tempfile.TemporaryDirectory(prefix="schedulearn-tools-") as folder:
             tools = horovod_wheel.tools_house(target, Path(folder), progress)

@@ -159,7 +159,7 @@ class NodeEnvironment(models.Model):
     state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
     progress_percent = models.PositiveSmallIntegerField(default=0)
     detail = models.TextField(blank=True)
-    """What it does now, or why it failed and what would mend it."""
+    """What it does now, why it failed and how to fix that, or which base image a ready one was made from."""
     digest = models.CharField(max_length=80, blank=True)
     updated_at = models.DateTimeField(auto_now=True)
 

@@ -434,9 +434,13 @@ class Engine:
     def __init__(self, *images: str) -> None:
         self.images = dict.fromkeys(images, "sha256:base")
         self.built: list[tuple[str, dict[str, str], list[str]]] = []
+        self.digests: dict[str, tuple[str, ...]] = {}
 
     def id_of(self, image: str) -> str | None:
         return self.images.get(image)
+
+    def repo_digests(self, image: str) -> tuple[str, ...]:
+        return self.digests.get(image, ())
 
     def pull(self, image: str, tell: Any) -> None:
         raise PrepareError(f"The base image {image} cannot be pulled: no registry", "Set SCHEDULEARN_BASE_IMAGE.")
@@ -547,6 +551,40 @@ def test_a_missing_base_image_is_reported_with_its_mend(fetched: list[str]) -> N
     assert report.state == "failed" and "SCHEDULEARN_BASE_IMAGE" in report.detail
     named = docker_environments(Engine(LOCAL_BASE), base_image="lab/base:1").prepare("python")
     assert named.state == "failed" and "lab/base:1" in named.detail
+
+
+PINNED = f"lab/base:1@sha256:{'a' * 64}"
+
+
+def test_the_digest_that_a_base_image_resolved_to_is_recorded_with_the_environment(fetched: list[str]) -> None:
+    engine = Engine(PUBLIC_BASE)
+    engine.digests[PUBLIC_BASE] = (f"python@sha256:{'b' * 64}",)
+    assert docker_environments(engine).prepare("python").detail == f"Made from {PUBLIC_BASE} (sha256:{'b' * 64})."
+    local = docker_environments(Engine(LOCAL_BASE)).prepare("python")
+    assert local.state == "ready" and "image ID sha256:base; it does not come from a registry" in local.detail
+
+
+def test_a_base_image_pinned_by_its_digest_is_used_when_the_engine_has_that_digest(fetched: list[str]) -> None:
+    engine = Engine(PINNED)
+    engine.digests[PINNED] = (f"lab/base@sha256:{'c' * 64}", f"lab/base@sha256:{'a' * 64}")
+    assert docker_environments(engine, base_image=PINNED).prepare("python").state == "ready"
+
+
+@pytest.mark.parametrize("digests", [(), (f"lab/base@sha256:{'c' * 64}",)])
+def test_a_base_image_with_another_digest_than_the_pinned_one_is_refused(
+    fetched: list[str], digests: tuple[str, ...]
+) -> None:
+    engine = Engine(PINNED)
+    engine.digests[PINNED] = digests
+    report = docker_environments(engine, base_image=PINNED).prepare("python")
+    assert report.state == "failed" and "does not have this digest" in report.detail
+    assert engine.built == []
+
+
+@pytest.mark.parametrize("image", ["lab/base:1@", "lab/base:1@sha256:abc", f"lab/base@sha512:{'a' * 64}"])
+def test_an_incomplete_digest_is_refused_before_anything_is_pulled(fetched: list[str], image: str) -> None:
+    report = docker_environments(Engine(image), base_image=image).prepare("python")
+    assert report.state == "failed" and "no complete digest" in report.detail
 
 
 def test_a_long_step_of_a_build_reports_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
