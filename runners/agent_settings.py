@@ -115,7 +115,10 @@ def arguments() -> argparse.ArgumentParser:
         description="Joins this machine to a Schedulearn portal and runs what it is asked to (docs/nodes.md).",
     )
     parser.add_argument("--url", help="where the portal is, e.g. https://schedulearn.example.org [SCHEDULEARN_URL]")
-    parser.add_argument("--join-token", help="from the page of nodes; needed once [SCHEDULEARN_JOIN_TOKEN]")
+    parser.add_argument(
+        "--join-token",
+        help="from the page of nodes; needed once, better as [SCHEDULEARN_JOIN_TOKEN]: flags are visible to all users of a machine",
+    )
     parser.add_argument("--home", help="where the agent keeps its files [AGENT_HOME, else SCHEDULEARN_HOME/agent]")
     parser.add_argument("--runtime", choices=RUNTIMES, help="what runs the containers [RUNTIME]")
     parser.add_argument("--name", help="this node's name, else the machine's [NODE_NAME]")
@@ -194,7 +197,7 @@ def identify(settings: Settings, files: NodeFiles, stop: StopSignal, found: Foun
     if not settings.url or not settings.join_token:
         raise SetupError(
             "This machine is not a node yet. Copy the line with the join token from the portal's page of nodes: "
-            "python -m runners.agent --url https://... --join-token ..."
+            "SCHEDULEARN_JOIN_TOKEN=... python -m runners.agent --url https://..."
         )
     _check_url(settings)
     runtime = settings.runtime if settings.runtime != "auto" else choose_runtime()

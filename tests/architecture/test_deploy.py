@@ -57,3 +57,35 @@ def test_every_variable_is_read_by_somebody() -> None:
         )
     agent = variables_of(SYSTEMD / "schedulearn-agent.service")
     assert {"AGENT_HOME", "SCHEDULEARN_URL"} <= agent <= read_by("runners/agent_settings.py", "runners/preparing.py")
+
+
+def test_every_public_image_can_be_pinned_by_a_digest() -> None:
+    services = compose()["services"]
+    for name in ("postgres", "redis"):
+        assert re.fullmatch(rf"\$\{{{name.upper()}_IMAGE:-{name}:[\w.-]+}}", services[name]["image"])
+    assert services["web"]["build"]["args"]["BASE_IMAGE"].startswith("${PORTAL_BASE_IMAGE:-python:")
+    assert "FROM ${BASE_IMAGE}" in (ROOT / "deploy" / "Dockerfile").read_text()
+
+
+def test_no_argument_of_a_container_holds_a_password() -> None:
+    """Whoever may list processes reads arguments; whoever may inspect a container reads its settings as well."""
+    for name, service in compose()["services"].items():
+        arguments = f"{service.get('command')} {service.get('healthcheck')}"
+        assert not re.search(r"(?<!\$)\$\{?[A-Z_]*(PASSWORD|SECRET|TOKEN)", arguments), name
+        if name in ("postgres", "redis"):
+            values = service.get("environment", {}).values()
+            assert service["secrets"] == [f"{name}_password"]
+            assert not any("${" in value for value in values), name
+
+
+def test_no_command_of_a_unit_holds_a_password_or_token() -> None:
+    for path in SYSTEMD.iterdir():
+        commands = re.findall(r"^Exec\w+=(.+)$", path.read_text(), re.MULTILINE)
+        assert commands and not any(re.search("PASSWORD|SECRET|TOKEN|--join-token", line) for line in commands)
+
+
+def test_the_agent_is_joined_without_its_token_in_arguments() -> None:
+    script = (ROOT / "deploy" / "agent" / "install.sh").read_text()
+    assert "--join-token" not in script
+    joins, runs = script.index("SCHEDULEARN_PROGRAM=runners.enrol"), script.index('exec "$PREFIX/run"')
+    assert joins < script.index("unset SCHEDULEARN_JOIN_TOKEN") < runs
