@@ -31,7 +31,17 @@ from runners.preparing import (
 from runners.targets import Target, cross, this_machine
 from runners.wheels import Framework, Pins, framework_of, make
 
-TOOLS = ("setuptools<80", "wheel", "cmake<4", "packaging", "cffi", "cloudpickle", "psutil", "PyYAML")
+TOOLS = (
+    "setuptools==79.0.1",
+    "wheel==0.48.0",
+    "cmake==3.31.10",
+    "packaging==26.3",
+    "cffi==2.1.1",
+    "pycparser==3.12",
+    "cloudpickle==3.1.2",
+    "psutil==7.2.2",
+    "PyYAML==6.0.3",
+)
 """setuptools 80 dropped what Horovod's setup.py uses; cmake 4 refuses the minimum versions of its third parties."""
 
 BUILD_MIB = 3000

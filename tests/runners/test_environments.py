@@ -259,6 +259,16 @@ def test_a_source_with_another_hash_is_refused(tmp_path: Path, monkeypatch: pyte
         horovod_wheel.mended_source(HOROVOD, tmp_path, QUIET, 0)
 
 
+def test_the_tools_that_compile_it_have_exact_versions() -> None:
+    tools = dict(tool.split("==") for tool in horovod_wheel.TOOLS)
+    assert tools["setuptools"].startswith("79.") and tools["cmake"].startswith("3.")
+    entry = images.find("pytorch-horovod")
+    assert entry is not None
+    pinned = dict(line.split("==") for line in entry.requirements.read_text().splitlines() if "==" in line)
+    shared = (tools.keys() & pinned.keys()) - {"setuptools"}
+    assert shared and {name: tools[name] for name in shared} == {name: pinned[name] for name in shared}
+
+
 def test_without_a_compiler_it_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(horovod_wheel.shutil, "which", lambda name: None)
     problem = horovod_wheel.missing_tools(this_machine(cuda=False))
