@@ -13,8 +13,10 @@ import shutil
 import socket
 import sys
 import sysconfig
+import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +30,48 @@ VENV_MIB = 600
 ENVIRONMENTS_MIB = 6 * 1024
 """PyTorch twice (without and with Horovod), the packages as downloaded, and compiling Horovod."""
 CONNECT_SECONDS = 1
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A known fault of Python's archive modules, which read what people upload."""
+
+    name: str
+    effect: str
+    fixed_in: Mapping[tuple[int, int], int]
+    """The first patch release without it, by minor version; later minor versions never had it."""
+    is_fixed: Callable[[], bool]
+    """Whether the module at hand has the fix: distributions apply it without a new version number."""
+
+
+def refuses_negative_offsets() -> bool:
+    try:
+        tarfile.TarInfo()._block(-1)  # type: ignore[attr-defined]
+    except tarfile.TarError:
+        return True
+    return False
+
+
+FAULTS = (
+    Fault(
+        "CVE-2024-6232",
+        "a crafted tar header takes minutes to read",
+        {(3, 11): 10, (3, 12): 6, (3, 13): 0},
+        lambda: hasattr(tarfile, "_header_length_prefix_re"),
+    ),
+    Fault(
+        "CVE-2025-8194",
+        "a crafted tar file is read without end",
+        {(3, 11): 14, (3, 12): 12, (3, 13): 6},
+        refuses_negative_offsets,
+    ),
+    Fault(
+        "CVE-2024-0450",
+        "entries of a zip file may overlap",
+        {(3, 11): 8, (3, 12): 2},
+        lambda: "_end_offset" in zipfile.ZipInfo.__slots__,
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -73,6 +117,7 @@ def findings(plan: Plan, docker_host: str | None = None) -> Iterator[Finding]:
 
 def demo_findings(plan: Plan) -> Iterator[Finding]:
     """What a demo lab needs, which runs no jobs, and any other lab as well."""
+    yield from python_findings(sys.version_info[:3])
     yield from venv_findings(plan.venv)
     yield from folder_findings(plan.home, "Schedulearn's data", "SCHEDULEARN_HOME=FOLDER")
     yield from space_findings(plan.home, HOME_MIB, "Schedulearn's data", "SCHEDULEARN_HOME=FOLDER")
@@ -87,6 +132,24 @@ def demo_findings(plan: Plan) -> Iterator[Finding]:
         )
     else:
         yield from port_findings(plan.host, plan.port)
+
+
+def faults_of(version: tuple[int, int, int]) -> list[Fault]:
+    """The faults that this Python has, if it calls itself ``version``."""
+    minor, patch = version[:2], version[2]
+    return [fault for fault in FAULTS if patch < fault.fixed_in.get(minor, 0) and not fault.is_fixed()]
+
+
+def python_findings(version: tuple[int, int, int]) -> Iterator[Finding]:
+    """Only a note: uploads are unpacked in a process with limits, so that such a fault costs a person's own upload."""
+    if faults := faults_of(version):
+        effects = "; ".join(f"{fault.effect} ({fault.name})" for fault in faults)
+        patch = max(fault.fixed_in[version[:2]] for fault in faults)
+        yield Finding(
+            f"Python {'.'.join(map(str, version))} has known faults in reading uploaded archives: {effects}.",
+            f"Install Python {version[0]}.{version[1]}.{patch} or newer, or your distribution's security updates. "
+            "Until then the limits on unpacking contain such an upload.",
+        )
 
 
 def venv_findings(venv: Path) -> Iterator[Finding]:

@@ -7,6 +7,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import tarfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,11 @@ from typing import Any
 import pytest
 
 from portal.ops import prerequisites
-from portal.ops.prerequisites import Finding, Plan, findings
+from portal.ops.prerequisites import Fault, Finding, Plan, findings
 from tests.servers import free_port
 
 SCRIPT = Path(prerequisites.__file__)
+KNOWN = prerequisites.FAULTS
 
 
 @pytest.fixture
@@ -29,6 +32,7 @@ def plan(tmp_path: Path) -> Plan:
 @pytest.fixture(autouse=True)
 def complete(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that lacks nothing; each test takes one thing away."""
+    monkeypatch.setattr(prerequisites, "FAULTS", ())
     monkeypatch.setattr(prerequisites, "missing_tools", list)
     monkeypatch.setattr(prerequisites, "docker_answers", lambda address: False)
     monkeypatch.setattr(prerequisites, "free_mib", lambda folder: 100_000)
@@ -41,6 +45,48 @@ def the_only(found: Iterator[Finding]) -> Finding:
 
 def test_a_complete_machine_has_nothing_to_report(plan: Plan) -> None:
     assert list(findings(plan)) == []
+
+
+def fault(name: str, patch: int, is_fixed: bool) -> Fault:
+    return Fault(name, f"{name} happens", {(3, 11): patch}, lambda: is_fixed)
+
+
+def test_a_python_with_known_faults_is_reported_with_the_release_that_has_none_of_them(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = (fault("slow headers", 10, False), fault("no end", 14, False), fault("patched here", 20, True))
+    monkeypatch.setattr(prerequisites, "FAULTS", faults)
+    finding = the_only(prerequisites.python_findings((3, 11, 7)))
+    assert not finding.fatal and "Python 3.11.7" in finding.text
+    assert "slow headers" in finding.text and "no end" in finding.text and "patched here" not in finding.text
+    assert "Install Python 3.11.14 or newer" in finding.fix
+    assert [each.name for each in prerequisites.faults_of((3, 11, 10))] == ["no end"]
+    for version in ((3, 11, 14), (3, 12, 0), (3, 14, 0)):
+        assert list(prerequisites.python_findings(version)) == []
+
+
+def test_a_fault_that_the_distribution_has_fixed_is_found_in_the_module_and_not_by_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The real checks, on modules with and without the fixes."""
+    slow_headers, endless, overlapping = KNOWN
+
+    class Patched(tarfile.TarInfo):
+        def _block(self, count: int) -> int:
+            raise tarfile.HeaderError("invalid offset")
+
+    class Unpatched(tarfile.TarInfo):
+        def _block(self, count: int) -> int:
+            return 0
+
+    monkeypatch.setattr(tarfile, "_header_length_prefix_re", None, raising=False)
+    monkeypatch.setattr(tarfile, "TarInfo", Patched)
+    monkeypatch.setattr(zipfile.ZipInfo, "__slots__", ("filename", "_end_offset"))
+    assert slow_headers.is_fixed() and endless.is_fixed() and overlapping.is_fixed()
+    monkeypatch.delattr(tarfile, "_header_length_prefix_re")
+    monkeypatch.setattr(tarfile, "TarInfo", Unpatched)
+    monkeypatch.setattr(zipfile.ZipInfo, "__slots__", ("filename",))
+    assert not (slow_headers.is_fixed() or endless.is_fixed() or overlapping.is_fixed())
 
 
 def test_defaults_are_those_of_the_settings() -> None:
