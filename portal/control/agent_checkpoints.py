@@ -102,7 +102,7 @@ def _change(request: HttpRequest, name: str) -> HttpResponseBase:
 def _piece(request: HttpRequest, name: str, sha256: str) -> HttpResponseBase:
     _, container = _live(request, name)
     try:
-        file = checkpoints.open_piece(container.attempt.job_id, sha256)
+        file = checkpoints.open_piece(container.attempt.job, sha256)
     except FileNotFoundError:
         raise not_found() from None
     return stream(request, pieces(file), "application/octet-stream")
@@ -114,7 +114,7 @@ def _put_piece(request: HttpRequest, name: str, sha256: str) -> HttpResponseBase
     if (announced(request) or 0) > checkpoints.PIECE_BYTES:
         raise AgentError(413, "too_large", f"At most {checkpoints.PIECE_BYTES >> 20} MiB at once.")
     try:
-        checkpoints.store_piece(container.attempt.job_id, sha256, body_pieces(request))
+        checkpoints.store_piece(container.attempt.job, sha256, body_pieces(request))
     except checkpoints.BadSet as error:
         raise AgentError(400, "invalid", str(error)) from error
     except checkpoints.TooMuch as error:

@@ -1,7 +1,7 @@
 """What jobs have in /checkpoints, kept here so that they can go on from it on whatever node.
 
 Of each job the newest set alone: a row with paths, sizes and times, and pieces of at most ``PIECE_BYTES`` under the hash
-of their content in ``HOME/checkpoints/<job>/<sha256>``. A node sends what it has changed; only pieces that are not here
+of their content in ``HOME/checkpoints/<Job.folder>/<sha256>``. A node sends what it has changed; only pieces that are not here
 travel, and the set changes in one transaction once all of them are. Where several nodes wrote the same path, what was
 written last counts.
 """
@@ -25,7 +25,7 @@ from django.utils import timezone
 from portal.cluster.models import LIVE_NODE, Node
 from portal.cluster.services import is_online
 from portal.jobs import lifecycle
-from portal.jobs.models import FINISHED_STATES, Attempt, CheckpointSet, Container, ContainerState
+from portal.jobs.models import FINISHED_STATES, Attempt, CheckpointSet, Container, ContainerState, Job
 from portal.jobs.outputs import READ_BYTES, clean_path
 from portal.wake import wake_job_viewers
 
@@ -65,8 +65,8 @@ class Kept:
     """It came too late: a later attempt has begun from the set as it was."""
 
 
-def folder_of(job_id: int) -> Path:
-    return Path(settings.HOME) / "checkpoints" / str(job_id)
+def folder_of(job: Job) -> Path:
+    return Path(settings.HOME) / "checkpoints" / job.folder
 
 
 def go_through_portal(node: Node) -> bool:
@@ -111,23 +111,23 @@ def tell_of_start(attempt: Attempt, row: CheckpointSet) -> None:
 # --- pieces ------------------------------------------------------------------------------------------------------
 
 
-def has_piece(job_id: int, sha256: str) -> bool:
-    return (folder_of(job_id) / sha256).is_file()
+def has_piece(job: Job, sha256: str) -> bool:
+    return (folder_of(job) / sha256).is_file()
 
 
-def open_piece(job_id: int, sha256: str) -> BinaryIO:
+def open_piece(job: Job, sha256: str) -> BinaryIO:
     """Its bytes; raises FileNotFoundError when they are not here."""
     if not SHA256.fullmatch(sha256):
         raise FileNotFoundError(sha256)
-    handle = os.open(folder_of(job_id) / sha256, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    handle = os.open(folder_of(job) / sha256, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     return os.fdopen(handle, "rb")
 
 
-def store_piece(job_id: int, sha256: str, chunks: Iterable[bytes]) -> None:
+def store_piece(job: Job, sha256: str, chunks: Iterable[bytes]) -> None:
     """Raises BadSet when the content is another, TooMuch when the portal has no room for it."""
     if not SHA256.fullmatch(sha256):
         raise BadSet("A piece is named by the SHA-256 of its content.")
-    folder = folder_of(job_id)
+    folder = folder_of(job)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _require_room(folder)
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".incoming-", delete=False) as file:
@@ -210,7 +210,7 @@ def keep(attempt: Attempt, changed: dict[str, Entry], deleted: dict[str, int]) -
     Nothing changes when pieces are missing, when the set has the same or newer, and when a later attempt runs already:
     that one has begun from the set as it is. Raises TooMuch.
     """
-    lifecycle.locked(attempt.job_id)
+    job = lifecycle.locked(attempt.job_id)
     row = newest(attempt.job_id) or CheckpointSet(job_id=attempt.job_id, attempt=attempt)
     before, files = row.version, dict(row.files)
     _merge(files, changed, deleted)
@@ -221,7 +221,7 @@ def keep(attempt: Attempt, changed: dict[str, Entry], deleted: dict[str, int]) -
     size = sum(entry[0] for entry in files.values())
     if size > settings.MAX_CHECKPOINTS_MIB << 20 or len(files) > MAX_FILES:
         raise _too_much()
-    missing = sorted(each for each in pieces_of(files) - pieces_of(row.files) if not has_piece(attempt.job_id, each))
+    missing = sorted(each for each in pieces_of(files) - pieces_of(row.files) if not has_piece(job, each))
     if missing:
         return Kept(before, before, tuple(missing))
     unnamed = pieces_of(row.files) - pieces_of(files)
@@ -276,11 +276,11 @@ def _taken_at(files: dict[str, Entry], now: datetime) -> datetime:
 @transaction.atomic
 def _drop(job_id: int, pieces: Iterable[str]) -> None:
     """Removes those that the set does not name, by now."""
-    lifecycle.locked(job_id)
+    job = lifecycle.locked(job_id)
     row = newest(job_id)
     named = pieces_of(row.files) if row else set()
     for sha256 in set(pieces) - named:
-        (folder_of(job_id) / sha256).unlink(missing_ok=True)
+        (folder_of(job) / sha256).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,10 +300,10 @@ def files_of(row: CheckpointSet) -> list[File]:
     ]
 
 
-def content(job_id: int, entry: Entry) -> Iterator[bytes]:
+def content(job: Job, entry: Entry) -> Iterator[bytes]:
     """A file's bytes, piece by piece; raises FileNotFoundError when a newer set has taken its place meanwhile."""
     for sha256 in entry[2]:
-        with open_piece(job_id, sha256) as file:
+        with open_piece(job, sha256) as file:
             while chunk := file.read(READ_BYTES):
                 yield chunk
 
@@ -318,14 +318,18 @@ def forget() -> None:
     ).delete()
     top = Path(settings.HOME) / "checkpoints"
     for folder in top.iterdir() if top.is_dir() else ():
-        if folder.name.isdecimal():
-            _tidy(folder)
+        number = folder.name.partition("-")[0]
+        if number.isascii() and number.isdecimal() and len(number) < 19:
+            _tidy(folder, Job.objects.filter(pk=int(number)).first())
 
 
-def _tidy(folder: Path) -> None:
-    row = newest(int(folder.name))
+def _tidy(folder: Path, job: Job | None) -> None:
+    """Deletes pieces that no set names. ``job`` is the one with the folder's number."""
+    is_its_own = job is not None and job.folder == folder.name
+    row = newest(job.pk) if job is not None and is_its_own else None
     named = pieces_of(row.files) if row else set()
-    before, left = time.time() - LEFT_SECONDS, False
+    # A folder of no job that is known here may be of one that was lost when a backup was restored.
+    before, left = time.time() - (LEFT_SECONDS if is_its_own else KEEP.total_seconds()), False
     for path in folder.iterdir():
         try:
             if path.name not in named and path.lstat().st_mtime < before:

@@ -122,9 +122,9 @@ def checkpoint_file(request: HttpRequest, job: Job, path: str) -> HttpResponseBa
     """One file of the job's checkpoints. One that is replaced while it is sent breaks off."""
     row = checkpoints.newest(job.pk)
     entry = row.files.get(path) if row else None
-    if entry is None or not all(checkpoints.has_piece(job.pk, sha256) for sha256 in entry[2]):
+    if entry is None or not all(checkpoints.has_piece(job, sha256) for sha256 in entry[2]):
         raise Http404("There is no such checkpoint any more.")
-    return download(request, path, checkpoints.content(job.pk, entry), entry[0])
+    return download(request, path, checkpoints.content(job, entry), entry[0])
 
 
 @require_safe

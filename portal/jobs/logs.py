@@ -1,6 +1,6 @@
 """The log store: bytes at offsets, in files beside the database.
 
-``HOME/logs/<container>/<stream>.log`` has the bytes and ``.idx`` the time marks; the LogStream row says how many of
+``HOME/logs/<container's name>/<stream>.log`` has the bytes and ``.idx`` the time marks; the LogStream row says how many of
 both count. The row is written last, so what a crash leaves behind in a file lies beyond the row's size and is cut off
 by the next append. Readers never look beyond the row.
 """
@@ -51,12 +51,9 @@ class OffsetMismatch(Exception):  # noqa: N818
         self.size = size
 
 
-def folder_of(container_id: int) -> Path:
-    return Path(settings.HOME) / "logs" / str(container_id)
-
-
 def path_of(stream: LogStream, suffix: str = "log") -> Path:
-    return folder_of(stream.container_id) / f"{stream.name}.{suffix}"
+    folder = stream.folder or str(stream.container_id)
+    return Path(settings.HOME) / "logs" / folder / f"{stream.name}.{suffix}"
 
 
 # --- write -------------------------------------------------------------------------------------------------------
@@ -70,7 +67,8 @@ def open_stream(container: Container, name: str, label: str = "") -> LogStream:
     if stream is None:
         if container.streams.count() >= MAX_STREAMS:
             raise ValueError(f"A container has at most {MAX_STREAMS} streams.")
-        stream, _ = LogStream.objects.get_or_create(container=container, name=name, defaults={"label": label[:40]})
+        fields = {"label": label[:40], "folder": container.name}
+        stream, _ = LogStream.objects.get_or_create(container=container, name=name, defaults=fields)
     elif label and stream.label != label[:40]:
         LogStream.objects.filter(pk=stream.pk).update(label=label[:40])
     return stream
@@ -142,7 +140,7 @@ def _usable(marks: Sequence[tuple[int, int]], start: int, end: int) -> list[tupl
 
 
 def _write(row: LogStream, data: bytes, marks: Iterable[tuple[int, int]]) -> None:
-    folder_of(row.container_id).mkdir(mode=0o700, parents=True, exist_ok=True)
+    path_of(row).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     packed = b"".join(MARK.pack(offset, ms) for offset, ms in marks)
     for suffix, size, more in (("log", row.size, data), ("idx", row.marks * MARK.size, packed)):
         handle = os.open(path_of(row, suffix), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -1,5 +1,6 @@
 """Jobs, their attempts and what these hold: facts and constraints. States are written by ``lifecycle`` alone."""
 
+import uuid
 from typing import Self
 
 from django.conf import settings
@@ -95,6 +96,10 @@ class Job(models.Model):
         HOLD = "hold", "hold"
         CANCEL = "cancel", "cancel"
 
+    uid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    """Never given twice. Its number is: a restored backup counts on from where it was made."""
+    numbered_folder = models.BooleanField(default=False, editable=False)
+    """Submitted before jobs had a uid: its number alone names its folders on the portal's disk."""
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="jobs")
     code = models.ForeignKey(CodeVersion, on_delete=models.PROTECT, related_name="jobs")
     environment = models.ForeignKey(Environment, on_delete=models.PROTECT, related_name="jobs")
@@ -160,6 +165,11 @@ class Job(models.Model):
             ),
         ]
 
+    @property
+    def folder(self) -> str:
+        """The name of its folders beneath ``HOME/outputs`` and ``HOME/checkpoints``."""
+        return str(self.pk) if self.numbered_folder else f"{self.pk}-{self.uid.hex}"
+
 
 class Attempt(models.Model):
     """One try at a job, numbered from 1. At most one per job lives at a time."""
@@ -170,6 +180,8 @@ class Attempt(models.Model):
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
     number = models.PositiveIntegerField()
+    uid = models.UUIDField(default=uuid.uuid4, null=True, editable=False)
+    """Part of its containers' names, so that no restored backup repeats them; null when it began without one."""
     created_at = models.DateTimeField(default=timezone.now)
     started_at = models.DateTimeField(null=True, blank=True)
     """First moment one of its containers ran."""
@@ -323,6 +335,8 @@ class LogStream(models.Model):
     container = models.ForeignKey(Container, on_delete=models.CASCADE, related_name="streams")
     name = models.CharField(max_length=20)
     label = models.CharField(max_length=40, blank=True)
+    folder = models.CharField(max_length=80, blank=True, default="")
+    """Where its file lies beneath ``HOME/logs``: its container's name; empty in older rows, for the container's id."""
     size = models.PositiveBigIntegerField(default=0)
     marks = models.PositiveIntegerField(default=0)
     """Records in its time index: 16 bytes each, offset and Unix milliseconds."""

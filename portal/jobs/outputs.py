@@ -1,6 +1,6 @@
 """The files a job leaves behind: rows with the path it chose, bytes under the hash of their content.
 
-``HOME/outputs/<job>/<sha256>``. No name from a job ever becomes a name on the portal's disk, so no path can lead
+``HOME/outputs/<Job.folder>/<sha256>``. No name from a job ever becomes a name on the portal's disk, so no path can lead
 anywhere; the same path written again is another file, and readers of the old one are not disturbed.
 """
 
@@ -18,7 +18,7 @@ from django.db.models import Sum
 from django.utils import timezone
 
 from portal.jobs import lifecycle
-from portal.jobs.models import Attempt, Output
+from portal.jobs.models import Attempt, Job, Output
 from portal.wake import wake_job_viewers
 
 MAX_FILES = 10_000
@@ -45,13 +45,13 @@ def clean_path(path: str) -> str:
     return path
 
 
-def folder_of(job_id: int) -> Path:
-    return Path(settings.HOME) / "outputs" / str(job_id)
+def folder_of(job: Job) -> Path:
+    return Path(settings.HOME) / "outputs" / job.folder
 
 
 def open_output(output: Output) -> BinaryIO:
     """Its bytes; raises FileNotFoundError when they are gone."""
-    handle = os.open(folder_of(output.job_id) / output.sha256, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    handle = os.open(folder_of(output.job) / output.sha256, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     return os.fdopen(handle, "rb")
 
 
@@ -80,7 +80,7 @@ def check_room(attempt: Attempt, path: str, size: int) -> None:
 def store(attempt: Attempt, path: str, chunks: Iterable[bytes], announced: int | None = None) -> Output | None:
     """Keeps one file; None when a later attempt of the job has already left one of this name."""
     path = clean_path(path)
-    folder = folder_of(attempt.job_id)
+    folder = folder_of(attempt.job)
     room = room_for(attempt.job_id, path)
     if announced is not None and announced > room:
         raise _too_much()
@@ -109,7 +109,7 @@ def _keep(attempt: Attempt, path: str, file: Path, sha256: str, size: int) -> Ou
     old = Output.objects.filter(job=attempt.job_id, path=path).select_related("attempt").first()
     if old is not None and old.attempt.number > attempt.number:
         return None
-    file.replace(folder_of(attempt.job_id) / sha256)
+    file.replace(folder_of(attempt.job) / sha256)
     output, _ = Output.objects.update_or_create(
         job_id=attempt.job_id,
         path=path,
@@ -124,9 +124,9 @@ def _keep(attempt: Attempt, path: str, file: Path, sha256: str, size: int) -> Ou
 @transaction.atomic
 def _drop(job_id: int, sha256: str) -> None:
     """Removes content that no row names any more."""
-    lifecycle.locked(job_id)
+    job = lifecycle.locked(job_id)
     if not Output.objects.filter(job=job_id, sha256=sha256).exists():
-        (folder_of(job_id) / sha256).unlink(missing_ok=True)
+        (folder_of(job) / sha256).unlink(missing_ok=True)
 
 
 def _too_much() -> TooMuch:

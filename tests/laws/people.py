@@ -228,6 +228,6 @@ def make_job(world: World, project: Project, code: CodeVersion, owner: User, sta
             logs.append(logs.open_stream(container, "metrics"), 0, METRICS, final=finished)
             outputs.store(attempt, "results/metrics.txt", [RESULT])
             piece = hashlib.sha256(RESULT).hexdigest()
-            checkpoints.store_piece(job.pk, piece, [RESULT])
+            checkpoints.store_piece(job, piece, [RESULT])
             checkpoints.keep(attempt, {"last/step.pt": [len(RESULT), 1, [piece]]}, {})
     return job

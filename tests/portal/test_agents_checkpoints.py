@@ -117,7 +117,7 @@ def test_a_set_is_kept_whole_and_read_on_another_node(lab: Lab) -> None:
     news = lab.job.events.get(kind="checkpoint").text
     assert news == "Attempt 2 goes on from the checkpoint of 01 Jan 00:00:01 UTC, 16.0 MiB."
     row = CheckpointSet.objects.get()
-    assert row.size == len(large) + 2 and b"".join(checkpoints.content(lab.job.pk, row.files["model.pt"])) == large
+    assert row.size == len(large) + 2 and b"".join(checkpoints.content(lab.job, row.files["model.pt"])) == large
 
 
 def test_only_pieces_that_are_not_there_travel_and_old_ones_go(
@@ -128,7 +128,7 @@ def test_only_pieces_that_are_not_there_travel_and_old_ones_go(
     assert tell(lab.one, lab.part, told).json()["missing"] == [hashlib.sha256(b"a2").hexdigest()]
     with django_capture_on_commit_callbacks(execute=True):
         assert keep(lab.one, lab.part, {"a": b"a2"}, 2) == 2
-    kept = {path.name for path in checkpoints.folder_of(lab.job.pk).iterdir()}
+    kept = {path.name for path in checkpoints.folder_of(lab.job).iterdir()}
     assert kept == {hashlib.sha256(content).hexdigest() for content in (b"a2", b"b")}
     again = tell(lab.one, lab.part, told).json()
     assert (again["before"], again["version"]) == (2, 2), "the same once more changes nothing"
@@ -233,7 +233,7 @@ def test_a_piece_must_be_what_its_name_says(lab: Lab) -> None:
     assert put(lab.one, lab.part, b"x", "d" * 64).status_code == 400
     assert put(lab.one, lab.part, b"x", "short").status_code == 400
     assert put(lab.one, lab.part, b"x" * (PIECE + 1)).status_code == 413
-    assert not list(checkpoints.folder_of(lab.job.pk).iterdir())
+    assert not list(checkpoints.folder_of(lab.job).iterdir())
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_they_are_deleted_a_month_after_the_end(lab: Lab) -> None:
     keep(lab.one, lab.part, {"a": b"1"})
     put(lab.one, lab.part, b"never named")
     tasks.tidy()
-    folder = checkpoints.folder_of(lab.job.pk)
+    folder = checkpoints.folder_of(lab.job)
     assert len(list(folder.iterdir())) == 2
     long_ago = time.time() - 2 * checkpoints.LEFT_SECONDS
     for path in folder.iterdir():
@@ -315,7 +315,7 @@ def test_members_see_and_download_them(lab: Lab, client: Client) -> None:
     assert "attachment" in answer["Content-Disposition"]
     about = client.get(f"/api/v1/jobs/{lab.job.pk}/checkpoints/").json()
     assert about["files"] == [{"path": "deep/model <1>.pt", "size": PIECE + 5, "modified_at": "1970-01-01T00:00:01Z"}]
-    (checkpoints.folder_of(lab.job.pk) / hashlib.sha256(large[:PIECE]).hexdigest()).unlink()
+    (checkpoints.folder_of(lab.job) / hashlib.sha256(large[:PIECE]).hexdigest()).unlink()
     assert client.get(f"{page}checkpoints/deep/model <1>.pt").status_code == 404
     client.force_login(make_user("charlie"))
     assert client.get(f"{page}checkpoints/deep/model <1>.pt").status_code == 404
@@ -376,4 +376,4 @@ def test_agent_and_portal_understand_each_other(
         agent = lab.two if agent is lab.one else lab.one
         part = lab.placed_on(agent)
     assert CheckpointSet.objects.get().version == 4
-    assert len(list(checkpoints.folder_of(lab.job.pk).iterdir())) == 4, "of the last set alone"
+    assert len(list(checkpoints.folder_of(lab.job).iterdir())) == 4, "of the last set alone"

@@ -125,7 +125,7 @@ def test_outputs_over_the_limit_are_refused_with_a_sentence(
     refused = put(agent, part, "b", b"x" * 700_000)
     assert refused.status_code == 413 and "1 MiB" in refused.json()["error"]["message"]
     assert put(agent, part, "a", b"y" * 900_000).status_code == 201  # what it replaces does not count
-    assert len(list(outputs.folder_of(part.attempt.job_id).iterdir())) >= 1
+    assert len(list(outputs.folder_of(part.attempt.job).iterdir())) >= 1
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_a_stream_cannot_be_called_anything(container: Container, name: str) -> 
 def test_a_link_in_the_store_is_not_followed(stream: LogStream, tmp_path_factory: pytest.TempPathFactory) -> None:
     target = tmp_path_factory.mktemp("elsewhere") / "secret"
     target.write_bytes(b"secret")
-    logs.folder_of(stream.container_id).mkdir(parents=True)
+    logs.path_of(stream).parent.mkdir(parents=True)
     logs.path_of(stream).symlink_to(target)
     with pytest.raises(OSError):  # noqa: PT011
         logs.append(stream, 0, b"x")

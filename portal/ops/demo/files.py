@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 
+from django.conf import settings
+
 from portal.jobs import logs, metrics, outputs
 from portal.jobs.models import Container, JobState, LogStream, MetricPoint, Outcome, Output, Progress, StepStat
 from portal.ops.demo import monitoring, people
@@ -198,14 +200,14 @@ def _store(part: Container, text: Text, written: Written, *, closed: bool, copy_
     for when, printed in text.printed:
         marks += logs.MARK.pack(len(data), int(written.at(when).timestamp() * 1000))
         data += printed.encode()
-    _write(logs.folder_of(part.pk), text.name, bytes(data), bytes(marks))
+    _write(settings.HOME / "logs" / part.name, text.name, bytes(data), bytes(marks))
     if copy_to is not None:  # as the supervisor left them, so that the node goes on from there
         _write(copy_to / "log", text.name, bytes(data), bytes(marks))
         labels = copy_to / "log" / "streams.json"
         known = json.loads(labels.read_text()) if labels.exists() else {}
         labels.write_text(json.dumps({**known, text.name: {"label": text.label}}))
     return LogStream(
-        container=part, name=text.name, label=text.label, size=len(data), marks=len(text.printed),
+        container=part, name=text.name, label=text.label, folder=part.name, size=len(data), marks=len(text.printed),
         first_at=written.at(text.printed[0][0]), closed=closed,
     )  # fmt: skip
 
@@ -310,7 +312,7 @@ def write_outputs(written: Written, found: Mapping[int, Way]) -> None:
         files = demo_programs.outputs(training)
         for path, content in files.items():
             digest = sha256(content).hexdigest()
-            folder = outputs.folder_of(ran.job.pk)
+            folder = outputs.folder_of(ran.job)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             (folder / digest).write_bytes(content)
             rows.append(
