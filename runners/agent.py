@@ -190,7 +190,7 @@ class Agent:
             desired, look, full_pass = self._desired or {}, self._look, self._full_pass
             busy = {name for name, deed in self._deeds.items() if deed.busy}
         notes = self.ledger.notes(desired)
-        problems = self.machine.problems() + self.networks.problems()
+        problems = self.machine.problems() + self.networks.problems() + self.hands.claims.problems()
         if self._engine_error:
             problems.append({"text": self._engine_error, "mend": "Start the engine of this machine.", "blocking": True})
         return {
@@ -369,6 +369,7 @@ class Agent:
         jobs, attempts = {spec.job for spec in listed}, {spec.attempt for spec in listed}
         tidy(self.files, jobs | {note.job for note in known}, attempts | {note.attempt for note in known})
         self.code.tidy()
+        self.hands.claims.look()
         return None
 
     def _specs(self) -> list[RunSpec]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+from runners.claims import ASIDE
 from runners.ledger import delete_tree
 from runners.log_shipper import MOST_STREAM
 from runners.nodefiles import NodeFiles, disk_usage
@@ -54,7 +55,8 @@ def tidy(files: NodeFiles, jobs: Collection[int], attempts: Collection[int]) -> 
         elif age_seconds(folder) > KEEP_SECONDS:
             delete_tree(folder)
     for folder in files.attempts.iterdir():
-        if folder.name not in known and age_seconds(folder) > SETTLED_SECONDS:
+        kept = KEEP_SECONDS if ASIDE in folder.name else SETTLED_SECONDS
+        if folder.name not in known and age_seconds(folder) > kept:
             delete_tree(folder)
 
 

@@ -32,7 +32,7 @@ from runners.runtime import (
     Problem,
     TroubleError,
 )
-from runners.spec import Ring, RunSpec
+from runners.spec import JobIdentity, Ring, RunSpec, group_of
 
 CALL_SECONDS = 20
 """An engine that takes longer to answer one question is treated as away; the agent asks again."""
@@ -180,7 +180,7 @@ class DockerRuntime:
             if spec.network:
                 # While one thread creates it, another would find its addresses taken.
                 with self._joined.entered(NETWORK_SECONDS):
-                    self._ensure_network(spec.network, spec.ring)
+                    self._ensure_network(spec.network, spec.ring, spec.identity)
             host = self.host()
             try:
                 config = container_config(spec, folders, image, owner, self.identity, host)
@@ -221,7 +221,7 @@ class DockerRuntime:
     def remove(self, name: str) -> None:
         with engine_calls():
             # Also when the container is gone: the last removal may have been cut off between the two.
-            network = self.identity.engine_name(name.rpartition("-")[0])
+            network = self.identity.engine_name(group_of(name))
             if found := self._find(name):
                 network = found["Config"]["Labels"].get("sl.network") or network
                 self._unless_gone(self.client.api.remove_container, found["Id"], force=True, v=True)
@@ -326,8 +326,8 @@ class DockerRuntime:
             except (overlay.OverlayError, subprocess.SubprocessError, OSError) as error:
                 raise EngineError(f"Jobs cannot span this node and others: {firewall.error_line(error)}") from error
 
-    def _ensure_network(self, name: str, ring: Ring | None) -> None:
-        config = network_config(name, self.identity, ring)
+    def _ensure_network(self, name: str, ring: Ring | None, job: JobIdentity | None) -> None:
+        config = network_config(name, self.identity, ring, job)
         if self._networks(config["name"]):
             return
         if self.close_firewall:

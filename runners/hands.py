@@ -15,6 +15,7 @@ from typing import Protocol
 
 from runners import exits, shared
 from runners.checkpoints import CheckpointPortal, JobCheckpoints
+from runners.claims import Claims, IdentityPortal
 from runners.codestore import CodeStore, unpack
 from runners.exclusive import BusyError
 from runners.launch.fence import COUNTS_FROM_THE_REPORT, lease_content
@@ -40,7 +41,7 @@ from runners.reconcile import (
     Told,
 )
 from runners.runtime import ContainerRuntime, CreateError, EngineError, Observed, RunError, TroubleError
-from runners.spec import RunSpec
+from runners.spec import JobIdentity, RunSpec, group_of
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Readiness(Protocol):
         ...
 
 
-class FilesPortal(OutputPortal, CheckpointPortal, Protocol):
+class FilesPortal(OutputPortal, CheckpointPortal, IdentityPortal, Protocol):
     """Where files of jobs go."""
 
 
@@ -97,8 +98,10 @@ class Hands:
         self._trouble_since: dict[str, float] = {}
         """Since when the engine has had trouble with a container that is to start; monotonic."""
         self._portal = portal
-        self._senders: dict[int, OutputSender] = {}
-        self._checkpoints: dict[int, JobCheckpoints] = {}
+        self.claims = Claims(files, ledger, portal)
+        self._senders: dict[tuple[int, str], OutputSender] = {}
+        """By the number of an attempt and what its containers' names share."""
+        self._checkpoints: dict[tuple[int, JobIdentity | None], JobCheckpoints] = {}
         self._senders_lock = threading.Lock()
 
     def do(self, action: Action, wish: Desired | None, seen: Observed | None) -> None:
@@ -127,35 +130,42 @@ class Hands:
         spec = wish.spec
         self.shipper.follow(spec.name, self.files.scribe(spec.name), spec.slots, known_to_portal=True)
 
-    def sender(self, attempt: int) -> OutputSender:
+    def sender(self, spec: RunSpec) -> OutputSender:
+        key = (spec.attempt, spec.group)
         with self._senders_lock:
-            known = self._senders.get(attempt)
+            known = self._senders.get(key)
         if known is not None:
             return known
-        memory = self.files.attempt(attempt) / "sent.json"
-        made = OutputSender(self.files.outputs(attempt), memory, self._portal)  # reads the disk
+        memory = self.files.attempt(spec.attempt) / "sent.json"
+        made = OutputSender(self.files.outputs(spec.attempt), memory, self._portal)  # reads the disk
         with self._senders_lock:
-            return self._senders.setdefault(attempt, made)
+            return self._senders.setdefault(key, made)
 
-    def checkpoints(self, job: int) -> JobCheckpoints:
+    def checkpoints(self, spec: RunSpec) -> JobCheckpoints:
+        made = JobCheckpoints(self.files.job(spec.job), self._portal)
         with self._senders_lock:
-            return self._checkpoints.setdefault(job, JobCheckpoints(self.files.job(job), self._portal))
+            return self._checkpoints.setdefault((spec.job, spec.identity), made)
 
     def send_outputs(self, running: Callable[[], list[Desired]]) -> float | None:
         """A loop's turn: as far as the portal takes them now; the rest is still there the next time."""
         with contextlib.suppress(PortalError):
             for wish in running():
                 with contextlib.suppress(BusyError):
-                    self.sender(wish.spec.attempt).send(wish.spec.name, ended=False)
+                    if self.claims.has_attempt(wish.spec):
+                        self.sender(wish.spec).send(wish.spec.name, ended=False)
         return None
 
     def send_checkpoints(self, running: Callable[[], list[Desired]]) -> float | None:
         """A loop's turn, like that for outputs."""
-        hosts = {wish.spec.job: wish.spec.name for wish in running() if wish.spec.role == "host"}
+        specs = [wish.spec for wish in running()]
+        for spec in specs:
+            self.claims.mark(spec)
+        hosts = {spec.job: spec for spec in specs if spec.role == "host"}
         with contextlib.suppress(PortalError):
-            for job, name in hosts.items():
+            for spec in hosts.values():
                 with contextlib.suppress(BusyError):
-                    self.checkpoints(job).send(name, ended=False)
+                    if self.claims.has_job(spec):
+                        self.checkpoints(spec).send(spec.name, ended=False)
         return None
 
     def halt(self, wish: Desired, reason: str, detail: str) -> None:
@@ -230,13 +240,14 @@ class Hands:
         self.environments.require(spec.environment)
         if not shared.is_there(self.files):
             raise NotYet("waiting for the folder that the nodes share")
+        self.claims.claim(spec)
         folders = self.files.make_container(spec)
         keep_room(folders.scribe)
         write_json(folders.control / "job.json", spec.to_json())
         self._write_told(spec, wish.told)
         if spec.role == "host":
             self._says(spec, "fetching its checkpoints")
-            self.checkpoints(spec.job).fetch(
+            self.checkpoints(spec).fetch(
                 spec.name, lambda user: self._lives(user, spec), lambda words: self._says(spec, words)
             )
         self._says(spec, "fetching the code")
@@ -263,7 +274,7 @@ class Hands:
         """Whether a container of the job may use its checkpoints. On another node that shares them, of this attempt."""
         note = self.ledger.get(user)
         if note is None:
-            return self.files.shared is not None and user.rpartition("-")[0] == spec.name.rpartition("-")[0]
+            return self.files.shared is not None and group_of(user) == spec.group
         return note.exit is None
 
     def _start(self, spec: RunSpec) -> None:
@@ -310,9 +321,9 @@ class Hands:
 
     def _collect(self, spec: RunSpec) -> None:
         note = self.ledger.get(spec.name)
-        if note is not None and note.started and spec.role == "host":
+        if note is not None and note.started and spec.role == "host" and self.claims.has_job(spec):
             # First: where the job goes on, it waits for them.
-            checkpoints = self.checkpoints(spec.job)
+            checkpoints = self.checkpoints(spec)
             in_use = any(self._lives(user, spec) for user in checkpoints.users() if user != spec.name)
             checkpoints.send(spec.name, ended=not in_use)
         if note is not None and note.started:
@@ -321,7 +332,8 @@ class Hands:
             )  # an earlier agent noted the exit
             if not self.shipper.finish(spec.name, COLLECT_SECONDS):
                 raise PortalAwayError("The rest of its log could not be sent yet.")
-            self.sender(spec.attempt).send(spec.name, ended=True)
+            if self.claims.has_attempt(spec):
+                self.sender(spec).send(spec.name, ended=True)
         self.ledger.change(spec.name, collected=True)
 
     def _forget(self, name: str) -> None:
@@ -329,6 +341,8 @@ class Hands:
         self.details.pop(name, None)
         self._trouble_since.pop(name, None)
         note = self.ledger.get(name)
+        if note is not None and note.started and not note.collected:
+            self.claims.keep_uncollected(name, note.attempt)
         self.ledger.forget(name)
         if note is not None:
             self._drop_unused(note)
@@ -342,9 +356,9 @@ class Hands:
         with self._senders_lock:
             left = self.ledger.notes().values()
             if all(note.attempt != forgotten.attempt for note in left):
-                self._senders.pop(forgotten.attempt, None)
+                self._senders = {key: one for key, one in self._senders.items() if key[0] != forgotten.attempt}
             if all(note.job != forgotten.job for note in left):
-                self._checkpoints.pop(forgotten.job, None)
+                self._checkpoints = {key: one for key, one in self._checkpoints.items() if key[0] != forgotten.job}
 
     def _says(self, spec: RunSpec, words: str) -> None:
         self.details[spec.name] = words
@@ -352,7 +366,8 @@ class Hands:
     def complaint(self, spec: RunSpec) -> str:
         """What was not kept, for the job's page."""
         with self._senders_lock:
-            sender, checkpoints = self._senders.get(spec.attempt), self._checkpoints.get(spec.job)
+            sender = self._senders.get((spec.attempt, spec.group))
+            checkpoints = self._checkpoints.get((spec.job, spec.identity))
         said = (sender.complaint() if sender else "", checkpoints.complaint if checkpoints else "")
         return " ".join(part for part in said if part)
 

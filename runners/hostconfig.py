@@ -13,7 +13,7 @@ from typing import Any
 
 from runners.overlay import MTU
 from runners.runtime import CHECKPOINTS, CONTROL, DATA, OUTPUTS, SCRIBE, WORKSPACE, Folders, module_of
-from runners.spec import Ring, RunSpec
+from runners.spec import JobIdentity, Ring, RunSpec
 
 APP = "/opt/schedulearn"
 """Where the images keep the launch package: part of the image, so that its digest covers what runs first."""
@@ -77,6 +77,11 @@ class Identity:
 
     def labels(self) -> dict[str, str]:
         return {"sl.installation": self.installation, "sl.node": self.node}
+
+
+def job_labels(job: JobIdentity | None) -> dict[str, str]:
+    """Of a container or network, for whoever looks at the engine: names that no restored backup repeats already differ."""
+    return {"sl.portal": job.installation, "sl.job-uid": job.job} if job else {}
 
 
 def short_hash(text: str, length: int) -> str:
@@ -171,6 +176,7 @@ def container_config(
         "Hostname": spec.hostname,
         "Labels": {
             **identity.labels(),
+            **job_labels(spec.identity),
             "sl.name": spec.name,
             "sl.job": str(spec.job),
             "sl.attempt": str(spec.attempt),
@@ -218,7 +224,9 @@ def endpoint(spec: RunSpec) -> dict[str, Any]:
     return {"Aliases": [spec.hostname], **address}
 
 
-def network_config(name: str, identity: Identity, ring: Ring | None = None) -> dict[str, Any]:
+def network_config(
+    name: str, identity: Identity, ring: Ring | None = None, job: JobIdentity | None = None
+) -> dict[str, Any]:
     """The attempt's own network: no way out, nothing published, a bridge the firewall rule knows by its name."""
     subnet = ring.subnet if ring else ""
     return {
@@ -228,7 +236,7 @@ def network_config(name: str, identity: Identity, ring: Ring | None = None) -> d
         "internal": True,
         "attachable": False,
         "enable_ipv6": False,
-        "labels": identity.labels(),
+        "labels": {**identity.labels(), **job_labels(job)},
         "options": {
             "com.docker.network.bridge.name": identity.bridge(name),
             **({"com.docker.network.driver.mtu": str(MTU)} if subnet else {}),

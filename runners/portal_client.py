@@ -231,6 +231,10 @@ class PortalClient:
     def tell_rings(self, container: str, rings: list[Any]) -> None:
         self._json("POST", f"/agent/v1/containers/{quote(container, safe='')}/rings", json={"rings": rings})
 
+    def identity(self, container: str) -> dict[str, Any]:
+        """What may show that a folder of an earlier release is the container's job's (runners/claims.py)."""
+        return self._json("GET", f"/agent/v1/containers/{quote(container, safe='')}/identity")
+
     def checkpoints(self, container: str) -> dict[str, Any]:
         """The set from which it goes on (runners/checkpoints.py). PortalAwayError while another node has yet to send."""
         return self._json("GET", _checkpoints(container), timeout=UPLOAD)

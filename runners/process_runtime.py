@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,6 +82,7 @@ class ProcessRuntime:
             "node": self.node,
             "name": spec.name,
             "job": spec.job,
+            "identity": asdict(spec.identity) if spec.identity else None,
             "attempt": spec.attempt,
             "epoch": spec.number,
             "argv": [python, "-m", module_of(spec)],

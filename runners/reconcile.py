@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 from typing import Any, Literal
 
 from runners.runtime import Neighbours, Observed
-from runners.spec import RunSpec
+from runners.spec import JobIdentity, RunSpec
 
 Wanted = Literal["run", "stop", "collect"]
 State = Literal["ASSIGNED", "PREPARING", "RUNNING", "STOPPING", "EXITED"]
@@ -62,6 +62,8 @@ class Desired:
         hosts = tuple((str(host["name"]), int(host["slots"])) for host in data.get("hosts") or ())
         driver = str(IPv4Address(data["driver"])) if data.get("driver") else ""
         peers = frozenset(str(IPv4Address(peer)) for peer in data.get("peers") or ())
+        if data.get("identity"):
+            spec = replace(spec, identity=JobIdentity.from_json(data["identity"]))
         return cls(spec, wanted, Told(reason, grace, hosts, max(0, int(data.get("batch") or 0)), driver), peers)
 
 
@@ -149,8 +151,11 @@ def reconcile(
     ``overdue`` names containers whose time to end by themselves is up.
     """
     actions: list[Action] = []
+    # A job of the same number that the portal no longer knows must be gone before another gets its folder's place.
+    unlisted = {seen.job for name, seen in observed.items() if name not in desired}
     for name, wish in desired.items():
-        if action := _listed(wish, observed.get(name), notes.get(name), name in overdue):
+        action = _listed(wish, observed.get(name), notes.get(name), name in overdue)
+        if action and not (isinstance(action, Prepare) and wish.spec.job in unlisted):
             actions.append(action)
     for name, seen in observed.items():
         if name not in desired:

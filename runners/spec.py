@@ -4,11 +4,42 @@ The portal writes it once when an attempt is placed, the agent carries it out, t
 Users' input reaches it only as ``command``, ``env`` and the code named by hash.
 """
 
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
 Role = Literal["driver", "host"]
 Launcher = Literal["horovod", "torchrun", "command"]
+
+
+UID = re.compile(r"[0-9a-f]{32}")
+EARLIER_PARTS = 4
+"""Of a container's name in earlier releases: ``sl-42-a1-0``."""
+
+
+def group_of(name: str) -> str:
+    """The part of a container's name that all containers of its attempt share, and no others.
+
+    It is what comes before the index; names that no earlier release gave have digits of their own before that.
+    """
+    parts = name.split("-")
+    return "-".join(parts[: -1 if len(parts) <= EARLIER_PARTS else -2])
+
+
+@dataclass(frozen=True, slots=True)
+class JobIdentity:
+    """Which job of which installation it is. A number says so only until a backup of the database is restored."""
+
+    installation: str
+    job: str
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        """Raises TypeError, KeyError or ValueError when ``data`` is none."""
+        installation, job = data["installation"], data["job"]
+        if not (UID.fullmatch(installation) and UID.fullmatch(job)):
+            raise ValueError("An installation and a job have 32 hexadecimal digits each.")
+        return cls(installation, job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +85,8 @@ class RunSpec:
     """One container of one attempt on one node. Identity is ``name``: creating it twice is harmless."""
 
     name: str
-    """``sl-<job>-a<attempt number>-<index>``, e.g. ``sl-42-a1-0``."""
+    """``sl-<job>-a<attempt number>-<12 digits of the attempt's uid>-<6 random digits>-<index>``, e.g.
+    ``sl-42-a1-3f0c6b1d9a52-77e0b1-0``; without the uid in attempts that an earlier release began."""
     job: int
     attempt: int
     """The attempt's id (unique over all jobs)."""
@@ -81,14 +113,20 @@ class RunSpec:
     resources: Resources = field(default_factory=Resources)
     grace_seconds: int = 10
     """From SIGTERM to SIGKILL."""
+    identity: JobIdentity | None = None
+    """Not part of the JSON: the portal names it beside that. None with a portal of an earlier release."""
+
+    @property
+    def group(self) -> str:
+        return group_of(self.name)
 
     @property
     def network(self) -> str | None:
         """Name of the attempt's own network, None for none."""
-        return f"sl-{self.job}-a{self.number}" if self.ring else None
+        return self.group if self.ring else None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {key: value for key, value in asdict(self).items() if key != "identity"}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:

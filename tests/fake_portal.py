@@ -45,6 +45,8 @@ class FakePortal:
         self.checkpoint_version = 0
         self.most_checkpoint_bytes = 1 << 30
         self.pieces: dict[str, bytes] = {}
+        self.lineages: dict[str, dict[str, Any]] = {}
+        """What is known of a container's job, for a node that asks; 404 as from an earlier portal when nothing is."""
         self.waiting_for = ""
         """A node that has yet to send its checkpoints."""
         self.reports: list[dict[str, Any]] = []
@@ -312,6 +314,9 @@ class _Handler(BaseHTTPRequestHandler):
             if self.command == "POST":
                 return portal.offer(found[2], int(query["size"]))
             return portal.put(found[1], found[2], body)
+        found = re.fullmatch(r"/agent/v1/containers/([^/]+)/identity", path)
+        if found and (lineage := portal.lineages.get(found[1])):
+            return 200, lineage
         if re.fullmatch(r"/agent/v1/containers/[^/]+/checkpoints", path):
             told = json.loads(body) if body else None
             return portal.change(told["changed"], told["deleted"]) if told else portal.newest()

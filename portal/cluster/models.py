@@ -1,6 +1,7 @@
 """Machines and their GPUs. Facts are written by the node's agent, decisions about a node by admins."""
 
 import secrets
+import uuid
 from datetime import datetime
 
 from django.conf import settings
@@ -8,6 +9,16 @@ from django.contrib.auth.models import Group
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
+
+
+class Installation(models.Model):
+    """Which installation this database is: one row, made once, the same in every backup."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
+    uid = models.UUIDField(default=uuid.uuid4, editable=False)
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(id=1), name="one_installation")]
 
 
 class JoinToken(models.Model):

@@ -58,6 +58,8 @@ class Part:
     given_up: bool
     """It was told to stop, and does not."""
     batch: int
+    job_uid: str
+    """32 hexadecimal digits."""
     spec: Mapping[str, Any]
 
 
@@ -70,12 +72,14 @@ SELECT node.id, node.approved_at IS NOT NULL, node.rotation_asked_at IS NOT NULL
        node.last_seen_at = %s AND node.said = %s,
        NOT EXISTS (SELECT 1 FROM gauges_sample AS sample WHERE sample.node_id = node.id AND sample.at = %s),
        part.name, part.attempt_id, attempt.number, part.role, part.state, part.detail, part.wanted, part.stop_reason,
-       COALESCE(part.stop_requested_at <= %s, FALSE), COALESCE(chosen.batch, 0), part.spec
+       COALESCE(part.stop_requested_at <= %s, FALSE), COALESCE(chosen.batch, 0), job.uid,
+       part.spec
 FROM cluster_node AS node
 LEFT JOIN jobs_container AS part ON part.node_id = node.id AND node.approved_at IS NOT NULL AND (
     part.state <> 'EXITED' OR (part.collected_at IS NULL AND part.exited_at > %s)
 )
 LEFT JOIN jobs_attempt AS attempt ON attempt.id = part.attempt_id
+LEFT JOIN jobs_job AS job ON job.id = attempt.job_id
 LEFT JOIN control_chosenbatch AS chosen ON chosen.attempt_id = part.attempt_id
 WHERE node.token_digest = %s AND node.removed_at IS NULL
 ORDER BY part.id
@@ -136,7 +140,11 @@ def _found(rows: Sequence[Sequence[Any]]) -> tuple[Caller | None, list[Part]]:
     if not rows:
         return None, []
     pk, *facts = rows[0][:OF_NODE]
-    parts = [Part(*(*row[OF_NODE:-1], _spec(row[-1]))) for row in rows if row[OF_NODE] is not None]
+    parts = [
+        Part(*(*row[OF_NODE:-2], str(row[-2]).replace("-", ""), _spec(row[-1])))
+        for row in rows
+        if row[OF_NODE] is not None
+    ]
     return Caller(pk, *map(bool, facts)), parts
 
 

@@ -23,6 +23,7 @@ from django.utils import timezone
 
 from portal.cluster import quarantine
 from portal.cluster import services as cluster
+from portal.cluster.installation import installation_id
 from portal.cluster.models import Environment, Gpu, Node, NodeEnvironment
 from portal.control import agent_rows, suspects
 from portal.control.agent_reports import (
@@ -260,6 +261,8 @@ def _containers(node: Caller, parts: Sequence[Part]) -> list[dict[str, Any]]:
     return [
         {
             "spec": part.spec,
+            # Beside the spec, in which an agent of an earlier release accepts no key that it does not know.
+            "identity": {"installation": installation_id(), "job": part.job_uid},
             # What will not stop gets no lease any more; if that does not end it either, the sweep calls it lost.
             "wanted": "collect" if part.state == ContainerState.EXITED or part.given_up else part.wanted,
             "stop": {"reason": part.stop_reason, "grace_seconds": part.spec.get("grace_seconds", 10)}

@@ -5,6 +5,7 @@ host of an elastic one is its *base*; each further one has a single GPU, so that
 removing containers.
 """
 
+import secrets
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,9 @@ from runners.spec import Launcher, Resources, Ring, RunSpec
 
 FIRST_PORT, PORTS = 21_000, 8_000
 """Attempts that share a machine's network (the process runtime) get different ports."""
+
+UID_DIGITS, OWN_DIGITS = 12, 6
+"""In the name of a container: of its attempt's uid, and random ones."""
 
 DRIVER = Resources(cpus=1.0, memory_mib=1024, shm_mib=64, tmp_mib=256, pids=512, disk_mib=1024)
 SYSTEM_MEMORY_MIB = 1024
@@ -47,8 +51,13 @@ def has_driver(job: Job) -> bool:
     return job.launcher == Job.Launcher.HOROVOD or job.elastic
 
 
-def name_of(attempt: Attempt, index: int) -> str:
-    return f"sl-{attempt.job_id}-a{attempt.number}-{index}"
+def new_name(attempt: Attempt, index: int) -> str:
+    """Unlike the numbers in it, it is never given twice, whatever backup is restored.
+
+    An attempt that was in the backup may get another container of the same index: hence the digits of its own.
+    """
+    of_attempt = f"-{attempt.uid.hex[:UID_DIGITS]}" if attempt.uid else ""
+    return f"sl-{attempt.job_id}-a{attempt.number}{of_attempt}-{secrets.token_hex(OWN_DIGITS // 2)}-{index}"
 
 
 def driver_spec(attempt: Attempt, index: int, node: Node, ranks: int) -> RunSpec:
@@ -125,7 +134,7 @@ def _spec(
     env = {**job.env_vars, **({"SCHEDULEARN_MODE": job.mode} if job.mode else {})}
     ranks = len(part.gpus) if launcher != "command" else 1
     return RunSpec(
-        name=name_of(attempt, index),
+        name=new_name(attempt, index),
         job=job.pk,
         attempt=attempt.pk,
         number=attempt.number,

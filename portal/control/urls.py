@@ -1,6 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from portal.control import agent_checkpoints, agent_rings, agents, views
+from portal.control import agent_checkpoints, agent_identity, agent_rings, agents, views
 
 app_name = "control"
 
@@ -12,6 +12,7 @@ agent_routes: list[URLPattern | URLResolver] = [
     path("agent/v1/code/<str:sha256>", agents.code, name="agent-code"),
     path("agent/v1/containers/<str:name>/logs/<str:stream>", agents.append_log, name="agent-log"),
     path("agent/v1/containers/<str:name>/outputs/<path:path>", agents.output, name="agent-output"),
+    path("agent/v1/containers/<str:name>/identity", agent_identity.identity, name="agent-identity"),
     path("agent/v1/containers/<str:name>/rings", agent_rings.tell, name="agent-rings"),
     path("agent/v1/containers/<str:name>/checkpoints", agent_checkpoints.whole, name="agent-checkpoints"),
     path("agent/v1/containers/<str:name>/checkpoints/<str:sha256>", agent_checkpoints.piece, name="agent-checkpoint"),

@@ -42,6 +42,7 @@ WORK = (
     ("POST", "/agent/v1/containers/{container}/logs/0?offset={end}", 200, b"more\n"),
     ("PUT", "/agent/v1/containers/{container}/outputs/more.txt", 201, b"more"),
     ("POST", "/agent/v1/containers/{container}/outputs/more.txt?size=4", 200, b""),
+    ("GET", "/agent/v1/containers/{container}/identity", 200, b""),
     ("GET", "/agent/v1/containers/{container}/checkpoints", 200, b""),
     ("POST", "/agent/v1/containers/{container}/checkpoints", 200, b"{}"),
     ("PUT", f"/agent/v1/containers/{{container}}/checkpoints/{sha256(b'more').hexdigest()}", 201, b"more"),

@@ -468,6 +468,7 @@ TABLE: dict[str, list[Visit]] = {
     "agent/v1/containers/<str:name>/logs/<str:stream>": [
         Visit("POST", "/agent/v1/containers/{container}/logs/0?offset=0", NODES_ONLY, raw=b"x")
     ],
+    "agent/v1/containers/<str:name>/identity": [get("/agent/v1/containers/{container}/identity", NODES_ONLY)],
     "agent/v1/containers/<str:name>/rings": [post("/agent/v1/containers/{container}/rings", NODES_ONLY, rings=[])],
     "agent/v1/containers/<str:name>/outputs/<path:path>": [
         Visit("PUT", "/agent/v1/containers/{container}/outputs/x.txt", NODES_ONLY, raw=b"x")

@@ -64,8 +64,9 @@ def test_a_fixed_ring_has_a_driver_and_one_host_with_all_gpus() -> None:
     job = queue(2, env_vars={"SEED": "1"}, arguments=["--epochs", "3"])
     turn()
     driver, host = (RunSpec.from_json(part.spec) for part in Container.objects.order_by("index"))
-    assert (driver.name, driver.hostname, driver.slots, driver.gpus) == (f"sl-{job.pk}-a1-0", "driver", 0, ())
-    assert (host.name, host.hostname, host.slots, host.gpus) == (f"sl-{job.pk}-a1-1", "h1", 2, ("a-gpu0", "a-gpu1"))
+    assert driver.group == host.group and driver.group.startswith(f"sl-{job.pk}-a1-")
+    assert driver.name.endswith("-0") and (driver.hostname, driver.slots, driver.gpus) == ("driver", 0, ())
+    assert host.name.endswith("-1") and (host.hostname, host.slots, host.gpus) == ("h1", 2, ("a-gpu0", "a-gpu1"))
     assert host.command == ("python", "train.py", "--epochs", "3") and host.env == (("SEED", "1"),)
     assert host.ring == driver.ring and host.ring is not None
     attempt = Attempt.objects.get()

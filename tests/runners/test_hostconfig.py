@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from runners.hostconfig import LEAST_UID, Host, Identity, container_config, network_config, owner_for
 from runners.runtime import Folders
-from runners.spec import Resources, Ring, RunSpec
-from tests.runners.conftest import make_spec
+from runners.spec import JobIdentity, Resources, Ring, RunSpec
+from tests.runners.conftest import RING, make_spec
 
 HOST = Host(cpus=8, memory_mib=32_768)
 IDENTITY = Identity("installation", "node")
@@ -213,3 +213,13 @@ def test_over_several_nodes_the_network_and_the_address_are_fixed() -> None:
     network = network_config("sl-42-a1", IDENTITY, ring)
     assert network["ipam"]["Config"] == [{"Subnet": "10.192.4.0/22"}]
     assert network["internal"] is True and network["options"]["com.docker.network.driver.mtu"] == "1450"
+
+
+def test_a_container_and_its_network_name_the_job_that_no_restored_backup_repeats() -> None:
+    job = JobIdentity("1" * 32, "a" * 32)
+    spec = make_spec("sl-42-a1-0a0a0a0a0a0a-c0ffee-0", ring=RING, identity=job)
+    network = network_config(str(spec.network), IDENTITY, spec.ring, job)
+    assert network["name"] == f"sl-42-a1-0a0a0a0a0a0a.{IDENTITY.suffix}"
+    for labels in (config_of(spec)["Labels"], network["labels"]):
+        assert (labels["sl.portal"], labels["sl.job-uid"]) == (job.installation, job.job)
+    assert "sl.job-uid" not in config_of(make_spec())["Labels"], "a portal of the release before gives none"

@@ -14,6 +14,7 @@ import pytest
 from runners import process_runtime, processes
 from runners.process_runtime import ProcessRuntime
 from runners.runtime import CreateError, Folders, Observed
+from runners.spec import JobIdentity
 from tests.runners.conftest import make_spec
 
 
@@ -238,3 +239,10 @@ def test_a_missing_environment_is_refused_with_a_reason(tmp_path: Path, folders:
 def test_it_warns_that_nothing_is_kept_apart(runtime: ProcessRuntime) -> None:
     (problem,) = runtime.check()
     assert "everything you can" in problem.text and "Docker" in problem.mend
+
+
+def test_what_is_kept_of_a_process_names_its_job(runtime: ProcessRuntime, folders: Folders) -> None:
+    for name, identity in (("sl-1-a1-0", None), ("sl-1-a1-1", JobIdentity("1" * 32, "a" * 32))):
+        runtime.create(make_spec(name, identity=identity), folders)
+    kept = [json.loads(path.read_bytes())["identity"] for path in sorted(runtime.state.glob("*.json"))]
+    assert kept == [None, {"installation": "1" * 32, "job": "a" * 32}]

@@ -28,7 +28,7 @@ from runners.reconcile import (
     to_tell,
 )
 from runners.runtime import Neighbours, Observed
-from runners.spec import Ring, RunSpec
+from runners.spec import JobIdentity, Ring, RunSpec
 from tests.examples import examples
 
 NAMES = ["sl-1-a1-0", "sl-1-a1-1", "sl-2-a1-0", "sl-3-a2-0"]
@@ -285,3 +285,21 @@ def test_addresses_in_a_reply_are_addresses() -> None:
     for bad in ({"driver": "driver"}, {"peers": ["10.1.0.2/0"]}, {"peers": ["-j ACCEPT"]}):
         with pytest.raises(ValueError):
             Desired.from_json({**entry, **bad})
+
+
+@pytest.mark.parametrize("state", ["created", "running", "exited"])
+def test_a_job_waits_until_no_container_of_its_number_is_left_that_the_portal_does_not_know(state: str) -> None:
+    """One that was lost when a backup was restored, and still has the folder."""
+    lost, name = "sl-1-a1-0a0a0a0a0a0a-c0ffee-0", "sl-1-a1-0b0b0b0b0b0b-c0ffee-0"
+    actions = reconcile({name: wish(name)}, {lost: seen(lost, state)}, {})
+    assert [(type(each), each.name) for each in actions] == [(Halt if state == "running" else Remove, lost)]
+    assert reconcile({name: wish(name)}, {}, {lost: Note(1, 1, 1)})[0] == Prepare(name)
+    other = replace(seen(lost, state), job=2)
+    assert Prepare(name) in reconcile({name: wish(name)}, {lost: other}, {}), "it waits for another number"
+
+
+def test_an_entry_may_name_the_job_beside_its_spec() -> None:
+    entry = {"spec": spec().to_json(), "wanted": "run", "stop": None}
+    assert Desired.from_json(entry).spec.identity is None, "as from a portal of the release before"
+    named = Desired.from_json({**entry, "identity": {"installation": "1" * 32, "job": "a" * 32}})
+    assert named.spec == replace(spec(), identity=JobIdentity("1" * 32, "a" * 32))

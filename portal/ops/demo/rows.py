@@ -309,7 +309,7 @@ def _container(
         node=node,
         index=index,
         role=Container.Role.HOST if piece.gpus else Container.Role.DRIVER,
-        name=runspec.name_of(attempt, index),
+        name=spec.name,
         spec=spec.to_json(),
         assigned_at=at(piece.since),
         wanted=Container.Wanted.STOP if stop else Container.Wanted.RUN,
