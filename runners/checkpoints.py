@@ -189,6 +189,9 @@ class JobCheckpoints:
         offer = self._change(container, {}, {})
         if not offer["through_portal"]:
             return
+        if offer["version"] < memory.version:  # it has the set of a backup, which may lack what was sent since
+            memory.version, memory.files = 0, {}
+            changed, deleted = list(seen), {}
         most = offer["most_bytes"]
         if sum(size for size, _ in seen.values()) > most:  # files with holes cost a job nothing, and us hours to read
             raise PortalRefusedError(

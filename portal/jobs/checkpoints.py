@@ -38,6 +38,8 @@ WAIT = timedelta(minutes=15)
 """At most, for what an earlier attempt left on another node and its agent has not sent yet."""
 KEEP = timedelta(days=30)
 """After the job's end."""
+VERSIONS_SINCE = datetime(2020, 1, 1, tzinfo=UTC)
+"""Versions are seconds since then, so that those after a restored backup are newer than any that a node has seen."""
 LEFT_SECONDS = 24 * 3600
 """A piece that no set names after a day was part of one that never became whole."""
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -226,7 +228,8 @@ def keep(attempt: Attempt, changed: dict[str, Entry], deleted: dict[str, int]) -
         return Kept(before, before, tuple(missing))
     unnamed = pieces_of(row.files) - pieces_of(files)
     now = timezone.now()
-    row.files, row.size, row.attempt, row.version = files, size, attempt, before + 1
+    row.files, row.size, row.attempt = files, size, attempt
+    row.version = max(before + 1, int((now - VERSIONS_SINCE).total_seconds()))
     row.taken_at, row.stored_at = _taken_at(files, now), now
     row.save()
     transaction.on_commit(lambda: _drop(attempt.job_id, unnamed))

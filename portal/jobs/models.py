@@ -446,7 +446,7 @@ class CheckpointSet(models.Model):
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="+")
     """The one that sent it last."""
     version = models.PositiveIntegerField(default=0)
-    """Grows with each change, so that a node can tell whether its copy is the newest."""
+    """Grows with each change, and with time, so that a node can tell whether its copy is the newest."""
     files = models.JSONField(default=dict)
     """{path: [size, when it was modified in nanoseconds, [SHA-256 of each piece]]}"""
     size = models.PositiveBigIntegerField(default=0)

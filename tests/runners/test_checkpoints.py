@@ -94,6 +94,18 @@ def test_a_folder_comes_back_the_same_elsewhere(
     assert portal.requests.total() == before, "nothing has changed"
 
 
+def test_a_portal_that_has_the_set_of_a_backup_gets_all_of_it_again(one: Node, two: Node, portal: FakePortal) -> None:
+    for path in ("a", "b"):
+        one.write(path, b"1")
+        one.send()
+    portal.checkpoints.pop("b")
+    portal.checkpoint_version = 1
+    one.write("a", b"2", 30)
+    one.send()
+    two.fetch()
+    assert two.files() == {"a": b"2", "b": b"1"}, "it was taken to have what it had before the restore"
+
+
 def test_it_goes_there_and_back_and_only_changes_travel(one: Node, two: Node, portal: FakePortal) -> None:
     one.write("a", b"a1")
     one.write("b", b"b1")
