@@ -148,9 +148,10 @@ def test_while_a_job_has_a_container_here_one_object_takes_care_of_its_checkpoin
     """Two would not exclude each other: the next attempt fetches while the last container of the first is forgotten."""
     agent = Agent(bench.files, PortalClient(portal.url, "sln_fake"), bench.runtime, AllReady())
     agent.ledger.begin(NAME, Note(1, 11, 1))
-    kept, sender = agent.hands.checkpoints(1), agent.hands.sender(11)
+    first, second = spec_of("0" * 64, NAME, attempt=11), spec_of("0" * 64, SECOND, attempt=12)
+    kept, sender = agent.hands.checkpoints(first), agent.hands.sender(first)
     agent.ledger.begin(SECOND, Note(1, 12, 2))
     agent.hands.do(Forget(NAME), None, None)
-    assert agent.hands.checkpoints(1) is kept and agent.hands.sender(11) is not sender
+    assert agent.hands.checkpoints(second) is kept and agent.hands.sender(first) is not sender
     agent.hands.do(Forget(SECOND), None, None)
-    assert agent.hands.checkpoints(1) is not kept
+    assert agent.hands.checkpoints(second) is not kept
