@@ -51,16 +51,16 @@ class Lab:
 
 
 @contextmanager
-def lab(nodes: int = NODES) -> Iterator[Lab]:
+def lab(nodes: int = NODES, product: type[Product] = Product) -> Iterator[Lab]:
     """Its processes end with the context."""
     with tempfile.TemporaryDirectory(prefix="sl-outside-") as folder:
-        product = Product.make(Path(folder), "fake")
-        with running(product):
-            product.start_portal()
+        made = product.make(Path(folder), "fake")
+        with running(made):
+            made.start_portal()
             journal = Journal()
-            admin = Rest(product.url, product.token, journal)
-            _start_nodes(product, admin, nodes)
-            yield Lab(product, admin, _make_people(product, admin, journal), journal)
+            admin = Rest(made.url, made.token, journal)
+            _start_nodes(made, admin, nodes)
+            yield Lab(made, admin, _make_people(made, admin, journal), journal)
 
 
 def _start_nodes(product: Product, admin: Rest, count: int) -> None:

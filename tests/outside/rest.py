@@ -50,6 +50,7 @@ class Rest:
     """One person's view of the API. Use an instance in one thread only."""
 
     def __init__(self, url: str, token: str, journal: Journal) -> None:
+        self.token = token
         headers = {"Authorization": f"Bearer {token}"}
         self._client = httpx.Client(base_url=f"{url}/api/v1/", headers=headers, timeout=TIMEOUT_SECONDS, **PLAIN)
         self._journal = journal
