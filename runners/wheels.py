@@ -5,6 +5,7 @@ configured to use decide where packages come from.
 """
 
 import json
+import logging
 import os
 import re
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ from runners.preparing import (
     temporary_folder,
 )
 from runners.targets import Target, cross
+
+logger = logging.getLogger(__name__)
 
 OF_CUDA = re.compile(r"(nvidia-|cuda-|triton|pytorch-triton).*|torch==[^+]*\+(cu|rocm).*")
 """Packages that only a machine with GPUs needs: several GiB."""
@@ -61,7 +64,9 @@ class Framework:
 def recipe_key(entry: Entry, target: Target) -> str:
     """Changes with the packages that are asked for, and for what and where."""
     index = os.environ.get("SCHEDULEARN_TORCH_INDEX", "")
-    return content_key("wheelhouse 1", entry.requirements_on(target.cuda).read_bytes(), target.words, index)
+    files = [entry.requirements_on(target.cuda), entry.constraints_on(target.cuda)]
+    requirements, *constraints = (file.read_bytes() for file in files if file is not None)
+    return content_key("wheelhouse 1", requirements, target.words, index, *constraints)
 
 
 def pins_of(entry: Entry, target: Target, progress: Progress, percent: int) -> Pins:
@@ -100,7 +105,7 @@ def choose_pins(entry: Entry, target: Target, log: Path) -> Pins:
     the size: then the index of the CPU builds is asked as well."""
     lines = [line for line in entry.requirements_on(target.cuda).read_text().splitlines() if is_package(line)]
     chosen = os.environ.get("SCHEDULEARN_TORCH_INDEX", "") if entry.torch else ""
-    pins = Pins(resolve(lines, target, log, chosen), chosen)
+    pins = Pins(resolve_constrained(entry, lines, target, log, chosen), chosen)
     if target.cuda or not of_cuda(pins.packages):
         return pins
     if entry.torch is not None:
@@ -117,6 +122,22 @@ def choose_pins(entry: Entry, target: Target, log: Path) -> Pins:
         f"Set SCHEDULEARN_TORCH_INDEX to an index with the CPU build (PyTorch's own: {entry.torch_cpu_index}), or add a "
         "folder that holds its wheel: pip config set global.find-links FOLDER. Then try again.",
     )
+
+
+def resolve_constrained(entry: Entry, lines: Sequence[str], target: Target, log: Path, index: str) -> tuple[str, ...]:
+    """Resolve with the versions of NVIDIA's libraries that this release was made with.
+
+    An index of the lab's own may offer PyTorch for another CUDA release, which they do not fit: then without them.
+    """
+    constraints = entry.constraints_on(target.cuda)
+    if constraints is not None:
+        try:
+            return resolve([*lines, f"-c {constraints}"], target, log, index)
+        except ProgramError as error:
+            logger.warning(
+                "%s does not fit the offered packages and is ignored: %s", constraints.name, error.tail[-300:]
+            )
+    return resolve(lines, target, log, index)
 
 
 def is_package(line: str) -> bool:

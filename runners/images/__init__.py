@@ -50,6 +50,10 @@ class Entry:
         own = self.folder / "requirements-cuda.txt"
         return own if cuda and own.exists() else self.requirements
 
+    def constraints_on(self, cuda: bool) -> Path | None:
+        """The exact versions of what PyTorch needs for GPUs in addition: its own metadata gives ranges for some."""
+        return FOLDER / "constraints-cuda.txt" if cuda and self.torch is not None else None
+
 
 def read(folder: Path) -> Entry:
     recipe = tomllib.loads((folder / "environment.toml").read_text())

@@ -125,9 +125,14 @@ class Indexes:
         self.plain = plain
         self.small = small
         self.asked: list[str] = []
+        self.constrained: list[bool] = []
+        self.refuses_constraints = False
 
     def resolve(self, lines: list[str], target: Target, log: Path, extra_index: str = "") -> tuple[str, ...]:
         self.asked.append(extra_index)
+        self.constrained.append(any(line.startswith("-c ") for line in lines))
+        if self.refuses_constraints and self.constrained[-1]:
+            raise ProgramError("no solution: torch needs cuda-bindings<13")
         if f"torch=={TORCH_VERSION}+cpu" not in lines:
             return self.plain
         if extra_index not in self.small:
@@ -158,6 +163,36 @@ def test_a_machine_without_gpus_asks_for_the_cpu_build(plain: tuple[str, ...], m
 
 def test_a_machine_with_gpus_takes_what_the_usual_index_offers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pins(Indexes(BIG, {CPU_INDEX: SMALL}), monkeypatch, cuda=True) == Pins(BIG)
+
+
+def test_what_pytorch_needs_for_gpus_has_exact_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpus, without = Indexes(BIG, {}), Indexes(SMALL, {})
+    pins(on_gpus, monkeypatch, cuda=True)
+    pins(without, monkeypatch)
+    assert (on_gpus.constrained, without.constrained) == ([True], [False])
+    lines = (images.FOLDER / "constraints-cuda.txt").read_text().splitlines()
+    assert all(re.fullmatch(r"#.*|[a-z0-9-]+==[0-9.]+", line) for line in lines)
+    assert {"nvidia-nccl-cu13", "nvidia-nvjitlink", "cuda-bindings", "triton"} <= {
+        line.split("==")[0] for line in lines
+    }
+
+
+def test_pytorch_for_another_cuda_release_is_resolved_without_these_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    indexes = Indexes(BIG, {})
+    indexes.refuses_constraints = True
+    assert pins(indexes, monkeypatch, cuda=True) == Pins(BIG)
+    assert indexes.constrained == [True, False]
+
+
+def test_a_change_of_these_versions_takes_effect_on_machines_with_gpus_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry, on_gpus = images.find("pytorch"), dataclasses.replace(BOOKWORM, cuda=True)
+    assert entry is not None
+    before = wheels.recipe_key(entry, BOOKWORM), wheels.recipe_key(entry, on_gpus)
+    (tmp_path / "constraints-cuda.txt").write_text("triton==9\n")
+    monkeypatch.setattr(images, "FOLDER", tmp_path)
+    assert wheels.recipe_key(entry, BOOKWORM) == before[0] and wheels.recipe_key(entry, on_gpus) != before[1]
 
 
 def test_a_chosen_index_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
