@@ -42,6 +42,7 @@ class Client:
         ("registry.example.org:5000/lab/base", "registry.example.org:5000/lab/base", "latest"),
         ("registry.example.org:5000/lab/base:1", "registry.example.org:5000/lab/base", "1"),
         ("lab/base@sha256:" + "0" * 64, "lab/base", "sha256:" + "0" * 64),
+        ("lab/base:1@sha256:" + "0" * 64, "lab/base:1", "sha256:" + "0" * 64),
     ],
 )
 def test_an_image_is_fetched_by_the_name_it_was_given(

@@ -100,6 +100,13 @@ def test_preparing_again_finds_what_is_there(light_image: str) -> None:
     report = again.prepare("python", lambda percent, words: said.append(words))
     assert again.reference_of("python") == light_image and report.digest.startswith("sha256:")
     assert said == ["starting"]
+    assert report.detail.startswith(f"Made from {engines.base_image()} (") and "sha256:" in report.detail
+
+
+def test_a_digest_that_the_engines_base_image_does_not_have_makes_no_environment(light_image: str) -> None:
+    pinned = f"{engines.base_image()}@sha256:{'0' * 64}"
+    report = DockerEnvironments(base_image=pinned).prepare("python")
+    assert report.state == "failed" and "0000" in report.detail
 
 
 def test_only_old_images_of_the_same_environment_are_dropped(
