@@ -266,9 +266,9 @@ def begin(made: outside.Lab) -> Lab:
     jobs = []
     for _ in range(JOBS):
         spec = {**person.project, "launcher": "command", "environment": "pytorch-horovod", "entry": "python train.py"}
-        env = {"FAKE_RUN_SECONDS": "never"}
+        never = {"FAKE_RUN_SECONDS": "never"}
         job = person.rest.call(
-            "POST", "jobs/", json={**spec, "min_gpus": 1, "max_gpus": 1, "time_limit_seconds": 86400, "env": env}
+            "POST", "jobs/", json={**spec, "min_gpus": 1, "max_gpus": 1, "time_limit_seconds": 86400, "env_vars": never}
         )
         jobs.append(int(job["id"]))
     wait_for("all jobs run", lambda: not lost(made, jobs), 60, every=0.5)
@@ -280,7 +280,8 @@ def lost(made: outside.Lab, jobs: list[int]) -> list[int]:
 
     def runs(job: int) -> bool:
         return (
-            made.admin.get(f"jobs/{job}/")["state"] == "RUNNING" and len(made.admin.get(f"jobs/{job}/attempts/")) == 1
+            made.admin.get(f"jobs/{job}/")["state"] == "RUNNING"
+            and made.admin.get(f"jobs/{job}/attempts/")["count"] == 1
         )
 
     return [job for job in jobs if not runs(job)]
