@@ -424,7 +424,10 @@ SCHEDULER_PERIOD_SECONDS = 3
 PATIENCE_HOURS = env_int("PATIENCE_HOURS", 24, 1, 8760)
 """Whoever has waited longer is next, whatever the policy."""
 DAMPING_SECONDS = env_int("DAMPING_SECONDS", 30, 0, 600)
-"""No policy stops a job that was placed less than this ago: a start takes about as long until its first step."""
+"""No policy stops a job that was placed less than this ago: a start takes about as long until its first step.
+
+0 switches all of ``scheduling.damping`` off.
+"""
 RECORDED_TURNS = env_int("RECORDED_TURNS", 20_000, 100, 1_000_000)
 RECORDED_DAYS = env_int("RECORDED_DAYS", 35, 1, 3650)
 """So many turns of the scheduler are kept whole, and so long, to be decided again. One of a busy lab takes 25 KiB."""

@@ -1,14 +1,73 @@
-"""Damping: a job that was just placed is not stopped, whatever the policy.
+"""Damping: a job that was just placed is not stopped, and no job grows into GPUs that were left over only for a moment.
 
 A start costs half a minute until the first step, so a stop that soon after it wastes all that was held. Policies and tiers
 see such a job as one that cannot be stopped, so that their plans and reasons agree with what happens. Elastic jobs still
 give back what is beyond their least at once: a shrink wastes no work, and the job that waits for those GPUs starts in
-seconds. Reservations are not damped, because a person asked for them; drains, cancels and time limits pass no policy.
+seconds. To make fewer such shrinks necessary, a running job grows only when the policy has wanted that for some seconds;
+until then the GPUs are kept, and whoever comes meanwhile may start on them.
+
+Reservations are not damped, because a person asked for them; drains, cancels and time limits pass no policy.
 """
 
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from scheduling.types import Job, Plan, Snapshot
+from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
+
+GROW_AFTER_SECONDS = 10.0
+"""As long as a resize takes where it was not measured, and as ``elastic_fifo`` waits by default."""
+WISHES = "left over"
+"""In a plan's state: since when running jobs could have grown."""
+
+
+def around(plan: Callable[[Snapshot], Plan], snapshot: Snapshot, *, growth: bool = True) -> Plan:
+    """Return what ``plan`` decides when nothing is undone too soon; without a damping time just that.
+
+    ``growth`` is false for a policy that waits by itself before a job grows.
+    """
+    wishes: Mapping[JobId, float] = snapshot.state.get(WISHES, {})
+    if WISHES in snapshot.state:
+        snapshot = replace(snapshot, state={key: value for key, value in snapshot.state.items() if key != WISHES})
+    done = plan(snapshot)
+    if not snapshot.damping_seconds:
+        return done
+    if growth:
+        done = _grown_later(plan, snapshot, done, wishes)
+    ends = [job.started_at + snapshot.damping_seconds for job in _young(snapshot) if job.started_at is not None]
+    return _again(done, ends) if done.reasons else done
+
+
+def _grown_later(
+    plan: Callable[[Snapshot], Plan], snapshot: Snapshot, done: Plan, wishes: Mapping[JobId, float]
+) -> Plan:
+    """Leave out of ``done`` the growth that running jobs have not wished for long enough."""
+    now, early = snapshot.now, dict[JobId, Job]()
+    kept: Counter[NodeId] = Counter()
+    for job in snapshot.jobs:
+        more = _growth(job, done.target.get(job.id, {}))
+        if more and min(wishes.get(job.id, now), now) + GROW_AFTER_SECONDS > now:  # clocks are set back
+            early[job.id] = job
+            kept.update(more)
+    if not early:
+        return done
+    if snapshot.explain and done.reasons:
+        done = plan(_keeping(snapshot, kept))  # the same plan, whose reasons know of GPUs that are kept
+    since = {id: min(wishes.get(id, now), now) for id in early}
+    batches = {id: early[id].batch if id in early else size for id, size in done.batches.items()}
+    done = replace(
+        done,
+        target={id: early[id].now_on if id in early else where for id, where in done.target.items()},
+        batches={id: size for id, size in batches.items() if size},
+        state={**done.state, WISHES: since},
+    )
+    return _again(done, [at + GROW_AFTER_SECONDS for at in since.values()])
+
+
+def _again(plan: Plan, times: Iterable[float]) -> Plan:
+    """Return the plan that also asks to be looked at at the first of these times."""
+    first = min((*times, *([plan.again_at] if plan.again_at is not None else [])), default=None)
+    return plan if first == plan.again_at else replace(plan, again_at=first)
 
 
 def shielded(snapshot: Snapshot) -> Snapshot:
@@ -18,15 +77,6 @@ def shielded(snapshot: Snapshot) -> Snapshot:
         return snapshot
     jobs = tuple(replace(job, preemptible=False) if job.id in young else job for job in snapshot.jobs)
     return replace(snapshot, jobs=jobs)
-
-
-def looked_at_again(snapshot: Snapshot, plan: Plan) -> Plan:
-    """Add to a plan that lets jobs wait the time when the first shield of a running job ends."""
-    if not plan.reasons:
-        return plan
-    ends = [job.started_at + snapshot.damping_seconds for job in _young(snapshot) if job.started_at is not None]
-    again_at = min((*ends, *([plan.again_at] if plan.again_at is not None else [])), default=None)
-    return plan if again_at == plan.again_at else replace(plan, again_at=again_at)
 
 
 def _young(snapshot: Snapshot) -> list[Job]:
@@ -42,3 +92,18 @@ def _young(snapshot: Snapshot) -> list[Job]:
         and job.started_at is not None
         and job.started_at <= now < job.started_at + seconds
     ]
+
+
+def _growth(job: Job, target: Placement) -> dict[NodeId, int]:
+    """GPUs that a running job takes besides all it holds; one below its least may take them at once."""
+    if target is job.now_on or not job.running or job.gpus < job.min_gpus:
+        return {}
+    if any(target.get(node, 0) < gpus for node, gpus in job.now_on.items()):
+        return {}
+    return {node: more for node, gpus in target.items() if (more := gpus - job.now_on.get(node, 0)) > 0}
+
+
+def _keeping(snapshot: Snapshot, kept: Mapping[NodeId, int]) -> Snapshot:
+    """Return the same world in which so many GPUs are known to be kept."""
+    nodes = tuple(replace(node, kept=node.kept + kept.get(node.id, 0)) for node in snapshot.nodes)
+    return replace(snapshot, nodes=nodes)

@@ -5,6 +5,7 @@ The live loop, the simulator, the preview of a switch and "what would help" all 
 
 from collections.abc import Set
 from dataclasses import replace
+from functools import partial
 
 from scheduling import damping, reserve, tiers
 from scheduling.after import after
@@ -34,7 +35,10 @@ def decide(policy: Policy, snapshot: Snapshot) -> Plan:
 
 
 def _decide(policy: Policy, snapshot: Snapshot) -> Plan:
-    return reserve.around(lambda view: damping.looked_at_again(view, tiers.plan(policy, view)), snapshot)
+    def plan(view: Snapshot) -> Plan:
+        return damping.around(partial(tiers.plan, policy), view, growth=not hasattr(policy, "grow_after_seconds"))
+
+    return reserve.around(plan, snapshot)
 
 
 def _hurt(snapshot: Snapshot, plan: Plan) -> list[Job]:

@@ -67,7 +67,7 @@ class Node:
     kind: str = ""
     """The model of its GPUs, as the driver names it; nodes of one kind can stand in for each other."""
     kept: int = 0
-    """Free GPUs that are kept for jobs of a higher layer; not in ``free``."""
+    """Free GPUs that are kept for other jobs, for reasons to tell: nothing is decided by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class Snapshot:
     patience_seconds: float = float("inf")
     """Whoever has waited longer is next, whatever the policy."""
     damping_seconds: float = 0.0
-    """No job is stopped so soon after it was placed, unless for a reservation; 0 allows it at once."""
+    """No job is stopped so soon after it was placed, unless for a reservation; 0 switches ``damping`` off."""
     explain: bool = True
     """False where nobody will read why a job waits: the plan still names all that wait, but may say anything."""
 

@@ -71,7 +71,7 @@ class Options:
     patience_seconds: float = float("inf")
     """Whoever has waited longer is next, whatever the policy."""
     damping_seconds: float = 0.0
-    """No job is stopped so soon after it was placed."""
+    """No job is stopped so soon after it was placed; 0 switches ``scheduling.damping`` off."""
     used_days: int = 14
     """How far back ``Account.used`` reaches."""
     state: Mapping[str, Any] = field(default_factory=dict)

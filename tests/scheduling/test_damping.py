@@ -1,5 +1,6 @@
 """Damping: what was just placed is not stopped, what can shrink makes room at once, and a reservation goes first."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from scheduling import registry
 from scheduling.check import violations
 from scheduling.decide import decide
 from scheduling.policies.elastic_fifo import ElasticFifo
+from scheduling.policies.fair_share import FairShare
 from scheduling.policies.fifo import Fifo
 from scheduling.types import Job, Reservation, Snapshot
 from tests.scheduling.strategies import EXAMPLES, built, snapshots
@@ -18,6 +20,7 @@ from tests.scheduling.worlds import NOW, Decided, World, comes_to_rest, draw, ru
 
 DAMPING = 30.0
 FIFO = Fifo(strict=False)
+SHARES = FairShare()
 EVERY = pytest.mark.parametrize("key", registry.POLICIES)
 MANY = settings(max_examples=EXAMPLES, deadline=None)
 
@@ -64,6 +67,66 @@ def test_a_clock_that_was_set_back_shields_no_job_for_hours() -> None:
 
 def test_where_no_job_waits_time_changes_nothing() -> None:
     assert decide(FIFO, damped(draw({"a": 2}, placed(10)))).again_at is None
+
+
+def test_a_job_grows_when_gpus_were_left_over_for_a_while() -> None:
+    lab = damped(draw({"a": 4}, running("1", {"a": 1}, 1, 4)))
+    at_first = decide(SHARES, lab)
+    assert sizes(at_first) == {"1": 1} and at_first.again_at == NOW + 10
+    later = replace(lab, now=NOW + 9, state=json.loads(json.dumps(at_first.state)))
+    assert sizes(decide(SHARES, later)) == {"1": 1}
+    assert sizes(decide(SHARES, replace(later, now=NOW + 10))) == {"1": 4}
+
+
+def test_a_job_that_comes_meanwhile_starts_on_them_at_once() -> None:
+    before = decide(SHARES, damped(draw({"a": 4}, running("1", {"a": 1}, 1, 4)))).state
+    lab = draw({"a": 4}, running("1", {"a": 1}, 1, 4), waiting("2", 3), state=before, now=NOW + 3)
+    assert sizes(decide(SHARES, damped(lab))) == {"1": 1, "2": 3}
+
+
+def test_a_wish_that_was_given_up_begins_again() -> None:
+    lab = damped(draw({"a": 4}, running("1", {"a": 1}, 1, 4)))
+    full = damped(draw({"a": 4}, running("1", {"a": 1}, 1, 4), running("2", {"a": 3}), now=NOW + 5))
+    state = decide(SHARES, replace(full, state=decide(SHARES, lab).state)).state
+    assert decide(SHARES, replace(lab, now=NOW + 10, state=state)).again_at == NOW + 20
+
+
+def test_a_job_behind_such_gpus_is_told_that_they_are_kept() -> None:
+    lab = damped(draw({"a": 4}, running("1", {"a": 2}, 1, 4), waiting("2", 4, owner="bob")))
+    lab = replace(lab, jobs=(replace(lab.jobs[0], base={"a": 2}), lab.jobs[1]))
+    done = decide(SHARES, lab)
+    assert sizes(done) == {"1": 2}
+    assert done.reasons["2"].startswith("All 4 GPUs are in use or kept for jobs ahead of it;")
+
+
+def test_a_job_below_its_least_takes_at_once_what_it_lacks() -> None:
+    lab = damped(draw({"a": 4}, running("1", {"a": 1}, 2, 4)))
+    assert sizes(decide(SHARES, lab))["1"] >= 2
+
+
+@EVERY
+@MANY
+@given(snapshot=snapshots())
+def test_laws_of_damping_no_job_grows_before_it_has_waited_for_that(key: str, snapshot: Snapshot) -> None:
+    lab = damped(snapshot)
+    done = decide(built(key), lab)
+    for job in lab.jobs:
+        target = done.target.get(job.id, {})
+        if job.running and job.gpus >= job.min_gpus and all(target.get(node, 0) >= n for node, n in job.now_on.items()):
+            assert dict(target) == dict(job.now_on), f"job {job.id} grows at once"
+
+
+@EVERY
+@MANY
+@given(snapshot=snapshots(calm=True))
+def test_laws_of_damping_a_world_in_which_time_passes_comes_to_rest(key: str, snapshot: Snapshot) -> None:
+    world, policy, quiet = World.of(damped(snapshot)), Decided(built(key)), 0
+    for _ in range(60):
+        quiet = 0 if world.turn(policy, 6) else quiet + 1
+        world.let_go()
+        if quiet > 6:
+            return
+    raise AssertionError("it goes on changing")
 
 
 @EVERY

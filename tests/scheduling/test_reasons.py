@@ -1,7 +1,10 @@
 """Every reason is true of the snapshot it came from, whatever the policy and whatever stands around it."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from scheduling import registry
 from scheduling.types import Plan, Snapshot
@@ -22,9 +25,12 @@ def test_every_reason_of_a_policy_is_true(key: str, snapshot: Snapshot) -> None:
 
 @EVERY
 @MANY
-@given(snapshot=snapshots())
-def test_every_reason_is_true_with_tiers_around_the_policy(key: str, snapshot: Snapshot) -> None:
-    assert untruths(snapshot, Decided(built(key)).plan(snapshot)) == []
+@given(snapshot=snapshots(), damping=st.sampled_from([0.0, 30.0, 90.0]))
+def test_every_reason_is_true_with_tiers_and_damping_around_the_policy(
+    key: str, snapshot: Snapshot, damping: float
+) -> None:
+    lab = replace(snapshot, damping_seconds=damping)
+    assert untruths(lab, Decided(built(key)).plan(lab)) == []
 
 
 def test_an_untrue_reason_is_found() -> None:
