@@ -12,6 +12,8 @@ from scheduling.types import Job, JobId, Plan, Snapshot
 
 LEAST_GAIN = 0.05
 """A GPU that makes a job faster by less than this part of one GPU is better left to somebody else."""
+TRIES = 4
+"""So many times the jobs that were counted in vain are left out; each time is as dear as the decision itself."""
 LOOK_AHEAD = 8
 """Curves are not concave: five GPUs of two nodes may be slower than four of one, and eight faster than both."""
 
@@ -91,10 +93,16 @@ def fitted(decide: Callable[[AbstractSet[JobId]], tuple[Plan, set[JobId]]]) -> P
     """A plan in which no GPUs stand idle for jobs that find no place for as many as they were counted.
 
     ``decide`` is given the jobs not to count, and tells besides its plan which it counted in vain: those are left out
-    in a second try, so that others may use what no node has together for them.
+    of the next try, so that others may use what no node has together for them.
     """
-    plan, homeless = decide(frozenset())
-    return decide(homeless)[0] if homeless else plan
+    plan, more = decide(frozenset())
+    homeless: AbstractSet[JobId] = frozenset()
+    for _ in range(TRIES):
+        if more <= homeless:
+            break
+        homeless |= more
+        plan, more = decide(homeless)
+    return plan
 
 
 def most(job: Job) -> int:
