@@ -285,7 +285,8 @@ def submission(lived: Lived, costs: Costs) -> Submission:
 
 
 def options(costs: Costs) -> Options:
-    return Options(release_seconds=costs.give_back.mean, window_seconds=costs.turn.mean)
+    """With the product's default damping (``DAMPING_SECONDS``), which the live labs of the bench have too."""
+    return Options(release_seconds=costs.give_back.mean, window_seconds=costs.turn.mean, damping_seconds=30.0)
 
 
 @dataclass(frozen=True, slots=True)
