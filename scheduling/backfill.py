@@ -175,7 +175,7 @@ def _remains(
 
 
 def _with(arrange: Arrange, snapshot: Snapshot, hold: Hold, size: Callable[[Job], int]) -> Plan:
-    """The plan in which nobody else gets what is reserved, except on loan."""
+    """The plan in which no other job gets what is reserved, except on loan."""
     first, saved = hold.job, _overlap(hold.here, {node.id: node.free for node in snapshot.nodes})
     lent = _lent(snapshot, hold.remains, without=True)
     starts = hold.at <= snapshot.now and dict(saved) == dict(hold.where)

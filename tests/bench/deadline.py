@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="A day before a deadline under every policy.")
     known = [key for key in registry.POLICIES if key not in SLOW]
     parser.add_argument("--policies", nargs="*", default=known, choices=list(registry.POLICIES))
-    parser.add_argument("--kinds", nargs="*", default=["few"], choices=list(KINDS))
+    parser.add_argument("--kinds", nargs="*", default=["few-rigid"], choices=list(KINDS))
     parser.add_argument("--seeds", nargs="*", type=int, default=[0])
     given = parser.parse_args(arguments)
     targets: list[Target] = []

@@ -50,7 +50,7 @@ def upgrade_control() -> None:
 # --- upgrades
 
 
-def test_a_new_lab_starts_with_a_policy_under_which_nobody_is_shut_out() -> None:
+def test_a_new_lab_starts_with_fair_share_and_its_new_parameters() -> None:
     upgrade_control()
     assert not SchedulerConfig.objects.exists()
     config = services.current_config()
@@ -58,7 +58,7 @@ def test_a_new_lab_starts_with_a_policy_under_which_nobody_is_shut_out() -> None
     assert config.params["passed_over_hours"] > 0 and config.params["yields_after_minutes"] > 0
 
 
-def test_a_lab_that_nobody_chose_a_policy_for_keeps_the_default_it_began_with(admin: User) -> None:
+def test_a_lab_without_a_chosen_policy_keeps_the_default_it_began_with(admin: User) -> None:
     upgrade_control()
     config = services.current_config()
     assert (config.policy, config.params) == ("elastic_fifo", FORMER)

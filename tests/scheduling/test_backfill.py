@@ -213,7 +213,7 @@ def test_laws_no_job_that_can_be_stopped_waits_while_saved_gpus_would_do(snapsho
 @MANY
 @given(snapshot=snapshots())
 def test_laws_running_jobs_lose_nothing_to_what_is_only_saved(snapshot: Snapshot) -> None:
-    """As long as the job cannot start, nobody loses a GPU who would not lose it without the reservation either."""
+    """As long as the job cannot start, no running job loses a GPU that it would keep without the reservation."""
     plan, usual = SOON.plan(snapshot), UNBOUNDED.plan(snapshot)
     if plan.state.get(RESERVED) is None or "saved for it" not in plan.reasons[plan.state[RESERVED]]:
         return
