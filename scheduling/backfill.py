@@ -87,6 +87,8 @@ def around(arrange: Arrange, snapshot: Snapshot, after_seconds: float, size: Cal
     hold = _hold(snapshot, first, size(first), lent, ahead)
     if hold is None:
         return usual.plan
+    if hold.at > snapshot.now and not hold.here:
+        return replace(usual.plan, state=_state(first, lent, usual.promised))  # nothing can be saved yet
     return _with(arrange, snapshot, hold, size)
 
 
