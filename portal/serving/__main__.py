@@ -28,6 +28,7 @@ def main(arguments: list[str]) -> None:
         args.endpoint,
         connections=connections,
         max_body_bytes=max_body_bytes,
+        client_of=session_of,
         application_close_timeout=2,
         verbosity=0,
         proxy_forwarded_address_header="X-Forwarded-For" if args.proxy_headers else None,
@@ -57,6 +58,14 @@ def max_body_bytes(path: bytes) -> int:
 
     mib = settings.MAX_OUTPUTS_MIB if path.startswith(b"/agent/") else 2 * settings.MAX_UPLOAD_MIB
     return (mib << 20) + FORM_BYTES
+
+
+def session_of(cookies: str) -> str:
+    """The session that a browser's socket belongs to; "" without one."""
+    from django.conf import settings  # noqa: PLC0415
+    from django.http import parse_cookie  # noqa: PLC0415
+
+    return parse_cookie(cookies).get(settings.SESSION_COOKIE_NAME, "")
 
 
 if __name__ == "__main__":

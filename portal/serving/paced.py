@@ -7,11 +7,15 @@ while more than a transport's buffer is unread, and a client that reads nothing 
 import asyncio
 import logging
 import socket
+import time
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, cast
 
+from autobahn.websocket.types import ConnectionDeny
 from daphne.http_protocol import HTTPFactory, WebRequest
 from daphne.server import Server
+from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol
 from twisted.internet import reactor
 from twisted.internet.interfaces import IPushProducer
 from twisted.logger import ILogObserver, STDLibLogObserver, globalLogPublisher
@@ -22,6 +26,13 @@ from portal.serving.handover import receive_connections
 logger = logging.getLogger(__name__)
 
 STALL_SECONDS = 60.0
+MAX_UNREAD_MESSAGES = 256
+"""Of one socket, that the application has not taken yet: a viewer has a handful under way."""
+FLOOD_SECONDS = 30.0
+"""For so long no socket is opened for a client that flooded one."""
+TOO_FAST = 4430
+"""The close code by which the application says the same (``portal.jobs.consumers``)."""
+MAX_FLOODERS = 1000
 
 
 @implementer(IPushProducer)
@@ -83,9 +94,50 @@ class LimitedFactory(HTTPFactory):
         return protocol
 
 
+class Flooders:
+    """Clients whose sockets were closed because they sent too much. Opening one again costs more than refusing it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until: OrderedDict[str, float] = OrderedDict()
+
+    def note(self, client: str) -> None:
+        self._until[client] = self._clock() + FLOOD_SECONDS
+        self._until.move_to_end(client)
+        if len(self._until) > MAX_FLOODERS:
+            self._until.popitem(last=False)
+
+    def refuses(self, client: str) -> bool:
+        return self._until.get(client, 0.0) > self._clock()
+
+
+class LimitedSocket(WebSocketProtocol):
+    """A socket that is cut off when it sends faster than the application reads, and refused for a while."""
+
+    client = ""
+
+    def onConnect(self, request: Any) -> Any:  # noqa: N802
+        server: PacedServer = self.factory.server_class
+        self.client = server.client_of(request.headers.get("cookie", "")) or str(self.transport.getPeer().host)
+        if server.flooders.refuses(self.client):
+            self.server, self.request, self.client_addr = server, request, None  # what its end looks at
+            server.protocol_connected(self)
+            raise ConnectionDeny(429, "Too many messages: wait half a minute")
+        return super().onConnect(request)
+
+    def onMessage(self, payload: bytes, isBinary: bool) -> None:  # noqa: N802, N803
+        queue = getattr(self, "application_queue", None)
+        if queue is None or queue.qsize() < MAX_UNREAD_MESSAGES:
+            super().onMessage(payload, isBinary)
+            return
+        self.server.flooders.note(self.client)
+        self.data = b""  # what has come is not even looked at
+        self.dropConnection(abort=True)
+
+
 class PacedServer(Server):
     """``connections`` is where an entry process hands over connections, beside or instead of ``endpoints``;
-    ``max_body_bytes`` is asked with the path of a request."""
+    ``max_body_bytes`` is asked with the path of a request, ``client_of`` with the cookies of a socket: "" is an address."""
 
     def __init__(
         self,
@@ -94,6 +146,7 @@ class PacedServer(Server):
         *,
         max_body_bytes: Callable[[bytes], int],
         connections: socket.socket | None = None,
+        client_of: Callable[[str], str] = lambda cookies: "",
         stall_seconds: float = STALL_SECONDS,
         **options: Any,
     ) -> None:
@@ -101,6 +154,8 @@ class PacedServer(Server):
         self.endpoints = endpoints
         self.max_body_bytes = max_body_bytes
         self.stall_seconds = stall_seconds
+        self.client_of = client_of
+        self.flooders = Flooders()
         self._handed_over = connections
         self._gates: dict[Any, Gate] = {}
         # daphne drops Twisted's errors
@@ -116,6 +171,15 @@ class PacedServer(Server):
     def http_factory(self, factory: HTTPFactory) -> None:
         """``Server.run`` makes one of its own kind."""
         self._http_factory = LimitedFactory(self)
+
+    @property
+    def ws_factory(self) -> WebSocketFactory:
+        return self._ws_factory
+
+    @ws_factory.setter
+    def ws_factory(self, factory: WebSocketFactory) -> None:
+        factory.protocol = LimitedSocket
+        self._ws_factory = factory
 
     def _receive(self) -> None:
         assert self._handed_over is not None  # noqa: S101
@@ -133,6 +197,8 @@ class PacedServer(Server):
         if protocol not in self.connections or self.connections[protocol].get("disconnected"):
             return
         kind = message["type"]
+        if kind == "websocket.close" and message.get("code") == TOO_FAST:
+            self.flooders.note(protocol.client)
         if kind == "http.response.body" and not message.get("more_body") and self._gates.pop(protocol, None):
             protocol.unregisterProducer()
         await super().handle_reply(protocol, message)

@@ -3,6 +3,7 @@
 Run as a program: prints its port, and at ``/made`` answers how many pieces it has made and how many responses are open.
 """
 
+import asyncio
 import socket
 import sys
 from typing import Any
@@ -31,7 +32,7 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
     under_way += 1
     try:
         if scope["type"] == "websocket":
-            await _socket(receive, send)
+            await _socket(scope, receive, send)
         elif scope["path"] == "/large":
             await _large(send)
         else:
@@ -40,9 +41,11 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
         under_way -= 1
 
 
-async def _socket(receive: Any, send: Any) -> None:
+async def _socket(scope: dict[str, Any], receive: Any, send: Any) -> None:
     await receive()
     await send({"type": "websocket.accept"})
+    if scope["path"] == "/deaf":
+        await asyncio.Event().wait()
     for _ in range(PIECES):
         await send({"type": "websocket.send", "bytes": piece()})
     await send({"type": "websocket.close", "code": 1000})
@@ -78,6 +81,7 @@ if __name__ == "__main__":
         max_body_bytes=lambda path: 0 if path == b"/nothing" else MAX_BODY_BYTES,
         stall_seconds=stall_seconds,
         verbosity=0,
+        client_of=lambda cookies: cookies,
         ready_callable=lambda: print(port, flush=True),
     )
     server.run()

@@ -11,7 +11,11 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+import websockets.sync.client
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection
 
+from portal.serving.paced import FLOOD_SECONDS, MAX_FLOODERS, Flooders
 from tests.portal.paced_app import MAX_BODY_BYTES, PIECE_BYTES, PIECES
 
 FEW = PIECES // 8
@@ -119,3 +123,35 @@ def test_a_body_beyond_the_limit_is_refused_and_one_within_is_taken(server: Pace
     assert "At most 1 MiB" in refused.text
     assert send(10).text == "10"
     assert server.client.post("/nothing", content=b"x").status_code == 413
+
+
+def test_a_socket_that_floods_is_cut_off_and_its_client_refused_for_a_while(server: Paced) -> None:
+    def connect(cookie: str) -> ClientConnection:
+        url = f"{server.url.replace('http', 'ws')}/deaf"
+        return websockets.sync.client.connect(url, additional_headers={"Cookie": cookie}, proxy=None, open_timeout=30)
+
+    with connect("flooder") as flooder, connect("other") as other:
+        for _ in range(50):
+            other.send("ack")  # it is read slowly, but there are few
+        with pytest.raises(ConnectionClosed):
+            for _ in range(1_000_000):
+                flooder.send("ack")
+        with pytest.raises(InvalidStatus) as refused, connect("flooder"):
+            pass
+        assert refused.value.response.status_code == 429
+        other.send("ack")
+        with connect("another") as another:
+            another.send("ack")
+
+
+def test_a_client_that_flooded_is_let_in_again_and_few_are_remembered() -> None:
+    now = [100.0]
+    flooders = Flooders(lambda: now[0])
+    flooders.note("a")
+    assert flooders.refuses("a") and not flooders.refuses("b")
+    now[0] += FLOOD_SECONDS + 1
+    assert not flooders.refuses("a")
+    for number in range(3 * MAX_FLOODERS):
+        flooders.note(str(number))
+    assert len(flooders._until) == MAX_FLOODERS
+    assert flooders.refuses(str(3 * MAX_FLOODERS - 1))
