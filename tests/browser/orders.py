@@ -176,8 +176,10 @@ def shut_out(job: int, user: str) -> int:
 
 def lab_at_work(node: str = "gpu-delta") -> dict[str, Any]:
     """A node of its own with an elastic job on all four GPUs, and one that waits for two; ``turn`` is the scheduler."""
+    from portal.control.services import switch_policy
     from tests.portal import control_world as lab
 
+    switch_policy(None, "elastic_fifo", {})
     Node.objects.update(cordoned=True)
     lab.ready_node(node, 4, ("sweeps",), last_seen_at=timezone.now() + timedelta(hours=1))
     sweeps = world.make_environment("sweeps")

@@ -186,7 +186,7 @@ def test_policies_see_the_speed_the_work_that_is_left_and_choose_a_batch() -> No
     assert job.work is not None and job.work.source == "measured"
     pace = job.speed.speeds[1]
     assert job.work.value == pytest.approx(300 * 3 * BOTH * pace, rel=0.01)
-    plan = decide(registry.build("ffdl", {}), seen)
+    plan = decide(registry.build("ffdl", {}), replace(seen, damping_seconds=0.0))  # else it grows a little later
     assert 64 < plan.batches[job.id] <= 1024
 
 
