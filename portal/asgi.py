@@ -17,8 +17,9 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 http = get_asgi_application()
 
 # models can be imported only now
-from portal.control.agent_door import PREFIX, AgentDoor  # noqa: E402
+from portal.control.agent_door import AgentDoor  # noqa: E402
 from portal.jobs.routing import websocket_urlpatterns  # noqa: E402
+from portal.serving import NODES_PATH  # noqa: E402
 
 
 class AtMost:
@@ -41,12 +42,17 @@ class AtMost:
         try:
             await self.inner(scope, receive, answer.send)
         except TooManyDownloadsError:
-            await send({"type": "http.response.start", "status": 503, "headers": [(b"Retry-After", b"60")]})
-            await send(
-                {"type": "http.response.body", "body": b"Too many downloads are under way. Try again in a minute.\n"}
-            )
+            text = b"Too many downloads are under way. Try again in a minute.\n"
+            await _refuse(send, 503, text, (b"Retry-After", b"60"))
         finally:
             answer.end()
+
+
+async def _refuse(send: Any, status: int, text: bytes, header: tuple[bytes, bytes]) -> None:
+    """Answer with a sentence, without Django."""
+    headers = [(b"Content-Type", b"text/plain; charset=utf-8"), header]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text})
 
 
 class TooManyDownloadsError(Exception):
@@ -115,12 +121,11 @@ class NodesOnly:
         self.inner = inner
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        if scope["path"].startswith(PREFIX):
+        if scope["path"].startswith(NODES_PATH):
             await self.inner(scope, receive, send)
-            return
-        headers = [(b"Content-Type", b"text/plain; charset=utf-8"), (b"Connection", b"close")]
-        await send({"type": "http.response.start", "status": 421, "headers": headers})
-        await send({"type": "http.response.body", "body": b"This process answers nodes only. Load the page again.\n"})
+        else:
+            text = b"This process answers nodes only. Load the page again.\n"
+            await _refuse(send, 421, text, (b"Connection", b"close"))
 
 
 class Lanes:

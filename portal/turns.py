@@ -10,9 +10,10 @@ class BusyError(Exception):
 
 
 class Turns:
-    """At most one piece of work of each user at once, and ``count`` of all users together. No one waits for a turn."""
+    """At most one piece of work of each user at once, and ``count`` of all users together, if that is limited. No one
+    waits for a turn."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int | None = None) -> None:
         self._count = count
         self._lock = threading.Lock()
         self._users: set[int] = set()
@@ -21,7 +22,7 @@ class Turns:
     def of(self, user_id: int) -> Iterator[None]:
         """Raises BusyError."""
         with self._lock:
-            if user_id in self._users or len(self._users) >= self._count:
+            if user_id in self._users or (self._count is not None and len(self._users) >= self._count):
                 raise BusyError
             self._users.add(user_id)
         try:

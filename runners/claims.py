@@ -13,12 +13,14 @@ import fcntl
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from runners.checkpoints import Memory
+from runners.exclusive import BusyError
 from runners.ledger import Ledger
 from runners.nodefiles import NodeFiles, read_own_json, write_json
 from runners.portal_client import PortalRefusedError
@@ -30,6 +32,9 @@ ASIDE = ".other-"
 CLOCKS_SECONDS = 3600
 """How far the clocks of a node and the portal may differ where a folder's age is compared with a job's."""
 MAX_NAMED = 3
+LOCK_SECONDS = 10.0
+"""What is done under the lock takes milliseconds."""
+LOCK_LOOK_SECONDS = 0.02
 
 Known = Callable[[], bool]
 
@@ -219,9 +224,25 @@ def _has_any(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _exclusive(top: Path) -> Iterator[None]:
-    """One thread at a time, of all agents that have the folder ``top``; any where a network file system has no locks."""
+    """One thread at a time, of all agents that have the folder ``top``; any where a network file system has no locks.
+
+    Raises BusyError when another one has it for long: its machine may have gone.
+    """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             file = stack.enter_context((top.parent / ".claims").open("w"))
-            fcntl.flock(file, fcntl.LOCK_EX)
+            _lock(file)
         yield
+
+
+def _lock(file: IO[str]) -> None:
+    until = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise BusyError("Another agent is preparing a folder of a job.") from None
+            time.sleep(LOCK_LOOK_SECONDS)
+        else:
+            return

@@ -159,7 +159,8 @@ class Hands:
         """A loop's turn, like that for outputs."""
         specs = [wish.spec for wish in running()]
         for spec in specs:
-            self.claims.mark(spec)
+            with contextlib.suppress(BusyError):
+                self.claims.mark(spec)
         hosts = {spec.job: spec for spec in specs if spec.role == "host"}
         with contextlib.suppress(PortalError):
             for spec in hosts.values():

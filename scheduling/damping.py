@@ -95,7 +95,7 @@ def _young(snapshot: Snapshot) -> list[Job]:
 
 
 def _growth(job: Job, target: Placement) -> dict[NodeId, int]:
-    """GPUs that a running job takes besides all it holds; one below its least may take them at once."""
+    """GPUs that a running job would take in addition to all it holds; below its minimum it may take them at once."""
     if target is job.now_on or not job.running or job.gpus < job.min_gpus:
         return {}
     if any(target.get(node, 0) < gpus for node, gpus in job.now_on.items()):

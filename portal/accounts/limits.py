@@ -111,9 +111,14 @@ class LimitWithUsage:
     usage: Usage
 
 
+def _limits() -> "models.QuerySet[Limit]":
+    """All of them, with the people they are about."""
+    return Limit.objects.select_related("user", "group").prefetch_related("group__user_set")
+
+
 def visible_limits(user: User) -> "models.QuerySet[Limit]":
     """All limits for an admin, groups first; for a member their own and those of their groups."""
-    rows = Limit.objects.select_related("user", "group").prefetch_related("group__user_set")
+    rows = _limits()
     if not user.is_admin:
         rows = rows.filter(Q(user=user) | Q(group__in=user.groups.all()))
     return rows.order_by(F("user__username").asc(nulls_first=True), "group__name")
@@ -145,8 +150,7 @@ def limit_of(owner: User | Group) -> LimitWithUsage:
 
 def overview() -> list[tuple[Limit, Usage]]:
     """Each limit with what its people hold together now, groups first."""
-    rows = list(Limit.objects.select_related("user", "group").prefetch_related("group__user_set"))
-    rows.sort(key=lambda row: (row.group is None, str(row.user or row.group).lower()))
+    rows = sorted(_limits(), key=lambda row: (row.group is None, str(row.user or row.group).lower()))
     return [(each.limit, each.usage) for each in with_usage(rows)]
 
 

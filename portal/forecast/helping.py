@@ -88,22 +88,29 @@ class _Present:
     """The lab as the next cycle would see it: read once for all jobs that are asked about before then."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        """For the history, which only the first of several that read at once may read on; no one waits for it."""
         self._history = History()
-        self._cycle = ""
-        self._until = 0.0
-        self._kept: tuple[Policy, Snapshot] | None = None
+        self._kept: tuple[str, float, Policy, Snapshot] | None = None
+        """Of which cycle, until when it is good, and what was read."""
 
     def of(self, cycle: str, job: Job) -> tuple[Policy, Snapshot, types.Job | None]:
         """``job`` in it is None when it does not wait. Raises ValueError."""
-        with self._lock:
-            if self._kept is not None and self._cycle == cycle and time.monotonic() < self._until:
-                policy, seen = self._kept
-                if (view := _view(seen, job)) is not None:
-                    return policy, seen, view
-            policy, seen = self._kept = present(history=self._history)
-            self._cycle, self._until = cycle, time.monotonic() + KEPT_SECONDS
-            return policy, seen, _view(seen, job)
+        if (kept := self._kept) is not None:
+            of_cycle, until, policy, seen = kept
+            if of_cycle == cycle and time.monotonic() < until and (view := _view(seen, job)) is not None:
+                return policy, seen, view
+        policy, seen = self._read()
+        self._kept = cycle, time.monotonic() + KEPT_SECONDS, policy, seen
+        return policy, seen, _view(seen, job)
+
+    def _read(self) -> tuple[Policy, Snapshot]:
+        if not self._reading.acquire(blocking=False):
+            return present()
+        try:
+            return present(history=self._history)
+        finally:
+            self._reading.release()
 
 
 _present = _Present()

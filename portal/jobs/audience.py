@@ -1,4 +1,4 @@
-"""Whether somebody watches a job's log: then its nodes send each line at once, and else a handful at a time.
+"""Whether a job's log is being watched: then its nodes send each line at once, and else a handful at a time.
 
 A hint that is forgotten after some seconds. Viewers and nodes are served by different processes: the lab size shares
 it in Redis, the small size by the time of a file.
@@ -10,7 +10,7 @@ from django.core.cache import cache
 from portal.wake import ring, rung_within
 
 WATCHED_SECONDS = 10.0
-"""For so long after it was last said."""
+"""After the last look of a viewer."""
 
 
 def watch(job_id: int) -> None:

@@ -1,9 +1,9 @@
 """What jobs have in /checkpoints, kept here so that they can go on from it on whatever node.
 
 Of each job the newest set alone: a row with paths, sizes and times, and pieces of at most ``PIECE_BYTES`` under the hash
-of their content in ``HOME/checkpoints/<Job.folder>/<sha256>``. A node sends what it has changed; only pieces that are not here
-travel, and the set changes in one transaction once all of them are. Where several nodes wrote the same path, what was
-written last counts.
+of their content in ``HOME/checkpoints/<Job.folder>/<sha256>``. A node sends what it has changed; only pieces that are
+not here travel, and the set changes in one transaction once all of them are. Where several nodes wrote the same path,
+what was written last counts.
 """
 
 import hashlib

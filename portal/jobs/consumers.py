@@ -33,6 +33,7 @@ from portal.jobs import audience
 from portal.jobs.allowance import Allowance
 from portal.jobs.feed import Feed
 from portal.jobs.models import FINISHED_STATES, Job, LogStream
+from portal.serving import TOO_FAST
 from portal.wake import Switchboard, job_bell
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ MOST_SOCKETS = 20
 LATE = timedelta(minutes=2)
 """After its end a job's last bytes may still come in; streams that a lost node never closed are waited for no longer."""
 
-SIGNED_OUT, FORBIDDEN, TOO_SLOW, TOO_MANY, TOO_FAST, TOO_BIG, NONSENSE = 4401, 4403, 4408, 4429, 4430, 4413, 4400
+SIGNED_OUT, FORBIDDEN, TOO_SLOW, TOO_MANY, TOO_BIG, NONSENSE = 4401, 4403, 4408, 4429, 4413, 4400
 BROKEN = 4500
 """Applications may only send 1000 and codes from 3000 on."""
 

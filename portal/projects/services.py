@@ -186,9 +186,7 @@ def _lock(project: Project) -> None:
 # Code
 
 
-MAX_UNPACKING = 4
-"""Uploads at once, in this process; two of them are unpacked, the others wait for it."""
-_unpacking = Turns(MAX_UNPACKING)
+_unpacking = Turns()
 
 
 def store_code(
@@ -207,7 +205,7 @@ def store_code(
             guess = inspection.inspect(taken.sha256)
     except BusyError:
         raise Refused(
-            "Another upload is still being unpacked. Wait until it is done, then send this one again.", "limit"
+            "Another upload of yours is still being unpacked. Wait until it is done, then send this one again.", "limit"
         ) from None
     with transaction.atomic():
         _lock(project)

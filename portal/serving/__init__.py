@@ -3,3 +3,8 @@
 ``python -m portal.serving`` runs one of them, and ``python -m portal.serving.entry`` hands connections to both when they
 share one address (``make run``). Behind a reverse proxy, the proxy chooses by the path and no entry is needed.
 """
+
+NODES_PATH = "/agent/"
+"""What begins like this is asked by nodes."""
+TOO_FAST = 4430
+"""The close code of a socket that sends too much. Its session opens no other for a while."""

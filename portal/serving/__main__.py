@@ -8,6 +8,8 @@ import sys
 
 import django
 
+from portal.serving import NODES_PATH
+
 FORM_BYTES = 8 << 20
 """For what a form sends beside its files, and for the limits of views, which explain more than a server can."""
 
@@ -56,7 +58,7 @@ def max_body_bytes(path: bytes) -> int:
     """The largest body of a request to this path, in bytes."""
     from django.conf import settings  # noqa: PLC0415
 
-    mib = settings.MAX_OUTPUTS_MIB if path.startswith(b"/agent/") else 2 * settings.MAX_UPLOAD_MIB
+    mib = settings.MAX_OUTPUTS_MIB if path.startswith(NODES_PATH.encode()) else 2 * settings.MAX_UPLOAD_MIB
     return (mib << 20) + FORM_BYTES
 
 

@@ -15,14 +15,15 @@ import sys
 from collections import OrderedDict
 from contextlib import closing
 
+from portal.serving import NODES_PATH
 from portal.serving.handover import send_connection
 
 logger = logging.getLogger(__name__)
 
-NODES_PATH = b"/agent/"
 LONGEST_METHOD = 8
 """Of any method that a request to the portal may have."""
-PEEK_BYTES = LONGEST_METHOD + 1 + len(NODES_PATH)
+PREFIX = NODES_PATH.encode()
+PEEK_BYTES = LONGEST_METHOD + 1 + len(PREFIX)
 FIRST_BYTES_SECONDS = 30.0
 """Browsers open connections ahead of a request."""
 SENT_SECONDS = 10.0
@@ -36,9 +37,9 @@ def for_nodes(head: bytes) -> bool | None:
     method, space, rest = head.partition(b" ")
     if not space:
         return None if len(head) <= LONGEST_METHOD else False
-    if len(rest) < len(NODES_PATH) and NODES_PATH.startswith(rest):
+    if len(rest) < len(PREFIX) and PREFIX.startswith(rest):
         return None
-    return rest.startswith(NODES_PATH)
+    return rest.startswith(PREFIX)
 
 
 class Entry:

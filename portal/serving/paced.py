@@ -21,6 +21,7 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.logger import ILogObserver, STDLibLogObserver, globalLogPublisher
 from zope.interface import implementer
 
+from portal.serving import TOO_FAST
 from portal.serving.handover import receive_connections
 
 logger = logging.getLogger(__name__)
@@ -30,8 +31,6 @@ MAX_UNREAD_MESSAGES = 256
 """Of one socket, that the application has not taken yet: a viewer has a handful under way."""
 FLOOD_SECONDS = 30.0
 """For so long no socket is opened for a client that flooded one."""
-TOO_FAST = 4430
-"""The close code by which the application says the same (``portal.jobs.consumers``)."""
 MAX_FLOODERS = 1000
 
 

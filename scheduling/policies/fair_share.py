@@ -38,7 +38,7 @@ class FairShare:
     title: ClassVar[str] = "Fair share of users and groups"
     explanation: ClassVar[str] = (
         "Whoever used less of the GPUs lately than their weight entitles them to goes first, group by group and then "
-        "person by person; old use is forgotten by and by. Elastic jobs share what is left in proportion to the weights, "
+        "person by person; old use counts less every day. Elastic jobs share what is left in proportion to the weights, "
         "and GPUs are saved for a large job that small ones have passed over for too long."
     )
     good_for: ClassVar[str] = "sharing a lab between people and groups over weeks"
@@ -201,7 +201,7 @@ class FairShare:
         """Count waiting jobs whose accounts stay within their shares before jobs that had their time above the share.
 
         Takes them out of their accounts' lines. Without this an account with one large job is never far enough above
-        its share, as it would hold nothing without that job, and a lab full of such jobs is closed to everybody else.
+        its share, as it would hold nothing without that job, and a lab full of such jobs is closed to all others.
         """
         held: dict[_Part, int] = {}
         for job in snapshot.jobs:

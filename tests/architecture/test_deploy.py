@@ -1,4 +1,4 @@
-"""What is deployed is what there is: the same five processes by compose and by systemd, and no setting nobody reads."""
+"""What is deployed is what there is: the same five processes by compose and by systemd, and no setting without a reader."""
 
 import re
 from pathlib import Path

@@ -106,7 +106,7 @@ class PretendedNode(FakeRuntime):
                 self._report(run, now)
 
     def _form_ring(self, run: Pretended) -> None:
-        """Report, as a driver does, with which hosts it goes on from now."""
+        """Report, as a driver does, with which hosts it continues."""
         rings, ranks = self._rings[run.spec.name], self.trainings.ranks(run)
         if ranks and (not rings or rings[-1]["hosts"] != ranks):
             cost = 0.5 if rings else None

@@ -1,4 +1,4 @@
-"""What decides before anyone has chosen: in a new lab, in one that is older than this default, and how that one is told."""
+"""What decides before anyone has chosen: in a new lab, in one that is older than this default, which gets a notice."""
 
 import json
 from importlib import import_module

@@ -102,6 +102,16 @@ def test_outputs_of_a_lost_job_are_kept(bench: Bench, portal: FakePortal) -> Non
     assert (aside / "outputs/model").read_bytes() == b"secret"
 
 
+def ended_job(bench: Bench, portal: FakePortal) -> RunSpec:
+    """A job without an identity, as portals of the release before have it, that ran and was collected."""
+    spec = spec_of(give_code(portal), env={"FAKE_RUN_SECONDS": "0.3"})
+    portal.want(entry(spec))
+    bench.start()
+    runs(portal, NAME)
+    portal.until(lambda: not portal.desired)
+    return spec
+
+
 class TestUpgrade:
     def test_a_job_that_runs_while_the_portal_is_upgraded_runs_on(self, bench: Bench, portal: FakePortal) -> None:
         spec = spec_of(give_code(portal), env=FOREVER)
@@ -119,11 +129,7 @@ class TestUpgrade:
         self, bench: Bench, portal: FakePortal
     ) -> None:
         """As that release left it, the agent's restart for the upgrade in between."""
-        spec = spec_of(give_code(portal), env={"FAKE_RUN_SECONDS": "0.3"})
-        portal.want(entry(spec))
-        bench.start()
-        runs(portal, NAME)
-        portal.until(lambda: not portal.desired)
+        spec = ended_job(bench, portal)
         bench.stop()
         (bench.files.checkpoints(1) / "step").write_bytes(b"41")
         second = spec_of(spec.code_sha256, "sl-1-a2-0a0a0a0a0a0a-c0ffee-0", number=2, attempt=12, env=FOREVER)
@@ -136,11 +142,7 @@ class TestUpgrade:
     def test_a_folder_of_that_release_is_not_given_to_a_job_it_does_not_fit(
         self, bench: Bench, portal: FakePortal
     ) -> None:
-        spec = spec_of(give_code(portal), env={"FAKE_RUN_SECONDS": "0.3"})
-        portal.want(entry(spec))
-        bench.start()
-        runs(portal, NAME)
-        portal.until(lambda: not portal.desired)
+        spec = ended_job(bench, portal)
         (bench.files.checkpoints(1) / "step").write_bytes(b"41")
         ours = spec_of(spec.code_sha256, NEW_NAME, env=FOREVER)
         portal.lineages[NEW_NAME] = {"containers": [NEW_NAME], "submitted_at": 0.0}

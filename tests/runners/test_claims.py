@@ -1,5 +1,6 @@
 """A folder of a node is given to the job that it was made for, and to no other job of the same number."""
 
+import fcntl
 import json
 import os
 import threading
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from runners import claims
 from runners.claims import ASIDE, IDENTITY, Claim, Claims
 from runners.diskwatch import KEEP_SECONDS, SETTLED_SECONDS, tidy
+from runners.exclusive import BusyError
 from runners.ledger import Ledger, delete_tree
 from runners.nodefiles import NodeFiles
 from runners.portal_client import PortalAwayError, PortalRefusedError
@@ -328,3 +331,15 @@ class TestTheWire:
             JobIdentity.from_json({"installation": LAB, "job": text})
         with pytest.raises(ValueError, match="32 hexadecimal"):
             JobIdentity.from_json({"installation": text, "job": "a" * 32})
+
+
+def test_an_agent_that_holds_the_shared_folder_for_long_is_not_waited_for(
+    files: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "LOCK_SECONDS", 0.05)
+    with (files.jobs.parent / ".claims").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(BusyError):
+            claims_of(files).claim(SPEC)
+    claims_of(files).claim(SPEC)
+    assert Claim.read(files.job(41)) == Claim(LAB, OURS.job)

@@ -1,4 +1,4 @@
-"""Ranks that never join each other are told of, with real supervisors and a real driver.
+"""Ranks that never join each other are reported, with real supervisors and a real driver.
 
 Their torch and Horovod are made up: what counts is that they are begun.
 """

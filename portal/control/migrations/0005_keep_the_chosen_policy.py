@@ -1,8 +1,9 @@
 """Keep the policy of labs that exist already: the default of new labs has changed.
 
-Until this release the default was ``elastic_fifo``, and ``fair_share`` saved no GPUs for large jobs and let jobs above their share run on. A lab that has people
-but no stored configuration gets the old default as a row, and each stored ``fair_share`` gets the new parameters switched
-off, so that what decides there, what an undo returns to and what a replay repeats is what it was.
+Until this release the default was ``elastic_fifo``, and ``fair_share`` saved no GPUs for large jobs and let jobs above
+their share run on. A lab that has people but no stored configuration gets the old default as a row, and each stored
+``fair_share`` gets the new parameters switched off, so that what decides there, what an undo returns to and what a replay
+repeats is what it was.
 """
 
 from django.conf import settings
