@@ -487,7 +487,7 @@ class Run:
                 step, state = 0, self.state()  # without a checkpoint all begin where rank 0 does
             steps = self.world.gather(step)
             step = max(steps)
-            state = shared(self.world, state, steps.index(step)) if step >= 0 else None
+            state = shared(self.world, state, steps.index(step), through_cpu=self.apart) if step >= 0 else None
         if state is not None:
             self.load(state)
             if self.steps and self.rank == 0:

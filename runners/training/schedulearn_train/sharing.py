@@ -21,21 +21,26 @@ class Outline:
     on_gpu: bool
 
 
-def shared(world: World, state: Any, root: int = 0) -> Any:
-    """The ``root``'s state on every rank. What the others give is not looked at."""
+def shared(world: World, state: Any, root: int = 0, through_cpu: bool = False) -> Any:
+    """Return the ``root``'s state on every rank; what the others pass is ignored.
+
+    ``through_cpu`` sends tensors of GPUs through the machine's memory, where they stay: ranks that share a GPU cannot
+    send each other anything by NCCL.
+    """
     tensors: list[torch.Tensor] = []
-    outline = world.share(_outlined(state, tensors) if world.rank == root else None, root)
+    outline = world.share(_outlined(state, tensors, through_cpu) if world.rank == root else None, root)
     return _filled(outline, world, tensors, root)
 
 
-def _outlined(state: Any, tensors: list[torch.Tensor]) -> Any:
+def _outlined(state: Any, tensors: list[torch.Tensor], through_cpu: bool) -> Any:
     if isinstance(state, torch.Tensor):
-        tensors.append(state.detach())
-        return Outline(state.shape, state.dtype, state.is_cuda)
+        tensor = state.detach().cpu() if through_cpu else state.detach()
+        tensors.append(tensor)
+        return Outline(tensor.shape, tensor.dtype, tensor.is_cuda)
     if isinstance(state, dict):
-        return {key: _outlined(value, tensors) for key, value in state.items()}
+        return {key: _outlined(value, tensors, through_cpu) for key, value in state.items()}
     if isinstance(state, list | tuple):
-        return type(state)([_outlined(value, tensors) for value in state])
+        return type(state)([_outlined(value, tensors, through_cpu) for value in state])
     return state
 
 
