@@ -46,3 +46,8 @@ def test_what_cannot_be_seen_is_asked_for_and_what_cannot_be_right_is_refused(fo
     assert said["a mean, said to be a sum"].startswith(
         'Run was created with reduction="sum", but the loss passed to run.step is a mean'
     )
+
+
+def test_a_mean_over_labels_that_do_not_count_alike_is_warned_of(found: dict[str, Any]) -> None:
+    warned = {name for name, is_warned in found["warnings"].items() if is_warned}
+    assert warned == {"ignored labels", "ignored tokens", "ignored labels, smoothed", "class weights"}

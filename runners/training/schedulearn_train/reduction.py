@@ -6,7 +6,7 @@ Which of the two a script passes is recorded in the autograd graph: torch's own 
 another type) is passed through, and what depends on the parameters alone (weight decay in the loss) is passed over.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ OF_PARAMETERS = PASS_THROUGH | {"Pow", "Abs", "Sqrt", "Sum", "Mean", "Norm", "Li
 LEAF = "torch::autograd::AccumulateGrad"
 MOST_WEIGHT = 4
 """A loss that is divided by a larger whole number may be divided by a number of samples."""
-MOST_NODES = 400
+MAX_NODES = 400
 """Of the graph are looked at; a loss is reduced near its end."""
 
 
@@ -49,7 +49,7 @@ def reduction_of(loss: torch.Tensor, samples: int) -> set[Reduction]:
     found: set[Reduction] = set()
     divided = False
     todo = [_Way(loss.grad_fn, loss.output_nr, ())]
-    for _ in range(MOST_NODES):
+    for _ in range(MAX_NODES):
         if not todo:
             return found if not divided or "mean" in found else set()
         way = todo.pop()
@@ -82,6 +82,32 @@ def _reduction(node: Any, samples: int) -> Reduction | None:
     return None
 
 
+def is_weighted_mean(loss: torch.Tensor) -> bool:
+    """Whether a cross entropy in the graph of the loss weights classes, or ignores some of these labels.
+
+    The mean over a part of a batch then stands for that part's weights, and not for its samples.
+    """
+    todo = [loss.grad_fn]
+    for _ in range(MAX_NODES):
+        if not todo:
+            return False
+        node = todo.pop()
+        total = _saved(node, "total_weight")
+        if total is not None and TORCHS.get(_saved(node, "reduction")) == "mean":
+            if _saved(node, "weight") is not None or float(total) != _saved(node, "target").numel():
+                return True
+            continue
+        todo += [input for input, _ in node.next_functions if input is not None]
+    return False
+
+
+WEIGHTED_MEAN = (
+    "The loss is a mean over labels that do not count alike: classes have weights, or some labels are ignored. Updates then "
+    "depend slightly on how a batch is split over the ranks. For the updates of a single process pass a sum "
+    '(reduction="sum" of the loss); to keep the mean without this message, Run(..., reduction="mean")'
+)
+
+
 def _reduces_others(node: Any, samples: int) -> bool:
     """It takes together what is not samples: the features of a mean over them, say, or the losses of several heads."""
     shape = _saved(node, "self_sym_sizes")
@@ -93,7 +119,7 @@ def _is_of_parameters(node: Any, samples: int) -> bool:
     shapes: list[Any] = []
     reduced: list[Any] = []
     todo = [node]
-    for _ in range(MOST_NODES):
+    for _ in range(MAX_NODES):
         if not todo:
             return all(shape in shapes for shape in reduced)  # else data made it larger: a parameter less the samples
         each = todo.pop()
@@ -153,10 +179,11 @@ def _was_plain(number: torch.Tensor) -> bool:
 class Losses:
     """The reduction of a script's losses: as ``declared``, else detected from the first one."""
 
-    def __init__(self, declared: Reduction | None) -> None:
+    def __init__(self, declared: Reduction | None, warn: Callable[[str], None] = lambda _: None) -> None:
         if declared not in (None, "mean", "sum"):
             raise ValueError(f'reduction is "mean" or "sum", as in torch\'s losses, not {declared!r}')
         self._declared: Reduction | None = declared
+        self._warn = warn
         self.reduction: Reduction | None = None
         """None until the first loss over several samples."""
         self.assume_sum = False
@@ -183,6 +210,8 @@ class Losses:
                 )
             return self._declared
         if len(found) == 1:
+            if "mean" in found and is_weighted_mean(loss):
+                self._warn(WEIGHTED_MEAN)
             return found.pop()
         if self.assume_sum:
             return "sum"

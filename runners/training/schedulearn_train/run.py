@@ -106,7 +106,7 @@ class Run:
                 f"sync_batch_norm needs ranks that compute in step, as in bsp and bsp_balanced, and not mode {mode!r}. "
                 "Leave it out, or take layers that look at each sample by itself, as GroupNorm does"
             )
-        self.losses = Losses(reduction)
+        self.losses = Losses(reduction, self._warn)
         stopping.listen()
         self.world = world or find_world()
         self.device = torch.device("cuda", self.world.local_rank) if torch.cuda.is_available() else torch.device("cpu")
@@ -176,6 +176,10 @@ class Run:
         if sync_batch_norm is None and self.size > 1 and self.rank == 0 and any(batch_norm.layers(self.inner)):
             print(batch_norm.HINT)  # noqa: T201
         self._resume()
+
+    def _warn(self, message: str) -> None:
+        if self.rank == 0 and (self.size > 1 or self.world.elastic):
+            print(message)  # noqa: T201
 
     # --- the loop
 

@@ -1,4 +1,4 @@
-"""What is found out about losses as they are written; prints JSON: the kinds of each, and what ``Losses`` says to some."""
+"""What is detected of losses as they are written; prints JSON: the kinds of each, and how ``Losses`` responds to some."""
 
 import json
 from typing import Any
@@ -94,5 +94,27 @@ said = {
     "a mean, said to be a sum": refused(losses["mse"], "sum"),
     "one sample": str(Losses(None).weight(losses["a function of its own"], 1)),
 }
+
+
+def warned(loss: torch.Tensor, declared: Reduction | None = None) -> bool:
+    warnings: list[str] = []
+    Losses(declared, warnings.append).weight(loss, SAMPLES)
+    return len(warnings) == 1
+
+
+unknown = torch.where(mask, y, -100)
+tokens, labels = out[:, :, None].expand(-1, -1, 2), torch.stack([y, unknown], 1)
+class_weights = torch.tensor([1.0, 1.0, 3.0])
+warnings = {
+    "all labels": warned(losses["cross_entropy"]),
+    "all labels, two heads": warned(losses["two heads"]),
+    "a label that nothing has": warned(f.cross_entropy(out, y, ignore_index=KINDS)),
+    "ignored labels": warned(f.cross_entropy(out, unknown)),
+    "ignored tokens": warned(0.5 * f.cross_entropy(tokens, labels) + f.mse_loss(out, aim)),
+    "ignored labels, smoothed": warned(f.cross_entropy(out, unknown, label_smoothing=0.1)),
+    "class weights": warned(f.nll_loss(out.log_softmax(1), y, weight=class_weights)),
+    "class weights, a sum": warned(f.cross_entropy(out, y, weight=class_weights, reduction="sum")),
+    "class weights, declared": warned(f.cross_entropy(out, y, weight=class_weights), "mean"),
+}
 kinds = {name: sorted(reduction_of(loss, SAMPLES)) for name, loss in losses.items()}
-print(json.dumps({"kinds": kinds, "said": said}))
+print(json.dumps({"kinds": kinds, "said": said, "warnings": warnings}))
