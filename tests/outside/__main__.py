@@ -20,6 +20,9 @@ def main() -> int:
     parsing.add_argument("--seed", type=int, default=None, help="repeats the choices of an earlier run")
     parsing.add_argument("--nodes", type=int, default=lab.NODES, help="of four pretended GPUs each")
     parsing.add_argument("--keep", type=Path, help="keep the record in this file")
+    parsing.add_argument(
+        "--home", type=Path, help="keep the lab in this folder: its database has the recorded decisions"
+    )
     parsing.add_argument("--judge", type=Path, help="only judge a record that was kept")
     given = parsing.parse_args()
     if given.judge:
@@ -27,7 +30,7 @@ def main() -> int:
     else:
         seed = random.SystemRandom().randrange(SEED_LIMIT) if given.seed is None else given.seed
         print(f"seed {seed}", flush=True)
-        record = lab.run(seed, given.minutes * 60, given.nodes)
+        record = lab.run(seed, given.minutes * 60, given.nodes, given.home)
     if given.keep:
         given.keep.write_bytes(pickle.dumps(record))
     found = violations(record)

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,9 +51,9 @@ class Lab:
 
 
 @contextmanager
-def lab(nodes: int = NODES, product: type[Product] = Product) -> Iterator[Lab]:
-    """Its processes end with the context."""
-    with tempfile.TemporaryDirectory(prefix="sl-outside-") as folder:
+def lab(nodes: int = NODES, product: type[Product] = Product, home: Path | None = None) -> Iterator[Lab]:
+    """Its processes end with the context, and so does its folder unless a ``home`` is given."""
+    with tempfile.TemporaryDirectory(prefix="sl-outside-") if home is None else nullcontext(str(home)) as folder:
         made = product.make(Path(folder), "fake")
         with running(made):
             made.start_portal()
@@ -105,9 +105,9 @@ def _make_people(product: Product, admin: Rest, journal: Journal) -> list[Person
     return people
 
 
-def run(seed: int, seconds: float, nodes: int = NODES) -> Record:
-    """The record of a load for so long, and of how everything then came to its end."""
-    with lab(nodes) as made:
+def run(seed: int, seconds: float, nodes: int = NODES, home: Path | None = None) -> Record:
+    """Return the record of a load for so long, and of how everything then came to its end."""
+    with lab(nodes, home=home) as made:
         poller = Poller(made.client())
         scheduler = Scheduler(lambda: made.product.kill("scheduler"), lambda: made.product.start("scheduler"))
         load = Load(
