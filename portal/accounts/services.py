@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.contrib.auth import password_validation
+from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.contrib.auth.models import Group
 from django.contrib.auth.tokens import default_token_generator
 from django.core.exceptions import ValidationError
@@ -23,6 +24,8 @@ from portal.refused import Refused
 INVITE_LIFE = timedelta(days=7)
 another_person = Signal()
 """Sent before a person is invited, joins or is reactivated. Receivers may raise Refused."""
+HOUSE_USER = "schedulearn"
+"""Owns the examples of the first start. It has no password and no address, so no one can sign in as it."""
 MOST_TOKENS = 50
 """Per user and alive at once; more would be a script gone wrong."""
 
@@ -108,6 +111,13 @@ def accept_invite(token: str, *, username: str, password: str, email: str = "") 
 
 
 # Admins and members
+
+
+def people() -> QuerySet[User]:
+    """Return the active accounts that a person can sign in to: all but the one that owns the first examples."""
+    return User.objects.filter(is_active=True).exclude(
+        username=HOUSE_USER, password__startswith=UNUSABLE_PASSWORD_PREFIX
+    )
 
 
 def _admins() -> QuerySet[User]:

@@ -9,8 +9,7 @@ from typing import Any
 
 from django.conf import settings
 
-from portal.accounts.models import User
-from portal.accounts.services import open_invites
+from portal.accounts.services import open_invites, people
 from portal.cluster.models import LIVE_NODE, Node
 from portal.refused import Refused
 
@@ -25,19 +24,19 @@ CLAUSE = f"runs jobs as plain processes, which could read everyone's files: that
 
 def is_refused(runtime: str) -> bool:
     """Whether nodes of that runtime get no new jobs, because several people share the lab."""
-    return _isolates_no_one(runtime) and _people() > 1
+    return _isolates_no_one(runtime) and people().count() > 1
 
 
 def check_joining(runtime: str) -> None:
     """Raise Refused when the lab has, or has invited, another person."""
     invited = open_invites().filter(created_by__isnull=False)
-    if _isolates_no_one(runtime) and _people() + invited.count() > 1:
+    if _isolates_no_one(runtime) and people().count() + invited.count() > 1:
         raise Refused(f"This machine {CLAUSE}", "forbidden")
 
 
 def check_another_person(**_: Any) -> None:
     """Raise Refused while a node runs jobs as plain processes. Called before a person is invited, joins or is reactivated."""
-    if not _isolates_no_one(PROCESS) or not _people():
+    if not _isolates_no_one(PROCESS) or not people().exists():
         return
     if (node := Node.objects.filter(LIVE_NODE, runtime=PROCESS).order_by("name").first()) is not None:
         raise Refused(f"No one else can join while node {node.name} {CLAUSE}", "forbidden")
@@ -45,7 +44,3 @@ def check_another_person(**_: Any) -> None:
 
 def _isolates_no_one(runtime: str) -> bool:
     return runtime == PROCESS and not settings.UNSAFE_PROCESSES
-
-
-def _people() -> int:
-    return User.objects.filter(is_active=True).count()

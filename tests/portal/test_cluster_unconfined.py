@@ -4,12 +4,14 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from portal.accounts import services as accounts
 from portal.accounts.models import Invite, User
 from portal.cluster import services as cluster
 from portal.cluster import unconfined
 from portal.cluster.models import Node
+from portal.control.up.welcome import submit_examples
 from portal.jobs.models import Job
 from portal.refused import Refused
 from tests.portal import jobs_world as world
@@ -57,6 +59,29 @@ def test_the_first_person_comes_in_by_the_set_up_link_as_ever() -> None:
     assert link is not None
     accounts.accept_invite(link.rstrip("/").rpartition("/")[2], username="ada", password="correct horse battery")
     assert User.objects.get().is_admin
+
+
+def test_the_owner_of_the_first_examples_counts_as_no_person() -> None:
+    """In the order of a first start: the examples run already when the admin follows the link."""
+    first_examples = submit_examples()
+    process_node()
+    link = accounts.setup_link("http://localhost")
+    assert link is not None
+    accounts.accept_invite(link.rstrip("/").rpartition("/")[2], username="ada", password="correct horse battery")
+    assert first_examples and not unconfined.is_refused("process")
+    job = queue(1, owner="ada")
+    Job.objects.exclude(pk=job.pk).update(state="CANCELLED", finished_at=timezone.now())
+    turn()
+    assert job.attempts.exists()
+
+
+def test_the_owner_of_the_first_examples_is_a_person_once_it_has_a_password(ada: User) -> None:
+    submit_examples()
+    assert not unconfined.is_refused("process")
+    house = User.objects.get(username=accounts.HOUSE_USER)
+    house.set_password("correct horse battery")
+    house.save()
+    assert unconfined.is_refused("process")
 
 
 def test_another_whose_access_had_ended_does_not_come_back_either(ada: User) -> None:

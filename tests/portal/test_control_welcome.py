@@ -7,10 +7,11 @@ import pytest
 from django.utils import timezone
 
 from portal.accounts.models import User
+from portal.accounts.services import HOUSE_USER
 from portal.cluster.models import Environment, NodeEnvironment
 from portal.control import snapshot
 from portal.control.apps import offer_environments
-from portal.control.up.welcome import HOUSE_USER, SETTLED, Story, submit_examples, unfinished_examples
+from portal.control.up.welcome import SETTLED, Story, submit_examples, unfinished_examples
 from portal.jobs.gallery import run_example
 from portal.jobs.models import FINISHED_STATES, Job, JobState
 from portal.projects.examples import find

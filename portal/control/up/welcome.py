@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from portal.accounts.models import User
+from portal.accounts.services import HOUSE_USER
 from portal.cluster.models import NodeEnvironment
 from portal.jobs.gallery import run_example
 from portal.jobs.logs import tail
@@ -22,8 +23,6 @@ from portal.projects import examples
 
 EXAMPLES = ("pytorch-digits", "horovod-elastic")
 NAMES = ("first job", "second job")
-HOUSE_USER = "schedulearn"
-"""Owns the examples. It has no password and no address, so nobody can sign in as it."""
 SETTLED = timedelta(seconds=10)
 ACCURACY = re.compile(r"accuracy:? (\d\.\d+)")
 
