@@ -9,17 +9,24 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase
 from whitenoise.middleware import WhiteNoiseMiddleware
 
 from portal.errors import is_program
 from portal.rest import error_response
+from portal.streaming import in_threads
 
 Answer = HttpResponseBase | Awaitable[HttpResponseBase]
 GetResponse = Callable[[HttpRequest], Answer]
 
 
 async def _later(response: HttpResponseBase) -> HttpResponseBase:
+    return response
+
+
+async def _streamed(response: FileResponse) -> HttpResponseBase:
+    """Read the file in threads: Django would read it as a whole, with a warning on the terminal."""
+    response.streaming_content = in_threads(iter(response))
     return response
 
 
@@ -95,4 +102,4 @@ class StaticFiles(WhiteNoiseMiddleware):
         if file is None:
             return self.get_response(request)
         response = self.serve(file, request)
-        return _later(response) if self.is_async else response
+        return _streamed(response) if self.is_async else response

@@ -5,7 +5,8 @@ The server asks for a piece when the reader has taken the ones before (``portal.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
 from urllib.parse import quote
 
 from django.core.handlers.asgi import ASGIRequest
@@ -32,7 +33,7 @@ def stream(request: HttpRequest, pieces: Iterator[bytes], content_type: str) -> 
     reader = request.user.pk  # None is a node
     if reader is not None and _downloads[reader] >= MAX_DOWNLOADS:
         return _refusal(request)
-    source = _in_threads(pieces, reader) if isinstance(request, ASGIRequest) else pieces
+    source = _counted(pieces, reader) if isinstance(request, ASGIRequest) else pieces
     return StreamingHttpResponse(source, content_type=content_type)
 
 
@@ -43,13 +44,22 @@ def _refusal(request: HttpRequest) -> HttpResponse:
     return HttpResponse(text, status=429, content_type="text/plain; charset=utf-8")
 
 
-async def _in_threads(pieces: Iterator[bytes], reader: int | None) -> AsyncIterator[bytes]:
+async def _counted(pieces: Iterator[bytes], reader: int | None) -> AsyncIterator[bytes]:
     _downloads[reader] += 1
+    try:
+        async with aclosing(in_threads(pieces)) as source:
+            async for piece in source:
+                yield piece
+    finally:
+        _downloads.subtract([reader])
+
+
+async def in_threads(pieces: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Make each piece in a thread when it is asked for."""
     try:
         while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             yield piece
     finally:
-        _downloads.subtract([reader])
         # the client may have gone away in the middle: files are closed now, not when memory is collected
         if close := getattr(pieces, "close", None):
             await asyncio.to_thread(close)

@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 from io import BytesIO
 from typing import Any, cast
 
+from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponseBase, StreamingHttpResponse
+from django.test import AsyncClient
 
 from portal import streaming
 from portal.accounts.models import User
@@ -55,3 +57,13 @@ async def test_a_user_reads_so_many_files_at_once_and_others_are_not_kept_waitin
     for pieces in (*reading, *others):
         await leave(pieces)
     assert not any(streaming._downloads.values())
+
+
+async def test_a_file_of_the_pages_is_read_piece_by_piece_and_without_a_warning() -> None:
+    """Django warns of files that it has to read as a whole, and warnings reach the terminal of the portal."""
+    response = await AsyncClient().get("/static/css/base.css")
+    assert isinstance(response, StreamingHttpResponse) and response.is_async
+    pieces = cast(AsyncIterator[bytes], response.streaming_content)
+    assert b"".join([piece async for piece in pieces]) == (settings.BASE_DIR / "static/css/base.css").read_bytes()
+    unchanged = await AsyncClient().get("/static/css/base.css", headers={"If-None-Match": response.headers["ETag"]})
+    assert unchanged.status_code == 304
