@@ -4,17 +4,18 @@ from typing import Any
 
 from django import forms
 from django.contrib.auth.models import Group
-from django.db.models import Count
+from django.db.models import Count, Q
 
 from portal.accounts.models import User
-from portal.cluster.models import LIVE_NODE, Node, usable_gpu
+from portal.cluster.models import LIVE_NODE, Gpu, Node, usable_gpu
+from portal.cluster.slots import counted, lab_noun
 
 LOCAL = "%Y-%m-%dT%H:%M"
 
 
 class NodeField(forms.ModelChoiceField):
     def label_from_instance(self, node: Any) -> str:
-        return f"{node.name} ({node.usable} GPU{'s' * (node.usable != 1)})"
+        return f"{node.name} ({counted(node.usable, 'GPU' if node.usable_gpus else 'CPU slot')})"
 
 
 class ReservationForm(forms.Form):
@@ -22,24 +23,28 @@ class ReservationForm(forms.Form):
 
     name = forms.CharField(max_length=80, label="What for", help_text="Everybody sees it in the calendar.")
     node = NodeField(Node.objects.none(), empty_label=None)
-    gpus = forms.IntegerField(min_value=1, max_value=1000, initial=1, label="GPUs")
+    gpus = forms.IntegerField(min_value=1, max_value=1000, initial=1)
     start = forms.DateTimeField(
         label="From", input_formats=[LOCAL], widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format=LOCAL)
     )
     end = forms.DateTimeField(
         label="Until", input_formats=[LOCAL], widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format=LOCAL)
     )
-    users = forms.CharField(
-        required=False, label="People", help_text="User names, separated by spaces. Only their jobs may use these GPUs."
-    )
+    users = forms.CharField(required=False, label="People")
     groups = forms.ModelMultipleChoiceField(Group.objects.none(), required=False, label="Groups")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         fields: Any = self.fields
+        word = f"{lab_noun()}s"
+        fields["gpus"].label = word
+        fields["users"].help_text = f"User names, separated by spaces. Only their jobs may use these {word}."
         fields["node"].queryset = (
             Node.objects.filter(LIVE_NODE, approved_at__isnull=False)
-            .annotate(usable=Count("gpus", filter=usable_gpu("gpus__")))
+            .annotate(
+                usable=Count("gpus", filter=usable_gpu("gpus__")),
+                usable_gpus=Count("gpus", filter=usable_gpu("gpus__") & Q(gpus__kind=Gpu.Kind.CUDA)),
+            )
             .order_by("name")
         )
         fields["groups"].queryset = Group.objects.order_by("name")

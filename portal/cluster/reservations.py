@@ -11,6 +11,7 @@ from django.utils import timezone
 from portal.accounts.audit import audit
 from portal.accounts.models import User
 from portal.cluster.models import LIVE_NODE, Node, Reservation, usable_gpu
+from portal.cluster.slots import counted, node_nouns
 from portal.refused import Refused
 from portal.wake import wake_scheduler
 
@@ -61,10 +62,10 @@ def reserve(
         total = locked.gpus.filter(usable_gpu()).count()
         left = total - _most_at_once(locked, start, end)
         if gpus > left:
-            others = " in that time; the others are reserved already" if left < total else ""
-            raise Refused(
-                f"Node {locked.name} has only {max(left, 0)} of {total} GPUs to reserve{others}.", field="gpus"
-            )
+            offered = counted(total, node_nouns([locked.pk])[locked.pk])
+            has = offered if left == total else f"{max(left, 0)} of {offered} to reserve in that time"
+            others = "" if left == total else "; the others are reserved already"
+            raise Refused(f"Node {locked.name} has only {has}{others}.", field="gpus")
         row = Reservation.objects.create(
             name=name, node=locked, gpus=gpus, start=start, end=end, created_by=actor, created_at=timezone.now()
         )

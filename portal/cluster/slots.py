@@ -24,6 +24,15 @@ def lab_noun() -> str:
     return noun(offered.order_by().values_list("kind", flat=True).distinct())
 
 
+def node_nouns(nodes: Iterable[int]) -> dict[int, str]:
+    """What each of these nodes offers, by its id, in one query."""
+    kinds: dict[int, set[str]] = {node: set() for node in nodes}
+    rows = Gpu.objects.filter(present=True, node__in=kinds).order_by()
+    for node, kind in rows.values_list("node_id", "kind").distinct():
+        kinds[node].add(kind)
+    return {node: noun(found) for node, found in kinds.items()}
+
+
 def counted(count: int, word: str) -> str:
     """``1 GPU``, ``2 CPU slots``"""
     return f"{count} {word}{'' if count == 1 else 's'}"

@@ -19,7 +19,7 @@ from portal.cluster import agent_package, findings, quarantine, services
 from portal.cluster import reservations as calendar
 from portal.cluster.forms import ReservationForm
 from portal.cluster.models import LIVE_NODE, Environment, Gpu, Node, NodeEnvironment, Reservation
-from portal.cluster.slots import lab_noun
+from portal.cluster.slots import lab_noun, node_nouns, noun
 from portal.refused import Refused
 
 Verb = Callable[[User, Node], object]
@@ -129,8 +129,10 @@ def reservations(request: HttpRequest) -> HttpResponse:
         except Refused as refusal:
             form.add_error(refusal.field or None, refusal.message)
     now = timezone.now()
-    rows = [(row, user.pk in calendar.owners(row), row.start <= now) for row in calendar.in_force(now)]
-    about = {"rows": rows, "form": form, "zone": timezone.get_current_timezone_name()}
+    reserved = list(calendar.in_force(now))
+    nouns = node_nouns({row.node_id for row in reserved})
+    rows = [(row, nouns[row.node_id], user.pk in calendar.owners(row), row.start <= now) for row in reserved]
+    about = {"rows": rows, "form": form, "zone": timezone.get_current_timezone_name(), "noun": lab_noun()}
     return render(request, "cluster/reservations.html", about, status=400 if form is not None and form.errors else 200)
 
 
@@ -139,7 +141,7 @@ def reservations(request: HttpRequest) -> HttpResponse:
 def cancel_reservation(request: HttpRequest, pk: int) -> HttpResponse:
     row = get_object_or_404(Reservation, pk=pk)
     calendar.cancel(signed_in(request), row)
-    messages.success(request, f"{row.name} is cancelled: its GPUs are everybody's again.")
+    messages.success(request, f"{row.name} is cancelled: its {lab_noun()}s are available to everyone again.")
     return redirect("cluster:reservations")
 
 
@@ -166,7 +168,12 @@ def admin_node(request: HttpRequest, pk: int) -> HttpResponse:
     machine = next((each for each in machines_for(signed_in(request)) if each.node.pk == int(pk)), None)
     if machine is None:
         raise Http404
-    about = {"machine": machine, "node": machine.node, "findings": findings.of(machine.node)}
+    about = {
+        "machine": machine,
+        "node": machine.node,
+        "findings": findings.of(machine.node),
+        "noun": noun(slot.gpu.kind for slot in machine.slots),
+    }
     return render(request, "cluster/admin_node.html", about)
 
 

@@ -63,7 +63,7 @@ def test_no_moment_has_more_reserved_than_there_is(ada: User) -> None:
     node = ready_node("alpha", 4)
     ask(ada, node, 3, HOUR, 2 * HOUR)
     ask(ada, node, 3, 2 * HOUR, 3 * HOUR)
-    with pytest.raises(Refused, match="only 1 of 4 GPUs"):
+    with pytest.raises(Refused, match="only 1 of 4 CPU slots"):
         ask(ada, node, 2, timedelta(0), 4 * HOUR)
     ask(ada, node, 1, timedelta(0), 4 * HOUR)
 
@@ -148,8 +148,8 @@ def test_admins_reserve_and_cancel_on_the_page(ada: User) -> None:
         "users": "ada",
     }
     wrong = client.post("/reservations/", {**form, "gpus": 9, "users": "ada"})
-    assert "alpha (4 GPUs)" in client.get("/reservations/").content.decode()
-    assert wrong.status_code == 400 and "only 4 of 4 GPUs" in wrong.content.decode()
+    assert "alpha (4 CPU slots)" in client.get("/reservations/").content.decode()
+    assert wrong.status_code == 400 and "has only 4 CPU slots." in wrong.content.decode()
     assert client.post("/reservations/", form).status_code == 302
     row = Reservation.objects.get()
     assert client.post(f"/reservations/{row.pk}/cancel").status_code == 302
@@ -171,5 +171,5 @@ def test_scripts_reserve_over_the_api(ada: User) -> None:
     made = client.post("/api/v1/reservations/", asked, content_type="application/json")
     assert made.status_code == 201 and made.json()["node"] == "alpha" and made.json()["users"] == ["ada"]
     refused = client.post("/api/v1/reservations/", {**asked, "gpus": 3}, content_type="application/json")
-    assert refused.status_code == 400 and "only 2 of 4 GPUs" in str(refused.json())
+    assert refused.status_code == 400 and "only 2 of 4 CPU slots" in str(refused.json())
     assert client.delete(f"/api/v1/reservations/{made.json()['id']}/").status_code == 204

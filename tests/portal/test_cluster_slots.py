@@ -98,6 +98,26 @@ def test_pages_about_devices_name_them_by_their_kind(kind: str, word: str) -> No
     assert f"On how many {word}s" in page(f"/jobs/{job.pk}/gpus")
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize(("kind", "word", "other"), [("cpu", "CPU slot", "GPU"), ("cuda", "GPU", "CPU slot")])
+def test_reservations_name_what_the_node_offers(kind: str, word: str, other: str) -> None:
+    node = ready_node("a", 2)
+    Gpu.objects.update(kind=kind, model="CPU slot" if kind == "cpu" else "NVIDIA A40")
+    admin, ada = Client(), world.make_user("ada", is_staff=True)
+    admin.force_login(ada)
+    assert f"a (2 {word}s)</option>" in admin.get("/reservations/").content.decode()
+    asked = {"name": "course", "node": node.pk, "gpus": 3, "users": "ada"}
+    begin = timezone.now()
+    times = {"start": f"{begin:%Y-%m-%dT%H:%M}", "end": f"{begin + timedelta(days=1):%Y-%m-%dT%H:%M}"}
+    refused = admin.post("/reservations/", asked | times)
+    assert f"Node a has only 2 {word}s." in refused.content.decode()
+    node.reservations.create(name="course", gpus=1, start=timezone.now(), end=timezone.now() + timedelta(hours=1))
+    for path in ("/reservations/", f"/admin/nodes/{node.pk}/"):
+        main = admin.get(path).content.decode().partition("<main")[2].partition("</main>")[0]
+        assert f"{word}s" in main and f"{other}s" not in main
+    assert f"1 {word} of a" in admin.get("/reservations/").content.decode()
+
+
 def test_changes_of_a_job_on_cpu_slots_name_cpu_slots() -> None:
     start = datetime(2026, 11, 1, tzinfo=UTC)
     part = Part("h0", "a", 1, start, None, "", "")
