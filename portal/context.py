@@ -11,6 +11,7 @@ from django.utils.functional import SimpleLazyObject
 
 from portal.cluster import unconfined
 from portal.cluster.models import LIVE_NODE, Node
+from portal.cluster.slots import lab_noun
 
 MAIN = (
     ("home", "Home", "home", "/"),
@@ -47,6 +48,7 @@ def site(request: HttpRequest) -> dict[str, Any]:
         "sign_out_url": reverse("accounts:sign-out"),
         "demo_lab": settings.DEMO,
         "process_runtime": SimpleLazyObject(_has_process_node),
+        "slot_noun": SimpleLazyObject(lab_noun),
         "process_refused": SimpleLazyObject(lambda: unconfined.is_refused(Node.Runtime.PROCESS)),
     }
 

@@ -164,7 +164,13 @@ def _edit_limit(request: HttpRequest, owner: User | Group, name: str, user_ids: 
             request, f"The limit of {name} is saved. It counts from now on; running jobs keep what they hold."
         )
         return redirect("accounts:limits")
-    context = {"form": form, "name": name, "usage": usage_together(user_ids), "people": len(user_ids), "limit": now}
+    context = {
+        "form": form,
+        "name": name,
+        "usage": usage_together(user_ids),
+        "members": None if isinstance(owner, User) else len(user_ids),
+        "limit": now,
+    }
     return render(request, "accounts/admin_limit.html", context, status=400 if form.errors else 200)
 
 

@@ -100,7 +100,7 @@ def test_pages_about_devices_name_them_by_their_kind(kind: str, word: str) -> No
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(("kind", "word", "other"), [("cpu", "CPU slot", "GPU"), ("cuda", "GPU", "CPU slot")])
-def test_reservations_name_what_the_node_offers(kind: str, word: str, other: str) -> None:
+def test_reservations_and_limits_name_what_the_nodes_offer(kind: str, word: str, other: str) -> None:
     node = ready_node("a", 2)
     Gpu.objects.update(kind=kind, model="CPU slot" if kind == "cpu" else "NVIDIA A40")
     admin, ada = Client(), world.make_user("ada", is_staff=True)
@@ -116,6 +116,7 @@ def test_reservations_name_what_the_node_offers(kind: str, word: str, other: str
         main = admin.get(path).content.decode().partition("<main")[2].partition("</main>")[0]
         assert f"{word}s" in main and f"{other}s" not in main
     assert f"1 {word} of a" in admin.get("/reservations/").content.decode()
+    assert f"Now ada holds 0 {word}s" in admin.get(f"/admin/limits/users/{ada.pk}/").content.decode()
 
 
 def test_changes_of_a_job_on_cpu_slots_name_cpu_slots() -> None:
