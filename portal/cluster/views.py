@@ -124,7 +124,9 @@ def reservations(request: HttpRequest) -> HttpResponse:
     if form is not None and request.method == "POST" and form.is_valid():
         try:
             made = calendar.reserve(user, **form.cleaned_data)
-            messages.success(request, f"Reserved: {made.name}. Jobs of others will be out of the way when it begins.")
+            messages.success(
+                request, f"Reserved: {made.name}. Jobs of others that can be stopped make room when it begins."
+            )
             return redirect("cluster:reservations")
         except Refused as refusal:
             form.add_error(refusal.field or None, refusal.message)
