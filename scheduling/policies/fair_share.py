@@ -77,9 +77,10 @@ class FairShare:
     )
     yields_after_minutes: float = param(
         30.0,
-        "Minutes a job above the share runs at least",
-        "A job that can be stopped, of an account that holds more than its fair share, keeps its GPUs for so long. Then "
-        "it makes room for waiting jobs of accounts that stay within theirs. 0: only how far above counts.",
+        "Minutes before a job above its share makes room",
+        "A job that can be stopped, of an account that holds more than its fair share, keeps its GPUs for at least this "
+        "long. Then it makes room for waiting jobs of accounts that stay within theirs. 0: it makes room only for an "
+        "account that is far below.",
         least=0.0,
         most=10_080.0,
         group="Stopping and resizing",
@@ -95,9 +96,9 @@ class FairShare:
     )
     passed_over_hours: float = param(
         1.0,
-        "Longest a job is passed over, in hours",
-        "A job that has waited for so long and whose turn it is, but which needs more GPUs at once than are free, has "
-        "GPUs saved for it as they come free. Until it can start they are lent only to jobs that can be stopped or will "
+        "Hours a large job may be passed over",
+        "When a job has waited this long and is next in line, but needs more GPUs at once than are free, GPUs are saved "
+        "for it as they become free. Until it can start they are lent only to jobs that can be stopped or that will "
         "have ended by then. Smaller: large jobs start sooner. Larger: fewer GPUs stand idle. 0: nothing is saved, and "
         "a large job may be passed over for as long as smaller ones come.",
         least=0.0,
