@@ -82,6 +82,8 @@ def _choose(request: HttpRequest, form: PolicyForm, config: SchedulerConfig, sta
     switches = Paginator(SchedulerConfig.objects.select_related("created_by", "undoes"), SWITCHES_SHOWN)
     page = switches.get_page(request.GET.get("page"))
     undo_to = services.before_last()
+    if undo_to is not None and (undo_to.policy, undo_to.params) == (config.policy, config.params):
+        undo_to = None  # the former default was kept: there is nothing to return to
     about = {
         "config": config,
         "policies": registry.describe_all(),

@@ -123,6 +123,7 @@ def test_keeping_the_former_default_is_a_choice_and_ends_the_notice(client: Clie
     upgrade_control()
     page = client.post("/admin/policy/keep/", follow=True).content.decode()
     assert 'id="former-default"' not in page and "stays in force" in page
+    assert "Undo: back to" not in page
     config = services.current_config()
     assert (config.policy, config.params, config.created_by) == ("elastic_fifo", FORMER, admin)
     assert AuditEntry.objects.filter(action="scheduler.policy_switched").exists()
