@@ -247,7 +247,7 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
     totals = job.outputs.aggregate(count=Count("pk"), size=Sum("size"))
     checkpoint_set = checkpoints.newest(job.pk)
     finished = job.state in FINISHED_STATES
-    settled = finished and all(part.collected_at for attempt in attempts for part in attempt.containers.all())
+    uncollected = [part for attempt in attempts for part in attempt.containers.all() if not part.collected_at]
     return {
         "job": job,
         "attempts": attempts[::-1],
@@ -271,8 +271,14 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
         "holding": job.intent == Job.Intent.HOLD and job.state == JobState.RUNNING,
         "may_act": services.may_act_on(user, job),
         "may_submit": may_submit(role_of(user, job.project)),
-        "polls": not settled,
+        "polls": not finished or bool(uncollected),
+        "collecting": finished and any(_will_be_collected(part) for part in uncollected),
     }
+
+
+def _will_be_collected(part: Container) -> bool:
+    """Whether its node is still expected to send what is left there."""
+    return part.exit_reason != "lost" and part.node.removed_at is None
 
 
 @require_safe

@@ -472,6 +472,24 @@ class TestOneJob:
         page = browser(lab.alice).get(f"/jobs/{job.pk}/").content.decode()
         assert f"/jobs/{job.pk}/live" not in page
 
+    def test_it_says_so_while_outputs_are_still_on_their_way(self, lab: Lab) -> None:
+        """A node sends them after the job has ended; thousands of small ones take minutes."""
+        job, attempt = lab.ended()
+
+        def page() -> str:
+            return browser(lab.alice).get(f"/jobs/{job.pk}/").content.decode()
+
+        assert "No files have arrived yet." in page() and "This job left no files." not in page()
+        outputs.store(attempt, "1.txt", [b"x"])
+        assert "The zip has only those that have arrived." in page()
+        lab.node.removed_at = datetime.now(UTC)
+        lab.node.save()
+        assert "The zip has only" not in page(), "nothing more is expected of a node that has left"
+        lab.node.removed_at = None
+        lab.node.save()
+        attempt.containers.update(collected_at=attempt.containers.get().exited_at)
+        assert "The zip has only" not in page()
+
     def test_the_live_part_answers_nothing_when_nothing_has_changed(self, lab: Lab) -> None:
         client = browser(lab.alice)
         job = lab.job()
