@@ -3,8 +3,10 @@
 import os
 import re
 import signal
+import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from portal import settings as settings_file
 from portal.cluster.models import JoinToken
 from portal.control.management.commands import up
 from portal.control.management.commands.up import Command
+from portal.control.up import preflight
 from portal.control.up.preflight import AlreadyRunning, lock_home
 from portal.control.up.processes import Keeper, Program
 from portal.ops.management.commands.demo import Command as DemoCommand
@@ -106,14 +109,25 @@ def test_programs_die_with_a_keeper_that_was_killed(tmp_path: Path) -> None:
 
 
 def test_a_taken_port_is_reported_with_the_command_that_fixes_it() -> None:
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         (finding,) = port_findings("127.0.0.1", str(taken.getsockname()[1]))
     assert finding.fatal and "make run PORT=" in finding.fix
     assert list(port_findings("127.0.0.1", str(free_port()))) == []
+
+
+def test_a_web_process_that_is_still_loading_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry process has accepted the connection by then."""
+    monkeypatch.setattr(preflight, "CONNECT_SECONDS", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as entry, ThreadPoolExecutor() as pool:
+        answered = pool.submit(preflight.answers, "127.0.0.1", entry.getsockname()[1])
+        connection, _ = entry.accept()
+        with connection:
+            connection.recv(1000)
+            time.sleep(0.1)  # ten times what connecting may take
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            assert answered.result()
 
 
 def test_a_second_start_with_the_same_home_is_refused(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import IO
 from portal.ops.prerequisites import HOME_MIB, Finding, port_findings, space_findings
 
 CONNECT_SECONDS = 0.5
+ANSWER_SECONDS = 5.0
+"""Connections are accepted before the web process has loaded. It warns of each request that was given up meanwhile."""
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """Where to reach a server that listens on all addresses."""
 
@@ -41,10 +43,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether the web process answers. Connections are accepted before it does."""
+    """Whether the web process answers."""
     request = b"HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     try:
         with socket.create_connection((ANY_ADDRESS.get(host, host), port), CONNECT_SECONDS) as connection:
+            connection.settimeout(ANSWER_SECONDS)
             connection.sendall(request)
             return connection.recv(1) != b""
     except OSError:
