@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,17 @@ def test_a_folder_that_has_other_things_in_it_is_refused_with_what_to_do(tmp_pat
     assert mode(tmp_path) == 0o755, "it is not ours to close"
     tmp_path.chmod(0o750)
     settings.make_home(tmp_path)
+
+
+def test_a_start_with_a_refused_folder_prints_the_sentence_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    tmp_path.chmod(0o755)
+    env = {**os.environ, "SCHEDULEARN_HOME": str(tmp_path)}
+    start = [sys.executable, str(settings.BASE_DIR / "manage.py"), "up"]
+    refused = subprocess.run(start, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 1 and not refused.stdout
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith(f"SCHEDULEARN_HOME ({tmp_path}) can be entered by every user")
 
 
 def test_a_database_is_read_by_its_owner_alone_also_one_of_an_earlier_release(tmp_path: Path) -> None:
