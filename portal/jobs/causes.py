@@ -420,8 +420,8 @@ def _hint(parts: Sequence[Container]) -> dict[str, object]:
         title="Its ranks did not work together",
         detail=apart,
         advice=(
-            "Let it train with schedulearn_train, Horovod or torch.distributed, or submit it with one GPU, where it takes as "
-            "long. If it divides its work by rank itself, there is nothing to do."
+            "Let it train with schedulearn_train, Horovod or torch.distributed, or submit it as a single rank, "
+            "which takes as long. If it divides its work by rank itself, there is nothing to do."
         ),
     )
     return dict(hint)
