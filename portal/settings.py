@@ -436,6 +436,12 @@ IDLE_GPU_MINUTES = env_int("IDLE_GPU_MINUTES", 30, 0, 60)
 """A job all of whose GPUs do less than this for so long is told so; 0 looks for nothing."""
 IDLE_GPU_RULE = env_choice("IDLE_GPU_RULE", "nothing", "stop")
 """What happens when they stay idle as long again: nothing, or the job is put on hold until somebody releases it."""
+RESTARTS_WITHOUT_PROGRESS = env_int("RESTARTS_WITHOUT_PROGRESS", 5, 1, 18)
+"""An elastic Horovod job whose ranks are restarted so often in a row without a commit fails; a job may have its own limit.
+The driver keeps the latest 20 rings, hence the maximum."""
+SILENT_RANK_MINUTES = env_int("SILENT_RANK_MINUTES", 30, 0, 10_080)
+"""A running job without output for so long is reported to its owner, and never stopped for it; 0 reports none. A job may
+have its own limit."""
 NODE_LOST_AFTER_SECONDS = 18
 """Three reports missed, so that a loss is seen within 20 s even when the last one came just before it."""
 GPU_QUARANTINE_FAILURES = env_int("GPU_QUARANTINE_FAILURES", 3, 0, 20)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from portal.cluster.models import Gpu, Node
 from portal.control import rings
-from portal.jobs.models import Attempt, Container, Job
+from portal.jobs.models import RESTART_LIMIT_VARIABLE, Attempt, Container, Job
 from runners.spec import Launcher, Resources, Ring, RunSpec
 
 FIRST_PORT, PORTS = 21_000, 8_000
@@ -132,6 +132,9 @@ def _spec(
     launcher: Launcher = job.launcher  # type: ignore[assignment]  # the same words, by the model's choices
     driver = role == Container.Role.DRIVER
     env = {**job.env_vars, **({"SCHEDULEARN_MODE": job.mode} if job.mode else {})}
+    if driver:
+        # A variable, because an agent of an earlier release accepts no field of a spec that it does not know.
+        env[RESTART_LIMIT_VARIABLE] = str(job.restart_limit)
     ranks = len(part.gpus) if launcher != "command" else 1
     return RunSpec(
         name=new_name(attempt, index),

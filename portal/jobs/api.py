@@ -166,6 +166,8 @@ def _submission(project: Project, data: dict[str, Any]) -> services.Submission:
         "opportunistic",
         "deadline",
         "mode",
+        "restarts_without_progress",
+        "silent_rank_minutes",
     )
     return services.Submission(**asked, **{name: data[name] for name in plain if name in data})
 

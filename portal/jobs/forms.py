@@ -123,6 +123,22 @@ class JobForm(forms.Form):
         choices=[("", "as the code says"), *Job.Mode.choices],
         help_text="For code that uses schedulearn_train, where ranks are not equally fast. All but the first two need torchrun.",
     )
+    restarts_without_progress = forms.IntegerField(
+        label="Restarts without progress",
+        required=False,
+        min_value=1,
+        max_value=18,
+        help_text="For elastic Horovod jobs: after so many restarts in a row without a commit the job fails. "
+        f"Empty: the lab's setting, {settings.RESTARTS_WITHOUT_PROGRESS}.",
+    )
+    silent_rank_minutes = forms.IntegerField(
+        label="Minutes without output until a notice",
+        required=False,
+        min_value=0,
+        max_value=7 * 24 * 60,
+        help_text="The job's page and a mail report a job that runs without output for so long. It is never stopped for "
+        f"that; 0 switches the notice off. Empty: the lab's setting, {settings.SILENT_RANK_MINUTES}.",
+    )
     deadline = forms.DateTimeField(
         label="Needed by",
         required=False,
@@ -155,6 +171,8 @@ class JobForm(forms.Form):
         "opportunistic",
         "mode",
         "deadline",
+        "restarts_without_progress",
+        "silent_rank_minutes",
         "name",
         "description",
     )
@@ -251,6 +269,8 @@ class JobForm(forms.Form):
             opportunistic=given["opportunistic"],
             deadline=given["deadline"],
             mode=given["mode"],
+            restarts_without_progress=given["restarts_without_progress"],
+            silent_rank_minutes=given["silent_rank_minutes"],
         )
 
     def refuse(self, refusal: Refused) -> None:
@@ -339,6 +359,8 @@ def _from_job(job: Job, env_vars: Mapping[str, str | None]) -> dict[str, Any]:
         "opportunistic": job.opportunistic,
         "deadline": job.deadline if job.deadline and job.deadline > timezone.now() else None,
         "mode": job.mode,
+        "restarts_without_progress": job.restarts_without_progress,
+        "silent_rank_minutes": job.silent_rank_minutes,
         "name": job.name,
         "description": job.description,
         "key": uuid.uuid4().hex,

@@ -87,6 +87,7 @@ def append(
         rows = LogStream.objects.select_for_update(no_key=True).filter(container_id=stream.container_id).order_by("id")
         row = next(row for row in rows if row.pk == stream.pk)
         if row.cut:
+            LogStream.objects.filter(pk=row.pk).update(last_at=timezone.now())  # it is full, but not silent
             return offset + len(data)
         if offset > row.size:
             raise OffsetMismatch(row.size)
@@ -101,13 +102,22 @@ def append(
         row.marks += len(times)
         row.cut = cut
         row.closed = row.closed or final or cut
-        row.first_at = row.first_at or timezone.now()
-        row.save(update_fields=["size", "marks", "first_at", "closed", "cut"])
+        now = timezone.now()
+        row.first_at = row.first_at or now
+        if data:
+            _note_output(row, now)
+        row.save(update_fields=["size", "marks", "first_at", "last_at", "longest_gap_seconds", "closed", "cut"])
         if row.name == METRICS_STREAM:
             metrics.take(row.container, _new_lines(row, row.size - len(data)))
         job_id = Container.objects.values_list("attempt__job_id", flat=True).get(pk=row.container_id)
         wake_job_viewers(job_id)
     return end
+
+
+def _note_output(row: LogStream, now: datetime) -> None:
+    if row.last_at is not None:
+        row.longest_gap_seconds = max(row.longest_gap_seconds or 0.0, (now - row.last_at).total_seconds())
+    row.last_at = now
 
 
 def _cut_to_limit(row: LogStream, data: bytes) -> tuple[bytes, bool]:

@@ -26,6 +26,10 @@ class JobState(models.TextChoices):
 FINISHED_STATES = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
+RESTART_LIMIT_VARIABLE = "SCHEDULEARN_RING_RETRIES"
+"""Tells a driver its job's limit of restarts; in earlier releases, jobs set it themselves."""
+
+
 class ContainerState(models.TextChoices):
     ASSIGNED = "ASSIGNED", "assigned"
     PREPARING = "PREPARING", "preparing"
@@ -129,6 +133,10 @@ class Job(models.Model):
     deadline = models.DateTimeField(null=True, blank=True)
     mode = models.CharField(max_length=16, choices=Mode.choices, blank=True)
     """How its ranks make updates together; empty leaves that to its code."""
+    restarts_without_progress = models.PositiveSmallIntegerField(null=True, blank=True)
+    """Restarts in a row of its ranks without a commit after which an attempt fails; null: the lab's setting."""
+    silent_rank_minutes = models.PositiveSmallIntegerField(null=True, blank=True)
+    """Time without output after which its owner gets a notice, 0 for none; null: the lab's setting."""
     group = models.ForeignKey(Group, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     """Whose share it uses; fixed when it is submitted (``services.accounted_group``)."""
 
@@ -164,6 +172,12 @@ class Job(models.Model):
                 name="job_finished_at_when_finished",
             ),
         ]
+
+    @property
+    def restart_limit(self) -> int:
+        """Restarts in a row without a commit after which an attempt fails: the job's own, else the lab's."""
+        own = self.restarts_without_progress or self.env_vars.get(RESTART_LIMIT_VARIABLE)
+        return int(own or settings.RESTARTS_WITHOUT_PROGRESS)
 
     @property
     def folder(self) -> str:
@@ -342,6 +356,10 @@ class LogStream(models.Model):
     """Records in its time index: 16 bytes each, offset and Unix milliseconds."""
     first_at = models.DateTimeField(null=True, blank=True)
     """When its first bytes arrived here."""
+    last_at = models.DateTimeField(null=True, blank=True)
+    """When its latest bytes arrived here; null where an earlier release has stored them."""
+    longest_gap_seconds = models.FloatField(null=True)
+    """The longest time so far from some of its bytes to the next; null before the second time."""
     closed = models.BooleanField(default=False)
     """No more is expected."""
     cut = models.BooleanField(default=False)

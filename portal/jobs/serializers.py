@@ -70,6 +70,8 @@ class JobDetailSerializer(JobSerializer):
             "env_vars",
             "time_limit_seconds",
             "retries",
+            "restarts_without_progress",
+            "silent_rank_minutes",
             "copied_from",
             "cause",
             "may_act",
@@ -132,6 +134,21 @@ class SubmitSerializer(serializers.Serializer[Any]):
         required=False,
         allow_blank=True,
         help_text="How ranks make updates together, for code that uses schedulearn_train; empty leaves that to the code.",
+    )
+    restarts_without_progress = serializers.IntegerField(
+        min_value=1,
+        max_value=18,
+        required=False,
+        allow_null=True,
+        help_text="For elastic Horovod jobs: restarts in a row without a commit after which the job fails. "
+        "By default the lab's setting.",
+    )
+    silent_rank_minutes = serializers.IntegerField(
+        min_value=0,
+        max_value=7 * 24 * 60,
+        required=False,
+        allow_null=True,
+        help_text="Minutes without output after which its owner gets a notice, 0 for none. By default the lab's setting.",
     )
 
 

@@ -44,6 +44,8 @@ MAX_ARGUMENTS = 200
 MAX_ARGUMENT_LENGTH = 2000
 MAX_ENV_VARS = 100
 MAX_ENV_VALUE_LENGTH = 4096
+PROGRESS_LIMITS = (("restarts_without_progress", 1, 18), ("silent_rank_minutes", 0, 7 * 24 * 60))
+"""Field, minimum and maximum. The driver keeps the latest 20 rings; empty is the lab's setting."""
 WAITING_STATES = (JobState.QUEUED, JobState.HELD)
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
@@ -87,6 +89,8 @@ class Submission:
     opportunistic: bool = False
     deadline: datetime | None = None
     mode: str = ""
+    restarts_without_progress: int | None = None
+    silent_rank_minutes: int | None = None
 
 
 # --- submit ------------------------------------------------------------------------------------------------------
@@ -147,6 +151,8 @@ def _insert(user: User, project: Project, asked: Submission, copied_from: Job | 
         opportunistic=asked.opportunistic,
         deadline=asked.deadline,
         mode=asked.mode,
+        restarts_without_progress=asked.restarts_without_progress,
+        silent_rank_minutes=asked.silent_rank_minutes,
         group=accounted_group(user, project),
     )
     text = f"Submitted by {user}." if copied_from is None else f"Submitted by {user}, copied from job {copied_from.pk}."
@@ -308,6 +314,10 @@ def _check_numbers(asked: Submission) -> None:
         raise Refused(f"Retries go from 0 to {MAX_RETRIES}.", field="retries")
     if not -MAX_PRIORITY <= asked.priority <= MAX_PRIORITY:
         raise Refused(f"Priority goes from {-MAX_PRIORITY} to {MAX_PRIORITY}.", field="priority")
+    for name, least, most in PROGRESS_LIMITS:
+        value = getattr(asked, name)
+        if value is not None and not least <= value <= most:
+            raise Refused(f"Enter a number from {least} to {most:,}, or leave it empty.", field=name)
 
 
 def _check_goals(asked: Submission) -> None:
@@ -470,6 +480,8 @@ def submission_of(job: Job) -> Submission:
         opportunistic=job.opportunistic,
         deadline=job.deadline,
         mode=job.mode,
+        restarts_without_progress=job.restarts_without_progress,
+        silent_rank_minutes=job.silent_rank_minutes,
     )
 
 

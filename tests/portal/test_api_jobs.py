@@ -36,13 +36,19 @@ class TestSubmit:
         said = asked(world, name="n", arguments=["--a", " b "], env_vars={"LR": "0.1"}, min_gpus=1, max_gpus=2)
         said |= {"time_limit_seconds": 60, "retries": 2, "priority": 3, "description": "d", "code": 1}
         said |= {"resumable": True, "tier": "basic", "opportunistic": True, "deadline": "2999-01-02T03:04:00Z"}
-        said |= {"mode": "asp"}
+        said |= {"mode": "asp", "restarts_without_progress": 18, "silent_rank_minutes": 10_080}
         response = Script(world.bob).send("post", "jobs/", said)
         assert response.status_code == 201, response.content
         job = response.json()
         for name, value in said.items():
             assert job[name] == value
         assert (job["state"], job["submitted_by"], job["environment"]) == ("QUEUED", "bob", world.environment.key)
+
+    def test_limits_of_progress_may_be_left_out_or_null(self, world: World) -> None:
+        names = ("restarts_without_progress", "silent_rank_minutes")
+        for said in ({}, dict.fromkeys(names)):
+            job = Script(world.bob).send("post", "jobs/", asked(world, **said)).json()
+            assert [job[name] for name in names] == [None, None]
 
     def test_what_is_left_out_is_guessed(self, world: World) -> None:
         CodeVersion.objects.filter(pk=world.code.pk).update(
@@ -88,6 +94,8 @@ class TestSubmit:
             ({"env_vars": {"A": "x\0"}}, "env_vars.A"),
             ({"arguments": "a b"}, "arguments"),
             ({"time_limit_seconds": 1}, "time_limit_seconds"),
+            ({"restarts_without_progress": 19}, "restarts_without_progress"),
+            ({"silent_rank_minutes": -1}, "silent_rank_minutes"),
         ],
     )
     def test_what_cannot_run_is_refused_by_field(self, world: World, wrong: dict[str, Any], field: str) -> None:

@@ -303,6 +303,8 @@ class TestSubmit:
             "opportunistic": "on",
             "deadline": "2999-01-02T03:04",
             "mode": "bsp_balanced",
+            "restarts_without_progress": "7",
+            "silent_rank_minutes": "0",
             "name": "mine",
             "description": "a note",
             "time_amount": "90",
@@ -315,6 +317,7 @@ class TestSubmit:
         assert (job.resumable, job.tier, job.opportunistic) == (True, "basic", True)
         assert job.deadline == datetime(2999, 1, 2, 3, 4, tzinfo=UTC)
         assert job.mode == "bsp_balanced"
+        assert (job.restarts_without_progress, job.silent_rank_minutes) == (7, 0)
         assert (job.retries, job.priority, job.name, job.description, job.time_limit_seconds) == (
             2,
             -3,
@@ -392,6 +395,8 @@ class TestSubmit:
             tier="basic",
             opportunistic=True,
             deadline=datetime(2999, 1, 2, 3, 4, tzinfo=UTC),
+            restarts_without_progress=2,
+            silent_rank_minutes=0,
             name="n",
             description="d",
         )

@@ -208,7 +208,7 @@ def _store(part: Container, text: Text, written: Written, *, closed: bool, copy_
         labels.write_text(json.dumps({**known, text.name: {"label": text.label}}))
     return LogStream(
         container=part, name=text.name, label=text.label, folder=part.name, size=len(data), marks=len(text.printed),
-        first_at=written.at(text.printed[0][0]), closed=closed,
+        first_at=written.at(text.printed[0][0]), last_at=written.at(text.printed[-1][0]), closed=closed,
     )  # fmt: skip
 
 

@@ -1,0 +1,69 @@
+"""After how many restarts without a commit a driver gives up: the job's limit, else its variable's, else the lab's."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from portal.control import runspec
+from portal.jobs import lifecycle, services
+from portal.jobs.models import Job
+from runners.launch.ringlog import MOST_RINGS
+from runners.spec import RunSpec
+from tests.portal import jobs_world as world
+
+VARIABLE = "SCHEDULEARN_RING_RETRIES"
+
+
+def spec_of(job: Job, role: str) -> RunSpec:
+    """As its agent reads it."""
+    attempt = lifecycle.start_attempt(job, "fifo v1")
+    node = world.make_node(gpus=1)
+    spec = (
+        runspec.driver_spec(attempt, 0, node, 1)
+        if role == "driver"
+        else runspec.host_spec(attempt, 1, runspec.Part(node, (node.gpus.get(),)), 1, 1, 1)
+    )
+    return RunSpec.from_json(spec.to_json())
+
+
+def elastic(**given: Any) -> Job:
+    return world.make_job(world.make_project(world.make_user("alice")), elastic=True, **given)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("own", "variables", "limit"),
+    [
+        (None, {}, 7),
+        (2, {}, 2),
+        (None, {VARIABLE: "12"}, 12),
+        (3, {VARIABLE: "12"}, 3),
+    ],
+)
+def test_the_driver_has_the_limit(settings: Any, own: int | None, variables: dict[str, str], limit: int) -> None:
+    settings.RESTARTS_WITHOUT_PROGRESS = 7
+    spec = spec_of(elastic(restarts_without_progress=own, env_vars=variables), "driver")
+    assert dict(spec.env)[VARIABLE] == str(limit)
+
+
+@pytest.mark.django_db
+def test_ranks_see_no_variable_that_their_job_did_not_set() -> None:
+    assert VARIABLE not in dict(spec_of(elastic(restarts_without_progress=2), "host").env)
+
+
+@pytest.mark.django_db
+def test_the_spec_has_no_field_that_an_agent_of_the_release_before_would_refuse() -> None:
+    known = {field.name for field in fields(RunSpec)} - {"identity"}
+    assert set(spec_of(elastic(restarts_without_progress=2), "driver").to_json()) == known
+    assert known == {
+        "name", "job", "attempt", "number", "role", "hostname", "environment", "code_sha256", "launcher", "command",
+        "slots", "gpus", "gpu_kind", "elastic", "env", "ring", "resources", "grace_seconds",
+    }  # fmt: skip
+
+
+def test_the_driver_can_count_to_every_limit_that_a_job_may_have() -> None:
+    [(_, least, most)] = [each for each in services.PROGRESS_LIMITS if each[0] == "restarts_without_progress"]
+    assert (least, most) == (1, MOST_RINGS - 2)
+    assert services.NUMBERS_ENV[VARIABLE][0].fullmatch(str(most)), "the variable has the same range"
+    assert not services.NUMBERS_ENV[VARIABLE][0].fullmatch(str(most + 1))
