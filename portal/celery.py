@@ -14,6 +14,7 @@ app.conf.beat_schedule = {
     "look": {"task": "portal.usage.tasks.look", "schedule": 60.0},
     "roll up": {"task": "portal.usage.tasks.roll_up", "schedule": 3600.0},
     "idle": {"task": "portal.control.tasks.idle_gpus", "schedule": 60.0, "options": {"expires": 50}},
+    "silence": {"task": "portal.control.tasks.silent_jobs", "schedule": 60.0, "options": {"expires": 50}},
     "alarms": {"task": "portal.cluster.tasks.tell_admins", "schedule": 60.0, "options": {"expires": 50}},
     "gauges": {"task": "portal.gauges.tasks.roll_up", "schedule": 3600.0},
     "simulations": {"task": "portal.whatif.tasks.work", "schedule": 5.0, "options": {"expires": 4}},

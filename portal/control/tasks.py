@@ -1,4 +1,4 @@
-"""Housekeeping, once an hour: what nobody needs any more and nobody would miss. And the look for idle GPUs, each minute."""
+"""Housekeeping, once an hour: what nobody needs any more and nobody would miss. Each minute, the look for idle GPUs and silent jobs."""
 
 import time
 from datetime import timedelta
@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from portal import wake
-from portal.control import idle, recording
+from portal.control import idle, recording, silence
 from portal.jobs import checkpoints
 from portal.jobs.models import IdempotencyKey
 
@@ -23,6 +23,11 @@ INCOMING_LIFE_SECONDS = 24 * 3600
 @shared_task(ignore_result=True)
 def idle_gpus() -> None:
     idle.sweep()
+
+
+@shared_task(ignore_result=True)
+def silent_jobs() -> None:
+    silence.sweep()
 
 
 @shared_task(ignore_result=True)

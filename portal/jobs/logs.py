@@ -29,6 +29,8 @@ MARK = struct.Struct("<QQ")
 READ_BYTES = 64 * 1024
 TAIL_BYTES = 16 * 1024
 TAIL_LINE_BYTES = 1000
+LAST_LINE_BYTES = 4096
+LAST_LINE_CHARACTERS = 200
 STREAM_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,19}")
 MAX_STREAMS = 100
 """Of one container; a rank has one, so far more than any machine has GPUs."""
@@ -87,7 +89,8 @@ def append(
         rows = LogStream.objects.select_for_update(no_key=True).filter(container_id=stream.container_id).order_by("id")
         row = next(row for row in rows if row.pk == stream.pk)
         if row.cut:
-            LogStream.objects.filter(pk=row.pk).update(last_at=timezone.now())  # it is full, but not silent
+            if data:  # it is full, but not silent
+                LogStream.objects.filter(pk=row.pk).update(last_at=timezone.now())
             return offset + len(data)
         if offset > row.size:
             raise OffsetMismatch(row.size)
@@ -292,6 +295,13 @@ def strip_controls(data: bytes) -> bytes:
     body, end = (data[:-1], b"\n") if data.endswith(b"\n") else (data, b"")
     body = CONTROL.sub(b"", body)
     return body.rstrip(b"\r").rpartition(b"\r")[2] + end
+
+
+def last_line(stream: LogStream) -> str:
+    """Return the last line that is not blank, as plain text, cut at ``LAST_LINE_CHARACTERS``; empty without one."""
+    data = read(stream, max(0, stream.size - LAST_LINE_BYTES), LAST_LINE_BYTES)
+    texts = (strip_controls(line).decode(errors="replace").strip() for line in reversed(data.split(b"\n")))
+    return next((text[:LAST_LINE_CHARACTERS] for text in texts if text), "")
 
 
 def tail(attempt: Attempt, n: int = 60) -> str:

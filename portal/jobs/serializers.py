@@ -4,8 +4,9 @@ from typing import Any
 
 from rest_framework import serializers
 
+from portal.jobs import silence
 from portal.jobs.logs import label_of
-from portal.jobs.models import Attempt, Container, Job, JobEvent, LogStream, Outcome, Output, StopReason
+from portal.jobs.models import Attempt, Container, Job, JobEvent, JobState, LogStream, Outcome, Output, StopReason
 
 
 class JobSerializer(serializers.ModelSerializer[Job]):
@@ -59,6 +60,10 @@ class JobDetailSerializer(JobSerializer):
     cause = serializers.SerializerMethodField(
         help_text="Why its last attempt did not succeed, or a hint about one that did: code, title, detail, advice."
     )
+    silence = serializers.SerializerMethodField(
+        help_text="When it runs without output for longer than its limit: since, ranks (those that are silent while others "
+        "print; empty for all of them) and text; else null. A job is never stopped for it."
+    )
     may_act = serializers.SerializerMethodField(help_text="May you cancel, hold or release it.")
 
     class Meta(JobSerializer.Meta):
@@ -74,6 +79,7 @@ class JobDetailSerializer(JobSerializer):
             "silent_rank_minutes",
             "copied_from",
             "cause",
+            "silence",
             "may_act",
         )
         read_only_fields = fields
@@ -84,6 +90,10 @@ class JobDetailSerializer(JobSerializer):
     def get_cause(self, job: Job) -> dict[str, Any] | None:
         last = job.attempts.order_by("-number").first()
         return last.cause or None if last else None
+
+    def get_silence(self, job: Job) -> dict[str, Any] | None:
+        found = silence.of_job(job) if job.state == JobState.RUNNING else None
+        return {"since": found.since, "ranks": list(found.ranks), "text": found.text()} if found else None
 
     def get_may_act(self, job: Job) -> bool:
         return bool(self.context.get("may_act", False))

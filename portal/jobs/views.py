@@ -22,7 +22,7 @@ from portal.accounts.permissions import signed_in
 from portal.cluster.alarms import alarms
 from portal.cluster.models import Environment
 from portal.cluster.services import holder, is_online, nodes_with_gpus
-from portal.jobs import checkpoints, services
+from portal.jobs import checkpoints, services, silence
 from portal.jobs.curve_views import about_job
 from portal.jobs.forms import JobForm, specification, warnings_for
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobState
@@ -248,12 +248,15 @@ def _about(request: HttpRequest, job: Job) -> dict[str, Any]:
     checkpoint_set = checkpoints.newest(job.pk)
     finished = job.state in FINISHED_STATES
     uncollected = [part for attempt in attempts for part in attempt.containers.all() if not part.collected_at]
+    quiet = silence.of_job(job) if live else None
     return {
         "job": job,
         "attempts": attempts[::-1],
         "where_attempts_ran": [(attempt, held_by_node(attempt)) for attempt in reversed(attempts)],
         "last": last,
         "live": live,
+        "silence": quiet,
+        "clues": silence.clues(quiet) if quiet else None,
         "live_parts": [part for part in live.containers.all() if part.state != "EXITED"] if live else [],
         "held": held_now(live) if live else "",
         "cause": last.cause
@@ -285,7 +288,13 @@ def _will_be_collected(part: Container) -> bool:
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
     job = _job_with_all(request, pk)
     spec = json.dumps(specification(job, signed_in(request)), indent=2, ensure_ascii=False)
-    context = {**_about(request, job), "spec": spec, "edition": "", "training": about_job(job)}
+    context = {
+        **_about(request, job),
+        "spec": spec,
+        "edition": "",
+        "training": about_job(job),
+        "silent_after": silence.limit_of(job.silent_rank_minutes).total_seconds(),
+    }
     return render(request, "jobs/detail.html", context)
 
 

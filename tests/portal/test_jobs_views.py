@@ -406,6 +406,35 @@ class TestSubmit:
         assert second.copied_from == first and second.pk != first.pk
         assert services.submission_of(second) == services.submission_of(first)
 
+    def test_limits_of_progress_that_are_left_empty_are_the_labs(self, lab: Lab, settings: Any) -> None:
+        settings.RESTARTS_WITHOUT_PROGRESS, settings.SILENT_RANK_MINUTES = 4, 90
+        client = browser(lab.alice)
+        path = f"/jobs/new?code={lab.code.pk}"
+        data = form_of(client.get(path))
+        assert not any(data.get(name) for name in ("restarts_without_progress", "silent_rank_minutes"))
+        client.post(path, data)
+        job = Job.objects.get()
+        assert (job.restarts_without_progress, job.silent_rank_minutes) == (None, None)
+        page = client.get(f"/jobs/{job.pk}/").content.decode()
+        assert "<dd>after 1 h 30 min without output</dd>" in page
+        assert ("<dd>fails after 4 in a row without a commit</dd>" in page) == job.elastic
+        own = lab.job(elastic=True, restarts_without_progress=1, silent_rank_minutes=0)
+        page = client.get(f"/jobs/{own.pk}/").content.decode()
+        assert "<dt>Notice of silence</dt><dd>off</dd>" in page and "<dd>fails after 1 in a row" in page
+        by_variable = lab.job(elastic=True, env_vars={"SCHEDULEARN_RING_RETRIES": "12"})
+        assert "<dd>fails after 12 in a row" in client.get(f"/jobs/{by_variable.pk}/").content.decode()
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("restarts_without_progress", "0"), ("silent_rank_minutes", "10081"), ("silent_rank_minutes", "x")],
+    )
+    def test_a_wrong_limit_of_progress_is_shown_at_its_field(self, lab: Lab, name: str, value: str) -> None:
+        client = browser(lab.alice)
+        path = f"/jobs/new?code={lab.code.pk}"
+        response = client.post(path, form_of(client.get(path)) | {name: value})
+        assert response.status_code == 400 and response.context["form"].errors.keys() == {name}
+        assert response.context["form"].more_is_open
+
     @pytest.mark.parametrize(("limit", "shown"), [(7200, (2, 3600)), (150, (3, 60)), (10, (1, 60))])
     def test_a_copy_has_no_less_time(self, lab: Lab, limit: int, shown: tuple[int, int]) -> None:
         first = lab.job(time_limit_seconds=limit)

@@ -1,0 +1,222 @@
+"""Running jobs without output: which ranks are silent, since when, and what there is to look at.
+
+Everything that comes from ranks is a stream of their container, lines of log as well as metrics, or a checkpoint. A rank that
+is alive and silent may compute, wait or hang: it is reported, and never stopped for that.
+
+That one rank is silent while others print means nothing by itself: in most training only rank 0 prints. It is reported only
+of a rank that has printed all along, and has now been silent for much longer than ever before.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django.conf import settings
+from django.db.models import F, Max, Q
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from portal.cluster.slots import counted, noun
+from portal.jobs import logs
+from portal.jobs.models import (
+    METRICS_STREAM,
+    Allocation,
+    Attempt,
+    CheckpointSet,
+    Container,
+    ContainerState,
+    Job,
+    LogStream,
+)
+from portal.ui import duration
+
+SETUP_STREAM = "setup"
+"""What supervisors and drivers print themselves, alive ranks or not."""
+USUAL_GAPS = 3
+"""A rank's silence is as many times as long as its longest one before."""
+NAMED_RANKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """No output from ranks of a running attempt for longer than the job's limit."""
+
+    attempt: int
+    job: int
+    since: datetime
+    ranks: tuple[str, ...] = ()
+    """Those that are silent while others print, e.g. ``rank 3 on gpu-2``; empty: all are silent."""
+    containers: tuple[int, ...] = ()
+    """Where these are; all of the attempt's hosts when all are silent."""
+
+    def text(self, now: datetime | None = None) -> str:
+        """Return a sentence for the job's owner."""
+        length = duration(((now or timezone.now()) - self.since).total_seconds())
+        if not self.ranks:
+            return (
+                f"No output for {length}: its worker processes (ranks) are alive, but no line of log, no metric and no "
+                "checkpoint has come from them."
+            )
+        more = len(self.ranks) - NAMED_RANKS
+        names = ", ".join(self.ranks[:NAMED_RANKS]) + (f" and {counted(more, 'other')}" if more > 0 else "")
+        verb = "has" if len(self.ranks) == 1 else "have"
+        return f"Some of its worker processes are silent: {names} {verb} printed nothing for {length}. Others go on."
+
+
+@dataclass(frozen=True, slots=True)
+class Clues:
+    """What a person looks at first; each is empty where it is not known."""
+
+    last_line: str
+    gpus: str
+    """e.g. ``2 GPUs are at 0 to 3 %``"""
+
+
+class _Host(NamedTuple):
+    """A container of a live attempt that was not told to stop."""
+
+    attempt: int
+    job: int
+    elastic: bool
+    own_minutes: int | None
+    started_at: datetime | None
+    pk: int
+    state: str
+    running_at: datetime | None
+    node_seen_at: datetime | None
+
+    @property
+    def limit(self) -> timedelta:
+        return limit_of(self.own_minutes)
+
+
+def limit_of(own_minutes: int | None) -> timedelta:
+    """Return the limit of a job that asks for ``own_minutes``; zero means that it is never reported."""
+    return timedelta(minutes=settings.SILENT_RANK_MINUTES if own_minutes is None else own_minutes)
+
+
+def silences(now: datetime, job: int | None = None) -> dict[int, Silence]:
+    """Return the silences of all running attempts, or of one job's, by attempt: at most four queries for any number."""
+    hosts = _candidates(now, job)
+    latest, printed = _latest_output(hosts)
+    found, others = {}, {}
+    for attempt, parts in hosts.items():
+        since, limit = max(_began(parts), latest.get(attempt, _began(parts))), parts[0].limit
+        if now - since >= limit:
+            pks = tuple(part.pk for part in parts)
+            found[attempt] = Silence(attempt, parts[0].job, since, containers=pks)
+        elif attempt in printed and now - printed[attempt] < limit:
+            others[attempt] = parts
+    return found | _single_ranks(others, now)
+
+
+def of_job(job: Job) -> Silence | None:
+    return next(iter(silences(timezone.now(), job.pk).values()), None)
+
+
+def _candidates(now: datetime, job: int | None) -> dict[int, list[_Host]]:
+    """Attempts whose ranks have been alive for longer than the limit, and whose nodes are in contact."""
+    rows = Container.objects.filter(
+        role=Container.Role.HOST,
+        attempt__ended_at=None,
+        attempt__wanted=Attempt.Wanted.RUN,
+        wanted=Container.Wanted.RUN,
+    ).exclude(state=ContainerState.EXITED)
+    if job is not None:
+        rows = rows.filter(attempt__job=job)
+    hosts: dict[int, list[_Host]] = {}
+    for row in rows.order_by("attempt", "index").values_list(
+        "attempt", "attempt__job", "attempt__job__elastic", "attempt__job__silent_rank_minutes", "attempt__started_at",
+        "pk", "state", "running_at", "node__last_seen_at",
+    ):  # fmt: skip
+        hosts.setdefault(row[0], []).append(_Host(*row))
+    return {attempt: parts for attempt, parts in hosts.items() if _can_be_silent(parts, now)}
+
+
+def _can_be_silent(parts: list[_Host], now: datetime) -> bool:
+    running = [part for part in parts if part.state == ContainerState.RUNNING and part.running_at is not None]
+    if not parts[0].limit or not running or (len(running) < len(parts) and not parts[0].elastic):
+        return False
+    contact = now - timedelta(seconds=settings.NODE_LOST_AFTER_SECONDS)
+    if any(part.node_seen_at is None or part.node_seen_at < contact for part in parts):
+        return False  # its output may be waiting on the node
+    return now - _began(parts) >= parts[0].limit
+
+
+def _began(parts: list[_Host]) -> datetime:
+    """Return when ranks could first have printed. Hosts that join an elastic attempt later do not count."""
+    started = [part.running_at for part in parts if part.running_at is not None]
+    return parts[0].started_at if parts[0].elastic and parts[0].started_at else max(started)
+
+
+def _latest_output(attempts: Iterable[int]) -> tuple[dict[int, datetime], dict[int, datetime]]:
+    """Return when each attempt had its latest output of any kind, and when a rank printed."""
+    if not attempts:
+        return {}, {}
+    latest, printed = {}, {}
+    at = Coalesce("last_at", "first_at")
+    streams = LogStream.objects.filter(container__attempt__in=attempts).exclude(name=SETUP_STREAM).order_by()
+    by_attempt = streams.values_list("container__attempt")
+    for attempt, any_kind, line in by_attempt.annotate(any=Max(at), line=Max(at, filter=~Q(name=METRICS_STREAM))):
+        if any_kind is not None:
+            latest[attempt] = any_kind
+        if line is not None:
+            printed[attempt] = line
+    stored = CheckpointSet.objects.filter(attempt__in=attempts)
+    for attempt, at_portal in stored.values_list("attempt", "stored_at"):
+        latest[attempt] = max(at_portal, latest.get(attempt, at_portal))
+    return latest, printed
+
+
+def _single_ranks(attempts: Mapping[int, list[_Host]], now: datetime) -> dict[int, Silence]:
+    """Return the silences of single ranks in attempts in which others print."""
+    if not attempts:
+        return {}
+    limits = {part.pk: part.limit for parts in attempts.values() for part in parts}
+    shortest = min(limits.values())
+    rows = LogStream.printed.filter(
+        container__in=limits, closed=False, last_at__lte=now - shortest, last_at__gte=F("first_at") + shortest
+    ).exclude(name=SETUP_STREAM)
+    silent: dict[int, list[LogStream]] = {}
+    for stream in rows.select_related("container__node").defer("container__spec").order_by("container__index", "name"):
+        if _has_stopped(stream, limits[stream.container_id], now):
+            silent.setdefault(stream.container.attempt_id, []).append(stream)
+    return {attempt: _of_streams(attempts[attempt][0], streams) for attempt, streams in silent.items()}
+
+
+def _has_stopped(stream: LogStream, limit: timedelta, now: datetime) -> bool:
+    """Whether it has printed for at least as long as the limit, and never paused for nearly so long as now."""
+    if stream.first_at is None or stream.last_at is None:
+        return False
+    quiet, usual = now - stream.last_at, timedelta(seconds=stream.longest_gap_seconds or 0.0)
+    return quiet >= max(limit, USUAL_GAPS * usual) and stream.last_at - stream.first_at >= limit
+
+
+def _of_streams(host: _Host, streams: list[LogStream]) -> Silence:
+    names = tuple(f"{logs.label_of(stream)} on {stream.container.node.name}" for stream in streams)
+    pks = tuple(dict.fromkeys(stream.container_id for stream in streams))
+    since = min(stream.last_at for stream in streams if stream.last_at is not None)
+    return Silence(host.attempt, host.job, since, names, pks)
+
+
+# --- what there is to look at ------------------------------------------------------------------------------------
+
+
+def clues(silence: Silence) -> Clues:
+    """Two queries and the end of one log."""
+    streams = LogStream.printed.filter(container__in=silence.containers).exclude(name=SETUP_STREAM)
+    newest = streams.order_by(F("last_at").desc(nulls_last=True)).first()
+    return Clues(logs.last_line(newest) if newest else "", _gpus(silence))
+
+
+def _gpus(silence: Silence) -> str:
+    held = Allocation.objects.filter(container__in=silence.containers, released_at=None)
+    rows = list(held.values_list("gpu__kind", "gpu__utilisation_percent"))
+    percents = [percent for _, percent in rows if percent is not None]
+    if not percents:
+        return ""
+    least, most = min(percents), max(percents)
+    verb = "is" if len(percents) == 1 else "are"
+    span = f"{least} to {most}" if least != most else f"{least}"
+    return f"{counted(len(percents), noun(kind for kind, _ in rows))} {verb} at {span} %"
