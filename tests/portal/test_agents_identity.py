@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 
 from portal.cluster.installation import installation_id
@@ -22,6 +21,7 @@ from portal.jobs.models import Allocation, Attempt, CheckpointSet, Container, Jo
 from runners.spec import JobIdentity, RunSpec, group_of
 from tests.portal.agents_world import Agent, about
 from tests.portal.jobs_world import make_job, make_project, make_user
+from tests.portal.upgrades import upgrade_from
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 SECRET = b"weights of another member"
@@ -207,11 +207,6 @@ def test_files_of_a_job_of_an_earlier_release_are_found_by_its_number(agent: Age
     assert checkpoints.has_piece(job, DIGEST)
 
 
-def back_and_forth(app: str, before: str, after: str) -> None:
-    for name in (before, after):
-        MigrationExecutor(connection).migrate([(app, name)])
-
-
 class TestUpgrade:
     """From the tables of the release before."""
 
@@ -223,7 +218,7 @@ class TestUpgrade:
         other = timezone.now() + timedelta(microseconds=1)
         uids = []
         for _ in range(2):
-            back_and_forth("jobs", "0012_total_samples", "0014_job_uid_required")
+            upgrade_from("jobs", "0012_total_samples")
             uids.append(Job.objects.get().uid)
         uid_of = importlib.import_module("portal.jobs.migrations.0013_job_uid").uid_of
         assert uids[0] == uids[1] == uid_of(job.pk, job.submitted_at) != uid_of(job.pk, other)
@@ -237,6 +232,6 @@ class TestUpgrade:
         user = make_user("alice")
         names = []
         for _ in range(2):
-            back_and_forth("cluster", "0006_environment_on_demand", "0007_installation")
+            upgrade_from("cluster", "0006_environment_on_demand")
             names.append(Installation.objects.get().uid)
         assert names[0] == names[1] and user.date_joined

@@ -4,8 +4,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
 from django.test import Client
 
 from portal.cluster.models import Gpu
@@ -15,6 +13,7 @@ from portal.jobs.silence import Silence
 from tests.portal import jobs_world as world
 from tests.portal.api_client import Script
 from tests.portal.silence_world import NOON, Lab
+from tests.portal.upgrades import upgrade_from
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
@@ -269,8 +268,7 @@ def test_after_an_upgrade_the_silence_of_running_jobs_is_counted_from_then_on(la
     for part in ended.attempts.get().containers.all():
         world.exit(part)
     lab.passes(120)
-    for name in ("0014_job_uid_required", "0015_limits_of_progress"):
-        MigrationExecutor(connection).migrate([("jobs", name)])
+    upgrade_from("jobs", "0014_job_uid_required")
     kept = Job.objects.get(pk=running.pk)
     assert (kept.restarts_without_progress, kept.silent_rank_minutes) == (None, None)
     assert found(lab, running) is None
