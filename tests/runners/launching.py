@@ -211,11 +211,12 @@ class Rings:
         code: Path = STEPS,
         min_ranks: int = 1,
         max_ranks: int = 2,
+        driver_env: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.made, self.command, self.code = made, command, code
         self.ring = local_ring(min_ranks, max_ranks)
         self.offered: tuple[str, ...] = ()
-        self.driver = made.container(command, "horovod", "driver", "driver", 0, self.ring, elastic=True)
+        self.driver = made.container(command, "horovod", "driver", "driver", 0, self.ring, elastic=True, env=driver_env)
 
     def host(self, number: int, code: Path | None = None) -> Container:
         """It is told of the ring's hosts, as by its agent, so it starts its rank at once."""

@@ -51,12 +51,18 @@ train(hvd.elastic.TorchState(step=0))
 """
 
 
-@pytest.mark.parametrize("commits", [False, True])
-def test_a_ring_that_keeps_failing_without_a_commit_ends(tmp_path: Path, job_python: str, commits: bool) -> None:
+@pytest.mark.parametrize(
+    ("commits", "driver_env", "limit"),
+    [(False, (), 5), (False, (("SCHEDULEARN_RING_RETRIES", "2"),), 2), (True, (), 5)],
+    ids=["no commits", "no commits and a limit of its own", "commits"],
+)
+def test_a_ring_that_keeps_failing_without_a_commit_ends(
+    tmp_path: Path, job_python: str, commits: bool, driver_env: tuple[tuple[str, str], ...], limit: int
+) -> None:
     code = tmp_path / "breaks.py"
     code.write_text(BREAKS.replace("COMMITS", str(commits)))
     with attempt(tmp_path, job_python) as made:
-        rings = Rings(made, code=code)
+        rings = Rings(made, code=code, driver_env=driver_env)
         rings.offer("h1", "h2")
         rings.driver.start(SCHEDULEARN_FAREWELL_SECONDS="1")
         h1, h2 = rings.host(1), rings.host(2)
@@ -66,6 +72,7 @@ def test_a_ring_that_keeps_failing_without_a_commit_ends(tmp_path: Path, job_pyt
             assert ended == {"code": 0, "reason": "exited", "detail": ""}, rings.told()
         else:
             assert ended["code"] == 1 and ended["reason"] == "exited"
-            assert ended["detail"].startswith("The ring failed and was restarted 5 times in a row without a commit")
-            assert h1.log().count("nothing works, step 1") >= 6, "the first ring and five others"
+            restarted = f"The ring failed and was restarted {limit} times in a row without a commit"
+            assert ended["detail"].startswith(restarted)
+            assert limit < h1.log().count("nothing works, step 1") <= limit + 2, "the first ring and those after it"
             assert h2.wait(30)["code"] != 0
