@@ -43,8 +43,16 @@ def carry_out(
         if job.waiting and not target.get(job.id) and job.id not in why:
             why[job.id] = reasons.limited(job, now) or reasons.shortage(job, now, ahead)
             ahead += 1
+    elsewhere = {job.id: now.held[job.id] for job in order if job.waiting and _is_elsewhere(job, target, now)}
+    if elsewhere and "aim" in state:
+        state = {**state, "aim": {**state["aim"], **elsewhere}}
     sizes = {job: size for job, size in (batches or {}).items() if job in now.held}
     return Plan(now.held, why, state, sizes, again_at)
+
+
+def _is_elsewhere(job: Job, target: Mapping[JobId, Placement], now: Capacity) -> bool:
+    """Whether a job starts on other GPUs than those it was to have."""
+    return bool(minus(now.held.get(job.id, {}), target.get(job.id, {})))
 
 
 def _let_go(job: Job, wanted: Placement, now: Capacity) -> None:

@@ -132,12 +132,17 @@ def shrink_to(now: Capacity, later: Capacity, running: Iterable[Job]) -> None:
 def start(job: Job, now: Capacity, wanted: Placement) -> int:
     """Starts a job as far as GPUs are free, and keeps them for it otherwise; returns how many are missing.
 
-    An elastic job starts from its least and grows later; another one keeps its size, so it waits for all of it.
+    An elastic job starts from its least and grows later; another one keeps its size, so it waits for all of it, unless
+    as many GPUs on as few nodes are free elsewhere.
     """
     here = part(wanted, now, job)
     missing = placement.total(wanted) - placement.total(here)
     if not missing or (job.elastic and placement.total(here) >= job.min_gpus):
         now.give(job, here)
+        return 0
+    elsewhere = now.fit(job, placement.total(wanted))
+    if elsewhere is not None and len(elsewhere) <= len(wanted):
+        now.give(job, elsewhere)
         return 0
     now.reserve(here)
     return missing

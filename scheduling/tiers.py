@@ -325,6 +325,8 @@ class _World:
                 self.reasons[id] = done.reasons[id]
         promised: Counter[NodeId] = Counter()
         for id, where in meant.items():
+            if done.target.get(id):
+                continue  # it starts
             promised.update(where)
             missing = sum(max(0, gpus - max(0, self.free[node])) for node, gpus in where.items())
             if id in self.reasons and missing:
