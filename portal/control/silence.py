@@ -19,7 +19,6 @@ from portal.ui import duration
 
 log = logging.getLogger(__name__)
 
-KIND = "silent"
 SEEN, SEEN_SECONDS = "silence.seen", 180
 
 
@@ -40,7 +39,11 @@ def sweep(now: datetime | None = None) -> int:
 
 def _reported(jobs: list[int]) -> dict[int, datetime]:
     """When the silence began that was reported last, by job."""
-    events = JobEvent.objects.filter(job__in=jobs, kind=KIND).order_by("seq") if jobs else JobEvent.objects.none()
+    events = (
+        JobEvent.objects.filter(job__in=jobs, kind=silence.REPORTED).order_by("seq")
+        if jobs
+        else JobEvent.objects.none()
+    )
     return {job: datetime.fromisoformat(since) for job, since in events.values_list("job", "data__since")}
 
 
@@ -64,7 +67,7 @@ def _record(found: Silence, now: datetime) -> bool:
     if attempt is None or not _is_new(found, _reported([job.pk])):
         return False
     text = f"{found.text(now)} It is not stopped for that."
-    lifecycle.record(job, KIND, text, attempt=attempt.number, since=found.since.isoformat())
+    lifecycle.record(job, silence.REPORTED, text, attempt=attempt.number, since=found.since.isoformat())
     return True
 
 

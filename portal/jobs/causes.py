@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from portal.cluster.models import Environment
-from portal.jobs import logs, rules, survivors
+from portal.jobs import logs, rules, silence, survivors
 from portal.jobs.models import Attempt, Container, Job, JobState, Outcome, StopReason
 
 
@@ -38,6 +38,8 @@ class Facts:
     some_ended_early: bool = False
     """A part ended without an error while others still worked."""
     time_limit_seconds: int = 0
+    was_silent: bool = False
+    """It was reported to run without output."""
     resumable: bool = False
     memory_mib: int = 0
     offered_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -181,8 +183,11 @@ PATTERNS = (
 EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout)\b(?::.*)?$", re.MULTILINE
 )
-NOT_TRIED_AGAIN = (
-    "It has happened too often in a row to be tried again. Tell an admin, and submit it again when that is mended."
+NOT_TRIED_AGAIN = "It has happened too often in a row to be tried again. Report it to an admin, and submit the job again when it is fixed."
+LONGER = "Submit it again with a longer time limit; it can restart from what it wrote to /checkpoints only if the code does so."
+MAY_HAVE_HUNG = (
+    "It ran without output for a long time (see its history), so it may have hung: look at the end of its log first. If it "
+    "was still computing, submit it again with a longer time limit."
 )
 STOOD_STILL = re.compile(r"^Process \d+ was stopped by a signal (\d+) s ago and not woken: it is ended$", re.MULTILINE)
 """What the supervisor says (``runners/launch``)."""
@@ -223,7 +228,7 @@ def _by_outcome(facts: Facts) -> Cause | None:
                 code="time_limit",
                 title=f"It ran into its time limit of {duration(facts.time_limit_seconds)}",
                 detail="",
-                advice="Submit it again with a longer time; it can go on from what it wrote to /checkpoints only if the code does so.",
+                advice=MAY_HAVE_HUNG if facts.was_silent else LONGER,
             )
         case Outcome.LOST:
             where = f" {facts.node}" if facts.node else ""
@@ -447,6 +452,7 @@ def explain(job: Job, attempt: Attempt, parts: Sequence[Container]) -> dict[str,
         final=_is_final(job, attempt),
         some_ended_early=attempt.outcome == Outcome.FAILED and _some_ended_early(parts),
         time_limit_seconds=job.time_limit_seconds,
+        was_silent=silence.was_reported(attempt),
         resumable=job.resumable,
         memory_mib=int(part.spec.get("resources", {}).get("memory_mib", 0)) if part else 0,
         offered_by=offered_by,

@@ -27,10 +27,13 @@ from portal.jobs.models import (
     Container,
     ContainerState,
     Job,
+    JobEvent,
     LogStream,
 )
 from portal.ui import duration
 
+REPORTED = "silent"
+"""The kind of the event in a job's history."""
 SETUP_STREAM = "setup"
 """What supervisors and drivers print themselves, alive ranks or not."""
 USUAL_GAPS = 3
@@ -109,6 +112,11 @@ def silences(now: datetime, job: int | None = None) -> dict[int, Silence]:
         elif attempt in printed and now - printed[attempt] < limit:
             others[attempt] = parts
     return found | _single_ranks(others, now)
+
+
+def was_reported(attempt: Attempt) -> bool:
+    """Whether a silence of this attempt has been reported, however it ended."""
+    return JobEvent.objects.filter(job=attempt.job_id, kind=REPORTED, data__attempt=attempt.number).exists()
 
 
 def of_job(job: Job) -> Silence | None:

@@ -12,8 +12,8 @@ from portal.accounts.models import User
 from portal.celery import app
 from portal.control import silence as look
 from portal.control.tasks import silent_jobs
-from portal.jobs import lifecycle
-from portal.jobs.models import Attempt, Job, JobEvent, JobState, StopReason
+from portal.jobs import causes, lifecycle
+from portal.jobs.models import Attempt, Job, JobEvent, JobState, Outcome, StopReason
 from tests.portal.silence_world import Lab
 
 pytestmark = pytest.mark.django_db
@@ -48,6 +48,21 @@ def test_a_silence_is_reported_once_in_the_history_and_by_mail(lab: Lab, job: Jo
     assert sent.to == ["alice@example.org"]
     assert sent.subject == f"Schedulearn: no output from job {job.pk} for 32 min"
     assert f"https://lab.example.org/jobs/{job.pk}/" in sent.body
+
+
+def test_the_cause_of_a_job_that_runs_into_its_time_limit_tells_a_silent_one_from_a_busy_one(
+    lab: Lab, job: Job
+) -> None:
+    busy = lab.job([lab.node("gpu-2")])
+    for _ in range(35):
+        lab.passes(1)
+        lab.prints(busy)
+    lab.looks()
+    for each in (job, busy):
+        attempt = each.attempts.get()
+        attempt.outcome = Outcome.TIMED_OUT
+        advice = str(causes.explain(each, attempt, list(attempt.containers.all()))["advice"])
+        assert ("may have hung" in advice) == (each == job)
 
 
 def test_it_never_stops_a_job(lab: Lab, job: Job) -> None:

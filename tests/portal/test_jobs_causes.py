@@ -191,6 +191,14 @@ def test_the_rows_give_the_cause_away(facts: Facts, code: str, words: str) -> No
     assert cause["code"] == code and words in cause["title"]
 
 
+def test_a_job_that_was_silent_before_its_time_limit_may_have_hung() -> None:
+    computed, hung = (
+        Facts(outcome="timed_out", time_limit_seconds=5400, was_silent=silent) for silent in (False, True)
+    )
+    assert classify(computed, "")["advice"].startswith("Submit it again with a longer time limit")
+    assert "may have hung: look at the end of its log first" in classify(hung, "")["advice"]
+
+
 def test_a_part_that_ended_early_is_mentioned() -> None:
     facts = Facts(outcome="failed", exit_reason="exited", exit_code=1, some_ended_early=True)
     assert "same number of steps" in classify(facts, "HorovodInternalError: x")["detail"]
@@ -297,7 +305,7 @@ def test_the_last_of_many_losses_promises_no_further_attempt() -> None:
         advice.append(attempt.cause["advice"])
         job.refresh_from_db()
     assert job.state == "FAILED"
-    assert all("starts again" in text for text in advice[:-1]) and "Tell an admin" in advice[-1]
+    assert all("starts again" in text for text in advice[:-1]) and "Report it to an admin" in advice[-1]
     lifecycle.note_collected(attempt.containers.get())
     attempt.refresh_from_db()
     assert attempt.cause["advice"] == advice[-1]
