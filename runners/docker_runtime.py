@@ -6,12 +6,10 @@ environment's proxies and certificate bundles are ignored (REQUESTS_CA_BUNDLE wo
 
 import logging
 import os
-import stat
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal
 
 import docker
@@ -21,7 +19,8 @@ from docker.errors import APIError, ContainerError, DockerException, ImageNotFou
 
 from runners import docker_checks, firewall, gpus, host_facts, overlay, processes
 from runners.exclusive import ExclusiveSection
-from runners.hostconfig import Host, Identity, Owner, container_config, network_config, owner_for
+from runners.hostconfig import Host, Identity, container_config, network_config, owner_for
+from runners.owners import give_folders
 from runners.runtime import (
     CreateError,
     EngineError,
@@ -388,37 +387,3 @@ class DockerRuntime:
             except APIError as error:
                 if error.status_code not in (403, 404, 409):  # still in use: its last container will see to it
                     raise
-
-
-def give_folders(folders: Folders, owner: Owner) -> None:
-    """Make the job's user the owner of what it may write, and let it read what it is told.
-
-    An agent that is not root runs jobs as itself and has nothing to give. The fresh workspace, and checkpoints that
-    have just been fetched, go whole; of folders that another container of the job may be writing to, only the top.
-    """
-    if os.geteuid() != 0:
-        return
-    for folder in (folders.outputs, folders.scribe):
-        give_one(folder, owner.uid, owner.gid, 0o700)
-    give_one(folders.control, 0, owner.gid, 0o750)
-    for folder in (folders.workspace, folders.checkpoints):
-        if folder.stat().st_uid != owner.uid:  # else given by an earlier try, or used
-            give_tree(folder, owner)
-
-
-def give_tree(folder: Path, owner: Owner) -> None:
-    for _, names, files, top in os.fwalk(folder, follow_symlinks=False):
-        for name in (*names, *files):
-            os.chown(name, owner.uid, owner.gid, dir_fd=top, follow_symlinks=False)
-    give_one(folder, owner.uid, owner.gid, 0o700)  # last: its owner says that the rest is done
-
-
-def give_one(folder: Path, uid: int, gid: int, mode: int) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        if (held := os.fstat(handle)).st_uid != uid or held.st_gid != gid:
-            os.chown(handle, uid, gid)
-        if stat.S_IMODE(os.fstat(handle).st_mode) != mode:
-            os.fchmod(handle, mode)
-    finally:
-        os.close(handle)

@@ -37,7 +37,7 @@ from runners.preparing import (
     run,
     temporary_folder,
 )
-from runners.runtime import EngineError
+from runners.runtime import LAUNCH, EngineError
 from runners.targets import Target, this_machine
 from runners.wheels import Pins, framework_of, make, pins_of, recipe_key, wheelhouse
 
@@ -46,9 +46,6 @@ LOCAL_BASE = "schedulearn-base:bookworm"
 """What deploy/base-image.sh makes."""
 PUBLIC_BUILDER = "python:3.11-bookworm"
 """Has a compiler; used when the host has none that suits."""
-
-LAUNCH = ("__init__.py", "spec.py", "launch", "training")
-"""The part of ``runners`` that goes into the images."""
 
 RUNNERS = Path(__file__).resolve().parent
 

@@ -162,6 +162,10 @@ class ContainerRuntime(Protocol):
         ...
 
 
+LAUNCH = ("__init__.py", "spec.py", "launch", "training")
+"""The part of ``runners`` that jobs need: what runs first, and the training library."""
+
+
 def module_of(spec: RunSpec) -> str:
     """The container's first process."""
     return "runners.launch.driver" if spec.role == "driver" else "runners.launch.supervisor"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runners import checkpoints, docker_runtime
+from runners import checkpoints, owners
 from runners.checkpoints import JobCheckpoints
 from runners.hostconfig import Owner
 from runners.portal_client import PortalAwayError, PortalClient, PortalRefusedError
@@ -318,10 +318,10 @@ def test_what_was_fetched_belongs_to_the_job_in_its_container(
     given: dict[str, int] = {}
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "chown", lambda name, uid, gid, **_: given.update({str(name): uid}))
-    docker_runtime.give_folders(folders, Owner(7, 7))
+    owners.give_folders(folders, Owner(7, 7))
     assert given["deep"] == given["a"] == 7
     given.clear()
-    docker_runtime.give_folders(folders, Owner(os.stat(two.folder).st_uid, 7))
+    owners.give_folders(folders, Owner(os.stat(two.folder).st_uid, 7))
     assert "a" not in given, "once it is the job's own, its files are left alone"
 
 
