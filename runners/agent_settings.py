@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import runners
+from runners import confinement_check
 from runners.environment_keeper import AllReady
 from runners.environments import DockerEnvironments, Environments, ProcessEnvironments
 from runners.fake_runtime import FakeRuntime
@@ -279,7 +280,7 @@ def make_runtime(identity: Identity, files: NodeFiles, ring_address: str = "") -
         if identity.runtime == "process":
             venvs = ProcessEnvironments(cuda=cuda)
             state = files.home / "processes"
-            return ProcessRuntime(identity.installation, node, state, venvs.reference_of), venvs
+            return ProcessRuntime(identity.installation, node, state, venvs.reference_of, confinement_check.find), venvs
     except RunError as error:
         raise SetupError(str(error)) from error
     return FakeRuntime(), AllReady()

@@ -106,6 +106,7 @@ class Machine:
 
 def look(home: Path, runtime: str, url: str, ring_address: str) -> Found:
     """A first look, before the machine is a node."""
+    from runners import confinement_check
     from runners.fake_runtime import FakeRuntime
     from runners.process_runtime import ProcessRuntime
 
@@ -115,7 +116,7 @@ def look(home: Path, runtime: str, url: str, ring_address: str) -> Found:
 
         made = DockerRuntime("enrolment", "0", lambda key: None, close_firewall=False)
     elif runtime == "process":
-        made = ProcessRuntime("enrolment", "0", home / "processes", lambda key: None)
+        made = ProcessRuntime("enrolment", "0", home / "processes", lambda key: None, confinement_check.find)
     else:
         made = FakeRuntime()
     machine = Machine(home, made, url, ring_address)

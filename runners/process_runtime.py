@@ -1,25 +1,31 @@
-"""Containers that are none: ordinary processes of this machine, for trying Schedulearn out on one's own computer.
+"""Jobs as processes of this machine, for trying Schedulearn out on one's own computer.
 
-Nothing keeps such a "container" from this machine's files and network. It is refused beside other people's jobs.
-What is known about each process lies in a small file, so that the next agent can find it again.
+Where bubblewrap works, each job runs inside it and sees only its own files and processes (``runners/confinement.py``);
+elsewhere nothing keeps it from the files of the agent's user. Its network is this machine's. The portal refuses this runtime
+for several people. What is known about each process lies in a small file, so that the next agent can find it again.
 """
 
 import json
 import os
 import platform
+import re
 import resource
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from runners import processes
+from runners import confinement, interpreters, processes
+from runners.confinement_check import Confinement, hidden_folders, unconfined
+from runners.hostconfig import owner_for
 from runners.nodefiles import write_json
+from runners.owners import give_folders
 from runners.runtime import CreateError, Folders, Interpreter, Neighbours, Observed, Problem, module_of
 from runners.spec import RunSpec
 
@@ -27,6 +33,8 @@ HERE = Path(__file__).resolve().parent.parent
 """From where ``python -m runners.launch...`` finds the package."""
 
 POLL_SECONDS = 0.05
+BIRTH_SECONDS = 10
+"""For bubblewrap to say which process it has started, on a busy machine."""
 DEATH_SECONDS = 10
 """A killed process that is still there after this long hangs in the kernel; nobody can do more about it."""
 
@@ -35,31 +43,35 @@ class ProcessRuntime:
     """See ContainerRuntime. ``python_of`` gives the python of an environment's own virtualenv.
 
     ``state`` is a folder of the agent's that outlives it: one ``<name>.json`` per container, written before the start
-    and after it, and beside it what the first process printed.
+    and after it, and beside it what the first process printed. ``confine`` finds out how jobs beside ``state`` can be confined.
     """
 
     kind: Literal["process"] = "process"
 
-    def __init__(self, installation: str, node: str, state: Path, python_of: Interpreter) -> None:
+    def __init__(
+        self,
+        installation: str,
+        node: str,
+        state: Path,
+        python_of: Interpreter,
+        confine: Callable[[Path], Confinement] = lambda state: unconfined(),
+    ) -> None:
         self.installation = installation
         self.node = node
         self.state = state
         self.python_of = python_of
         self.children: dict[str, subprocess.Popen[bytes]] = {}
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.confinement = confine(state)
 
     def check(self) -> list[Problem]:
-        return [
-            Problem(
-                "Jobs run as ordinary processes of this machine: they can read and change everything you can.",
-                "Fine for trying out alone. To share the machine, install Docker Engine and start again.",
-            )
-        ]
+        return [self.confinement.problem] if self.confinement.problem else []
 
     def facts(self) -> dict[str, Any]:
         pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
         return {
             "engine": "processes",
+            "confinement": self.confinement.sentence,
             "system": platform.platform(terse=True),
             "kernel": platform.release(),
             "cpus": os.cpu_count() or 1,
@@ -77,6 +89,15 @@ class ProcessRuntime:
         python = self.python_of(spec.environment)
         if python is None:
             raise CreateError(f"The environment “{spec.environment}” is not prepared on this node.")
+        private = self._private(spec.name)
+        private.mkdir(mode=0o700, exist_ok=True)
+        argv = [python, "-m", module_of(spec)]
+        sandbox = self.confinement.sandbox
+        if sandbox is not None:
+            try:
+                argv = confinement.command_line(sandbox, self._view(spec, folders, python), argv)
+            except (OSError, ValueError, subprocess.SubprocessError) as error:
+                raise CreateError(f"The job could not be confined: {error}") from error
         record = {
             "installation": self.installation,
             "node": self.node,
@@ -85,14 +106,36 @@ class ProcessRuntime:
             "identity": asdict(spec.identity) if spec.identity else None,
             "attempt": spec.attempt,
             "epoch": spec.number,
-            "argv": [python, "-m", module_of(spec)],
-            "env": environment(spec, folders, python, self._private(spec.name)),
+            "argv": argv,
+            "confined": sandbox is not None,
+            "env": environment(spec, folders, python, private),
             "file_mib": spec.resources.disk_mib,
             "process": None,
             "exit_code": None,
         }
-        self._private(spec.name).mkdir(mode=0o700, exist_ok=True)
         self._write(spec.name, record)
+
+    def _view(self, spec: RunSpec, folders: Folders, python: str) -> confinement.View:
+        """What the job sees. Gives it its folders."""
+        private = self._private(spec.name)
+        owner = owner_for(spec.job, os.geteuid(), os.getegid())
+        give_folders(folders, owner)
+        os.chown(private, owner.uid, owner.gid)
+        devices: tuple[str, ...] = ()
+        if spec.gpu_kind == "cuda":
+            confinement.make_gpu_devices()
+            devices = confinement.gpu_devices(spec.gpus)
+        return confinement.View(
+            owner=owner,
+            is_root=os.geteuid() == 0,
+            python=interpreters.paths_of(python, hidden_folders(self.state)),
+            cwd=HERE,
+            read_only=(*confinement.launch_package(HERE), folders.control, *filter(None, (folders.data,))),
+            writable=(folders.workspace, folders.scribe, folders.outputs, folders.checkpoints, private),
+            devices=devices,
+            tmp_mib=spec.resources.tmp_mib,
+            shm_mib=spec.resources.shm_mib,
+        )
 
     def start(self, name: str) -> None:
         record = self._read(name)
@@ -100,26 +143,40 @@ class ProcessRuntime:
             raise CreateError("The container is gone before it started.")
         if record["process"] is not None or record["exit_code"] is not None:
             return
-        # An agent that was killed between the start and its writing down: the mark tells.
+        # An agent may have been killed between the start and writing it down: the mark tells.
+        confined = record.get("confined", False)
         if stray := processes.with_mark(self._mark(name)):
-            self._write(name, {**record, "process": processes.identify(min(stray))})
+            self._write(name, {**record, "process": processes.identify(first_of(stray, confined))})
             return
+        reader, writer = os.pipe()
+        argv = record["argv"]
+        if confined:
+            argv = [argv[0], "--info-fd", str(writer), *argv[1:]]
         try:
             with self._output(name).open("ab") as output:
                 child = subprocess.Popen(
-                    record["argv"],
+                    argv,
                     cwd=HERE,
                     env={**record["env"], processes.MARK: self._mark(name)},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    pass_fds=(writer,) if confined else (),
                 )
+            os.close(writer)
+            writer = -1
+            self.children[name] = child
+            limit(child.pid, record["file_mib"])
+            first = (confined and told_child(reader)) or child.pid
         except OSError as error:
             raise CreateError(f"The first process could not be started: {error}") from error
-        self.children[name] = child
-        limit(child.pid, record["file_mib"])
-        self._write(name, {**record, "process": processes.identify(child.pid)})
+        finally:
+            os.close(reader)
+            if writer != -1:
+                os.close(writer)
+        limit(first, record["file_mib"])
+        self._write(name, {**record, "process": processes.identify(first)})
 
     def signal(self, name: str, signum: int) -> None:
         record = self._seen(name)
@@ -212,7 +269,13 @@ class ProcessRuntime:
         if record is None or child is None or record["exit_code"] is not None:
             return record
         code = child.poll()
-        if code is not None:
+        if code is None:
+            return record
+        if code < 0 and record.get("confined") and record["process"] and processes.alive(record["process"]):
+            self.children.pop(
+                name, None
+            )  # bubblewrap was killed, and not what it started: that is looked at from now on
+        else:
             record["exit_code"] = code if code >= 0 else 128 - code
             self._write(name, record)
         return record
@@ -230,17 +293,42 @@ class ProcessRuntime:
     def _kill_all(self, name: str) -> None:
         """The session and whatever left it, again and again until nothing is there to fork."""
         record = self._read(name)
+        outer = self.children[name].pid if record and record.get("confined") and name in self.children else None
         until = time.monotonic() + DEATH_SECONDS
         while time.monotonic() < until:
             living = processes.with_mark(self._mark(name))
             if record is not None and record["process"]:
                 living |= processes.in_session_of(record["process"])
-            for pid in living:
+            for pid in living - {outer} or living:  # bubblewrap ends after the others, with their exit code
                 processes.kill(pid)
             if not living:
                 break
             time.sleep(POLL_SECONDS)
         self._seen(name)
+
+
+def told_child(reader: int) -> int | None:
+    """The first process inside, as bubblewrap names it; None when it ended before.
+
+    Reads the whole JSON object: bubblewrap would die of a pipe that is closed too early.
+    """
+    said = b""
+    until = time.monotonic() + BIRTH_SECONDS
+    while b"}" not in said:
+        ready = select.select([reader], [], [], max(0.0, until - time.monotonic()))[0]
+        if not ready or not (part := os.read(reader, 4096)):
+            break
+        said += part
+    found = re.search(rb'"child-pid": (\d+)', said)
+    return int(found[1]) if found else None
+
+
+def first_of(marked: set[int], confined: bool) -> int:
+    """Of all processes of a container the first; of a confined one the first that bubblewrap started."""
+    parents = {pid: fields[1] for pid in marked if (fields := processes.stat_fields(pid)) is not None}
+    outermost = min((pid for pid, parent in parents.items() if int(parent) not in marked), default=min(marked))
+    inside = [pid for pid, parent in parents.items() if int(parent) == outermost]
+    return min(inside) if confined and inside else outermost
 
 
 def environment(spec: RunSpec, folders: Folders, python: str, private: Path) -> dict[str, str]:

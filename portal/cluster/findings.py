@@ -64,6 +64,7 @@ SAID: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("Memory", _gib("memory_mib")),
     ("Free disk for the agent", _gib("disk_free_mib")),
     ("Engine", _text("engine", "storage")),
+    ("Confinement of jobs", _text("confinement")),
     ("runc", _text("runc")),
     ("containerd", _text("containerd")),
     ("Packages", _packages),

@@ -59,6 +59,9 @@ class NodeEnvironmentSerializer(serializers.Serializer[Any]):
 class NodeSerializer(serializers.ModelSerializer[Node]):
     online = serializers.SerializerMethodField(help_text="Heard of within the last seconds.")
     approved = serializers.SerializerMethodField()
+    confinement = serializers.SerializerMethodField(
+        help_text="For runtime `process`: how its jobs are confined, in words. Empty otherwise."
+    )
     gpus = GpuSerializer(many=True, read_only=True)
     environments = NodeEnvironmentSerializer(many=True, read_only=True)
 
@@ -74,6 +77,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
             "cordoned",
             "draining",
             "problems",
+            "confinement",
             "gpus",
             "environments",
         )
@@ -84,6 +88,9 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
 
     def get_approved(self, node: Node) -> bool:
         return node.approved_at is not None
+
+    def get_confinement(self, node: Node) -> str:
+        return str(node.facts.get("confinement", ""))[:200]
 
 
 class EnvironmentSerializer(serializers.ModelSerializer[Environment]):

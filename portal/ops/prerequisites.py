@@ -113,6 +113,7 @@ def findings(plan: Plan, docker_host: str | None = None) -> Iterator[Finding]:
     yield from cache_findings(plan.cache)
     yield from demo_findings(plan)
     yield from compiler_findings(docker_host)
+    yield from confinement_findings(docker_host)
 
 
 def demo_findings(plan: Plan) -> Iterator[Finding]:
@@ -268,6 +269,19 @@ def compiler_findings(docker_host: str | None) -> Iterator[Finding]:
             "Debian or Ubuntu: sudo apt-get install g++ make python3-dev. Fedora: sudo dnf install gcc-c++ make "
             "python3-devel. Or start a Docker Engine. Other jobs run without.",
         )
+
+
+def confinement_findings(docker_host: str | None) -> Iterator[Finding]:
+    """Without containers, bubblewrap keeps jobs from the files and processes of this user."""
+    if sys.platform == "linux" and not has_bubblewrap() and not docker_answers(docker_host):
+        yield Finding(
+            "Jobs will run as ordinary processes, which can read and change all of your files.",
+            "To confine them, install bubblewrap (Debian or Ubuntu: sudo apt install bubblewrap) or start a Docker Engine.",
+        )
+
+
+def has_bubblewrap() -> bool:
+    return shutil.which("bwrap") is not None
 
 
 def missing_tools() -> list[str]:

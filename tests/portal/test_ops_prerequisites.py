@@ -35,6 +35,7 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prerequisites, "FAULTS", ())
     monkeypatch.setattr(prerequisites, "missing_tools", list)
     monkeypatch.setattr(prerequisites, "docker_answers", lambda address: False)
+    monkeypatch.setattr(prerequisites, "has_bubblewrap", lambda: True)
     monkeypatch.setattr(prerequisites, "free_mib", lambda folder: 100_000)
 
 
@@ -242,6 +243,14 @@ def test_without_a_compiler_it_says_what_to_install_unless_an_engine_brings_one(
     monkeypatch.setattr(prerequisites, "missing_tools", lambda: ["a C++ compiler", "make"])
     note = the_only(findings(plan))
     assert not note.fatal and "lacks a C++ compiler, make" in note.text and "apt-get install g++" in note.fix
+    monkeypatch.setattr(prerequisites, "docker_answers", lambda address: True)
+    assert list(findings(plan)) == []
+
+
+def test_without_an_engine_it_advises_to_install_bubblewrap(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prerequisites, "has_bubblewrap", lambda: False)
+    note = the_only(findings(plan))
+    assert not note.fatal and "all of your files" in note.text and "sudo apt install bubblewrap" in note.fix
     monkeypatch.setattr(prerequisites, "docker_answers", lambda address: True)
     assert list(findings(plan)) == []
 

@@ -1,8 +1,9 @@
 """``python -m tests.runners.plain_agent``: the agent with real processes, whose only environment is this very Python."""
 
+import os
 import sys
 
-from runners import agent, agent_settings
+from runners import agent, agent_settings, confinement_check
 from runners.environment_keeper import AllReady
 from runners.environments import Environments
 from runners.nodefiles import NodeFiles
@@ -14,7 +15,8 @@ def make_runtime(
     identity: agent_settings.Identity, files: NodeFiles, ring_address: str = ""
 ) -> tuple[ContainerRuntime, Environments]:
     state = files.home / "processes"
-    runtime = ProcessRuntime(identity.installation, str(identity.node), state, lambda key: sys.executable)
+    confine = {} if os.environ.get("SCHEDULEARN_CONFINE") == "no" else {"confine": confinement_check.find}
+    runtime = ProcessRuntime(identity.installation, str(identity.node), state, lambda key: sys.executable, **confine)
     return runtime, AllReady()
 
 

@@ -1,0 +1,83 @@
+"""Which files a Python needs to run: its virtual environment, the Python that this was made from, and the links between."""
+
+import json
+import os
+import subprocess
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ASK = """
+import json, sys, sysconfig
+paths, variables = sysconfig.get_paths(), sysconfig.get_config_vars()
+print(json.dumps({
+    "prefixes": [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix],
+    "libraries": [paths["stdlib"], paths["platstdlib"]],
+    "shared": [variables.get("LIBDIR") or "", variables.get("INSTSONAME") or ""],
+}))
+"""
+ASK_SECONDS = 30
+SYSTEM = Path("/usr")
+"""Visible anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    folders: tuple[Path, ...] = ()
+    """And single files, where the Python does not lie in a folder of its own."""
+    links: tuple[tuple[Path, str], ...] = ()
+    """Symbolic links outside these folders, with their targets."""
+
+
+def paths_of(python: str, hidden: Collection[Path]) -> Paths:
+    """What ``python`` needs. ``hidden`` are folders of which nothing else may be shown.
+
+    Raises OSError or ValueError when the interpreter cannot be run.
+    """
+    said = _ask(python, Path(python).stat().st_mtime_ns)
+    folders: set[Path] = set()
+    broad = False
+    for prefix in map(Path, said["prefixes"]):
+        if any(each.is_relative_to(prefix) for each in hidden):
+            broad = True  # e.g. a Python that was installed into the home itself
+        else:
+            folders |= {prefix, prefix.resolve()}
+    if broad:
+        folders |= {Path(each) for each in said["libraries"]}
+        shared = Path(*said["shared"])
+        folders |= {shared} if shared.is_file() else set()
+    links, program = [], Path(python)
+    while True:
+        outside = not _within(program, folders)
+        if not program.is_symlink():
+            break
+        target = str(program.readlink())
+        if outside:
+            links.append((program, target))
+        program = Path(os.path.normpath(program.parent / target))
+    if outside:
+        folders.add(program)
+    kept = [path for path in folders if not path.is_relative_to(SYSTEM) and path.exists()]
+    return Paths(
+        tuple(sorted(path for path in kept if not any(other in path.parents for other in kept))),
+        tuple(link for link in links if not link[0].is_relative_to(SYSTEM)),
+    )
+
+
+def _within(path: Path, folders: Collection[Path]) -> bool:
+    return any(path.is_relative_to(folder) for folder in (SYSTEM, *folders))
+
+
+@cache
+def _ask(python: str, _modified_ns: int) -> dict[str, Any]:
+    asked = [python, "-I", "-c", ASK]
+    try:
+        run = subprocess.run(asked, capture_output=True, text=True, timeout=ASK_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(f"{python} does not answer within {ASK_SECONDS} s") from error
+    if run.returncode:
+        raise ValueError(f"{python} does not run: {run.stderr.strip()[-300:]}")
+    said: dict[str, Any] = json.loads(run.stdout)
+    return said
