@@ -66,6 +66,8 @@ GPU_CONTROLS = (
     "/dev/dxg",
 )
 GPUS = Path("/proc/driver/nvidia/gpus")
+PRIVATE = Path("/run/job")
+"""HOME and TMPDIR of a job: short, because the path of a socket has 107 characters at most, and the folder outside is longer."""
 TEMPORARY = "/tmp"  # noqa: S108  the job's own
 MIB = 2**20
 
@@ -85,13 +87,15 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one job sees besides the system. All paths are the same inside and outside."""
+    """What one job sees besides the system. All paths but that of ``private`` are the same inside and outside."""
 
     owner: Owner
     is_root: bool
     """Whether the agent is root, so that the job gets the owner's user id by ``setpriv``."""
     python: Paths
     cwd: Path
+    private: Path
+    """Seen as ``PRIVATE``."""
     read_only: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     devices: tuple[str, ...] = ()
@@ -105,7 +109,7 @@ def command_line(sandbox: Sandbox, view: View, command: Sequence[str]) -> list[s
     read_only = {*view.python.folders, *view.read_only}
     binds = [(path, "--ro-bind") for path in read_only] + [(path, "--bind") for path in view.writable]
     binds.sort(key=lambda bind: (len(bind[0].parts), bind))
-    made = (*read_only, *view.writable, *(link for link, _ in view.python.links), view.cwd)
+    made = (*read_only, *view.writable, *(link for link, _ in view.python.links), view.cwd / "runners", PRIVATE)
     return [
         sandbox.program,
         *_namespaces(sandbox, view),
@@ -116,6 +120,7 @@ def command_line(sandbox: Sandbox, view: View, command: Sequence[str]) -> list[s
         *_devices(sandbox, view),
         *(_parents(made) if view.is_root else []),
         *(word for path, option in binds for word in (option, str(path), str(path))),
+        *("--bind", str(view.private), str(PRIVATE)),
         *(word for link, target in view.python.links for word in ("--symlink", target, str(link))),
         "--remount-ro",
         "/dev",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runners import interpreters
-from runners.confinement import Sandbox, View, command_line, launch_package
+from runners.confinement import PRIVATE, Sandbox, View, command_line, launch_package
 from runners.hostconfig import owner_for
 from runners.runtime import Problem
 
@@ -123,9 +123,9 @@ def _refusal(sandbox: Sandbox, beside: Path) -> str:
             os.chown(folder, owner.uid, owner.gid)
         try:
             python = interpreters.paths_of(sys.executable, hidden_folders(beside))
-            view = View(owner, is_root, python, HERE, launch_package(HERE), (Path(folder),))
+            view = View(owner, is_root, python, HERE, Path(folder), launch_package(HERE))
             run = subprocess.run(
-                command_line(sandbox, view, [sys.executable, "-c", PROBE, folder]),
+                command_line(sandbox, view, [sys.executable, "-c", PROBE, str(PRIVATE)]),
                 env={"PATH": os.defpath},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,

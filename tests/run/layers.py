@@ -16,7 +16,7 @@ class Level(StrEnum):
     ALL = "all"
 
 
-ELSEWHERE = "postgres or docker or horovod or system or outside or cluster or browser or gpu"
+ELSEWHERE = "postgres or docker or bubblewrap or horovod or system or outside or cluster or browser or gpu"
 """Markers of tests that need more than Python; each has a layer of its own."""
 WORKERS = ("-n", "2", "--dist=worksteal")
 WORKERS_BY_MODULE = ("-n", "2", "--dist=loadfile", "--no-loadscope-reorder")
@@ -105,6 +105,14 @@ LAYERS = (
         WORKERS,
     ),
     Layer(
+        "bubblewrap",
+        "jobs as processes inside bubblewrap",
+        ("tests/runners",),
+        "bubblewrap and not horovod",
+        WORKERS,
+        frozenset({Need.BUBBLEWRAP}),
+    ),
+    Layer(
         "databases",
         "the portal on PostgreSQL and Redis",
         ("tests/laws", "tests/portal"),
@@ -157,7 +165,7 @@ LAYERS = (
         ("tests/runners", "tests/training"),
         "horovod and not docker",
         WORKERS_BY_MODULE,
-        frozenset({Need.ENGINE}),
+        frozenset({Need.ENGINE, Need.BUBBLEWRAP}),
     ),
     Layer(
         "gpu",

@@ -12,6 +12,7 @@ class Need(StrEnum):
     SERVERS = "servers"
     ENGINE = "engine"
     NAMESPACES = "namespaces"
+    BUBBLEWRAP = "bubblewrap"
     CHROMIUM = "chromium"
     GPU = "gpu"
 
@@ -32,6 +33,7 @@ PACKAGES: dict[Need, dict[str, str]] = {
         "ip": "iproute2",
         "faketime": "faketime",
     },
+    Need.BUBBLEWRAP: {"bwrap": "bubblewrap", "setpriv": "util-linux"},
     Need.CHROMIUM: {
         "chromium": "chromium",
         "/usr/share/fonts/truetype/dejavu": "fonts-dejavu-core",

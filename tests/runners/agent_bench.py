@@ -144,6 +144,7 @@ class AgentProcess:
             "AGENT_HOME": str(home),
             "RUNTIME": "process",
             "SCHEDULEARN_CPU_SLOTS": "2",
+            "SCHEDULEARN_CONFINE": "no",
             "PYTHONFAULTHANDLER": "1",  # where each thread stood, in the log, if ``end`` has to abort it
             **env,
         }

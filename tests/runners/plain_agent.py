@@ -1,6 +1,5 @@
 """``python -m tests.runners.plain_agent``: the agent with real processes, whose only environment is this very Python."""
 
-import os
 import sys
 
 from runners import agent, agent_settings, confinement_check
@@ -15,8 +14,8 @@ def make_runtime(
     identity: agent_settings.Identity, files: NodeFiles, ring_address: str = ""
 ) -> tuple[ContainerRuntime, Environments]:
     state = files.home / "processes"
-    confine = {} if os.environ.get("SCHEDULEARN_CONFINE") == "no" else {"confine": confinement_check.find}
-    runtime = ProcessRuntime(identity.installation, str(identity.node), state, lambda key: sys.executable, **confine)
+    find = confinement_check.find
+    runtime = ProcessRuntime(identity.installation, str(identity.node), state, lambda key: sys.executable, find)
     return runtime, AllReady()
 
 
