@@ -56,6 +56,14 @@ class TestForEveryone:
         seen = page(people["bob"], "/nodes/")
         assert "alpha" in seen and "beta" not in seen and "gone" not in seen
 
+    def test_how_jobs_are_confined_is_one_sentence_on_the_page_and_in_the_api(self, people: dict[str, User]) -> None:
+        sentence = "bubblewrap: jobs see only their own files and processes"
+        node = world.make_node("alpha", runtime="process", facts={"confinement": sentence})
+        world.make_node("beta")
+        assert sentence in page(people["admin"], f"/admin/nodes/{node.pk}/")
+        listed = browser(people["bob"]).get("/api/v1/nodes/").json()
+        assert {each["name"]: each["confinement"] for each in listed} == {"alpha": sentence, "beta": ""}
+
     def test_progress_of_environments_is_shown_and_why_one_failed(self, people: dict[str, User]) -> None:
         node = world.make_node("alpha")
         node.environments.create(environment=world.make_environment("one"), state="preparing", progress_percent=62)

@@ -236,9 +236,12 @@ def test_ends_are_told_as_without_confinement(lab: Lab) -> None:
 
 
 def test_a_stop_reaches_the_program_and_leaves_nothing_behind(lab: Lab) -> None:
-    (job,) = lab.run({"command": ["python", "main.py"], "files": {"main.py": STOPPED}, "stop_at": "up"})["jobs"]
-    assert "asked" in job["log"]
-    assert job["exit"]["reason"] == "stopped" and job["exit"]["code"] == job["code"] == 5, job
+    """Whether by the agent that started it or by the next one."""
+    stopped = {"command": ["python", "main.py"], "files": {"main.py": STOPPED}, "stop_at": "up"}
+    for job in lab.run(stopped, {**stopped, "by_next_agent": True})["jobs"]:
+        assert "asked" in job["log"]
+        assert job["exit"]["reason"] == "stopped" and job["exit"]["code"] == job["code"] == 5, job
+    assert not processes.with_mark(f"{lab.home}/agent/processes/sl-2-a1-0")
     assert not processes.with_mark(f"{lab.home}/agent/processes/sl-1-a1-0")
 
 

@@ -46,7 +46,8 @@ def run(runtime: ProcessRuntime, agent: Path, number: int, job: dict[str, Any]) 
     log, end = places["scribe"] / "log" / "0.log", time.monotonic() + PATIENCE_SECONDS
     while runtime.list()[0].state != "exited" and time.monotonic() < end:
         if job.get("stop_at") and log.exists() and job["stop_at"] in log.read_text():
-            runtime.stop(spec.name, 10)
+            next_agent = ProcessRuntime("installation", "node", runtime.state, lambda key: None, find)
+            (next_agent if job.get("by_next_agent") else runtime).stop(spec.name, 10)
         time.sleep(0.05)
     seen = runtime.list()[0]
     said = places["scribe"] / "exit.json"
