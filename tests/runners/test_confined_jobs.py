@@ -102,7 +102,7 @@ NOTHING = {
     "secret": False, "processes": [], "other containers": ["1"],
 }  # fmt: skip
 FRIENDLY = """
-import multiprocessing, os, socket, tempfile
+import multiprocessing, os, resource, socket, tempfile
 from multiprocessing.shared_memory import SharedMemory
 def square(number):
     return number * number
@@ -113,6 +113,7 @@ if __name__ == "__main__":
     shared.close(), shared.unlink()
     server = socket.create_server(("127.0.0.1", 0))
     socket.create_connection(server.getsockname())
+    print("largest file", resource.getrlimit(resource.RLIMIT_FSIZE)[0] >> 20)
     print("host", socket.gethostname())
     print("data", open(os.environ["SCHEDULEARN_DATA"] + "/table.csv").read())
     for name in ("OUTPUTS", "CHECKPOINTS"):
@@ -120,6 +121,16 @@ if __name__ == "__main__":
     for folder in ("/tmp", os.environ["HOME"], os.environ["TMPDIR"], os.getcwd()):
         tempfile.TemporaryFile(dir=folder).write(b"x")
     raise SystemExit(3)
+"""
+NOSY = """
+import os, sys
+agent = f"/proc/{sys.argv[1]}"
+print("sees", os.path.isdir(agent))
+for name, look in {"root": os.listdir, "cwd": os.listdir, "environ": lambda path: open(path).read()}.items():
+    try:
+        print("reads", look(f"{agent}/{name}"))
+    except OSError:
+        print("may not read", name)
 """
 STOPPED = """
 import signal, subprocess, sys, time
@@ -140,10 +151,10 @@ class Lab:
     environment: str
     """The Python of jobs, a virtual environment in the home."""
 
-    def run(self, *jobs: dict[str, Any]) -> dict[str, Any]:
+    def run(self, *jobs: dict[str, Any], within: tuple[str, ...] = ()) -> dict[str, Any]:
         """What ``scripts/confined.py`` says of these jobs."""
         run = subprocess.run(
-            [*as_user(self.uid), self.python, self.home / "confined.py", self.home, self.environment],
+            [*within, *as_user(self.uid), self.python, self.home / "confined.py", self.home, self.environment],
             input=json.dumps(jobs),
             cwd=self.home,
             env={
@@ -224,7 +235,7 @@ def test_a_friendly_job_has_what_it_needs(lab: Lab) -> None:
     assert job["exit"] == {"code": 3, "reason": "exited", "detail": ""}, job
     assert job["code"] == 3
     assert "squares [0, 1, 4, 9]" in job["log"] and f"host {os.uname().nodename}" in job["log"]
-    assert f"data {SECRET}" in job["log"]
+    assert f"data {SECRET}" in job["log"] and "largest file 64\n" in job["log"]
     assert job["written"] == {"outputs/result.txt": "OUTPUTS"}
 
 
@@ -243,6 +254,24 @@ def test_a_stop_reaches_the_program_and_leaves_nothing_behind(lab: Lab) -> None:
         assert job["exit"]["reason"] == "stopped" and job["exit"]["code"] == job["code"] == 5, job
     assert not processes.with_mark(f"{lab.home}/agent/processes/sl-2-a1-0")
     assert not processes.with_mark(f"{lab.home}/agent/processes/sl-1-a1-0")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a part of /proc read-only")
+@pytest.mark.parametrize("lab", ["another user"], indirect=True)
+def test_where_a_new_proc_is_refused_files_are_confined_all_the_same(lab: Lab) -> None:
+    """As under ProtectKernelTunables= of systemd. The page says that processes are visible."""
+    cover = 'mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec "$@"'
+    with subprocess.Popen([*as_user(lab.uid), "sleep", "60"]) as bystander:
+        command = ["python", "main.py", str(bystander.pid)]
+        nosy = {"command": command, "files": {"main.py": NOSY}}
+        stopped = {"command": ["python", "main.py"], "files": {"main.py": STOPPED}, "stop_at": "up"}
+        said = lab.run(nosy, stopped, within=("unshare", "--mount", "sh", "-c", cover, "sh"))
+        bystander.kill()
+    assert "also other processes" in said["confinement"] and said["problems"] == 1
+    first, second = said["jobs"]
+    assert "sees True" in first["log"] and first["log"].count("may not read") == 3, first
+    assert second["exit"]["reason"] == "stopped" and second["code"] == 5
+    assert not processes.with_mark(f"{lab.home}/agent/processes/sl-2-a1-0")
 
 
 # What the tests that are imported above run on.
