@@ -21,7 +21,7 @@ from runners.runtime import LAUNCH
 
 SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 """Links into /usr on most systems, folders of their own on others."""
-SYSTEM = ("/usr", "/nix/store")
+SYSTEM = ("/usr", "/nix/store", "/opt/cuda", "/opt/rocm")
 ETC = (
     "alternatives",
     "ca-certificates.conf",

@@ -34,6 +34,10 @@ tempfile.TemporaryFile(dir="/dev/shm").write(b"x")
 open("/proc/self/status").read()
 """
 SHARE = "To share this machine with other people, install Docker Engine and restart the agent."
+INSTALL = (
+    "Install bubblewrap (Debian or Ubuntu: sudo apt-get install bubblewrap; Fedora: sudo dnf install bubblewrap) and restart the "
+    "agent: jobs then see only their own files and processes."
+)
 ORDINARY = "Jobs run as ordinary processes of this machine: they can read and change everything you can."
 SEE_EACH_OTHER = (
     "Jobs run inside bubblewrap, but they see the processes of this machine and can end those of your user."
@@ -71,10 +75,8 @@ def find(beside: Path) -> Confinement:
         return unconfined("To confine them, start the agent without SCHEDULEARN_CONFINE=no.")
     program = shutil.which(PROGRAM)
     if program is None:
-        return unconfined(
-            "Install bubblewrap (Debian or Ubuntu: sudo apt-get install bubblewrap; Fedora: sudo dnf install bubblewrap) and "
-            "restart the agent: jobs then see only their own files and processes."
-        )
+        logger.info("Jobs are not confined. %s", INSTALL)  # make run has said so on the terminal
+        return unconfined(INSTALL)
     refusals = []
     for sandbox in _candidates(program):
         refusal = _refusal(sandbox, beside)
@@ -83,8 +85,9 @@ def find(beside: Path) -> Confinement:
                 compileall.compile_dir(package, quiet=2)
             return _confined(sandbox)
         refusals.append(refusal)
-    logger.warning("Jobs are not confined: bubblewrap does not work here (%s).", refusals[0])
-    return unconfined(_advice(refusals[0]))
+    advice = _advice(refusals[0])
+    logger.warning("Jobs are not confined (%s). %s", refusals[0], advice)
+    return unconfined(advice)
 
 
 def _confined(sandbox: Sandbox) -> Confinement:
@@ -157,5 +160,5 @@ def _advice(refusal: str) -> str:
             continue
         if value == forbids and os.geteuid() != 0:
             setting = name.replace("/", ".")
-            return f"bubblewrap needs user namespaces. Allow them (sudo sysctl -w {setting}={allows}) and restart the agent."
-    return f"bubblewrap is installed but does not work here ({refusal}). Restart the agent when that is solved."
+            return f"Bubblewrap needs user namespaces. Allow them (sudo sysctl -w {setting}={allows}) and restart the agent."
+    return f"Bubblewrap is installed but does not work here ({refusal}). Restart the agent when that is solved."

@@ -273,9 +273,8 @@ class ProcessRuntime:
         if code is None:
             return record
         if code < 0 and record.get("confined") and record["process"] and processes.alive(record["process"]):
-            self.children.pop(
-                name, None
-            )  # bubblewrap was killed, and not what it started: that is looked at from now on
+            # Bubblewrap was killed, and not what it started: that is looked at from now on.
+            self.children.pop(name, None)
         else:
             record["exit_code"] = code if code >= 0 else 128 - code
             self._write(name, record)
@@ -300,7 +299,7 @@ class ProcessRuntime:
             living = processes.with_mark(self._mark(name))
             if record is not None and record["process"]:
                 living |= processes.in_session_of(record["process"])
-            for pid in living - {outer} or living:  # bubblewrap ends after the others, with their exit code
+            for pid in living - {outer} or living:  # bubblewrap ends by itself, with the exit code of the others
                 processes.kill(pid)
             if not living:
                 break

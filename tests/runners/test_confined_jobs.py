@@ -92,6 +92,8 @@ print(json.dumps({
     "processes": sorted(open(f"/proc/{pid}/comm").read().strip()
                         for pid in os.listdir("/proc") if pid.isdecimal() and "python" not in os.readlink(f"/proc/{pid}/exe")),
     "disks": [name for name in os.listdir("/dev") if name.startswith(("sd", "vd", "nvme", "mem", "kmsg"))],
+    "open files": sorted(os.readlink(f"/proc/self/fd/{name}").split(":")[0] for name in ("0", "1", "2")),
+    "more files": [name for name in os.listdir("/proc/self/fd") if int(name) > 3],
     "secret": "SECRET" in str(dict(os.environ)),
 }))
 """
@@ -99,7 +101,7 @@ NOTHING = {
     "database": False, "settings": False, "ssh key": False, "another job": False, "node's token": False, "shadow": False,
     "programs": False, "environment": False, "launch package": False, "top folder": False, "datasets": False,
     "own control": False, "core pattern": False, "remount": False, "agent": False, "root": False, "disks": [],
-    "secret": False, "processes": [], "other containers": ["1"],
+    "open files": ["/dev/null", "pipe", "pipe"], "more files": [], "secret": False, "processes": [], "other containers": ["1"],
 }  # fmt: skip
 FRIENDLY = """
 import multiprocessing, os, resource, socket, tempfile
