@@ -119,30 +119,30 @@ def _version(program: str) -> tuple[int, ...]:
 
 def _refusal(sandbox: Sandbox, beside: Path) -> str:
     """Why a job could not run like this; empty when it can."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".probe-", dir=beside) as folder:
+            run = _probe(sandbox, beside, Path(folder))
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    said = run.stderr.strip().splitlines() or [f"it ended with {run.returncode}"]
+    return said[-1][:300] if run.returncode else ""
+
+
+def _probe(sandbox: Sandbox, beside: Path, private: Path) -> subprocess.CompletedProcess[str]:
     owner = owner_for(0, os.geteuid(), os.getegid())
-    is_root = os.geteuid() == 0
-    with tempfile.TemporaryDirectory(prefix=".probe-", dir=beside) as folder:
-        if is_root:
-            os.chown(folder, owner.uid, owner.gid)
-        try:
-            python = interpreters.paths_of(sys.executable, hidden_folders(beside))
-            view = View(owner, is_root, python, HERE, Path(folder), launch_package(HERE))
-            run = subprocess.run(
-                command_line(sandbox, view, [sys.executable, "-c", PROBE, str(PRIVATE)]),
-                env={"PATH": os.defpath},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=PROBE_SECONDS,
-                check=False,
-            )
-        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            return str(error)
-        if run.returncode:
-            said = run.stderr.strip().splitlines() or [f"it ended with {run.returncode}"]
-            return said[-1][:300]
-    return ""
+    os.chown(private, owner.uid, owner.gid)
+    python = interpreters.paths_of(sys.executable, hidden_folders(beside))
+    view = View(owner, os.geteuid() == 0, python, HERE, private, launch_package(HERE))
+    return subprocess.run(
+        command_line(sandbox, view, [sys.executable, "-c", PROBE, str(PRIVATE)]),
+        env={"PATH": os.defpath},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=PROBE_SECONDS,
+        check=False,
+    )
 
 
 def hidden_folders(state: Path) -> tuple[Path, ...]:

@@ -247,6 +247,18 @@ def test_a_setting_of_the_kernel_that_forbids_it_is_named(machine: Path, monkeyp
     assert found.problem is not None and "sudo sysctl -w kernel.pid_max=7" in found.problem.mend
 
 
+def test_a_root_that_cannot_give_files_away_is_a_reason(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container whose users are mapped, as without root."""
+
+    def refused(*_: Any) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(confinement_check.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(confinement_check.os, "chown", refused)
+    found = find(machine)
+    assert found.sandbox is None and found.problem is not None and "Invalid argument" in found.problem.mend
+
+
 def test_it_can_be_switched_off(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = refusing(monkeypatch, lambda sandbox: True)
     monkeypatch.setenv("SCHEDULEARN_CONFINE", "no")
