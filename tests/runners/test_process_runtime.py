@@ -199,7 +199,7 @@ def test_stop_asks_first_and_kills_after_the_grace(
         "print('up', flush=True)\nwhile True: time.sleep(0.1)"  # pause() may miss what came just before
     )
     name = run(runtime, folders, script)
-    wait(lambda: b"up" in runtime.logs(name, 100))
+    wait(lambda: b"up\n" in runtime.logs(name, 100))
     clock = Clock(lambda: b"asked" in runtime.logs(name, 100))
     with monkeypatch.context() as patch:
         patch.setattr(process_runtime, "time", clock)
