@@ -172,7 +172,7 @@ LAYERS = (
         "CUDA devices, in containers and in training",
         ("tests/gpu",),
         "gpu",
-        needs=frozenset({Need.ENGINE, Need.GPU}),
+        needs=frozenset({Need.ENGINE, Need.BUBBLEWRAP, Need.GPU}),
     ),
 )
 
