@@ -1,0 +1,281 @@
+"""No combination of attempt, driver, hosts and nodes is a dead end: ranks live, or a named rule ends the attempt in time.
+
+Every combination is played forward against the pure rules by the most unhelpful nodes: whatever starts never gets further,
+and what is told to stop either does so or does not listen. The table in docs/reliability.md names the same rules.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from typing import Any, NamedTuple
+
+import pytest
+
+from portal.control.drivers import REST
+from portal.jobs import survivors
+from portal.jobs.models import Attempt, Container, ContainerState, Job
+from portal.jobs.rules import (
+    ASSIGNED_SECONDS,
+    EMPTY_SECONDS,
+    PREPARING_SECONDS,
+    RING_SECONDS,
+    STOP_SECONDS,
+    SeenAttempt,
+    overdue,
+    silence_allowed,
+)
+from portal.jobs.survivors import Bond, Part, SeenPart, ended_well, hosts_of, lacks_driver
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+TURN = timedelta(seconds=1)
+"""Between two looks of the scheduler, shorter than it is: the bounds are those of the rules alone."""
+TURNS = 12
+"""Of the scheduler, at most, from the first rule to the last: one rule follows from another."""
+RUN, STOP = Container.Wanted.RUN, Container.Wanted.STOP
+RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED
+HOST, DRIVER = Container.Role.HOST, Container.Role.DRIVER
+SILENCE_SECONDS = silence_allowed().total_seconds()
+LIMITS = (
+    REST,
+    timedelta(seconds=RING_SECONDS),
+    timedelta(seconds=EMPTY_SECONDS),
+    timedelta(seconds=ASSIGNED_SECONDS),
+    timedelta(seconds=PREPARING_SECONDS),
+    timedelta(seconds=STOP_SECONDS) + silence_allowed(),
+)
+
+LIVE: dict[str, dict[str, Any]] = {
+    "assigned": {"state": "ASSIGNED"},
+    "preparing": {"state": "PREPARING"},
+    "running": {"state": "RUNNING"},
+    "on a node being drained": {"state": "RUNNING", "draining": True},
+    "assigned to a node being drained": {"state": "ASSIGNED", "draining": True},
+    "on a silent node": {"state": "RUNNING", "last_seen_at": None},
+    "preparing on a silent node": {"state": "PREPARING", "last_seen_at": None},
+    "stopping because of a drain": {"state": "STOPPING", "wanted": STOP, "stop_reason": "drained", "draining": True},
+    "told to stop before it started": {"state": "ASSIGNED", "wanted": STOP, "stop_reason": "preempted"},
+}
+ENDED: dict[str, dict[str, Any]] = {
+    "ended well": {"exit_reason": "exited", "exit_code": 0},
+    "failed": {"exit_reason": "exited", "exit_code": 1},
+    "lost": {"exit_reason": "lost"},
+    "fenced": {"exit_reason": "fenced"},
+    "stopped for a drain": {"exit_reason": "stopped", "wanted": STOP, "stop_reason": "drained"},
+    "stopped from outside": {"exit_reason": "stopped"},
+    "out of memory": {"exit_reason": "oom"},
+    "never created": {"exit_reason": "create_error"},
+    "launch error": {"exit_reason": "launch_error"},
+}
+STATES = LIVE | {said: {"state": "EXITED", "exited_at": BEGIN, **fields} for said, fields in ENDED.items()}
+
+
+class Kind(NamedTuple):
+    """What the attempt is: ``slots`` of each of its hosts, the first host's first."""
+
+    name: str
+    elastic: bool
+    ring: int | None
+    least: int
+    slots: tuple[int, ...]
+    driver: bool = True
+
+
+KINDS = (
+    Kind("elastic over two nodes, either is enough", True, 1, 2, (2, 2)),
+    Kind("elastic over two nodes, minimum spans them", True, 1, 3, (2, 2)),
+    Kind("elastic over two nodes, the first is enough", True, 1, 2, (2, 1)),
+    Kind("elastic on one node", True, None, 1, (1, 1)),
+    Kind("fixed size over two nodes", False, 1, 4, (2, 2)),
+    Kind("one container", False, None, 1, (1,), driver=False),
+)
+
+
+def attempt_of(kind: Kind, **changes: Any) -> SeenAttempt:
+    usual = {
+        "id": 1,
+        "job_id": 1,
+        "created_at": BEGIN,
+        "started_at": BEGIN,
+        "wanted": Attempt.Wanted.RUN,
+        "stop_reason": "",
+        "counted_seconds": 0,
+        "ring": kind.ring,
+        "intent": Job.Intent.RUN,
+        "elastic": kind.elastic,
+        "min_gpus": kind.least,
+        "time_limit_seconds": 10_000_000,
+    }
+    return SeenAttempt(**{**usual, **changes})
+
+
+def part_of(index: int, role: str, slots: int, said: str, now: datetime = BEGIN) -> SeenPart:
+    usual = {
+        "id": index,
+        "attempt_id": 1,
+        "role": role,
+        "index": index,
+        "state_since": now,
+        "wanted": RUN,
+        "stop_reason": "",
+        "stop_requested_at": None,
+        "exited_at": None,
+        "exit_code": None,
+        "exit_reason": "",
+        "slots": slots,
+        "draining": False,
+        "last_seen_at": now,
+    }
+    part = SeenPart(**{**usual, **STATES[said]})
+    return part._replace(stop_requested_at=now) if part.wanted == STOP else part
+
+
+def combinations(kind: Kind) -> Iterator[tuple[str, ...]]:
+    """The state of its driver, if it has one, and of each host, in words."""
+    return product(STATES, repeat=len(kind.slots) + kind.driver)
+
+
+def parts_of(kind: Kind, said: Sequence[str]) -> list[SeenPart]:
+    parts = [part_of(0, DRIVER, 0, said[0])] if kind.driver else []
+    return parts + [part_of(i, HOST, kind.slots[i - 1], words) for i, words in enumerate(said[kind.driver :], start=1)]
+
+
+class Played(NamedTuple):
+    """How a combination went on: which rules acted, and after how many seconds it had ended; else whether ranks train."""
+
+    rules: tuple[str, ...]
+    ended: float | None
+    trains: bool = False
+
+
+def play(kind: Kind, attempt: SeenAttempt, parts: list[SeenPart], *, deaf: bool) -> Played:
+    """Do what ``lifecycle.sweep``, ``settle`` and ``drivers.replace`` do, until the attempt has ended or nothing is due."""
+    rules: list[str] = []
+    now: datetime | None = BEGIN
+    while now is not None:
+        seen = [part if part.last_seen_at is None else part._replace(last_seen_at=now) for part in parts]
+        acted = len(rules)
+        for due in list(overdue(attempt, seen, now)):
+            rules.append(f"{due.what}:{due.reason}" if due.reason else due.what)
+            if due.what == "settle":
+                return Played(tuple(rules), (now - BEGIN).total_seconds())
+            if due.what == "stop":
+                attempt = attempt._replace(wanted=Attempt.Wanted.STOP, stop_reason=due.reason)
+                parts = [stopped(part, due.reason, now) for part in parts]
+            else:
+                assert due.part is not None
+                parts = [changed(part, due.what, due.reason, now) if part.id == due.part.id else part for part in parts]
+        if not parts and attempt.wanted == Attempt.Wanted.STOP:
+            return Played(tuple(rules), (now - BEGIN).total_seconds())
+        if not deaf:
+            parts = [obeyed(part, now) for part in parts]
+        if successor := new_driver(attempt, parts, now):
+            rules.append("new driver")
+            parts.append(successor)
+        now = now + TURN if len(rules) > acted else next_moment(attempt, parts, now)
+    return Played(tuple(rules), None, trains(kind, attempt, parts))
+
+
+def next_moment(attempt: SeenAttempt, parts: Sequence[SeenPart], now: datetime) -> datetime | None:
+    """When the next limit of a rule will have passed; None when all have."""
+    times = {time for part in parts for time in (part.state_since, part.exited_at, part.stop_requested_at) if time}
+    passed = {time + limit for time in times | {attempt.created_at} for limit in LIMITS}
+    return min((time + TURN for time in passed if time + TURN > now), default=None)
+
+
+def stopped(part: SeenPart, reason: str, now: datetime) -> SeenPart:
+    if part.state == EXITED or part.wanted == STOP:
+        return part
+    return part._replace(wanted=STOP, stop_reason=reason, stop_requested_at=now)
+
+
+def changed(part: SeenPart, what: str, reason: str, now: datetime) -> SeenPart:
+    if what == "stop_part":
+        return stopped(part, reason, now)
+    lost = part.last_seen_at is None or what == "unstoppable"
+    assert lost, what
+    return part._replace(state=EXITED, exited_at=now, exit_reason="lost")
+
+
+def obeyed(part: SeenPart, now: datetime) -> SeenPart:
+    """A node that is heard of stops what it is told to."""
+    if part.state == EXITED or part.wanted == RUN or part.last_seen_at is None:
+        return part
+    return part._replace(state=EXITED, exited_at=now, exit_reason="stopped")
+
+
+def new_driver(attempt: SeenAttempt, parts: Sequence[SeenPart], now: datetime) -> SeenPart | None:
+    drivers = [part for part in parts if part.role == DRIVER]
+    rested = all(part.exited_at is not None and now - part.exited_at >= REST for part in drivers)
+    wanted = attempt.wanted == Attempt.Wanted.RUN and lacks_driver(attempt.bond, parts)
+    if not (drivers and rested and wanted):
+        return None
+    if not any(part.state == RUNNING and part.wanted == RUN for part in hosts_of(parts)):
+        return None
+    return part_of(max(part.index for part in parts) + 1, DRIVER, 0, "running", now)
+
+
+def trains(kind: Kind, attempt: SeenAttempt, parts: Sequence[SeenPart]) -> bool:
+    """Ranks live and somebody leads them; those of a host that has ended well count, since theirs is done."""
+    at_work = [part for part in parts if part.state == RUNNING and part.wanted == RUN and not part.draining]
+    hosts = hosts_of(at_work)
+    ready = sum(part.slots for part in [*hosts, *filter(ended_well, hosts_of(parts))])
+    led = not kind.driver or any(part.role == DRIVER for part in at_work)
+    return attempt.wanted == Attempt.Wanted.RUN and bool(hosts) and led and ready >= kind.least
+
+
+def bound(said: Sequence[str], *, deaf: bool) -> float:
+    """Seconds until an attempt that cannot train has ended, as docs/reliability.md promises."""
+    start = SILENCE_SECONDS
+    if any("assigned" in words or "before it started" in words for words in said):
+        start = ASSIGNED_SECONDS
+    if any(words.startswith("preparing") for words in said):
+        start = PREPARING_SECONDS
+    stops = 2 if deaf else 0  # of one part, and then of the rest
+    return start + RING_SECONDS + stops * (STOP_SECONDS + SILENCE_SECONDS) + TURNS * TURN.total_seconds()
+
+
+def dead_ends(kind: Kind, *, deaf: bool) -> list[str]:
+    """The combinations that neither train nor end, or end too late."""
+    found = []
+    for said in combinations(kind):
+        played = play(kind, attempt_of(kind), parts_of(kind, said), deaf=deaf)
+        if played.ended is None and not played.trains:
+            found.append(f"{said} is stuck after {played.rules}")
+        if played.ended is not None and played.ended > bound(said, deaf=deaf):
+            found.append(f"{said} ended only after {played.ended:g} s: {played.rules}")
+    return found
+
+
+@pytest.mark.parametrize("deaf", [False, True], ids=["obeys", "deaf"])
+@pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
+def test_ranks_live_or_a_rule_ends_the_attempt_in_time(kind: Kind, deaf: bool) -> None:
+    assert dead_ends(kind, deaf=deaf)[:20] == []
+
+
+@pytest.mark.parametrize("intent", [Job.Intent.CANCEL, Job.Intent.HOLD])
+def test_what_a_person_stops_ends_in_any_state(intent: str) -> None:
+    kind = KINDS[1]
+    late = []
+    for said in combinations(kind):
+        played = play(kind, attempt_of(kind, intent=intent), parts_of(kind, said), deaf=True)
+        if played.ended is None or played.ended > bound(said, deaf=True):
+            late.append(f"{said}: {played}")
+    assert late[:20] == []
+
+
+def test_an_attempt_without_containers_is_ended() -> None:
+    played = play(KINDS[0], attempt_of(KINDS[0]), [], deaf=False)
+    assert (played.rules, played.trains) == (("stop:stuck",), False)
+    assert played.ended is not None and EMPTY_SECONDS < played.ended <= EMPTY_SECONDS + 2 * TURN.total_seconds()
+
+
+def test_counting_hosts_instead_of_gpus_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_host_is_enough(how: Bond, left: Sequence[Part]) -> bool:
+        """As ``survivors._enough`` decided once: the first host has all that is needed."""
+        hosts = hosts_of(left)
+        began = any(part.state not in (ContainerState.ASSIGNED, ContainerState.PREPARING) for part in hosts)
+        return began and (any(part.index == 1 for part in hosts) or sum(part.slots for part in hosts) >= how.least)
+
+    monkeypatch.setattr(survivors, "_enough", first_host_is_enough)
+    found = dead_ends(KINDS[1], deaf=False)
+    assert any("('running', 'running', 'lost') is stuck" in text for text in found)
