@@ -12,12 +12,13 @@ from datetime import datetime
 from typing import Any
 
 from django.db import DatabaseError, transaction
-from django.db.models import Max
+from django.db.models import F, Max
+from django.db.models.functions import Greatest
 from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.cluster.models import Node
-from portal.jobs import causes
+from portal.jobs import causes, clock_steps
 from portal.jobs.clock import wall_clock
 from portal.jobs.models import (
     FINISHED_STATES,
@@ -118,7 +119,9 @@ def advance(
         changed.append("running_at")
         _note_start(job, row, when)
     if state == EXITED:
-        row.exited_at, row.exit_code, row.exit_reason = now, exit_code, exit_reason or "exited"
+        # A clock that was just set back must not make it end before it began.
+        row.exited_at = max(now, row.running_at or row.assigned_at)
+        row.exit_code, row.exit_reason = exit_code, exit_reason or "exited"
         if row.exit_reason == "exited" and exit_code and (fault := _fault_of(row)):
             row.exit_reason, row.detail = "lost", f"A GPU of it has failed: {fault}."
         changed += ["exited_at", "exit_code", "exit_reason"]
@@ -145,7 +148,8 @@ def _fault_of(part: Container) -> str:
 
 
 def _release(part: Container, now: datetime) -> None:
-    if Allocation.objects.filter(container=part, released_at__isnull=True).update(released_at=now):
+    ended = Greatest(F("allocated_at"), now)
+    if Allocation.objects.filter(container=part, released_at__isnull=True).update(released_at=ended):
         wake_scheduler()
 
 
@@ -284,7 +288,7 @@ def settle(job: Job) -> None:
 
 def _end(job: Job, attempt: Attempt, parts: Sequence[Container]) -> None:
     outcome = attempt_outcome(attempt.stop_reason, job.elastic, parts, bond_of(job, attempt))
-    attempt.ended_at, attempt.outcome = timezone.now(), outcome
+    attempt.ended_at, attempt.outcome = max(timezone.now(), attempt.started_at or attempt.created_at), outcome
     attempt.cause = causes.explain(job, attempt, parts)
     attempt.save(update_fields=["ended_at", "outcome", "cause"])
     title = attempt.cause.get("title", "")
@@ -314,7 +318,7 @@ def _set_state(job: Job) -> None:
     if state == job.state or job.state in FINISHED_STATES:
         return
     job.state = state
-    job.finished_at = timezone.now() if state in FINISHED_STATES else None
+    job.finished_at = max(timezone.now(), job.started_at or job.submitted_at) if state in FINISHED_STATES else None
     job.save(update_fields=["state", "finished_at"])
     news = NEWS[state]
     if state == JobState.QUEUED and outcomes:
@@ -362,7 +366,9 @@ def sweep(now: datetime | None = None, moving: Collection[int] = ()) -> None:
     Without ``now`` it is the present, and nothing is declared lost for a while after the clock has jumped.
     """
     in_doubt = now is None and wall_clock.in_doubt(silence_allowed().total_seconds())
-    now = now or timezone.now()
+    if now is None:
+        now = timezone.now()
+        clock_steps.account(wall_clock, now, doubted=in_doubt)
     for attempt, parts in _seen():
         parts = [part._replace(draining=False) for part in parts] if attempt.id in moving else parts
         for due in overdue(attempt, parts, now):

@@ -1,0 +1,71 @@
+"""Take a step of the wall clock out of the times that limits are counted from.
+
+Time limits, patience with containers that start or stop, and what people are charged for are differences between now and
+a stored time. When the clock is set by an hour, each of them would be wrong by an hour: jobs would run into their time
+limits, or GPUs would be held an hour for nothing. So the stored times of what lives are moved with the clock. Histories
+keep what was written; calendars (reservations, deadlines) mean the clock on the wall.
+"""
+
+import logging
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import models, transaction
+from django.db.models import F, Q, QuerySet
+from django.db.models.functions import Least
+
+from portal.cluster.models import Node
+from portal.jobs.clock import TOLERATED_SECONDS, Step, WallClock
+from portal.jobs.models import Allocation, Attempt, Container, Job, JobState
+
+logger = logging.getLogger(__name__)
+
+TOLERATED = timedelta(seconds=TOLERATED_SECONDS)
+TIMES: dict[type[models.Model], tuple[str, ...]] = {
+    Attempt: ("created_at", "started_at"),
+    Container: ("assigned_at", "state_since", "running_at", "stop_requested_at", "exited_at"),
+    Allocation: ("allocated_at", "requested_back_at"),
+}
+"""Of live attempts, in the order in which rows are locked."""
+
+
+def account(clock: WallClock, now: datetime, *, doubted: bool) -> None:
+    """Move the times of live attempts by the step of the clock since the last call, once the transaction is committed.
+
+    A step that nobody saw, because the scheduler was down, cannot be measured: only times in the future are pulled back
+    (while the clock is ``doubted``), so that every limit counts from now at the latest.
+    """
+    step = clock.step()
+    if step.seconds:
+        logger.warning("the wall clock was set by %+.0f s; times of running jobs are moved with it", step.seconds)
+    if step.seconds or doubted:
+        _move(step, now)
+    transaction.on_commit(clock.accounted)
+
+
+@transaction.atomic
+def _move(step: Step, now: datetime) -> None:
+    running = Job.objects.select_for_update(no_key=True).filter(state=JobState.RUNNING)
+    list(running.order_by("pk").values_list("pk"))  # in the order in which everybody locks them
+    # Before its attempt's: a job that has had others began with the first of them.
+    first = Job.objects.filter(attempts__ended_at__isnull=True, attempts__started_at=F("started_at"))
+    _move_times(first, "started_at", step, now)
+    for model, names in TIMES.items():
+        for name in names:
+            _move_times(_live(model), name, step, now)
+    Node.objects.filter(last_seen_at__gt=now + TOLERATED).update(last_seen_at=now)
+
+
+def _live(model: type[models.Model]) -> QuerySet[Any]:
+    owner = "" if model is Attempt else "attempt__"
+    return model._default_manager.filter(**{f"{owner}ended_at__isnull": True})
+
+
+def _move_times(rows: QuerySet[Any], name: str, step: Step, now: datetime) -> None:
+    """Times written after the step are those since the last look, by the new clock: they stay."""
+    if step.seconds:
+        looked = now - timedelta(seconds=step.since_seconds)
+        before = rows.filter(Q(**{f"{name}__lt": looked}) | Q(**{f"{name}__gt": now + TOLERATED}))
+        before.update(**{name: Least(F(name) + timedelta(seconds=step.seconds), now)})
+    else:
+        rows.filter(**{f"{name}__gt": now + TOLERATED}).update(**{name: now})
