@@ -25,8 +25,10 @@ from django.utils import timezone
 from portal.cluster.models import LIVE_NODE, Node
 from portal.cluster.services import is_online
 from portal.jobs import lifecycle
+from portal.jobs.clock import WallClock
 from portal.jobs.models import FINISHED_STATES, Attempt, CheckpointSet, Container, ContainerState, Job
 from portal.jobs.outputs import READ_BYTES, clean_path
+from portal.jobs.rules import silence_allowed
 from portal.wake import wake_job_viewers
 
 PIECE_BYTES = 16 << 20
@@ -34,6 +36,8 @@ PIECE_BYTES = 16 << 20
 MAX_FILES = 10_000
 MAX_SIZE = 1 << 50
 MAX_NS = 1 << 62
+wall_clock = WallClock(start_seconds=0.0)
+"""Of the process that answers nodes."""
 WAIT = timedelta(minutes=15)
 """At most, for what an earlier attempt left on another node and its agent has not sent yet."""
 KEEP = timedelta(days=30)
@@ -85,7 +89,11 @@ def newest(job_id: int) -> CheckpointSet | None:
 
 
 def still_coming(attempt: Attempt, here: Node) -> str:
-    """The node that has yet to send what an earlier attempt left there; empty when none has."""
+    """The node that has yet to send what an earlier attempt left there; empty when none has.
+
+    After the clock was set, nobody can tell for a moment how long ago a container ended, or whether its node is there.
+    """
+    in_doubt = wall_clock.in_doubt(silence_allowed().total_seconds())
     ended = Container.objects.filter(
         attempt__job=attempt.job_id,
         attempt__number__lt=attempt.number,
@@ -93,10 +101,11 @@ def still_coming(attempt: Attempt, here: Node) -> str:
         running_at__isnull=False,
         state=ContainerState.EXITED,
         collected_at__isnull=True,
-        exited_at__gt=timezone.now() - WAIT,
     )
+    if not in_doubt:
+        ended = ended.filter(exited_at__gt=timezone.now() - WAIT)
     nodes = [part.node for part in ended.exclude(node=here).select_related("node").order_by("pk")]
-    return next((node.name for node in nodes if node.removed_at is None and is_online(node)), "")
+    return next((node.name for node in nodes if node.removed_at is None and (in_doubt or is_online(node))), "")
 
 
 @transaction.atomic

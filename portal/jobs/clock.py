@@ -30,10 +30,16 @@ class Step(NamedTuple):
 
 
 class WallClock:
-    def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        wall: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+        start_seconds: float = START_SECONDS,
+    ) -> None:
+        """``start_seconds``: how long to doubt it from now on."""
         self._wall, self._steady = wall, steady
         self._drift = wall() - steady()
-        self._doubted_until = steady() + START_SECONDS
+        self._doubted_until = steady() + start_seconds
         self._accounted_drift, self._accounted_at = self._drift, steady()
         self._seen_drift, self._seen_at = self._drift, steady()
 

@@ -26,7 +26,7 @@ TIMES: dict[type[models.Model], tuple[str, ...]] = {
     Container: ("assigned_at", "state_since", "running_at", "stop_requested_at", "exited_at"),
     Allocation: ("allocated_at", "requested_back_at"),
 }
-"""Of live attempts, in the order in which rows are locked."""
+"""Of what lives, in the order in which rows are locked."""
 
 
 def account(clock: WallClock, now: datetime, *, doubted: bool) -> None:
@@ -57,6 +57,10 @@ def _move(step: Step, now: datetime) -> None:
 
 
 def _live(model: type[models.Model]) -> QuerySet[Any]:
+    """What nodes still work for: containers also until their logs and checkpoints are here, since others wait for those."""
+    if model is Container:
+        waited_for = Q(collected_at__isnull=True, node__removed_at__isnull=True)
+        return Container.objects.filter(Q(attempt__ended_at__isnull=True) | waited_for)
     owner = "" if model is Attempt else "attempt__"
     return model._default_manager.filter(**{f"{owner}ended_at__isnull": True})
 

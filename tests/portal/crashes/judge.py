@@ -5,10 +5,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from django.db import models
+
 from portal.jobs import logs
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobEvent, JobState, LogStream
 from portal.jobs.rules import job_state
 from runners.spec import RunSpec
+from tests.stalls import StallWatch, Try
+
+STALL_SECONDS = 120.0
+"""Until a node counts as lost (39 s), the scheduler has turned (8 s), and what is left has stopped; with kills between."""
+TIMES: dict[type[models.Model], tuple[str, ...]] = {
+    Job: ("started_at", "finished_at"),
+    Attempt: ("created_at", "started_at", "ended_at"),
+    Container: ("assigned_at", "running_at", "exited_at"),
+    Allocation: ("allocated_at", "released_at"),
+}
 
 
 @dataclass(frozen=True)
@@ -16,8 +28,8 @@ class Expected:
     """What must become of a job, whatever was killed."""
 
     state: str
-    attempts: int
-    """Exactly so many: a kill alone runs nothing again."""
+    attempts: int | None
+    """Exactly so many: a kill alone runs nothing again. None where chance decides how often its nodes fail."""
     goes_on: bool = False
     """Each attempt found what the one before had left in /checkpoints."""
 
@@ -40,6 +52,7 @@ class Judge:
         self.jobs: dict[str, int] = {}
         self.expected: dict[int, Expected] = {}
         self.finished: dict[int, tuple[str, object]] = {}
+        self.stalls = StallWatch(STALL_SECONDS)
 
     def complain(self, what: str) -> None:
         if what not in self.complaints:
@@ -101,6 +114,19 @@ class Judge:
                     self.complain(f"job {job} was {self.finished[job]} and is {state}")
                 self.finished[job] = (state, finished_at)
 
+    def watch(self) -> None:
+        """After each round: time alone makes a stall of what was well."""
+        held = Attempt.objects.filter(allocations__released_at=None, allocations__isnull=False).distinct()
+        rows = held.values_list("job", "number", "job__min_gpus")
+        ranks: Counter[Try] = Counter()
+        for run in self.runs:
+            if run.ended is None and run.spec.role == "host":
+                ranks[Try(run.spec.job, run.spec.number)] += run.spec.slots
+        for complaint in self.stalls.look(
+            self.clock(), {Try(job, number): least for job, number, least in rows}, ranks
+        ):
+            self.complain(complaint)
+
     def close(self) -> None:
         """In the end, when everything rests."""
         rows = {job.pk: job for job in Job.objects.all()}
@@ -110,7 +136,8 @@ class Judge:
                 continue
             attempts = list(rows[job].attempts.order_by("number"))
             outcomes = [str(attempt.outcome) for attempt in attempts]
-            if (rows[job].state, len(attempts)) != (expected.state, expected.attempts):
+            many = len(attempts) if expected.attempts is None else expected.attempts
+            if (rows[job].state, len(attempts)) != (expected.state, many):
                 self.complain(f"job {job} is {rows[job].state} after {outcomes}, not {expected}")
             if rows[job].state != job_state(rows[job].intent, rows[job].retries, outcomes):
                 self.complain(f"job {job} is {rows[job].state} with {rows[job].intent} and {outcomes}")
@@ -127,6 +154,15 @@ class Judge:
         if ran := [run.spec.name for run in self.runs if run.ended is None]:
             self.complain(f"still at work: {ran}")
         self._logs()
+        self._durations()
+
+    def _durations(self) -> None:
+        """Nothing ends before it begins, whatever became of the clocks."""
+        for model, names in TIMES.items():
+            for row in model._default_manager.values_list(*names):
+                known = [at for at in row if at is not None]
+                if known != sorted(known):
+                    self.complain(f"a {model.__name__} has {[str(at) for at in row]} for {names}")
 
     def _checkpoints(self, job: int, expected: Expected) -> None:
         for run in self.runs:

@@ -17,13 +17,14 @@ from django.db import connection
 
 from portal.cluster.models import Node as NodeRow
 from portal.jobs import lifecycle, services
+from portal.jobs.clock import WallClock
 from portal.jobs.models import FINISHED_STATES, Container, Job
 from portal.refused import Refused
 from runners.ledger import delete_tree
 from runners.nodefiles import write_json
 from tests.portal.crashes.judge import Expected, Judge
 from tests.portal.crashes.node import Node, Shipper
-from tests.portal.crashes.points import Clock, Points, When
+from tests.portal.crashes.points import Clock, NodeClock, Points, When
 from tests.portal.crashes.processes import Away, Process, Scheduler, Web
 from tests.portal.jobs_world import make_code, make_environment, make_project, make_user
 
@@ -57,6 +58,7 @@ class Lab:
     def __init__(self, home: Path, story: Story, seed: int, plan: Mapping[tuple[str, When], int] | None = None) -> None:
         self.home, self.story, self.seed = home, story, seed
         self.chance, self.clock, self.rung = random.Random(seed), Clock(), set[str]()
+        self.node_clock = NodeClock(self.clock)
         self.points = Points(plan or {}, self._calm)
         self.judge = Judge(self.clock.monotonic)
         self._stack = ExitStack()
@@ -103,7 +105,7 @@ class Lab:
         database: Any = connection
         commit = database._commit
         new: dict[str, object] = {
-            **{f"runners.{module}.time": self.clock for module in TIMED},
+            **{f"runners.{module}.time": self.node_clock for module in TIMED},
             "portal.control.agent_sync.time": self.clock,
             "django.utils.timezone.datetime": Now,
             "runners.agent.threading": SimpleNamespace(Thread=Later, Lock=threading.Lock),
@@ -115,6 +117,7 @@ class Lab:
             "os.fsync": lambda handle: None,  # who is killed leaves behind what it wrote
             "portal.wake.ring": self.rung.add,
             "portal.jobs.lifecycle.wall_clock": lifecycle.wall_clock,
+            "portal.jobs.checkpoints.wall_clock": WallClock(self.clock.time, self.clock.monotonic, 0.0),
         }
         for target, value in new.items():
             self._stack.enter_context(mock.patch(target, value))
@@ -147,6 +150,7 @@ class Lab:
                 waits_for = next(story, None)
             for process in self.chance.sample(self.processes, len(self.processes)):
                 process.turn()
+            self.judge.watch()
             if changes != self.points.changes:
                 changes = self.points.changes
                 self.judge.look()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import httpx
+from django.contrib.auth.models import AnonymousUser
 from django.test import RequestFactory
 from django.urls import resolve
 
@@ -112,7 +113,7 @@ class Engine(FakeRuntime):
             if spec.role == "host":
                 with checkpoints.open("a") as file:
                     file.write(f"{spec.number}\n")
-                os.utime(checkpoints, ns=(self.lab.clock.time_ns(),) * 2)
+                os.utime(checkpoints, ns=(self.lab.node_clock.time_ns(),) * 2)
             self.lab.judge.began(self.node, spec, checkpoints)
 
     def stop(self, name: str, grace_seconds: int) -> None:
@@ -225,6 +226,7 @@ class Line(httpx.BaseTransport):
             content_type=request.headers.get("content-type", "application/octet-stream"),
             headers={name: value for name, value in request.headers.items() if not name.startswith("content-")},
         )
+        asked.user = AnonymousUser()  # what the middleware makes of a request without a session
         view, args, named = resolve(request.url.path)
         try:
             answer = self.node.lab.web.answer(lambda: view(asked, *args, **named))

@@ -131,13 +131,15 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.set_by = 0.0
+        """By how much the wall clock of the portal's machine was set since the beginning."""
 
     def monotonic(self) -> float:
         self.seconds += 1e-6
         return self.seconds
 
     def time(self) -> float:
-        return BEGIN.timestamp() + self.monotonic()
+        return BEGIN.timestamp() + self.monotonic() + self.set_by
 
     def time_ns(self) -> int:
         return int(self.time() * 1e6) * 1000
@@ -146,4 +148,19 @@ class Clock:
         self.seconds += seconds
 
     def now(self) -> datetime:
-        return BEGIN + timedelta(seconds=self.monotonic())
+        return BEGIN + timedelta(seconds=self.monotonic() + self.set_by)
+
+
+class NodeClock:
+    """That of the nodes: the same seconds pass, but their wall clocks are set by somebody else."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.set_by = 0.0
+        self.monotonic, self.sleep = clock.monotonic, clock.sleep
+
+    def time(self) -> float:
+        return BEGIN.timestamp() + self.monotonic() + self.set_by
+
+    def time_ns(self) -> int:
+        return int(self.time() * 1e6) * 1000

@@ -1,0 +1,52 @@
+"""Rows of the fault matrix in memory: GPUs are never held without ranks, and nothing is lost.
+
+A minimum that spans nodes, and a node that is drained, lost, cut off, or healed; wall clocks that are set. Real scheduler,
+views and agents above engines in memory, on one fake clock (``tests/portal/crashes``). ``FAULT_SEEDS=10`` plays each story with
+ten seeds instead of one.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from portal.jobs import survivors
+from portal.jobs.models import ContainerState
+from portal.jobs.survivors import Bond, Part, hosts_of
+from tests.examples import HUNT
+from tests.portal.crashes import clocks, spanning
+from tests.portal.crashes.lab import Lab, Story
+
+SEEDS = range(1, 1 + int(os.environ.get("FAULT_SEEDS", "10" if HUNT else "1")))
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
+
+
+def complaints(home: Path, story: Story, seed: int) -> list[str]:
+    with Lab(home, story, seed) as lab:
+        lab.play()
+    return lab.judge.complaints
+
+
+@pytest.mark.parametrize("story", spanning.STORIES + clocks.STORIES, ids=lambda story: story.__name__)
+def test_gpus_are_never_held_without_enough_ranks(tmp_path: Path, story: Story) -> None:
+    found = {seed: complaints(tmp_path / str(seed), story, seed) for seed in SEEDS}
+    assert {seed: said for seed, said in found.items() if said} == {}
+
+
+# --- the judge finds what it is to find ------------------------------------------------------------------------------
+
+
+def first_host_is_enough(how: Bond, left: Sequence[Part]) -> bool:
+    """Count hosts instead of GPUs, as ``survivors._enough`` did once: the first has all that is needed."""
+    hosts = hosts_of(left)
+    began = any(part.state not in (ContainerState.ASSIGNED, ContainerState.PREPARING) for part in hosts)
+    return began and (any(part.index == 1 for part in hosts) or sum(part.slots for part in hosts) >= how.least)
+
+
+@pytest.mark.parametrize("story", [spanning.drained, spanning.cut_off_and_healed])
+def test_counting_hosts_instead_of_gpus_is_found(tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survivors, "_enough", first_host_is_enough)
+    found = (text for seed in range(1, 6) for text in complaints(tmp_path / str(seed), story, seed))
+    assert any("holds GPUs without enough living ranks" in text for text in found)
