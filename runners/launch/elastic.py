@@ -213,7 +213,7 @@ class ElasticRing(horovod_driver.ElasticDriver):
             raise
 
     def create_worker(self, slot_info: Any, events: list[threading.Event]) -> tuple[int, float]:
-        """Runs in a thread for each rank, from its start to its end."""
+        """Runs in a thread for each rank, from its start to its end. Returns its code, and a time that only orders the ends."""
         place = (slot_info.hostname, slot_info.local_rank)
         run = self.newcomers.take(*place) or self._hosts.take_over(*place)
         if run is None:
@@ -226,7 +226,7 @@ class ElasticRing(horovod_driver.ElasticDriver):
                 self._hosts.stop(run)
                 run.ended.wait(STOP_SECONDS)
                 break
-        return (run.code if run.ended.is_set() else 1), time.time()
+        return (run.code if run.ended.is_set() else 1), time.monotonic()
 
     def _handle_worker_exit(self, slot_info: Any, exit_code: int, timestamp: float) -> None:
         with suppress(threading.BrokenBarrierError):  # see release_barrier

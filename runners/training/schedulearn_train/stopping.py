@@ -50,7 +50,9 @@ def notice() -> Notice | None:
     except (OSError, ValueError):
         said = None
     if isinstance(said, dict):
-        return Notice(str(said.get("reason", "")), max(0.0, float(said.get("until", 0.0)) - time.time()))
+        left = float(said.get("until", 0.0)) - time.time()
+        # A clock that was set since makes nothing longer than the whole grace period.
+        return Notice(str(said.get("reason", "")), max(0.0, min(left, float(said.get("grace_seconds", left)))))
     return Notice("signal", 0.0) if _told.is_set() else None
 
 
