@@ -101,5 +101,17 @@ FAULTS = (
     Fault("F27a", "containers and networks that nobody wants", node.orphans_appear, seconds=25),
     Fault("F27b", "a container vanishes", node.container_vanishes, LOSES),
     Fault("F28", "a deploy: all of ours stopped and started", portal.everything_is_deployed, seconds=20),
+    Fault(
+        "F29",
+        "a machine is drained or lost that a ring's minimum needs",
+        rings.minimum_is_broken,
+        LOSES,
+        longest_seconds=4,
+        pace_seconds=6,
+        prepare=rings.grows_at_once,
+        power=True,
+        environment=rings.ENVIRONMENT,
+        seconds=120,
+    ),
     away(10),
 )

@@ -275,6 +275,10 @@ class Judge:
     def living(self) -> list[Run]:
         return [run for run in self.seen() if run.ended is None]
 
+    def living_ranks(self) -> list[Run]:
+        """Those of rings, too."""
+        return [run for run in [*self.seen(), *self.seen_ranks()] if run.ended is None]
+
     def release(self, jobs: Iterable[int]) -> None:
         """Lets jobs go on that wait for us."""
         wanted = set(jobs)

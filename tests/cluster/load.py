@@ -4,19 +4,22 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.cluster.judge import FINAL, Asked
+from tests.cluster.judge import FINAL, Asked, Run
 from tests.cluster.lab import Lab
+from tests.stalls import StallWatch, Try
 from tests.system.product import wait_for
 
 SUBMIT_SECONDS = 90
 """Until an answer must have come, whatever broke."""
 GONE_SECONDS = 60
+INSPECT_SECONDS = 2.0
 PLAIN = {"launcher": "command", "environment": "python", "min_gpus": 1, "max_gpus": 1, "time_limit_seconds": 600}
 
 
@@ -157,6 +160,34 @@ class Load(threading.Thread):
     def end(self) -> None:
         self.over.set()
         self.join(SUBMIT_SECONDS + 10)
+
+
+class Inspector(threading.Thread):
+    """Compares which jobs the portal says are running with the processes that live, until it is told to end.
+
+    Whose witnesses are quiet holds GPUs for nothing. While the portal does not answer, nothing can be held against it.
+    """
+
+    def __init__(self, client: Client, living: Callable[[], Iterable[Run]]) -> None:
+        super().__init__(daemon=True)
+        self.over = threading.Event()
+        self.complaints: set[str] = set()
+        self._client, self._living, self._watch = client, living, StallWatch()
+
+    def run(self) -> None:
+        while not self.over.wait(INSPECT_SECONDS):
+            rows = self._client.get("jobs/", state="RUNNING", page_size=100)
+            if rows is None:
+                self._watch.forget()
+                continue
+            holding = {Try(row["id"], 0): 1 if row["launcher"] == "command" else row["min_gpus"] for row in rows}
+            ranks = Counter(Try(run.job, 0) for run in self._living())
+            self.complaints.update(self._watch.look(time.monotonic(), holding, ranks))
+
+    def end(self) -> list[str]:
+        self.over.set()
+        self.join(30)
+        return sorted(self.complaints)
 
 
 def left_over(lab: Lab) -> list[str]:

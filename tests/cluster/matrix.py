@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tests.cluster.judge import Judge, RingAsked, Rules, Run, judged, judged_rings
 from tests.cluster.lab import SLOTS, Lab, lab_on
-from tests.cluster.load import Client, Load, wait_until_tidy
+from tests.cluster.load import Client, Inspector, Load, wait_until_tidy
 from tests.cluster.machines import cluster
 from tests.cluster.scene import Fault, Scene
 from tests.system.product import wait_for
@@ -106,6 +106,8 @@ def _carry_out(on: Stage, fault: Fault, seed: int, times: int) -> Row:
     load = Load(Client(on.lab, seed + 1, client), fault.pace_seconds, fault.longest_seconds)
     scene = Scene(on.lab, on.judge, client, random.Random(seed), load)
     back = fault.prepare(scene) if fault.prepare else None
+    inspector = Inspector(client, on.judge.living_ranks)
+    inspector.start()
     load.start()
     try:
         for _ in range(times):
@@ -127,6 +129,7 @@ def _carry_out(on: Stage, fault: Fault, seed: int, times: int) -> Row:
         wait_for("all logs are closed", lambda: not client.unclosed(), 60, every=0.5)
     except AssertionError as error:
         row.complaints.append(f"{error}: {[run.job for run in on.judge.living()]} {client.unclosed()}")
+    row.complaints += inspector.end()
     runs = on.judge.seen()[before:]
     lost = [machine.name for machine in on.lab.lan.machines] if fault.power else []
     row.complaints += judged(client.asked, runs, finals, client.logs(), fault.rules, lost)

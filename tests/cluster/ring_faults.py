@@ -22,9 +22,12 @@ START_SECONDS = 180
 SHORT_SECONDS = 25.0
 STALL_SECONDS = 120
 """Until the others are without a rank that hangs, in jobs that say they never wait long for each other."""
+NOWHERE_SECONDS = 120
+"""Until an attempt that cannot go on has ended: a lost node is noticed after 49 s, and its other parts have to stop."""
 IN_STEP = {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "50"}
 
 Failure = Literal["exception", "kill", "hang", "stop", "exit"]
+Breakage = Literal["drain", "cable", "power"]
 FAILURES: tuple[tuple[bool, Failure], ...] = tuple(
     itertools.product((True, False), ("exception", "kill", "hang", "stop", "exit"))
 )
@@ -34,13 +37,14 @@ FAILURES: tuple[tuple[bool, Failure], ...] = tuple(
 class Ring:
     """One job on three ranks, elastic or not, that counts steps until it is told that it is enough."""
 
-    def __init__(self, scene: Scene, elastic: bool, failure: Failure | None = None) -> None:
+    def __init__(self, scene: Scene, elastic: bool, failure: Failure | None = None, least: int | None = None) -> None:
+        """``least``: its minimum, if it is not the usual one."""
         self.scene, self.elastic = scene, elastic
         text = (Path(__file__).parent / "ring_witness.py").read_text()
         code = scene.lab.upload(f"ring {scene.rng.getrandbits(40)}", train=text)
         arguments = ["--elastic"] if elastic else []
         arguments += ["--fail", failure, "--ranks", str(RANKS)] if failure else []
-        least = 1 if elastic else RANKS
+        least = least or (1 if elastic else RANKS)
         self.job = scene.lab.submit(
             code,
             "train.py",
@@ -122,6 +126,55 @@ def nodes_are_parted(scene: Scene) -> None:
         ring.asked.again = not elastic
         ring.comes_to("of", 3 if not elastic else before)
     ring.finish()
+
+
+def minimum_is_broken(scene: Scene) -> None:
+    """An elastic ring needs all its ranks, on two machines; one of these is drained, cut off, or without power.
+
+    Its attempt ends instead of holding the GPUs that are left, and its job runs again when there are enough.
+    """
+    ring = Ring(scene, elastic=True, least=RANKS)
+    ring.asked.again = True
+    ring.comes_to(f"of {RANKS} ranks", 3)
+    leads, others = ring.machines()
+    machine = scene.rng.choice([leads, *others])
+    ways: tuple[Breakage, ...] = ("drain", "cable", "power")
+    how = scene.rng.choice(ways)
+    broken = time.monotonic()
+    heal = broken_by(scene, machine, how)
+    try:
+        what = f"the first attempt of a ring ends after {how} of {machine.name}"
+        scene.within(NOWHERE_SECONDS, what, lambda: ended(scene, ring.job), broken)
+    finally:
+        heal()
+    ring.comes_to(f"of {RANKS} ranks", 3)
+    ring.finish()
+
+
+def ended(scene: Scene, job: int) -> bool:
+    """Its first attempt."""
+    attempts = scene.client.get(f"jobs/{job}/attempts/") or []
+    return any(attempt["number"] == 1 and attempt["ended_at"] for attempt in attempts)
+
+
+def broken_by(scene: Scene, machine: Machine, how: Breakage) -> Callable[[], None]:
+    """What heals it is returned."""
+    lab = scene.lab
+    if how == "cable":
+        machine.unplug()
+        return machine.plug
+    if how == "power":
+        lab.agents.pop(machine.name)
+        machine.power_off()
+
+        def power_on() -> None:
+            machine.power_on()
+            lab.start(f"agent:{machine.name}")
+
+        return power_on
+    node = next(row["id"] for row in lab.get("nodes/") if row["name"] == machine.name)
+    lab.api("POST", f"nodes/{node}/drain/").raise_for_status()
+    return lambda: wait_for("the drain ends", lambda: lab.api("POST", f"nodes/{node}/resume/").status_code == 200, 20)
 
 
 def part(one: Machine, other: Machine, how: Literal["-I", "-D"]) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.cluster.judge import Asked, RingAsked, Rules, Run, judged, judged_rings
 from tests.cluster.witness_job import lines
+from tests.stalls import StallWatch, Try
 
 
 def run(**changes: Any) -> Run:
@@ -129,3 +130,22 @@ def test_two_submits_that_became_one_job_are_found() -> None:
     assert any(
         "became one job" in said for said in judged(history, [run()], {1: "SUCCEEDED"}, {(1, 1): log(30)}, Rules())
     )
+
+
+def test_gpus_without_enough_living_ranks_are_found_after_the_limit() -> None:
+    watch, ring, other = StallWatch(100), Try(1, 1), Try(2, 1)
+    holding = {ring: 3, other: 1}
+    assert watch.look(0, holding, {ring: 4, other: 1}) == []
+    assert watch.look(10, holding, {ring: 2, other: 1}) == []
+    assert watch.look(110, holding, {ring: 2, other: 1}) == []
+    (said,) = watch.look(111, holding, {ring: 2, other: 1})
+    assert said.startswith("job 1, attempt 1 holds GPUs without enough living ranks (2 of 3)")
+
+
+def test_a_stall_begins_anew_once_ranks_have_lived_or_gpus_were_released() -> None:
+    watch, ring = StallWatch(100), Try(1, 1)
+    for at, holding, ranks in ((0, 1, 0), (90, 1, 1), (100, 1, 0), (190, 0, 0), (195, 1, 0), (290, 1, 0)):
+        assert watch.look(at, {ring: 1} if holding else {}, {ring: ranks}) == []
+    assert watch.longest_seconds == 95
+    watch.forget()
+    assert watch.look(1000, {ring: 1}, {}) == []
