@@ -17,6 +17,8 @@ from tests.system.product import Product, running, wait_for
 
 pytestmark = [pytest.mark.system, pytest.mark.thorough]
 
+STALL_SECONDS = 180
+"""Until no job is RUNNING whose process has long ended: an agent reports what it does not have at once."""
 SECRET = "SECRET-OF-ADA"
 WRITER = f"""
 import os, pathlib, sys, time
@@ -103,6 +105,13 @@ def everything_of(lab: Product, job: int) -> bytes:
     return b"\n".join([*answers, lab.log(job), lab.output_file(job, "model")])
 
 
+def running_jobs(lab: Product) -> dict[int, int]:
+    """The jobs that the portal says are running, and how many processes each has."""
+    rows = lab.get("jobs/?state=RUNNING")
+    folder = lab.home / "agent/processes"
+    return {row["id"]: len(list(folder.glob(f"sl-{row['id']}-*.json"))) for row in rows}
+
+
 def has_all(lab: Product, job: int) -> bool:
     return b"WORKSPACE" in lab.log(job)
 
@@ -112,12 +121,17 @@ def test_no_job_sees_a_file_of_one_that_had_its_number(lab: Product, tmp_path: P
     until, saved = tmp_path / "end", tmp_path / "backup.sqlite3"
     code = lab.upload("ada", write=WRITER, hold=HOLDER)
     known = lab.submit(code, f"python hold.py {until}")
-    lab.wait_for_job(known, "RUNNING")
+    soon = tmp_path / "soon"
+    over = lab.submit(code, f"python hold.py {soon}")
+    for job in (known, over):
+        lab.wait_for_job(job, "RUNNING")
     ada, lab.token = lab.token, lab.shell(SECOND).split()[-1]
     bobs, bob = lab.upload("bob", read=READER), lab.token
     backup(lab, saved)
 
     lab.token = ada
+    soon.touch()
+    lab.succeeds(over)
     finished = lab.submit(code, "python write.py")
     lab.succeeds(finished)
     wait_for("its output is here", lambda: lab.output_file(finished, "model") == SECRET.encode())
@@ -136,7 +150,12 @@ def test_no_job_sees_a_file_of_one_that_had_its_number(lab: Product, tmp_path: P
         assert SECRET.encode() not in everything_of(lab, job)
 
     lab.token = ada
+    # By the backup it runs, and its node has forgotten it.
+    wait_for("the job that has ended is over again", lambda: lab.job_state(over) == "SUCCEEDED", STALL_SECONDS)
+    outcomes = [attempt["outcome"] for attempt in lab.get(f"jobs/{over}/attempts/")]
+    assert outcomes == ["lost", "succeeded"], outcomes
     assert lab.job_state(known) == "RUNNING"
+    assert running_jobs(lab) == {known: 1}
     until.touch()
     lab.succeeds(known)
     assert len(lab.get(f"jobs/{known}/attempts/")) == 1, "the job that the backup knew was run again"
