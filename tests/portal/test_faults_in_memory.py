@@ -15,7 +15,7 @@ from portal.jobs import survivors
 from portal.jobs.models import ContainerState
 from portal.jobs.survivors import Bond, Part, hosts_of
 from tests.examples import HUNT
-from tests.portal.crashes import clocks, spanning
+from tests.portal.crashes import clocks, restored, spanning
 from tests.portal.crashes.lab import Lab, Story
 
 SEEDS = range(1, 1 + int(os.environ.get("FAULT_SEEDS", "10" if HUNT else "1")))
@@ -29,7 +29,9 @@ def complaints(home: Path, story: Story, seed: int) -> list[str]:
     return lab.judge.complaints
 
 
-@pytest.mark.parametrize("story", spanning.STORIES + clocks.STORIES, ids=lambda story: story.__name__)
+@pytest.mark.parametrize(
+    "story", spanning.STORIES + clocks.STORIES + restored.STORIES, ids=lambda story: story.__name__
+)
 def test_gpus_are_never_held_without_enough_ranks(tmp_path: Path, story: Story) -> None:
     found = {seed: complaints(tmp_path / str(seed), story, seed) for seed in SEEDS}
     assert {seed: said for seed, said in found.items() if said} == {}

@@ -13,8 +13,10 @@ from portal.jobs.rules import job_state
 from runners.spec import RunSpec
 from tests.stalls import StallWatch, Try
 
+COMMAND = Job.Launcher.COMMAND
+"""One process, however many GPUs it has."""
 STALL_SECONDS = 120.0
-"""Until a node counts as lost (39 s), the scheduler has turned (8 s), and what is left has stopped; with kills between."""
+"""Until a node counts as lost (49 s), the scheduler has turned (8 s), and what is left has stopped; with kills between."""
 TIMES: dict[type[models.Model], tuple[str, ...]] = {
     Job: ("started_at", "finished_at"),
     Attempt: ("created_at", "started_at", "ended_at"),
@@ -53,6 +55,10 @@ class Judge:
         self.expected: dict[int, Expected] = {}
         self.finished: dict[int, tuple[str, object]] = {}
         self.stalls = StallWatch(STALL_SECONDS)
+        self.forgotten: set[str] = set()
+        """Containers that the portal cannot know any more."""
+        self.incomplete: set[str] = set()
+        """Those of whose logs it has no more than the backup."""
 
     def complain(self, what: str) -> None:
         if what not in self.complaints:
@@ -64,7 +70,8 @@ class Judge:
         for run in self.runs:
             if run.spec.name == spec.name:
                 self.complain(f"{spec.name} was started twice")
-            if run.ended is None and run.spec.job == spec.job and run.spec.attempt != spec.attempt:
+            known = run.spec.name not in self.forgotten
+            if known and run.ended is None and run.spec.job == spec.job and run.spec.attempt != spec.attempt:
                 self.complain(f"{spec.name} was started while {run.spec.name} ran")
             if run.ended is None and (both := set(run.spec.gpus) & set(spec.gpus)):
                 self.complain(f"{spec.name} and {run.spec.name} had {both} at once")
@@ -86,13 +93,31 @@ class Judge:
             self.complain(f"{key} was accepted twice: {self.jobs[key]} and {job}")
         self.expected[job] = expected
 
+    def forget(self) -> None:
+        """A backup was restored: what it does not have never was, nor anything that became of the rest since."""
+        jobs = set(Job.objects.values_list("pk", flat=True))
+        parts = set(Container.objects.values_list("name", flat=True))
+        self.forgotten |= {run.spec.name for run in self.runs if run.spec.name not in parts}
+        self.incomplete |= {run.spec.name for run in self.runs if run.ended is not None}
+        self.expected = {job: expected for job, expected in self.expected.items() if job in jobs}
+        self.jobs = {key: job for key, job in self.jobs.items() if job in jobs}
+        self.finished.clear()
+        self.stalls.forget()
+
+    def known(self) -> list[Run]:
+        return [run for run in self.runs if run.spec.name not in self.forgotten]
+
     def at_work(self, key: str) -> list[Run]:
-        runs = [run for run in self.runs if run.spec.job == self.jobs[key] and run.ended is None]
+        runs = [run for run in self.known() if run.spec.job == self.jobs[key] and run.ended is None]
         return sorted(runs, key=lambda run: (run.spec.role != "driver", run.began))
 
     def hosts(self, key: str, number: int) -> int:
         """Of this attempt, at work now."""
         return sum(run.spec.number == number and run.spec.role == "host" for run in self.at_work(key))
+
+    def ranks(self, key: str, number: int) -> int:
+        """Of this attempt, alive now."""
+        return sum(run.spec.slots for run in self.at_work(key) if run.spec.number == number and run.spec.role == "host")
 
     # --- what must always hold
 
@@ -117,14 +142,13 @@ class Judge:
     def watch(self) -> None:
         """After each round: time alone makes a stall of what was well."""
         held = Attempt.objects.filter(allocations__released_at=None, allocations__isnull=False).distinct()
-        rows = held.values_list("job", "number", "job__min_gpus")
+        rows = held.values_list("job", "number", "job__min_gpus", "job__launcher")
+        needed = {Try(job, number): 1 if launcher == COMMAND else least for job, number, least, launcher in rows}
         ranks: Counter[Try] = Counter()
-        for run in self.runs:
+        for run in self.known():
             if run.ended is None and run.spec.role == "host":
                 ranks[Try(run.spec.job, run.spec.number)] += run.spec.slots
-        for complaint in self.stalls.look(
-            self.clock(), {Try(job, number): least for job, number, least in rows}, ranks
-        ):
+        for complaint in self.stalls.look(self.clock(), needed, ranks):
             self.complain(complaint)
 
     def close(self) -> None:
@@ -165,7 +189,7 @@ class Judge:
                     self.complain(f"a {model.__name__} has {[str(at) for at in row]} for {names}")
 
     def _checkpoints(self, job: int, expected: Expected) -> None:
-        for run in self.runs:
+        for run in self.known():
             if expected.goes_on and run.spec.job == job and run.spec.role == "host":
                 want = [str(number) for number in range(1, run.spec.number + 1)]
                 if list(dict.fromkeys(run.found)) != want:
@@ -174,7 +198,7 @@ class Judge:
     def _logs(self) -> None:
         """Whatever ran wrote one line for each rank when it began."""
         parts = {part.name: part for part in Container.objects.all()}
-        for run in self.runs:
+        for run in [run for run in self.known() if run.spec.name not in self.incomplete]:
             wrote = {"setup": b"pretending to run\n"}
             output = dict(run.spec.env).get("FAKE_OUTPUT", "").encode()
             wrote |= {str(rank): output for rank in range(run.spec.slots)}

@@ -31,6 +31,8 @@ from tests.portal.jobs_world import make_code, make_environment, make_project, m
 MOST_ROUNDS = 600
 MOST_KILLS = 8
 """In one run."""
+DOWN_SECONDS = 15.0
+"""Of the portal, at most, while a backup is restored: less than the leases allow."""
 STEPS = (1.0, 2.0, 3.0, 4.0)
 """Seconds between two rounds."""
 PERIOD_SECONDS = 8
@@ -217,6 +219,18 @@ class Lab:
         """All of ours is stopped and started anew, as by a new version."""
         for process in self.processes:
             process.go_away(1)
+
+    def backup(self) -> str:
+        return str(connection.creation.serialize_db_to_string())
+
+    def restore(self, saved: str) -> None:
+        """Replace the database by what a backup has, while nodes go on. The portal's processes stop for that."""
+        for process in (self.web, self.scheduler):
+            process.go_away(self.chance.uniform(0, DOWN_SECONDS))
+        call_command("flush", verbosity=0, interactive=False, inhibit_post_migrate=True)
+        connection.creation.deserialize_db_from_string(saved)
+        self.points.begin_anew()
+        self.judge.forget()
 
     def act(self, act: Callable[..., object], key: str) -> Callable[[], bool]:
         """Cancel, hold or release."""

@@ -87,6 +87,10 @@ class Points:
 
     # --- the portal
 
+    def begin_anew(self) -> None:
+        """The history is another one."""
+        self._told = 0
+
     def commit(self, plain: Callable[[], None]) -> None:
         """In the place of the connection's own. Named by what it tells in jobs' histories, too."""
         with connection.cursor() as cursor:

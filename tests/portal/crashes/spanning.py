@@ -15,7 +15,7 @@ from tests.portal.crashes.lab import Lab, Story
 from tests.portal.crashes.node import Node
 
 Waits = Iterator[Callable[[], object]]
-LEASE_SECONDS = 45.0
+LEASE_SECONDS = 50.0
 """A node that cannot be reached for longer is lost, whenever its last lease was renewed."""
 
 
@@ -28,8 +28,8 @@ def submitted(lab: Lab, attempts: int | None = None) -> Callable[[], bool]:
 
 def while_it_starts_or_runs(lab: Lab) -> Waits:
     """Wait for a random moment: placed, partly started, or in training for a while."""
-    at_work = lab.chance.choice((0, 1, 4, 4))
-    yield lambda: Attempt.objects.exists() and lab.judge.hosts("ring", 1) >= at_work
+    ranks = lab.chance.choice((0, 1, 4, 4))
+    yield lambda: Attempt.objects.exists() and lab.judge.ranks("ring", 1) >= ranks
     yield after(lab, lab.chance.uniform(0, 20))
 
 
@@ -43,12 +43,14 @@ def a_node(lab: Lab) -> Node:
     return lab.nodes[lab.chance.choice(sorted(lab.nodes))]
 
 
-def trains(lab: Lab) -> Callable[[], object]:
+def trains(lab: Lab, key: str = "ring") -> Callable[[], bool]:
     """Its newest attempt has enough living ranks, and is not being stopped."""
 
     def look() -> bool:
-        attempt = Attempt.objects.filter(ended_at=None, wanted="run").select_related("job").first()
-        return attempt is not None and lab.judge.hosts("ring", attempt.number) >= attempt.job.min_gpus
+        job = Job.objects.get(pk=lab.judge.jobs[key])
+        attempt = job.attempts.filter(ended_at=None, wanted="run").first()
+        least = 1 if job.launcher == Job.Launcher.COMMAND else job.min_gpus
+        return attempt is not None and lab.judge.ranks(key, attempt.number) >= least
 
     return look
 
