@@ -122,6 +122,7 @@ def test_a_node_that_reports_again_within_half_a_minute_loses_nothing(step: floa
     assert Container.objects.get().state == "RUNNING"
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("step", STEPS)
 def test_what_ends_right_after_the_step_did_not_end_before_it_began(step: float, times: Times) -> None:
     placed(times)
@@ -178,6 +179,7 @@ def test_a_step_moves_nothing_of_attempts_that_have_ended(times: Times) -> None:
     )
 
 
+@pytest.mark.both_databases
 def test_a_clock_that_is_set_there_and_back_leaves_all_times_as_they_were(times: Times) -> None:
     attempt = placed(times)
     times.pass_by(100)
