@@ -104,6 +104,17 @@ def test_what_does_not_stop_is_given_up_as_soon_as_ever(step: float, times: Time
 
 
 @pytest.mark.parametrize("step", STEPS)
+def test_what_is_told_to_stop_right_after_the_step_has_as_long_as_ever(step: float, times: Times) -> None:
+    attempt = placed(times)
+    times.set_by += step
+    lifecycle.stop_attempt(attempt, "preempted")
+    times.pass_by(STOP_SECONDS)
+    assert Container.objects.get().state == "RUNNING"
+    times.pass_by(60)
+    assert Container.objects.get().state == "EXITED"
+
+
+@pytest.mark.parametrize("step", STEPS)
 def test_a_node_that_goes_away_with_the_step_is_lost_within_two_minutes(step: float, times: Times) -> None:
     placed(times)
     times.set_by += step
