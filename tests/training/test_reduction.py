@@ -12,14 +12,20 @@ MEANS = {
     "cross_entropy", "label smoothing", "probabilities", "mse", "l1", "bce", "kl, batchmean", "gaussian", "triplet", "tokens",
     "by hand", "mean of sums over features", "sum divided by samples", "times one over the samples", "weighted", "two heads",
     "two heads, stacked", "decay of a parameter as long as the samples", "half precision", "half of the mean squares", "weight decay",
+    "wide, mean over samples, sum over features", "wide, sum over features, mean over samples", "autoencoder",
+    "loop over samples, divided by them", "loop over samples, stacked", "as many heads as samples, mean",
+    "picked for each sample", "over a parameter",
 }  # fmt: skip
 SUMS = {
     "cross_entropy, sum", "label smoothing, sum", "mse, sum", "smooth l1, sum", "by hand, sum", "sum of means over features",
     "mean over features of sums", "mean times samples", "weighted, sum", "two heads, sums", "half of the squares",
     "weight decay, sum", "nothing but a parameter less the samples",
+    "wide, sum over samples, mean over features", "wide, mean over features, sum over samples", "loop over samples",
 }  # fmt: skip
 UNSEEN = {
     "masked tokens", "masked by a plain number", "sum over a constant", "a function of its own", "norm", "nothing to learn",
+    "as many heads as samples, sum", "losses of single samples", "chosen by a mask", "deviation within the batch",
+    "product of means", "ratio of means",
 }  # fmt: skip
 
 
@@ -48,6 +54,11 @@ def test_what_cannot_be_seen_is_asked_for_and_what_cannot_be_right_is_refused(fo
     )
 
 
-def test_a_mean_over_labels_that_do_not_count_alike_is_warned_of(found: dict[str, Any]) -> None:
-    warned = {name for name, is_warned in found["warnings"].items() if is_warned}
-    assert warned == {"ignored labels", "ignored tokens", "ignored labels, smoothed", "class weights"}
+def test_means_over_targets_that_count_unequally_are_noticed(found: dict[str, Any]) -> None:
+    assert found["hinted"] == {
+        "classes with weights": True,
+        "the second of two heads": True,
+        "targets left out": True,
+        "all alike": False,
+        "a sum": False,
+    }

@@ -3,10 +3,13 @@
 A step needs the sum over all ranks' samples; a mean contributes its value times the number of samples it was taken over.
 Which of the two a script passes is recorded in the autograd graph: torch's own losses keep their ``reduction``, and
 ``mean()`` and ``sum()`` the shape of what they reduced. What comes after the reduction (a factor, a sum of several losses,
-another type) is passed through, and what depends on the parameters alone (weight decay in the loss) is passed over.
+another type) is passed through, and what depends on the parameters alone (weight decay in the loss) is passed over. Samples are
+taken to be the first dimension. Where several reductions follow one another and do not say which of them takes the samples
+together, or losses are multiplied, nothing is detected.
 """
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -18,11 +21,22 @@ PASS_THROUGH = {"Add", "Sub", "Neg", "Mul", "Div", "ToCopy", "Clone", "Alias", "
 PASS_THROUGH |= {"Unsqueeze", "Expand", "Stack", "Cat", "Select", "_DDPSink"}
 """Operations after which a mean is still a mean, and a sum a sum."""
 OF_PARAMETERS = PASS_THROUGH | {"Pow", "Abs", "Sqrt", "Sum", "Mean", "Norm", "LinalgVectorNorm", "T", "Transpose"}
+OF_THE_WHOLE = {"Var", "Std", "VarMean", "StdMean"}
+"""Of parts they are not those of the batch."""
 LEAF = "torch::autograd::AccumulateGrad"
 MOST_WEIGHT = 4
 """A loss that is divided by a larger whole number may be divided by a number of samples."""
 MAX_NODES = 400
 """Of the graph are looked at; a loss is reduced near its end."""
+
+
+NEAR = 12
+"""Nodes before a reduction, within which it shows that it reduces a single sample."""
+UNEQUAL = (
+    "The loss is a mean over targets that do not count alike: classes have weights, or targets are ignored. Such a mean "
+    "depends on how a batch is split over ranks, and a step is not exactly that of one process. For the same step with every "
+    'split give the loss reduction="sum"; to keep the mean without this message, Run(..., reduction="mean")'
+)
 
 
 class _Divisor(NamedTuple):
@@ -47,29 +61,45 @@ def reduction_of(loss: torch.Tensor, samples: int) -> set[Reduction]:
     Empty when that cannot be detected, as for a sum divided by another number than that of the samples.
     """
     found: set[Reduction] = set()
+    of_ones: list[Reduction | None] = []
     divided = False
     todo = [_Way(loss.grad_fn, loss.output_nr, ())]
     for _ in range(MAX_NODES):
         if not todo:
+            if len(of_ones) >= samples:  # a loop over the samples
+                return set() if None in of_ones else {kind for kind in of_ones if kind}
             return found if not divided or "mean" in found else set()
         way = todo.pop()
         if way.node is None or _is_of_parameters(way.node, samples):
             continue
         kind = _reduction(way.node, samples)
-        values = [divisor.value for divisor in way.divisors]
-        if kind == "sum" and samples in values:
-            found.add("mean")
-        elif kind == "sum" and any(divisor.counts for divisor in way.divisors):
-            divided = True  # by the tokens that count, say: beside a mean it is one
-        elif kind == "mean" and 1 / samples in values:
-            found.add("sum")
-        elif kind is not None:
-            found.add(kind)
-        elif _name(way.node) in PASS_THROUGH or _reduces_others(way.node, samples):
+        if kind is not None:
+            takes_one = _takes_one(way.node, samples)
+            if takes_one:
+                of_ones.append(_divided(way, "sum", samples))
+            kinds = {kind} if takes_one else _kinds(way.node, kind, samples)
+            if len(kinds) != 1:
+                return set()
+            kind = _divided(way, kinds.pop(), samples)
+            if kind is None:
+                divided = True  # by the tokens that count, say: beside a mean it is one
+            else:
+                found.add(kind)
+        elif _passes(way.node, samples):
             todo += _inputs(way, samples)
         else:
             return set()
     return set()
+
+
+def _divided(way: _Way, kind: Reduction, samples: int) -> "Reduction | None":
+    """Return what a reduction is after the divisions on the way; None where a sum is divided by another number."""
+    values = [divisor.value for divisor in way.divisors]
+    if kind == "sum" and samples in values:
+        return "mean"
+    if kind == "sum" and any(divisor.counts for divisor in way.divisors):
+        return None
+    return "sum" if kind == "mean" and 1 / samples in values else kind
 
 
 def _reduction(node: Any, samples: int) -> Reduction | None:
@@ -82,30 +112,100 @@ def _reduction(node: Any, samples: int) -> Reduction | None:
     return None
 
 
-def is_weighted_mean(loss: torch.Tensor) -> bool:
-    """Whether a cross entropy in the graph of the loss weights classes, or ignores some of these labels.
+def _kinds(node: Any, kind: Reduction, samples: int) -> set[Reduction]:
+    """Return what a reduction may be, given those that come before it: ``mean(0).sum()`` is a mean, ``sum(1).mean()`` too.
 
-    The mean over a part of a batch then stands for that part's weights, and not for its samples.
+    Empty for a loss of torch's that does not seem to be taken over all samples, for what is taken over some elements only, and
+    for deviations within the batch.
     """
+    shape = _shape_of_input(node)
+    if shape is not None and not (shape and shape[0] != 1 and any(size % samples == 0 for size in shape[:2])):
+        return set()
+    if shape is None and _is_of_chosen(node, samples):
+        return set()
+    found: set[Reduction] = set()
+    todo = [input for input, _ in node.next_functions if input is not None] if shape is None else []
+    for _ in range(MAX_NODES):
+        if not todo:
+            return found or {kind}
+        each = todo.pop()
+        said = TORCHS.get(_saved(each, "reduction") or 0)
+        if said is not None:
+            found |= {kind} if _takes_one(each, samples) else {kind, said}  # type: ignore[arg-type]
+        elif _name(each) in OF_THE_WHOLE and _takes_first(each, samples):
+            return set()
+        elif _name(each) in ("Mean", "Sum"):
+            found.add(_name(each).lower() if _takes_first(each, samples) else kind)  # type: ignore[arg-type]
+        elif _name(each) in PASS_THROUGH:
+            todo += [input for input, _ in each.next_functions if input is not None]
+    return set()
+
+
+def _shape_of_input(node: Any) -> tuple[int, ...] | None:
+    """Of a loss of torch's; None for what keeps no input."""
+    if not _saved(node, "reduction"):
+        return None
+    input = _saved(node, "self")
+    return tuple(input.shape) if isinstance(input, torch.Tensor) else None
+
+
+def _takes_first(node: Any, samples: int) -> bool:
+    """A sum or a mean takes the first dimension, which has the samples, together."""
+    shape, dims = _saved(node, "self_sym_sizes") or getattr(_saved(node, "self"), "shape", None), _saved(node, "dim")
+    if not shape or shape[0] % samples:
+        return False
+    return dims is None or not dims or 0 in {dim if dim < len(shape) else dim - 2**64 + len(shape) for dim in dims}
+
+
+def _takes_one(node: Any, samples: int) -> bool:
+    """A reduction of something that was picked out of the first dimension, as a loop over the samples does."""
+    picks = (each for each in _near(node) if _name(each) in ("Select", "Unbind") and not _saved(each, "dim"))
+    shapes = (_saved(each, "self_sym_sizes") for each in picks)
+    return any(shape and shape[0] % samples == 0 for shape in shapes)
+
+
+def _is_of_chosen(node: Any, samples: int) -> bool:
+    """A reduction of the elements under a mask: how many there are differs from part to part."""
+    count = (_saved(node, "self_sym_sizes") or (samples,))[0]
+    masks = (each for each in _near(node) if _name(each) in ("Index", "MaskedSelect"))
+    shapes = (_saved(each, "self_sym_sizes") or getattr(_saved(each, "self"), "shape", None) for each in masks)
+    return count != samples and any(shape and shape[0] != count for shape in shapes)
+
+
+def _near(node: Any) -> Iterator[Any]:
+    """The nodes that come before it, nearest first."""
+    todo = deque(input for input, _ in node.next_functions if input is not None)
+    for _ in range(NEAR):
+        if not todo:
+            return
+        each = todo.popleft()
+        yield each
+        todo.extend(input for input, _ in each.next_functions if input is not None)
+
+
+def _passes(node: Any, samples: int) -> bool:
+    """After it a mean is still a mean, and a sum a sum. Products and quotients of two values of samples are neither."""
+    if _name(node) in ("Mul", "Div"):
+        inputs = [input for input, _ in node.next_functions if input is not None]
+        return sum(not _is_of_parameters(each, samples) for each in inputs) < 2
+    return _name(node) in PASS_THROUGH or _reduces_others(node, samples)
+
+
+def counts_unequally(loss: torch.Tensor) -> bool:
+    """Whether a mean of torch's over classes gives some targets more weight than others, or none."""
     todo = [loss.grad_fn]
     for _ in range(MAX_NODES):
         if not todo:
             return False
         node = todo.pop()
-        total = _saved(node, "total_weight")
-        if total is not None and TORCHS.get(_saved(node, "reduction")) == "mean":
-            if _saved(node, "weight") is not None or float(total) != _saved(node, "target").numel():
-                return True
+        if node is None:
             continue
-        todo += [input for input, _ in node.next_functions if input is not None]
+        total, target = _saved(node, "total_weight"), _saved(node, "target")
+        is_mean = TORCHS.get(_saved(node, "reduction") or 0) == "mean"
+        if is_mean and total is not None and target is not None and abs(float(total) / target.numel() - 1) > 1e-4:
+            return True
+        todo += [input for input, _ in node.next_functions]
     return False
-
-
-WEIGHTED_MEAN = (
-    "The loss is a mean over labels that do not count alike: classes have weights, or some labels are ignored. Updates then "
-    "depend slightly on how a batch is split over the ranks. For the updates of a single process pass a sum "
-    '(reduction="sum" of the loss); to keep the mean without this message, Run(..., reduction="mean")'
-)
 
 
 def _reduces_others(node: Any, samples: int) -> bool:
@@ -179,11 +279,12 @@ def _was_plain(number: torch.Tensor) -> bool:
 class Losses:
     """The reduction of a script's losses: as ``declared``, else detected from the first one."""
 
-    def __init__(self, declared: Reduction | None, warn: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, declared: Reduction | None, hints: bool = False) -> None:
+        """With ``hints``, print what the reduction of the first loss means for several ranks."""
         if declared not in (None, "mean", "sum"):
             raise ValueError(f'reduction is "mean" or "sum", as in torch\'s losses, not {declared!r}')
         self._declared: Reduction | None = declared
-        self._warn = warn
+        self._hints = hints
         self.reduction: Reduction | None = None
         """None until the first loss over several samples."""
         self.assume_sum = False
@@ -198,6 +299,8 @@ class Losses:
             return 1  # mean and sum of one sample are the same; a rank without samples contributes nothing
         if self.reduction is None:
             self.reduction = self._find(loss, own)
+            if self._hints and not self._declared and self.reduction == "mean" and counts_unequally(loss):
+                print(UNEQUAL)  # noqa: T201
         return own if self.reduction == "mean" else 1
 
     def _find(self, loss: torch.Tensor, own: int) -> Reduction:
@@ -210,8 +313,6 @@ class Losses:
                 )
             return self._declared
         if len(found) == 1:
-            if "mean" in found and is_weighted_mean(loss):
-                self._warn(WEIGHTED_MEAN)
             return found.pop()
         if self.assume_sum:
             return "sum"

@@ -106,9 +106,10 @@ class Run:
                 f"sync_batch_norm needs ranks that compute in step, as in bsp and bsp_balanced, and not mode {mode!r}. "
                 "Leave it out, or take layers that look at each sample by itself, as GroupNorm does"
             )
-        self.losses = Losses(reduction, self._warn)
         stopping.listen()
         self.world = world or find_world()
+        is_split = self.world.size > 1 or self.world.elastic
+        self.losses = Losses(reduction, hints=is_split and self.world.rank == 0)
         self.device = torch.device("cuda", self.world.local_rank) if torch.cuda.is_available() else torch.device("cpu")
         self.inner = model.to(self.device)
         self._given = optimizer
@@ -176,10 +177,6 @@ class Run:
         if sync_batch_norm is None and self.size > 1 and self.rank == 0 and any(batch_norm.layers(self.inner)):
             print(batch_norm.HINT)  # noqa: T201
         self._resume()
-
-    def _warn(self, message: str) -> None:
-        if self.rank == 0 and (self.size > 1 or self.world.elastic):
-            print(message)  # noqa: T201
 
     # --- the loop
 

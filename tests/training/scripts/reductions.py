@@ -1,10 +1,10 @@
-"""What is detected of losses as they are written; prints JSON: the kinds of each, and how ``Losses`` responds to some."""
+"""What is found out about losses as they are written; prints JSON: the kinds of each, and what ``Losses`` says to some."""
 
 import json
 from typing import Any
 
 import torch
-from schedulearn_train.reduction import Losses, Reduction, reduction_of
+from schedulearn_train.reduction import Losses, Reduction, counts_unequally, reduction_of
 from torch import nn
 from torch.nn import functional as f
 
@@ -17,6 +17,10 @@ out = model(x)
 mask = torch.arange(SAMPLES) > 2
 long = nn.Parameter(torch.randn(SAMPLES, 5))
 own = torch.softmax(torch.randn(SAMPLES, KINDS), 1)
+wide, wide_aim = nn.Linear(4, 2 * SAMPLES)(x), torch.rand(SAMPLES, 2 * SAMPLES)
+errors = (wide - wide_aim) ** 2
+heads = [f.mse_loss(out[:, kind % KINDS], aim[:, kind % KINDS]) for kind in range(SAMPLES)]
+some = torch.arange(4 * SAMPLES) % 2 == 0
 
 
 class Custom(torch.autograd.Function):
@@ -67,6 +71,23 @@ losses = {
     "sum over a constant": f.cross_entropy(out, y, reduction="sum") / 256,
     "tokens": f.cross_entropy(out.repeat(5, 1), y.repeat(5)),
     "mean and sum": f.cross_entropy(out, y) + f.mse_loss(out, aim, reduction="sum"),
+    "wide, mean over samples, sum over features": errors.mean(0).sum(),
+    "wide, sum over samples, mean over features": errors.sum(0).mean(),
+    "wide, sum over features, mean over samples": errors.sum(1).mean(0),
+    "wide, mean over features, sum over samples": errors.mean(-1).sum(),
+    "autoencoder": f.mse_loss(wide, wide_aim) + errors.mean(0).sum(),
+    "loop over samples": sum(f.mse_loss(wide[at], wide_aim[at]) for at in range(SAMPLES)),
+    "loop over samples, divided by them": sum(f.mse_loss(wide[at], wide_aim[at]) for at in range(SAMPLES)) / SAMPLES,
+    "loop over samples, stacked": torch.stack([f.mse_loss(wide[at], wide_aim[at]) for at in range(SAMPLES)]).mean(),
+    "as many heads as samples, mean": torch.stack(heads).mean(),
+    "as many heads as samples, sum": torch.stack(heads).sum(),
+    "losses of single samples": sum(f.mse_loss(model(x[at : at + 1]), aim[at : at + 1]) for at in range(SAMPLES)),
+    "chosen by a mask": errors.reshape(-1)[: 4 * SAMPLES][some].mean(),
+    "picked for each sample": -out.log_softmax(1)[torch.arange(SAMPLES), y].mean(),
+    "deviation within the batch": f.mse_loss(wide, wide_aim) + wide.var(0).mean(),
+    "product of means": f.mse_loss(out, aim) * f.l1_loss(out, aim),
+    "ratio of means": f.mse_loss(out, aim) / out.abs().mean(),
+    "over a parameter": f.mse_loss(out, aim) / model.bias.pow(2).sum(),
     "a function of its own": Custom.apply(out),
     "norm": out.norm(),
     "nothing to learn": torch.zeros(()),
@@ -94,27 +115,12 @@ said = {
     "a mean, said to be a sum": refused(losses["mse"], "sum"),
     "one sample": str(Losses(None).weight(losses["a function of its own"], 1)),
 }
-
-
-def warned(loss: torch.Tensor, declared: Reduction | None = None) -> bool:
-    warnings: list[str] = []
-    Losses(declared, warnings.append).weight(loss, SAMPLES)
-    return len(warnings) == 1
-
-
-unknown = torch.where(mask, y, -100)
-tokens, labels = out[:, :, None].expand(-1, -1, 2), torch.stack([y, unknown], 1)
-class_weights = torch.tensor([1.0, 1.0, 3.0])
-warnings = {
-    "all labels": warned(losses["cross_entropy"]),
-    "all labels, two heads": warned(losses["two heads"]),
-    "a label that nothing has": warned(f.cross_entropy(out, y, ignore_index=KINDS)),
-    "ignored labels": warned(f.cross_entropy(out, unknown)),
-    "ignored tokens": warned(0.5 * f.cross_entropy(tokens, labels) + f.mse_loss(out, aim)),
-    "ignored labels, smoothed": warned(f.cross_entropy(out, unknown, label_smoothing=0.1)),
-    "class weights": warned(f.nll_loss(out.log_softmax(1), y, weight=class_weights)),
-    "class weights, a sum": warned(f.cross_entropy(out, y, weight=class_weights, reduction="sum")),
-    "class weights, declared": warned(f.cross_entropy(out, y, weight=class_weights), "mean"),
+hinted = {
+    "classes with weights": counts_unequally(f.cross_entropy(out, y, weight=torch.tensor([0.2, 1.0, 3.0]))),
+    "targets left out": counts_unequally(f.cross_entropy(out, y.where(mask, -100)) + f.mse_loss(out, aim)),
+    "the second of two heads": counts_unequally(f.cross_entropy(out, y.where(mask, -100)) + f.cross_entropy(out, y)),
+    "all alike": counts_unequally(f.cross_entropy(out, y, weight=torch.ones(KINDS))),
+    "a sum": counts_unequally(f.cross_entropy(out, y.where(mask, -100), reduction="sum")),
 }
 kinds = {name: sorted(reduction_of(loss, SAMPLES)) for name, loss in losses.items()}
-print(json.dumps({"kinds": kinds, "said": said, "warnings": warnings}))
+print(json.dumps({"kinds": kinds, "said": said, "hinted": hinted}))
