@@ -32,6 +32,9 @@ MAX_UNREAD_MESSAGES = 256
 FLOOD_SECONDS = 30.0
 """For so long no socket is opened for a client that flooded one."""
 MAX_FLOODERS = 1000
+ODD_FRAMES, ODD_FRAMES_PER_SECOND = 100, 2.0
+"""Pings, pongs and fragments of one socket, which the application never sees: a burst, and how fast it refills."""
+FIRST_CONTROL_OPCODE, CONTINUATION = 8, 0
 
 
 @implementer(IPushProducer)
@@ -114,6 +117,9 @@ class LimitedSocket(WebSocketProtocol):
     """A socket that is cut off when it sends faster than the application reads, and refused for a while."""
 
     client = ""
+    odd_frames = float(ODD_FRAMES)
+    """That may still come."""
+    counted_at = 0.0
 
     def onConnect(self, request: Any) -> Any:  # noqa: N802
         server: PacedServer = self.factory.server_class
@@ -128,7 +134,21 @@ class LimitedSocket(WebSocketProtocol):
         queue = getattr(self, "application_queue", None)
         if queue is None or queue.qsize() < MAX_UNREAD_MESSAGES:
             super().onMessage(payload, isBinary)
+        else:
+            self._cut_off()
+
+    def onFrameBegin(self) -> None:  # noqa: N802
+        super().onFrameBegin()
+        frame = self.current_frame
+        if frame.fin and CONTINUATION < frame.opcode < FIRST_CONTROL_OPCODE:
             return
+        now = time.monotonic()
+        refilled = self.odd_frames + (now - self.counted_at) * ODD_FRAMES_PER_SECOND
+        self.odd_frames, self.counted_at = min(float(ODD_FRAMES), refilled) - 1, now
+        if self.odd_frames < 0:
+            self._cut_off()
+
+    def _cut_off(self) -> None:
         self.server.flooders.note(self.client)
         self.data = b""  # what has come is not even looked at
         self.dropConnection(abort=True)

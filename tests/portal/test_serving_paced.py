@@ -144,6 +144,42 @@ def test_a_socket_that_floods_is_cut_off_and_its_client_refused_for_a_while(serv
             another.send("ack")
 
 
+PING, PONG, FRAGMENT = b"\x89\x80\0\0\0\0", b"\x8a\x80\0\0\0\0", b"\x00\x80\0\0\0\0"
+"""Masked and empty, as a client sends them."""
+UNFINISHED = b"\x01\x80\0\0\0\0"
+
+
+@pytest.mark.parametrize(
+    ("first", "frame"), [(b"", PING), (b"", PONG), (UNFINISHED, FRAGMENT)], ids=["pings", "pongs", "fragments"]
+)
+def test_a_socket_that_floods_with_what_is_no_message_is_cut_off_too(
+    server: Paced, request: pytest.FixtureRequest, first: bytes, frame: bytes
+) -> None:
+    name = request.node.callspec.id
+    opening = WEBSOCKET.replace("/large", "/deaf").replace("\n\n", f"\nCookie: {name}\n\n")
+    with server.stuck(opening) as flooder:
+        flooder.settimeout(30)
+        assert b"101" in flooder.recv(1000)
+        flooder.sendall(first)
+        with pytest.raises(OSError, match="(?i)reset|broken pipe"):
+            for _ in range(10_000):
+                flooder.sendall(frame * 100)
+    with server.stuck(opening) as again:
+        again.settimeout(30)
+        assert b"429" in again.recv(1000)
+
+
+def test_a_few_pings_and_fragments_are_answered(server: Paced) -> None:
+    opening = WEBSOCKET.replace("/large", "/deaf")
+    with server.stuck(opening) as client:
+        client.settimeout(30)
+        assert b"101" in client.recv(1000)
+        client.sendall(UNFINISHED + FRAGMENT * 40 + PING * 10)
+        answer = b""
+        while answer.count(b"\x8a\x00") < 10:
+            answer += client.recv(1000)
+
+
 def test_a_client_that_flooded_is_let_in_again_and_few_are_remembered() -> None:
     now = [100.0]
     flooders = Flooders(lambda: now[0])
