@@ -4,14 +4,18 @@ import asyncio
 import gc
 import os
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator, WebsocketDenier
 from django.conf import settings
 from django.core.asgi import get_asgi_application
+from django.http import parse_cookie
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 http = get_asgi_application()
@@ -23,29 +27,72 @@ from portal.serving import NODES_PATH  # noqa: E402
 
 
 class AtMost:
-    """Lets so many requests in at once; others wait their turn.
+    """Lets so many requests in at once, ``of_one`` client's at most; others wait their turn.
 
     Each has a thread and a connection to the database of its own, and of those a database has a limited number. A
     response that is streamed gives its place back, so that readers who take their time keep no page waiting; of those
     there are at most twice as many.
     """
 
-    def __init__(self, inner: Any, count: int) -> None:
+    def __init__(self, inner: Any, count: int, of_one: int | None = None) -> None:
         self.inner = inner
         self.places = asyncio.Semaphore(count)
+        self.clients = Clients(of_one or count)
         self.downloads = 0
         self.max_downloads = 2 * count
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         answer = _Answer(self, send)
-        await self.places.acquire()
+        async with self.clients.turn(client_of(scope)) as turn:
+            await self.places.acquire()
+            answer.turn = turn
+            try:
+                await self.inner(scope, receive, answer.send)
+            except TooManyDownloadsError:
+                text = b"Too many downloads are under way. Try again in a minute.\n"
+                await _refuse(send, 503, text, (b"Retry-After", b"60"))
+            finally:
+                answer.end()
+
+
+class Turn:
+    """Of one request among those of its client."""
+
+    def __init__(self, places: asyncio.Semaphore) -> None:
+        self._places = places
+        self._is_held = True
+
+    def end(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._places.release()
+
+
+class Clients:
+    """Each has ``count`` requests under way at most: one that asks costly things without end leaves places to others."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._places: WeakValueDictionary[bytes, asyncio.Semaphore] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def turn(self, client: bytes) -> AsyncIterator[Turn]:
+        places = self._places.setdefault(client, asyncio.Semaphore(self._count))
+        await places.acquire()
+        turn = Turn(places)
         try:
-            await self.inner(scope, receive, answer.send)
-        except TooManyDownloadsError:
-            text = b"Too many downloads are under way. Try again in a minute.\n"
-            await _refuse(send, 503, text, (b"Retry-After", b"60"))
+            yield turn
         finally:
-            answer.end()
+            turn.end()
+
+
+def client_of(scope: dict[str, Any]) -> bytes:
+    """Who asks, by token or session, else by address. Not checked: whoever makes up a session is sent to the sign-in page,
+    which costs little."""
+    headers = dict(scope.get("headers", ()))
+    cookies = parse_cookie(headers.get(b"cookie", b"").decode("latin-1"))
+    said = headers.get(b"authorization") or cookies.get(settings.SESSION_COOKIE_NAME, "").encode()
+    return said or str(scope.get("client") or "").rpartition(",")[0].encode()
 
 
 async def _refuse(send: Any, status: int, text: bytes, header: tuple[bytes, bytes]) -> None:
@@ -64,6 +111,7 @@ class _Answer:
 
     def __init__(self, limit: AtMost, send: Any) -> None:
         self._limit, self._send = limit, send
+        self.turn: Turn | None = None
         self._start: dict[str, Any] | None = None
         self._streams = False
 
@@ -77,6 +125,8 @@ class _Answer:
             self._streams = True
             self._limit.downloads += 1
             self._limit.places.release()
+            if self.turn is not None:
+                self.turn.end()
         if self._start is not None:
             start, self._start = self._start, None
             await self._send(start)
@@ -135,8 +185,8 @@ class Lanes:
     UPLOADS_AT_ONCE = 6
 
     def __init__(self, inner: Any, count: int) -> None:
-        self.pages = AtMost(inner, count)
-        self.uploads = AtMost(inner, self.UPLOADS_AT_ONCE)
+        self.pages = AtMost(inner, count, max(2, count // 8))
+        self.uploads = AtMost(inner, self.UPLOADS_AT_ONCE, 2)
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         upload = scope["method"] == "POST" and self.UPLOADS.fullmatch(scope["path"])

@@ -11,7 +11,7 @@ from asgiref.testing import ApplicationCommunicator
 from django.db import OperationalError, connections
 from django.test import AsyncClient
 
-from portal.asgi import AtMost, application, nodes_application
+from portal.asgi import AtMost, application, client_of, nodes_application
 from portal.cluster import services as cluster
 from portal.cluster.models import Node
 from portal.control import agent_door, agent_rows
@@ -199,6 +199,58 @@ async def test_so_many_requests_at_once_and_no_more() -> None:
     crowded = AtMost(inner, 7)
     await asyncio.gather(*(crowded({}, None, None) for _ in range(100)))
     assert (most, done) == (7, 100)
+
+
+async def test_one_client_leaves_places_to_others() -> None:
+    over = asyncio.Event()
+    within: list[bytes] = []
+
+    async def inner(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        within.append(client_of(scope))
+        if scope["path"] == "/costly":
+            await over.wait()
+
+    def asks(path: str, *headers: tuple[bytes, bytes], client: str = "192.0.2.1") -> asyncio.Task[None]:
+        scope = {"path": path, "headers": list(headers), "client": (client, 7)}
+        return asyncio.create_task(limited(scope, None, None))
+
+    limited = AtMost(inner, 8, 3)
+    greedy = (b"authorization", b"Bearer one")
+    costly = [asks("/costly", greedy) for _ in range(30)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    others = [
+        asks("/page", (b"authorization", b"Bearer two")),
+        asks("/page", (b"cookie", b"sessionid=abc; csrftoken=x")),
+        asks("/page"),
+        asks("/page", client="192.0.2.2"),
+    ]
+    await asyncio.wait_for(asyncio.gather(*others), 30)
+    assert within.count(client_of({"headers": [greedy]})) == 3
+    assert len(set(within)) == 5
+    over.set()
+    await asyncio.wait_for(asyncio.gather(*costly), 30)
+    assert within.count(client_of({"headers": [greedy]})) == 30
+
+
+async def test_what_one_client_reads_slowly_keeps_none_of_its_pages_waiting() -> None:
+    reading = asyncio.Event()
+
+    async def inner(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if scope["path"] == "/download":
+            await send({"type": "http.response.body", "body": b"1", "more_body": True})
+            await reading.wait()
+        await send({"type": "http.response.body", "body": b""})
+
+    async def send(message: dict[str, Any]) -> None:
+        pass
+
+    limited = AtMost(inner, 8, 2)
+    downloads = [asyncio.create_task(limited({"path": "/download"}, None, send)) for _ in range(4)]
+    await asyncio.wait_for(limited({"path": "/page"}, None, send), 30)
+    reading.set()
+    await asyncio.gather(*downloads)
 
 
 async def test_readers_who_take_their_time_keep_no_page_waiting() -> None:
