@@ -52,6 +52,18 @@ def test_updates_that_each_rank_makes_for_itself_end_all_ranks(found: dict[str, 
     assert "the parameters of ranks 1 and 2 differ from those of rank 0 in 2 of 4" in found["own updates"][0]
 
 
+def test_ranks_with_other_data_or_in_another_order_end_and_are_named(found: dict[str, Any]) -> None:
+    named = {"order": "rank 1 has", "parts": "ranks 1 and 2 have", "tensors": "rank 2 has"}
+    for kind, who in named.items():
+        said = found["data"][kind]
+        assert len(set(said)) == 1
+        assert said[0].startswith(
+            f"RanksDivergedError: The ranks do not have the same data: {who} other data than rank 0"
+        )
+        assert "check_divergence=False" in said[0]
+    assert found["data"]["same"] == found["data"]["rounding"] == ["", "", ""]
+
+
 def test_ranks_that_differ_by_rounding_or_on_purpose_go_on(found: dict[str, Any]) -> None:
     assert found["rounded"] == ["", "", ""]
     assert found["written, allowed"] == ["", "", ""]

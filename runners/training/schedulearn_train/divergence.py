@@ -1,18 +1,20 @@
 """Detects ranks whose parameters are no longer the same: the updates of such a training are those of no one model.
 
 At a look, every ten seconds at most, each rank computes a checksum of the bits of its parameters. Only where checksums
-differ are the values compared, with a tolerance: processors of different kinds may round the last digit differently.
+differ are the values compared, with a tolerance: processors of different kinds may round the last digit differently. What is
+known of each rank's data is compared, too.
 """
 
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from . import samedata
 from .world import World
 
 EVERY_SECONDS = 10.0
@@ -43,8 +45,11 @@ class Comparison:
     Rank 0 decides when, if this is ``wanted``; all ranks call ``compare`` together then.
     """
 
-    def __init__(self, world: World, model: nn.Module, optimizer: torch.optim.Optimizer, wanted: bool = True) -> None:
+    def __init__(
+        self, world: World, model: nn.Module, optimizer: torch.optim.Optimizer, data: Any, wanted: bool = True
+    ) -> None:
         self._world, self._model, self._optimizer, self._wanted = world, model, optimizer, wanted
+        self._data = samedata.facts_of(data) if wanted else None
         self._due_at = 0.0
         self._is_first = True
         self._has_reported_rounding = False
@@ -60,12 +65,15 @@ class Comparison:
         return self._wanted and self._world.size > 1 and (is_last or now >= self._due_at)
 
     def compare(self, step: int) -> None:
-        """Raise ``RanksDivergedError``, on all ranks alike, when they have diverged."""
+        """Raise ``RanksDivergedError``, on all ranks alike, when they have diverged or do not have the same data."""
         began = time.monotonic()
         named = dict(self._named())
         sums = checksums(list(named.values()))
         digest = blake2b(repr(sums).encode(), digest_size=16).digest()
-        if len(set(self._world.gather(digest))) > 1:
+        digests, data = zip(*self._world.gather((digest, self._data)), strict=True)
+        if all(data) and (ranks := samedata.differing(data)):
+            raise RanksDivergedError(f"{samedata.message(ranks)}. {UNCHECKED}")
+        if len(set(digests)) > 1:
             self._explain(step, named, sums)
         now = time.monotonic()
         self.seconds = now - began
@@ -109,6 +117,7 @@ class Comparison:
             )
 
 
+UNCHECKED = "Run(..., check_divergence=False) switches this check off."
 ADVICE = (
     "Update parameters by run.step alone: a second optimizer, or code that writes weights or initialises a layer on each "
     "rank with its own random numbers, makes ranks differ, and so does code that depends on the rank. Where parameters "

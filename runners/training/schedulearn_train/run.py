@@ -171,7 +171,7 @@ class Run:
             self.model, self.optimizer = self.world.joined(self.inner, optimizer, self._clock.computed)
         self._given.param_groups = self.optimizer.param_groups  # to which the owner may add some
         self._late = Latecomers(self.world, self.optimizer)
-        self._comparison = Comparison(self.world, self.inner, self.optimizer, check_divergence)
+        self._comparison = Comparison(self.world, self.inner, self.optimizer, data, check_divergence)
         if mode == ADAPTIVE:
             self.model = Either(self.inner, self.model, lambda: self.apart)
         if sync_batch_norm is None and self.size > 1 and self.rank == 0 and any(batch_norm.layers(self.inner)):

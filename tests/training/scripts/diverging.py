@@ -16,7 +16,7 @@ from schedulearn_train.latecomers import Latecomers
 from schedulearn_train.world import find_world
 from torch import nn
 from torch.nn.functional import mse_loss
-from torch.utils.data import TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
 torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
@@ -217,6 +217,29 @@ def updates_of_its_own_on_each_rank() -> list[str]:
     return errors(lambda: trained(mine, sgd(mine), update))
 
 
+def other_data_on_each_rank(kind: str) -> list[str]:
+    whole = TensorDataset(x, y)
+    mine = list(range(SAMPLES))
+    if kind == "order" and world.rank == 1:
+        mine.reverse()
+    if kind == "parts":
+        mine = mine[world.rank :: world.size][: SAMPLES // world.size]
+    data = TensorDataset(x[mine], y[mine]) if kind == "tensors" else Subset(whole, mine)
+    if kind == "tensors" and world.rank == 2:
+        data = TensorDataset(x.flip(0), y.flip(0))
+    if kind == "rounding":
+        data = TensorDataset(x * (1 + 1e-6 * world.rank), y)
+    model = made()
+
+    def train() -> None:
+        run = Run(model, sgd(model), data, batch=9)
+        for _ in run.epochs(1):
+            for a, b in run.batches():
+                run.step(mse_loss(run.model(a), b))
+
+    return errors(train)
+
+
 def with_an_earlier_release(old: int, work: Callable[[], Any]) -> Any:
     """Where that rank sends what earlier releases sent, and does what they did."""
     gather = Latecomers.gather
@@ -245,6 +268,7 @@ answers = {
     "written, allowed": changed_by(written, check_divergence=False),
     "rounded": changed_by(rounded),
     "own updates": updates_of_its_own_on_each_rank(),
+    "data": {kind: other_data_on_each_rank(kind) for kind in ("order", "parts", "tensors", "same", "rounding")},
     "earlier releases": [with_an_earlier_release(old, as_ever) for old in (0, 1)],
     "earlier, unfrozen": with_an_earlier_release(1, lambda: errors(a_layer_that_is_unfrozen)),
 }

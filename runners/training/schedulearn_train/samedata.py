@@ -1,0 +1,73 @@
+"""Whether all ranks have the same data, in the same order.
+
+Each rank takes its part of a batch by position. Where a script gives every rank a part of its own, or splits and shuffles
+with other random numbers on each, some samples count several times in an epoch and others never, and no parameter shows it.
+"""
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
+
+ROWS = 3
+MOST_VALUES = 32
+"""Of each tensor of a row, for the comparison."""
+TOLERANCE = 1e-3
+"""Values may have been computed on processors of different kinds."""
+
+
+class Facts(NamedTuple):
+    structure: str
+    """A digest of kinds, lengths and positions, which are exact."""
+    values: list[float]
+
+
+def facts_of(data: Any) -> Facts:
+    """Return what can be told of the data without loading a sample, which may take long or be random."""
+    structure = blake2b(digest_size=16)
+    values: list[float] = []
+    for exact, numbers in _parts(data):
+        structure.update(exact.encode())
+        values += numbers
+    return Facts(structure.hexdigest(), values)
+
+
+def _parts(data: Any) -> Iterator[tuple[str, list[float]]]:
+    yield f"{type(data).__name__} {len(data)};", []
+    if isinstance(data, Subset):
+        places = np.asarray(data.indices)
+        yield blake2b(places.tobytes() if places.dtype.kind in "iu" else repr(places.tolist()).encode()).hexdigest(), []
+        yield from _parts(data.dataset)
+    elif isinstance(data, ConcatDataset):
+        for each in data.datasets:
+            yield from _parts(each)
+    elif isinstance(data, TensorDataset) and len(data):
+        for tensor in data.tensors:
+            rows = tensor.detach()[[at * (len(data) - 1) // (ROWS - 1) for at in range(ROWS)]].reshape(ROWS, -1)
+            rows = torch.view_as_real(rows).reshape(ROWS, -1) if rows.is_complex() else rows
+            yield f"{tuple(tensor.shape)};", rows[:, :MOST_VALUES].double().reshape(-1).tolist()
+
+
+def differing(facts: Sequence[Facts]) -> list[int]:
+    """Return the ranks whose data are not those of rank 0."""
+    return [rank for rank, each in enumerate(facts) if not _alike(facts[0], each)]
+
+
+def _alike(one: Facts, other: Facts) -> bool:
+    if one.structure != other.structure or len(one.values) != len(other.values):
+        return False
+    a, b = torch.tensor(one.values), torch.tensor(other.values)
+    return bool(torch.isclose(a, b, rtol=TOLERANCE, atol=TOLERANCE * TOLERANCE, equal_nan=True).all())
+
+
+def message(ranks: Sequence[int]) -> str:
+    *some, last = map(str, ranks)
+    who = f"ranks {', '.join(some)} and {last} have" if some else f"rank {last} has"
+    return (
+        f"The ranks do not have the same data: {who} other data than rank 0, or another order. Every rank takes its part of "
+        "each batch by position, so give Run the whole data set on each rank: do not split it by rank, and give what splits "
+        "or shuffles it a generator with a fixed seed"
+    )
