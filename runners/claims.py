@@ -12,10 +12,11 @@ import contextlib
 import fcntl
 import itertools
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -29,6 +30,7 @@ from runners.spec import RunSpec, group_of
 IDENTITY = "identity.json"
 ASIDE = ".other-"
 """In the name of a folder that was set aside, followed by the first digits of its job's uid."""
+NO_DIGITS = re.compile(r"[^0-9a-f]")
 CLOCKS_SECONDS = 3600
 """How far the clocks of a node and the portal may differ where a folder's age is compared with a job's."""
 MAX_NAMED = 3
@@ -55,10 +57,12 @@ class Claim:
 
     @classmethod
     def read(cls, folder: Path) -> "Claim | None":
+        """None where there is no identity, or none that an agent wrote. Raises OSError when it cannot be read now."""
         try:
-            return cls(**read_own_json(folder / IDENTITY))
-        except TypeError:
+            claim = cls(**read_own_json(folder / IDENTITY))
+        except (TypeError, RecursionError, IsADirectoryError, NotADirectoryError):
             return None
+        return claim if all(isinstance(each, str) for each in astuple(claim)) else None
 
     def write(self, folder: Path) -> None:
         write_json(folder / IDENTITY, asdict(self))
@@ -163,20 +167,21 @@ class Claims:
             found = Claim.read(folder)  # another node may have been quicker
             if found == claim:
                 return
-            if folder.is_dir() and (found is not None or not adopted):
+            if os.path.lexists(folder) and (found is not None or not adopted):
                 self._set_aside(folder, found)
             folder.mkdir(exist_ok=True)
             claim.write(folder)
 
     def _set_aside(self, folder: Path, claim: Claim | None) -> None:
-        name = f"{folder.name}{ASIDE}{claim.job[:8] if claim else 'unknown'}"
+        digits = NO_DIGITS.sub("", claim.job)[:8] if claim else ""
+        name = f"{folder.name}{ASIDE}{digits or 'unknown'}"
         place = folder.with_name(name)
         for number in itertools.count(2):
-            if not place.exists():
+            if not os.path.lexists(place):
                 break
             place = folder.with_name(f"{name}-{number}")
         folder.rename(place)
-        os.utime(place)  # it is kept from now on
+        os.utime(place, follow_symlinks=False)  # it is kept from now on
         if _has_files(place):
             with self._lock:
                 self._aside = (*self._aside, str(place))

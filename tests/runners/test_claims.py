@@ -83,6 +83,38 @@ def test_a_new_folder_says_whose_it_is(files: NodeFiles) -> None:
     assert claims.problems() == []
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"installation": "a", "job": 5, "attempt": ""}',
+        '{"installation": null, "job": null}',
+        '{"installation": "a", "job": "../../x"}',
+        '{"installation": "a", "job": ""}',
+        '{"installation": "a", "job": "a\\u0000b"}',
+        '["a"]',
+        "[" * 100_000,
+        "{",
+        "",
+    ],
+)
+def test_a_folder_with_a_damaged_identity_is_set_aside(files: NodeFiles, content: str) -> None:
+    leave(files, users=("sl-7-a1-0",))
+    (files.job(41) / IDENTITY).write_text(content)
+    claims_of(files, Portal(FIRST)).claim(SPEC)
+    assert not (files.checkpoints(41) / "weights").exists()
+    [kept] = aside(files.jobs)
+    assert weights(files.jobs / kept) == b"secret"
+
+
+def test_whatever_lies_in_the_place_of_a_folder_is_set_aside(files: NodeFiles, tmp_path: Path) -> None:
+    files.job(41).write_text("a file")
+    files.attempt(SPEC.attempt).symlink_to(tmp_path / "gone")
+    claims_of(files).claim(SPEC)
+    assert [(files.jobs / each).read_text() for each in aside(files.jobs)] == ["a file"]
+    assert len(aside(files.attempts)) == 1 and not (tmp_path / "gone").exists()
+    assert claims_of(files).has_job(SPEC) and claims_of(files).has_attempt(SPEC)
+
+
 def test_the_next_attempt_of_a_job_gets_what_the_last_one_left(files: NodeFiles) -> None:
     leave(files, OURS)
     portal = Portal()
