@@ -112,6 +112,12 @@ def recognised(request: HttpRequest) -> int:
     return _heard_of[held]
 
 
+def has_shown_token(authorization: str) -> bool:
+    """Whether a node has reported with this header since the process began. Nodes report every few seconds."""
+    scheme, _, token = authorization.partition(" ")
+    return scheme.lower() == "bearer" and digest(token.strip()) in _heard_of
+
+
 def _of_holder(work: Callable[..., dict[str, Any]], held: str, *args: Any) -> dict[str, Any]:
     try:
         return work(held, *args)

@@ -31,6 +31,7 @@ def main(arguments: list[str]) -> None:
         connections=connections,
         max_body_bytes=max_body_bytes,
         client_of=session_of,
+        may_send_much=may_send_much,
         application_close_timeout=2,
         verbosity=0,
         proxy_forwarded_address_header="X-Forwarded-For" if args.proxy_headers else None,
@@ -60,6 +61,13 @@ def max_body_bytes(path: bytes) -> int:
 
     mib = settings.MAX_OUTPUTS_MIB if path.startswith(NODES_PATH.encode()) else 2 * settings.MAX_UPLOAD_MIB
     return (mib << 20) + FORM_BYTES
+
+
+def may_send_much(path: bytes, authorization: str) -> bool:
+    """Whether a large body is kept before its request is looked at: outputs and checkpoints, of nodes that have reported."""
+    from portal.control.agents import has_shown_token  # noqa: PLC0415
+
+    return not path.startswith(NODES_PATH.encode()) or has_shown_token(authorization)
 
 
 def session_of(cookies: str) -> str:

@@ -27,6 +27,8 @@ from portal.serving.handover import receive_connections
 logger = logging.getLogger(__name__)
 
 STALL_SECONDS = 60.0
+MOST_OF_STRANGERS = 8 << 20
+"""Bytes of a body."""
 MAX_UNREAD_MESSAGES = 256
 """Of one socket, that the application has not taken yet: a viewer has a handful under way."""
 FLOOD_SECONDS = 30.0
@@ -69,9 +71,15 @@ class LimitedRequest(WebRequest):
 
     limit = 0
     too_large = False
+    is_known = True
 
     def gotLength(self, length: int | None) -> None:  # noqa: N802
-        self.limit = self.server.max_body_bytes(self.channel._path)  # noqa: SLF001
+        path = self.channel._path  # noqa: SLF001
+        said = (self.requestHeaders.getRawHeaders(b"authorization") or [b""])[0]
+        self.is_known = self.server.may_send_much(path, said.decode("latin-1"))
+        self.limit = self.server.max_body_bytes(path)
+        if not self.is_known:
+            self.limit = min(self.limit, MOST_OF_STRANGERS)
         self.too_large = length is not None and length > self.limit
         super().gotLength(0 if self.too_large else length)
 
@@ -85,6 +93,11 @@ class LimitedRequest(WebRequest):
     def process(self) -> Any:
         if not self.too_large:
             return super().process()
+        if not self.is_known:
+            self.basic_error(
+                503, b"Service Unavailable", "So much is taken only from those who have reported. Try again."
+            )
+            return None
         self.basic_error(413, b"Content Too Large", f"At most {self.limit >> 20} MiB can be sent in one request.")
         return None
 
@@ -156,7 +169,8 @@ class LimitedSocket(WebSocketProtocol):
 
 class PacedServer(Server):
     """``connections`` is where an entry process hands over connections, beside or instead of ``endpoints``;
-    ``max_body_bytes`` is asked with the path of a request, ``client_of`` with the cookies of a socket: "" is an address."""
+    ``max_body_bytes`` is asked with the path of a request, ``client_of`` with the cookies of a socket: "" is an address.
+    ``may_send_much`` is asked with a path and the header Authorization: others may send ``MOST_OF_STRANGERS`` bytes."""
 
     def __init__(
         self,
@@ -166,12 +180,14 @@ class PacedServer(Server):
         max_body_bytes: Callable[[bytes], int],
         connections: socket.socket | None = None,
         client_of: Callable[[str], str] = lambda cookies: "",
+        may_send_much: Callable[[bytes, str], bool] = lambda path, authorization: True,
         stall_seconds: float = STALL_SECONDS,
         **options: Any,
     ) -> None:
         super().__init__(application, endpoints or ["handed over"], **options)
         self.endpoints = endpoints
         self.max_body_bytes = max_body_bytes
+        self.may_send_much = may_send_much
         self.stall_seconds = stall_seconds
         self.client_of = client_of
         self.flooders = Flooders()

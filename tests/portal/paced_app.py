@@ -10,11 +10,13 @@ from typing import Any
 
 import daphne.server  # noqa: F401  installs the reactor that runs on asyncio
 
+from portal.serving import paced
 from portal.serving.paced import PacedServer
 
 PIECE_BYTES = 64 * 1024
 PIECES = 2048
 MAX_BODY_BYTES = 1 << 20
+MOST_OF_STRANGERS = 1000
 
 made = 0
 under_way = 0
@@ -72,6 +74,7 @@ async def _small(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 if __name__ == "__main__":
     stall_seconds = float(sys.argv[1])
+    paced.MOST_OF_STRANGERS = MOST_OF_STRANGERS
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -82,6 +85,7 @@ if __name__ == "__main__":
         stall_seconds=stall_seconds,
         verbosity=0,
         client_of=lambda cookies: cookies,
+        may_send_much=lambda path, authorization: path != b"/agent/echo" or authorization == "Bearer known",
         ready_callable=lambda: print(port, flush=True),
     )
     server.run()

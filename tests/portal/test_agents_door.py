@@ -14,8 +14,9 @@ from django.test import AsyncClient
 from portal.asgi import AtMost, application, client_of, nodes_application
 from portal.cluster import services as cluster
 from portal.cluster.models import Node
-from portal.control import agent_door, agent_rows
+from portal.control import agent_door, agent_rows, agents
 from portal.jobs.models import Container
+from portal.serving.__main__ import may_send_much
 from portal.wake import node_bell, ring
 from tests.portal.agents_world import Agent, Lookups, job_on
 from tests.portal.jobs_world import make_user
@@ -199,6 +200,18 @@ async def test_so_many_requests_at_once_and_no_more() -> None:
     crowded = AtMost(inner, 7)
     await asyncio.gather(*(crowded({}, None, None) for _ in range(100)))
     assert (most, done) == (7, 100)
+
+
+async def test_a_node_may_send_much_once_it_has_reported() -> None:
+    agent = await sync_to_async(Agent)()
+    agents._heard_of.clear()
+    assert not may_send_much(b"/agent/v1/containers/a/outputs/b", f"Bearer {agent.token}")
+    assert may_send_much(b"/projects/1/code", "")
+    status, _, _ = await ask("GET", "/agent/v1/wait?seen=x", agent.token)
+    assert status == 200
+    assert may_send_much(b"/agent/v1/containers/a/outputs/b", f"Bearer {agent.token}")
+    for other in ("", "Bearer", "Bearer made-up", f"Basic {agent.token}", "Bearer \xff"):
+        assert not may_send_much(b"/agent/v1/containers/a/outputs/b", other)
 
 
 async def test_one_client_leaves_places_to_others() -> None:

@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
 from portal.serving.paced import FLOOD_SECONDS, MAX_FLOODERS, Flooders
-from tests.portal.paced_app import MAX_BODY_BYTES, PIECE_BYTES, PIECES
+from tests.portal.paced_app import MAX_BODY_BYTES, MOST_OF_STRANGERS, PIECE_BYTES, PIECES
 
 FEW = PIECES // 8
 """Pieces that the kernel's buffers of a loopback connection and the server's may hold."""
@@ -123,6 +123,19 @@ def test_a_body_beyond_the_limit_is_refused_and_one_within_is_taken(server: Pace
     assert "At most 1 MiB" in refused.text
     assert send(10).text == "10"
     assert server.client.post("/nothing", content=b"x").status_code == 413
+
+
+def test_strangers_cannot_have_large_bodies_kept_as_nodes_can(server: Paced) -> None:
+    def send(path: str, size: int, token: str) -> int:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return server.client.post(path, content=b"x" * size, headers=headers).status_code
+
+    assert send("/agent/echo", MOST_OF_STRANGERS, "") == 200
+    assert send("/agent/echo", MOST_OF_STRANGERS + 1, "") == 503  # which a node takes for "later"
+    assert send("/agent/echo", MAX_BODY_BYTES, "made up") == 503
+    assert send("/agent/echo", MAX_BODY_BYTES, "known") == 200
+    assert send("/agent/echo", MAX_BODY_BYTES + 1, "known") == 413
+    assert send("/echo", MAX_BODY_BYTES, "") == 200
 
 
 def test_a_socket_that_floods_is_cut_off_and_its_client_refused_for_a_while(server: Paced) -> None:
