@@ -21,6 +21,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 http = get_asgi_application()
 
 # models can be imported only now
+from portal import callers  # noqa: E402
 from portal.control.agent_door import AgentDoor  # noqa: E402
 from portal.jobs.routing import websocket_urlpatterns  # noqa: E402
 from portal.serving import NODES_PATH  # noqa: E402
@@ -73,10 +74,10 @@ class Clients:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._places: WeakValueDictionary[bytes, asyncio.Semaphore] = WeakValueDictionary()
+        self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def turn(self, client: bytes) -> AsyncIterator[Turn]:
+    async def turn(self, client: str) -> AsyncIterator[Turn]:
         places = self._places.setdefault(client, asyncio.Semaphore(self._count))
         await places.acquire()
         turn = Turn(places)
@@ -86,13 +87,16 @@ class Clients:
             turn.end()
 
 
-def client_of(scope: dict[str, Any]) -> bytes:
-    """Who asks, by token or session, else by address. Not checked: whoever makes up a session is sent to the sign-in page,
-    which costs little."""
+def client_of(scope: dict[str, Any]) -> str:
+    """Who asks: the user whose token or session has been seen before, else an address. What is made up tells nobody apart."""
     headers = dict(scope.get("headers", ()))
-    cookies = parse_cookie(headers.get(b"cookie", b"").decode("latin-1"))
-    said = headers.get(b"authorization") or cookies.get(settings.SESSION_COOKIE_NAME, "").encode()
-    return said or str(scope.get("client") or "").rpartition(",")[0].encode()
+    _, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    if scope.get("path", "").startswith(NODES_PATH):
+        return f"node {token.strip()}"  # many may share an address, and what has no node's token is refused at once
+    session = parse_cookie(headers.get(b"cookie", b"").decode("latin-1")).get(settings.SESSION_COOKIE_NAME, "")
+    users = (callers.known.user_of(secret) for secret in (session, token.strip()) if secret)
+    user = next((user for user in users if user is not None), None)
+    return f"user {user}" if user is not None else str((scope.get("client") or [""])[0])
 
 
 async def _refuse(send: Any, status: int, text: bytes, header: tuple[bytes, bytes]) -> None:

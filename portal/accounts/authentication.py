@@ -7,6 +7,7 @@ from rest_framework.authentication import BaseAuthentication, get_authorization_
 from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.request import Request
 
+from portal import callers
 from portal.accounts.models import ApiToken, User, digest
 
 USED_RESOLUTION = timedelta(minutes=1)
@@ -25,6 +26,7 @@ class TokenAuthentication(BaseAuthentication):
             )
         if row.scope == ApiToken.Scope.READ and request.method not in ("GET", "HEAD", "OPTIONS"):
             raise PermissionDenied("This API token may only read.")
+        callers.known.learn(token.strip(), row.user_id)
         now = timezone.now()
         if row.last_used_at is None or now - row.last_used_at > USED_RESOLUTION:
             ApiToken.objects.filter(pk=row.pk).update(last_used_at=now)

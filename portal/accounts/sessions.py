@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from django.contrib.auth import SESSION_KEY
 from django.contrib.sessions.backends.db import SessionStore as DbSessionStore
 from django.contrib.sessions.base_session import AbstractBaseSession
 from django.utils import timezone
 
+from portal import callers
 from portal.accounts.models import digest
 
 COLUMN_LENGTH = 40
@@ -18,6 +20,18 @@ def stored(session_key: str | None) -> str:
 
 
 class SessionStore(DbSessionStore):
+    def load(self) -> dict[str, Any]:
+        return self._noted(super().load())
+
+    async def aload(self) -> dict[str, Any]:
+        return self._noted(await super().aload())
+
+    def _noted(self, data: dict[str, Any]) -> dict[str, Any]:
+        user = str(data.get(SESSION_KEY, ""))
+        if self.session_key and user.isdecimal():
+            callers.known.learn(self.session_key, int(user))
+        return data
+
     def _get_session_from_db(self) -> AbstractBaseSession | None:
         row = self.model.objects.filter(session_key=stored(self.session_key), expire_date__gt=timezone.now()).first()
         if row is None:

@@ -9,8 +9,10 @@ import pytest
 from asgiref.sync import sync_to_async
 from asgiref.testing import ApplicationCommunicator
 from django.db import OperationalError, connections
-from django.test import AsyncClient
+from django.test import AsyncClient, Client
 
+from portal import callers
+from portal.accounts.models import ApiToken
 from portal.asgi import AtMost, application, client_of, nodes_application
 from portal.cluster import services as cluster
 from portal.cluster.models import Node
@@ -214,36 +216,71 @@ async def test_a_node_may_send_much_once_it_has_reported() -> None:
         assert not may_send_much(b"/agent/v1/containers/a/outputs/b", other)
 
 
-async def test_one_client_leaves_places_to_others() -> None:
+async def test_one_client_leaves_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = callers.Callers()
+    monkeypatch.setattr(callers, "known", known)
+    for secret, user in (("one", 1), ("one too", 1), ("two", 2), ("session-of-one", 1), ("session-of-three", 3)):
+        known.learn(secret, user)
     over = asyncio.Event()
-    within: list[bytes] = []
+    within: list[str] = []
 
     async def inner(scope: dict[str, Any], receive: Any, send: Any) -> None:
         within.append(client_of(scope))
         if scope["path"] == "/costly":
             await over.wait()
 
-    def asks(path: str, *headers: tuple[bytes, bytes], client: str = "192.0.2.1") -> asyncio.Task[None]:
-        scope = {"path": path, "headers": list(headers), "client": (client, 7)}
-        return asyncio.create_task(limited(scope, None, None))
+    def asks(path: str, token: str = "", session: str = "", address: str = "192.0.2.1") -> asyncio.Task[None]:
+        headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+        headers += [(b"cookie", f"csrftoken=x; sessionid={session}".encode())] if session else []
+        return asyncio.create_task(limited({"path": path, "headers": headers, "client": [address, 7]}, None, None))
 
-    limited = AtMost(inner, 8, 3)
-    greedy = (b"authorization", b"Bearer one")
-    costly = [asks("/costly", greedy) for _ in range(30)]
+    limited = AtMost(inner, 16, 3)
+    costly = [asks("/costly", "one") for _ in range(10)]
+    costly += [asks("/costly", "one too") for _ in range(10)]
+    costly += [asks("/costly", f"made up {number}", "session-of-one") for number in range(10)]
+    costly += [asks("/costly", f"made up {number}", f"made up {number}") for number in range(10)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     others = [
-        asks("/page", (b"authorization", b"Bearer two")),
-        asks("/page", (b"cookie", b"sessionid=abc; csrftoken=x")),
-        asks("/page"),
-        asks("/page", client="192.0.2.2"),
+        asks("/page", "two"),
+        asks("/page", session="session-of-three"),
+        asks("/page", "made up", address="192.0.2.2"),
+        asks("/page", address="192.0.2.3"),
+        asks("/agent/v1/code/0", "a node's"),
     ]
     await asyncio.wait_for(asyncio.gather(*others), 30)
-    assert within.count(client_of({"headers": [greedy]})) == 3
-    assert len(set(within)) == 5
+    assert within.count("user 1") == 3 and within.count("192.0.2.1") == 3
+    assert {"user 2", "user 3", "node a node's", "192.0.2.2", "192.0.2.3"} < set(within)
     over.set()
     await asyncio.wait_for(asyncio.gather(*costly), 30)
-    assert within.count(client_of({"headers": [greedy]})) == 30
+    assert within.count("user 1") == 30
+
+
+def test_few_callers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callers, "MAX_KNOWN", 5)
+    known = callers.Callers()
+    for number in range(20):
+        known.learn(f"secret {number}", number)
+        known.learn(f"secret {number}", number)
+    assert [known.user_of(f"secret {number}") for number in (0, 14, 15, 19)] == [None, None, 15, 19]
+
+
+async def test_whose_tokens_and_sessions_are_is_learned_from_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = callers.Callers()
+    monkeypatch.setattr(callers, "known", known)
+
+    @sync_to_async
+    def sign_in() -> tuple[int, str, str]:
+        user = make_user("mia")
+        client = Client()
+        client.force_login(user)
+        return user.pk, ApiToken.issue(user, "script")[1], client.cookies["sessionid"].value
+
+    pk, token, session = await sign_in()
+    assert (await ask("GET", "/api/v1/me/", token))[0] == 200
+    assert (await ask("GET", "/projects/", Cookie=f"sessionid={session}"))[0] == 200
+    assert (await ask("GET", "/api/v1/me/", "made up"))[0] == 401
+    assert [known.user_of(each) for each in (token, session, "made up")] == [pk, pk, None]
 
 
 async def test_what_one_client_reads_slowly_keeps_none_of_its_pages_waiting() -> None:
