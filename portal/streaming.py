@@ -6,8 +6,9 @@ The server asks for a piece when the reader has taken the ones before (``portal.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
@@ -22,6 +23,8 @@ MAX_DOWNLOADS = 6
 """Of one user at once, in this process."""
 
 _downloads: Counter[int | None] = Counter()
+_turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+"""A piece of a log may take a tenth of a second to make, so one user's downloads make theirs in turn."""
 
 
 def stream(request: HttpRequest, pieces: Iterator[bytes], content_type: str) -> HttpResponseBase:
@@ -46,18 +49,25 @@ def _refusal(request: HttpRequest) -> HttpResponse:
 
 async def _counted(pieces: Iterator[bytes], reader: int | None) -> AsyncIterator[bytes]:
     _downloads[reader] += 1
+    turn = nullcontext() if reader is None else _turns.setdefault(reader, asyncio.Lock())
     try:
-        async with aclosing(in_threads(pieces)) as source:
+        async with aclosing(in_threads(pieces, turn)) as source:
             async for piece in source:
                 yield piece
     finally:
         _downloads.subtract([reader])
 
 
-async def in_threads(pieces: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Make each piece in a thread when it is asked for."""
+async def in_threads(
+    pieces: Iterator[bytes], turn: AbstractAsyncContextManager[None] = nullcontext()
+) -> AsyncGenerator[bytes, None]:
+    """Make each piece in a thread when it is asked for, and when it is this iterator's ``turn``."""
     try:
-        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        while True:
+            async with turn:
+                piece = await asyncio.to_thread(next, pieces, None)
+            if piece is None:
+                break
             yield piece
     finally:
         # the client may have gone away in the middle: files are closed now, not when memory is collected

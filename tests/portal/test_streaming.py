@@ -2,7 +2,8 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from io import BytesIO
 from typing import Any, cast
 
@@ -57,6 +58,39 @@ async def test_a_user_reads_so_many_files_at_once_and_others_are_not_kept_waitin
     for pieces in (*reading, *others):
         await leave(pieces)
     assert not any(streaming._downloads.values())
+
+
+async def test_pieces_of_one_user_are_made_in_turn_and_those_of_others_meanwhile() -> None:
+    made, going_on = threading.Event(), threading.Event()
+    under_way: list[str] = []
+    most: list[int] = []
+
+    def slow(name: str) -> Iterator[bytes]:
+        for _ in range(3):
+            under_way.append(name)
+            most.append(under_way.count(name))
+            made.set()
+            going_on.wait(30)
+            under_way.remove(name)
+            yield name.encode()
+
+    def reads(user: Any, pieces: Iterator[bytes]) -> asyncio.Task[list[bytes]]:
+        response = download(request_of(user), "log.txt", pieces)
+        assert isinstance(response, StreamingHttpResponse)
+        content = cast(AsyncIterator[bytes], response.streaming_content)
+
+        async def read() -> list[bytes]:
+            return [piece async for piece in content]
+
+        return asyncio.create_task(read())
+
+    ada, ben = User(pk=1), User(pk=2)
+    costly = [reads(ada, slow("ada")) for _ in range(4)]
+    await asyncio.to_thread(made.wait, 30)
+    assert await asyncio.wait_for(reads(ben, iter([b"ben"])), 30) == [b"ben"]
+    going_on.set()
+    assert await asyncio.wait_for(asyncio.gather(*costly), 30) == [[b"ada"] * 3] * 4
+    assert set(most) == {1}
 
 
 async def test_a_file_of_the_pages_is_read_piece_by_piece_and_without_a_warning() -> None:

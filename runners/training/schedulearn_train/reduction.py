@@ -202,7 +202,12 @@ def counts_unequally(loss: torch.Tensor) -> bool:
             continue
         total, target = _saved(node, "total_weight"), _saved(node, "target")
         is_mean = TORCHS.get(_saved(node, "reduction") or 0) == "mean"
-        if is_mean and total is not None and target is not None and abs(float(total) / target.numel() - 1) > 1e-4:
+        if (
+            is_mean
+            and total is not None
+            and target is not None
+            and abs(float(total) - target.numel()) > 1e-4 * target.numel()
+        ):
             return True
         todo += [input for input, _ in node.next_functions]
     return False
