@@ -65,7 +65,7 @@ async def in_threads(
     try:
         while True:
             async with turn:
-                piece = await asyncio.to_thread(next, pieces, None)
+                piece = await _made(pieces)
             if piece is None:
                 break
             yield piece
@@ -73,6 +73,16 @@ async def in_threads(
         # the client may have gone away in the middle: files are closed now, not when memory is collected
         if close := getattr(pieces, "close", None):
             await asyncio.to_thread(close)
+
+
+async def _made(pieces: Iterator[bytes]) -> bytes | None:
+    """The next piece. A client that leaves meanwhile is followed once it is made: an iterator at work cannot be closed."""
+    making = asyncio.ensure_future(asyncio.to_thread(next, pieces, None))
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        await asyncio.wait([making])
+        raise
 
 
 def gathered(lines: Iterator[bytes]) -> Iterator[bytes]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from io import BytesIO
 from typing import Any, cast
 
+import pytest
 from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
 from django.core.handlers.asgi import ASGIRequest
@@ -91,6 +92,33 @@ async def test_pieces_of_one_user_are_made_in_turn_and_those_of_others_meanwhile
     going_on.set()
     assert await asyncio.wait_for(asyncio.gather(*costly), 30) == [[b"ada"] * 3] * 4
     assert set(most) == {1}
+
+
+async def test_a_client_that_leaves_while_a_piece_is_made_leaves_nothing_open() -> None:
+    made, going_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def slow() -> Iterator[bytes]:
+        try:
+            while True:
+                made.set()
+                going_on.wait(30)
+                yield b"x"
+        finally:
+            closed.set()
+
+    response = download(request_of(User(pk=1)), "log.txt", slow())
+    assert isinstance(response, StreamingHttpResponse)
+    pieces = cast(AsyncIterator[bytes], response.streaming_content)
+    reading = asyncio.ensure_future(anext(pieces))
+    await asyncio.to_thread(made.wait, 30)
+    reading.cancel()
+    await asyncio.sleep(0)
+    assert not reading.done() and not closed.is_set()
+    going_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(reading, 30)
+    assert await asyncio.to_thread(closed.wait, 30)
+    assert not any(streaming._downloads.values())
 
 
 async def test_a_file_of_the_pages_is_read_piece_by_piece_and_without_a_warning() -> None:
