@@ -27,6 +27,7 @@ from portal.serving.handover import receive_connections
 logger = logging.getLogger(__name__)
 
 STALL_SECONDS = 60.0
+CHECK_SECONDS = 2.0
 MOST_OF_STRANGERS = 8 << 20
 """Bytes of a body."""
 MAX_UNREAD_MESSAGES = 256
@@ -138,7 +139,8 @@ class LimitedSocket(WebSocketProtocol):
         server: PacedServer = self.factory.server_class
         self.client = server.client_of(request.headers.get("cookie", "")) or str(self.transport.getPeer().host)
         if server.flooders.refuses(self.client):
-            self.server, self.request, self.client_addr = server, request, None  # what its end looks at
+            self.server, self.request, self.client_addr = server, request, None  # what its end looks at,
+            self.socket_opened = self.last_ping = time.time()  # and who checks its age until then
             server.protocol_connected(self)
             raise ConnectionDeny(429, "Too many messages: wait half a minute")
         return super().onConnect(request)
@@ -227,6 +229,16 @@ class PacedServer(Server):
                 logger.debug("a client left before its connection was adopted")
 
         receive_connections(reactor._asyncioEventloop, self._handed_over, adopt)  # noqa: SLF001
+
+    def timeout_checker(self) -> None:
+        """Check the age of all connections, and again in two seconds, whatever one of them raises: daphne would never check
+        again, and idle sockets would get no pings."""
+        for protocol in list(self.connections):
+            try:
+                protocol.check_timeouts()
+            except Exception:
+                logger.exception("The age of a connection could not be checked.")
+        reactor.callLater(CHECK_SECONDS, self.timeout_checker)  # type: ignore[arg-type]
 
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
         if protocol not in self.connections or self.connections[protocol].get("disconnected"):

@@ -8,14 +8,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
+import daphne.server  # noqa: F401  installs the reactor that runs on asyncio
 import httpx
 import pytest
 import websockets.sync.client
+from autobahn.websocket.types import ConnectionDeny
+from twisted.internet import reactor
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
-from portal.serving.paced import FLOOD_SECONDS, MAX_FLOODERS, Flooders
+from portal.serving.paced import FLOOD_SECONDS, MAX_FLOODERS, Flooders, LimitedSocket, PacedServer
 from tests.portal.paced_app import MAX_BODY_BYTES, MOST_OF_STRANGERS, PIECE_BYTES, PIECES
 
 FEW = PIECES // 8
@@ -204,3 +208,36 @@ def test_a_client_that_flooded_is_let_in_again_and_few_are_remembered() -> None:
         flooders.note(str(number))
     assert len(flooders._until) == MAX_FLOODERS
     assert flooders.refuses(str(3 * MAX_FLOODERS - 1))
+
+
+def a_server() -> PacedServer:
+    server = PacedServer(None, ["unused"], max_body_bytes=lambda path: 0)
+    server.connections = {}
+    return server
+
+
+def test_connections_are_checked_again_whatever_one_of_them_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, checked, later = a_server(), [], []
+    monkeypatch.setattr(reactor, "callLater", lambda seconds, call: later.append(call))
+
+    class Checked:
+        def check_timeouts(self) -> None:
+            checked.append(self)
+            raise AttributeError("socket_opened")
+
+    server.connections = {Checked(): {}, Checked(): {}}
+    server.timeout_checker()
+    assert len(checked) == 2 and later == [server.timeout_checker]
+
+
+def test_a_socket_that_was_refused_can_be_checked_until_it_is_gone() -> None:
+    server = a_server()
+    server.flooders.note("192.0.2.7")
+    refused = LimitedSocket()
+    refused.factory = SimpleNamespace(server_class=server)
+    refused.transport = SimpleNamespace(getPeer=lambda: SimpleNamespace(host="192.0.2.7"))
+    refused.state = refused.STATE_CONNECTING
+    with pytest.raises(ConnectionDeny):
+        refused.onConnect(SimpleNamespace(headers={}))
+    assert list(server.connections) == [refused]
+    refused.check_timeouts()
