@@ -27,7 +27,8 @@ PEEK_BYTES = LONGEST_METHOD + 1 + len(PREFIX)
 FIRST_BYTES_SECONDS = 30.0
 """Browsers open connections ahead of a request."""
 SENT_SECONDS = 10.0
-RETRY_SECONDS = 0.02
+RETRY_SECONDS, MAX_RETRY_SECONDS = 0.02, 1.0
+"""Between two looks at an unfinished beginning, doubled each time: a few hundred of them took a quarter of a core."""
 MAX_UNDECIDED = 512
 """Connections that have sent nothing yet. Beyond it the oldest is closed: silent clients never keep others out."""
 
@@ -80,6 +81,7 @@ class Entry:
 
 async def first_path_is_for_nodes(connection: socket.socket) -> bool | None:
     """None when the client has left. Raises OSError."""
+    pause = RETRY_SECONDS
     while True:
         await _readable(connection)
         try:
@@ -90,7 +92,8 @@ async def first_path_is_for_nodes(connection: socket.socket) -> bool | None:
             return None
         if (answer := for_nodes(head)) is not None:
             return answer
-        await asyncio.sleep(RETRY_SECONDS)  # what has come stays readable
+        await asyncio.sleep(pause)  # what has come stays readable
+        pause = min(2 * pause, MAX_RETRY_SECONDS)
 
 
 async def _readable(connection: socket.socket) -> None:

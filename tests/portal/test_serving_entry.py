@@ -169,3 +169,25 @@ async def test_a_process_that_takes_no_connections_is_given_up() -> None:
             await send_connection(sender, connection, 0.05)
     sender.close()
     receiver.close()
+
+
+async def test_an_unfinished_beginning_is_looked_at_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    class Enough(Exception):  # noqa: N818
+        pass
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 10:
+            raise Enough
+
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    with near, far:
+        far.sendall(b"G")
+        monkeypatch.setattr(entry.asyncio, "sleep", noted)
+        with pytest.raises(Enough):
+            await entry.first_path_is_for_nodes(near)
+    assert pauses == sorted(pauses) and pauses[0] == entry.RETRY_SECONDS
+    assert pauses[-1] == pauses[-2] == entry.MAX_RETRY_SECONDS
