@@ -25,6 +25,7 @@ MAX_DOWNLOADS = 6
 _downloads: Counter[int | None] = Counter()
 _turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 """A piece of a log may take a tenth of a second to make, so one user's downloads make theirs in turn."""
+NO_TURNS = nullcontext()
 
 
 def stream(request: HttpRequest, pieces: Iterator[bytes], content_type: str) -> HttpResponseBase:
@@ -49,7 +50,7 @@ def _refusal(request: HttpRequest) -> HttpResponse:
 
 async def _counted(pieces: Iterator[bytes], reader: int | None) -> AsyncIterator[bytes]:
     _downloads[reader] += 1
-    turn = nullcontext() if reader is None else _turns.setdefault(reader, asyncio.Lock())
+    turn = NO_TURNS if reader is None else _turns.setdefault(reader, asyncio.Lock())
     try:
         async with aclosing(in_threads(pieces, turn)) as source:
             async for piece in source:
@@ -59,7 +60,7 @@ async def _counted(pieces: Iterator[bytes], reader: int | None) -> AsyncIterator
 
 
 async def in_threads(
-    pieces: Iterator[bytes], turn: AbstractAsyncContextManager[None] = nullcontext()
+    pieces: Iterator[bytes], turn: AbstractAsyncContextManager[None] = NO_TURNS
 ) -> AsyncGenerator[bytes, None]:
     """Make each piece in a thread when it is asked for, and when it is this iterator's ``turn``."""
     try:

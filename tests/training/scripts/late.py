@@ -25,6 +25,7 @@ def destroy_process_group() -> None:
 
 
 dist.destroy_process_group = destroy_process_group
+torch.manual_seed(3)
 model = nn.Linear(3, 1)
 data = TensorDataset(torch.randn(96, 3), torch.randn(96, 1))
 run = Run(model, torch.optim.SGD(model.parameters(), lr=0.1), data, batch=12)
