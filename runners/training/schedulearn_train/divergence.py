@@ -52,7 +52,7 @@ class Comparison:
         self._data = samedata.facts_of(data) if wanted else None
         self._due_at = 0.0
         self._is_first = True
-        self._has_reported_rounding = False
+        self._has_reported_rounding = self._has_reported_values = False
         self.seconds = 0.0
         """That the last comparison took."""
 
@@ -65,14 +65,14 @@ class Comparison:
         return self._wanted and self._world.size > 1 and (is_last or now >= self._due_at)
 
     def compare(self, step: int) -> None:
-        """Raise ``RanksDivergedError``, on all ranks alike, when they have diverged or do not have the same data."""
+        """Raise ``RanksDivergedError``, on all ranks alike, when they have diverged or divide the data differently."""
         began = time.monotonic()
         named = dict(self._named())
         sums = checksums(list(named.values()))
         digest = blake2b(repr(sums).encode(), digest_size=16).digest()
         digests, data = zip(*self._world.gather((digest, self._data)), strict=True)
-        if all(data) and (ranks := samedata.differing(data)):
-            raise RanksDivergedError(f"{samedata.message(ranks)}. {UNCHECKED}")
+        if all(data):
+            self._compare_data(data)
         if len(set(digests)) > 1:
             self._explain(step, named, sums)
         now = time.monotonic()
@@ -80,6 +80,13 @@ class Comparison:
         # The first one loads what the others find loaded.
         pause = 0.0 if self._is_first else self.seconds / MOST_OF_THE_TIME
         self._due_at, self._is_first = now + max(EVERY_SECONDS, pause), False
+
+    def _compare_data(self, data: Sequence[samedata.Facts]) -> None:
+        if ranks := samedata.of_other_structure(data):
+            raise RanksDivergedError(f"{samedata.message(ranks)}. {UNCHECKED}")
+        if (ranks := samedata.of_other_values(data)) and self._world.rank == 0 and not self._has_reported_values:
+            self._has_reported_values = True
+            print(samedata.message(ranks))  # noqa: T201
 
     def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
         known = set()

@@ -51,16 +51,20 @@ def _parts(data: Any) -> Iterator[tuple[str, list[float]]]:
             yield f"{tuple(tensor.shape)};", rows[:, :MOST_VALUES].double().reshape(-1).tolist()
 
 
-def differing(facts: Sequence[Facts]) -> list[int]:
-    """Return the ranks whose data are not those of rank 0."""
-    return [rank for rank, each in enumerate(facts) if not _alike(facts[0], each)]
+def of_other_structure(facts: Sequence[Facts]) -> list[int]:
+    """Return the ranks whose data differ from those of rank 0 in kind, length or positions: they train on other samples."""
+    return [rank for rank, each in enumerate(facts) if each.structure != facts[0].structure]
 
 
-def _alike(one: Facts, other: Facts) -> bool:
-    if one.structure != other.structure or len(one.values) != len(other.values):
-        return False
-    a, b = torch.tensor(one.values), torch.tensor(other.values)
-    return bool(torch.isclose(a, b, rtol=TOLERANCE, atol=TOLERANCE * TOLERANCE, equal_nan=True).all())
+def of_other_values(facts: Sequence[Facts]) -> list[int]:
+    """Return the ranks whose samples differ from those of rank 0, which may be on purpose where they are made up."""
+    return [rank for rank, each in enumerate(facts) if not _alike(facts[0].values, each.values)]
+
+
+def _alike(one: Sequence[float], other: Sequence[float]) -> bool:
+    a, b = torch.tensor(one), torch.tensor(other)
+    same = torch.isclose(a, b, rtol=TOLERANCE, atol=TOLERANCE * TOLERANCE, equal_nan=True)
+    return bool(same.all())
 
 
 def message(ranks: Sequence[int]) -> str:

@@ -3,10 +3,12 @@
 Numbers are the largest difference, on any rank, from a loop by hand in one process; texts are the errors of each rank.
 """
 
+import io
 import json
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from typing import Any
 
 import numpy as np
@@ -232,10 +234,11 @@ def other_data_on_each_rank(kind: str) -> list[str]:
     model = made()
 
     def train() -> None:
-        run = Run(model, sgd(model), data, batch=9)
-        for _ in run.epochs(1):
-            for a, b in run.batches():
-                run.step(mse_loss(run.model(a), b))
+        with tempfile.TemporaryDirectory() as empty:
+            run = Run(model, sgd(model), data, batch=9, checkpoints=Checkpoints(empty))
+            for _ in run.epochs(1):
+                for a, b in run.batches():
+                    run.step(mse_loss(run.model(a), b))
 
     return errors(train)
 
@@ -256,6 +259,9 @@ def as_ever() -> float:
     return off(trained(mine, sgd(mine), clip_norm=CLIP), by_hand(model, sgd(model)))
 
 
+printed = io.StringIO()
+with redirect_stdout(printed):
+    data = {kind: other_data_on_each_rank(kind) for kind in ("order", "parts", "tensors", "same", "rounding")}
 answers = {
     "beginning": a_beginning_of_its_own_on_each_rank(),
     "order": another_order_of_samples_on_each_rank(),
@@ -268,7 +274,8 @@ answers = {
     "written, allowed": changed_by(written, check_divergence=False),
     "rounded": changed_by(rounded),
     "own updates": updates_of_its_own_on_each_rank(),
-    "data": {kind: other_data_on_each_rank(kind) for kind in ("order", "parts", "tensors", "same", "rounding")},
+    "data": data,
+    "printed": [line for line in printed.getvalue().splitlines() if "same data" in line],
     "earlier releases": [with_an_earlier_release(old, as_ever) for old in (0, 1)],
     "earlier, unfrozen": with_an_earlier_release(1, lambda: errors(a_layer_that_is_unfrozen)),
 }
