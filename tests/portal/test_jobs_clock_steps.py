@@ -182,6 +182,7 @@ def test_small_corrections_never_add_up_to_a_step(times: Times) -> None:
 def test_a_step_moves_nothing_of_attempts_that_have_ended(times: Times) -> None:
     placed(times)
     lifecycle.advance(Container.objects.get(), "EXITED", exit_code=0)
+    Container.objects.update(collected_at=times.now())
     before = list(Attempt.objects.values()) + list(Container.objects.values()) + list(Allocation.objects.values())
     times.set_by += DAY
     times.pass_by(60)
