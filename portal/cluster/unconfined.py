@@ -1,8 +1,8 @@
-"""Nodes that run jobs as plain processes isolate no one: they are for a lab with one person.
+"""Nodes that run jobs as plain processes isolate them too little: they are for a lab with one person.
 
 With a second person no new job starts on such a node and no new one joins; while there is one, no one is invited. A job there
-could read the portal's keys and everyone's files, including those of other jobs. ``SCHEDULEARN_UNSAFE_PROCESSES`` allows it.
-Running jobs continue.
+could read the portal's keys and everyone's files, and where bubblewrap confines it, still use what listens on the machine.
+``SCHEDULEARN_UNSAFE_PROCESSES`` allows it. Running jobs continue.
 """
 
 from typing import Any
@@ -15,16 +15,21 @@ from portal.refused import Refused
 
 PROCESS = Node.Runtime.PROCESS
 FIX = (
-    "Install Docker Engine there and restart its agent (docs/nodes.md), or set SCHEDULEARN_UNSAFE_PROCESSES=yes for the portal "
-    "if everyone may see everything."
+    "Install Docker Engine there, then restart its agent, or Schedulearn itself where make run started both (docs/nodes.md). Or "
+    "set SCHEDULEARN_UNSAFE_PROCESSES=yes for the portal if everyone may see everything."
 )
-CLAUSE = f"runs jobs as plain processes, which could read everyone's files: that is for one person only. {FIX}"
+CLAUSE = f"runs jobs as plain processes, which keeps people's work too little apart: that is for one person only. {FIX}"
 """After a node's name."""
 
 
 def is_refused(runtime: str) -> bool:
     """Whether nodes of that runtime get no new jobs, because several people share the lab."""
-    return _isolates_no_one(runtime) and people().count() > 1
+    return _isolates_no_one(runtime) and is_shared()
+
+
+def is_shared() -> bool:
+    """Whether several people use the lab."""
+    return people().count() > 1
 
 
 def check_joining(runtime: str) -> None:

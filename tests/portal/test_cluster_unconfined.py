@@ -29,6 +29,13 @@ def process_node() -> Node:
     return ready_node("laptop", 2, runtime="process")
 
 
+def banner(reader: User) -> str:
+    client = Client()
+    client.force_login(reader)
+    page = client.get("/").content.decode()
+    return page[page.index('class="banner"') :]
+
+
 def test_nobody_is_invited_while_a_node_runs_plain_processes(ada: User) -> None:
     node = process_node()
     with pytest.raises(Refused, match="No one else can join while node laptop runs jobs as plain processes"):
@@ -115,9 +122,7 @@ def test_a_lab_that_has_both_keeps_what_runs_and_starts_nothing_more() -> None:
     waiting.refresh_from_db()
     assert (running.state, waiting.state) == ("RUNNING", "QUEUED")
     assert "laptop runs jobs as plain processes" in waiting.waiting_reason
-    client = Client()
-    client.force_login(running.submitted_by)
-    assert "No new job starts on nodes that run jobs as plain processes" in client.get("/").content.decode()
+    assert "No new job starts on nodes that run jobs as plain processes" in banner(running.submitted_by)
 
 
 def test_jobs_go_where_containers_keep_them_apart(ada: User) -> None:
@@ -137,3 +142,9 @@ def test_a_lab_may_say_that_everybody_may_see_everything(ada: User, settings: An
     job = queue(1)
     turn()
     assert Job.objects.get(pk=job.pk).attempts.exists() and not unconfined.is_refused("process")
+    assert "several people share this lab: each can see and change everything" in banner(ada)
+
+
+def test_one_person_is_reminded_that_processes_are_for_one(ada: User) -> None:
+    process_node()
+    assert "Jobs run as plain processes, without containers: for a single person only." in banner(ada)
