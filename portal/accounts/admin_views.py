@@ -189,6 +189,7 @@ def invites(request: HttpRequest) -> HttpResponse:
             form = InviteForm()
     rows = Paginator(Invite.objects.select_related("created_by", "used_by").prefetch_related("groups"), PAGE)
     context = {"form": form, "link": link, "page_obj": rows.get_page(request.GET.get("page"))}
+    context["refusal"] = services.why_no_one_can_join()
     return render(request, "accounts/admin_invites.html", context, status=400 if form.errors else 200)
 
 

@@ -51,6 +51,15 @@ def has_admin() -> bool:
     return _admins().exists()
 
 
+def why_no_one_can_join() -> str:
+    """Return the sentence that refuses every invitation at present, or ""."""
+    try:
+        another_person.send(sender=Invite)
+    except Refused as refusal:
+        return refusal.message
+    return ""
+
+
 def create_invite(
     actor: User, *, email: str = "", groups: Iterable[Group] = (), makes_admin: bool = False
 ) -> tuple[Invite, str]:

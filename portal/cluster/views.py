@@ -15,7 +15,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from portal.accounts.models import User
 from portal.accounts.permissions import admin_required, signed_in
-from portal.cluster import agent_package, findings, quarantine, services
+from portal.cluster import agent_package, findings, quarantine, services, unconfined
 from portal.cluster import reservations as calendar
 from portal.cluster.forms import ReservationForm
 from portal.cluster.models import LIVE_NODE, Environment, Gpu, Node, NodeEnvironment, Reservation
@@ -87,6 +87,7 @@ def state_of(node: Node) -> tuple[str, str]:
 
 def machines_for(user: User) -> list[Machine]:
     nodes = services.nodes_with_gpus()
+    refused = any(node.runtime == unconfined.PROCESS for node in nodes) and unconfined.is_refused(unconfined.PROCESS)
     known = services.known_jobs(user, nodes)
     machines = []
     for node in nodes:
@@ -96,7 +97,10 @@ def machines_for(user: User) -> list[Machine]:
             slots.append(
                 Slot(gpu, job, job is not None and job.pk in known, job is not None and job.submitted_by_id == user.pk)
             )
-        machines.append(Machine(node, *state_of(node), tuple(slots), tuple(node.environments.all())))
+        state, said = state_of(node)
+        if state == "ready" and refused and node.runtime == unconfined.PROCESS:
+            state, said = "held", "takes no new jobs"  # the banner says why
+        machines.append(Machine(node, state, said, tuple(slots), tuple(node.environments.all())))
     return machines
 
 

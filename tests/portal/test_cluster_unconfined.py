@@ -11,6 +11,7 @@ from portal.accounts.models import Invite, User
 from portal.cluster import services as cluster
 from portal.cluster import unconfined
 from portal.cluster.models import Node
+from portal.cluster.views import machines_for
 from portal.control.up.welcome import submit_examples
 from portal.jobs.models import Job
 from portal.refused import Refused
@@ -44,6 +45,8 @@ def test_nobody_is_invited_while_a_node_runs_plain_processes(ada: User) -> None:
     client.force_login(ada)
     page = client.post("/admin/invites/", {"email": "", "groups": []})
     assert page.status_code == 400 and "Install Docker Engine there" in page.content.decode()
+    page = client.get("/admin/invites/")
+    assert "Install Docker Engine there" in page.content.decode() and "Make the link" not in page.content.decode()
     assert not Invite.objects.exists()
     Node.objects.filter(pk=node.pk).update(runtime="docker")
     assert accounts.create_invite(ada)
@@ -123,6 +126,8 @@ def test_a_lab_that_has_both_keeps_what_runs_and_starts_nothing_more() -> None:
     assert (running.state, waiting.state) == ("RUNNING", "QUEUED")
     assert "laptop runs jobs as plain processes" in waiting.waiting_reason
     assert "No new job starts on nodes that run jobs as plain processes" in banner(running.submitted_by)
+    [machine] = machines_for(waiting.submitted_by)
+    assert (machine.said, machine.takes_work) == ("takes no new jobs", False)
 
 
 def test_jobs_go_where_containers_keep_them_apart(ada: User) -> None:
