@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.outside.late import late_by
 from tests.outside.load import Load, Person, Scheduler
 from tests.outside.nodes import GPUS
 from tests.outside.poller import Poller, attempt_of, event_of, job_of
@@ -51,23 +52,28 @@ class Lab:
 
 
 @contextmanager
-def lab(nodes: int = NODES, product: type[Product] = Product, home: Path | None = None) -> Iterator[Lab]:
-    """Its processes end with the context, and so does its folder unless a ``home`` is given."""
+def lab(
+    nodes: int = NODES, product: type[Product] = Product, home: Path | None = None, nodes_late_by: float = 0.0
+) -> Iterator[Lab]:
+    """Its processes end with the context, and so does its folder unless a ``home`` is given.
+
+    ``nodes_late_by``: seconds by which nodes get each answer late.
+    """
     with tempfile.TemporaryDirectory(prefix="sl-outside-") if home is None else nullcontext(str(home)) as folder:
         made = product.make(Path(folder), "fake")
-        with running(made):
+        with running(made), late_by(nodes_late_by, made.port) if nodes_late_by else nullcontext(made.url) as url:
             made.start_portal()
             journal = Journal()
             admin = Rest(made.url, made.token, journal)
-            _start_nodes(made, admin, nodes)
+            _start_nodes(made, admin, nodes, url)
             yield Lab(made, admin, _make_people(made, admin, journal), journal)
 
 
-def _start_nodes(product: Product, admin: Rest, count: int) -> None:
+def _start_nodes(product: Product, admin: Rest, count: int, url: str) -> None:
     tokens = [f"n{number}={admin.call('POST', 'nodes/join-token/')['token']}" for number in range(1, count + 1)]
     with (product.home / "nodes.out").open("ab") as out:
         product.processes["nodes"] = subprocess.Popen(
-            [sys.executable, "-m", "tests.outside.nodes", product.url, str(product.home / "nodes"), *tokens],
+            [sys.executable, "-m", "tests.outside.nodes", url, str(product.home / "nodes"), *tokens],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=out,
