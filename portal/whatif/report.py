@@ -149,8 +149,10 @@ def _cell(measure: Measure, world: Column, found: Mapping[str, Any] | None, base
     if found is None:
         return Cell("–", column=world.name)
     value = measure.of(found)
+    if measure.ratio and not value:  # no job lasted long enough to have one
+        return Cell("–", column=world.name)
     text = _said(value, measure.unit)
-    if base is None or world.in_force or world.name == REALLY:
+    if base is None or world.in_force or world.name == REALLY or (measure.ratio and not measure.of(base)):
         return Cell(text, column=world.name)
     change, look = _change(measure, value, measure.of(base))
     return Cell(text, change, look, world.name)
