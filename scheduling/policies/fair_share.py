@@ -354,7 +354,7 @@ class _Part:
         return self.text
 
     def _facts(self) -> str:
-        return f"{reasons.gpus(self.now)} now and had {self.late:.1f} on average lately, with a fair share of {self.share:.1f}"
+        return f"{reasons.gpus(self.now)} now and had {self.late:.1f} on average recently, with a fair share of {self.share:.1f}"
 
 
 def _turns(root: _Part, key: Callable[[_Part], Any]) -> Iterator[_Part]:

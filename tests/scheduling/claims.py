@@ -212,7 +212,7 @@ CLAIMS: Mapping[str, Claim] = {
     r"it has had ([\d.]+) GPU-hours, and jobs that had fewer go first": _had,
     r"it has about (\d+ \w+) of work left on one GPU, and shorter jobs go first": _work_left,
     r"how long it takes is not known, it had (\d+ \w+) of one GPU so far, and those who had less go first": _served,
-    rf"(\w+) has {GPUS} now and had [\d.]+ on average lately, with a fair share of [\d.]+": _account_has,
+    rf"(\w+) has {GPUS} now and had [\d.]+ on average recently, with a fair share of [\d.]+": _account_has,
     r"even with its share of [\d.]+ GPUs from now on it takes [\w.]+ times as long as if it had had that from the start, "
     r"and who is worse off goes first": _anything,
     rf"It has booked {GPUS} from the slot that begins in about \d+ \w+": _booked,

@@ -250,8 +250,8 @@ def test_each_waiting_job_is_told_where_its_account_stands() -> None:
     member = account("alice", "x", "y", used=[1.5], parent="vision")
     plan = decide(lab, account("vision", "x", "y", used=[8]), member)
     assert plan.reasons["y"] == (
-        "All 4 GPUs are in use; alice has 4 GPUs now and had 0.1 on average lately, with a fair share of 4.0, "
-        "and vision has 4 GPUs now and had 0.8 on average lately, with a fair share of 4.0."
+        "All 4 GPUs are in use; alice has 4 GPUs now and had 0.1 on average recently, with a fair share of 4.0, "
+        "and vision has 4 GPUs now and had 0.8 on average recently, with a fair share of 4.0."
     )
 
 
