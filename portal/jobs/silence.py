@@ -73,7 +73,7 @@ class Clues:
 
     last_line: str
     gpus: str
-    """e.g. ``2 GPUs are at 0 to 3 %``"""
+    """e.g. ``2 GPUs are at 0 to 3 % utilisation``"""
 
 
 class _Host(NamedTuple):
@@ -227,4 +227,4 @@ def _gpus(silence: Silence) -> str:
     least, most = min(percents), max(percents)
     verb = "is" if len(percents) == 1 else "are"
     span = f"{least} to {most}" if least != most else f"{least}"
-    return f"{counted(len(percents), noun(kind for kind, _ in rows))} {verb} at {span} %"
+    return f"{counted(len(percents), noun(kind for kind, _ in rows))} {verb} at {span}\u00a0% utilisation"

@@ -228,7 +228,7 @@ def test_the_page_says_since_when_and_what_there_is_to_look_at(lab: Lab, job: Jo
     Gpu.objects.update(utilisation_percent=3)
     shown = page()
     assert "No output for <time" in shown and "The job is not stopped for this" in shown
-    assert "Their 1 CPU slot is at 3 %." in shown
+    assert "Their 1 CPU slot is at 3\u00a0% utilisation." in shown
     assert "<code>loading &lt;data&gt;</code>" in shown
     live = client.get(f"/jobs/{job.pk}/live").content.decode()
     assert "No output for" in live
