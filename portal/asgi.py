@@ -88,7 +88,7 @@ class Clients:
 
 
 def client_of(scope: dict[str, Any]) -> str:
-    """Who asks: the user whose token or session has been seen before, else an address. What is made up tells nobody apart."""
+    """Who asks: the user whose token or session has been seen before, else an address. What is made up counts as an address."""
     headers = dict(scope.get("headers", ()))
     _, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     if scope.get("path", "").startswith(NODES_PATH):

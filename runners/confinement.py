@@ -193,10 +193,10 @@ def gpu_devices(uuids: Iterable[str], listed: Path = GPUS) -> tuple[str, ...]:
     """Device files of these GPUs, by the driver's list. All GPUs where it does not name one of them (MIG)."""
     minors = {}
     for information in sorted(listed.glob("*/information")):
-        said = dict(
+        fields = dict(
             re.findall(r"^(GPU UUID|Device Minor):\s*(\S+)", information.read_text(errors="replace"), re.MULTILINE)
         )
-        minors[said.get("GPU UUID", "")] = said.get("Device Minor", "")
+        minors[fields.get("GPU UUID", "")] = fields.get("Device Minor", "")
     wanted = list(uuids)
     if all(minors.get(uuid, "").isdecimal() for uuid in wanted):
         own = [f"/dev/nvidia{minors[uuid]}" for uuid in wanted]

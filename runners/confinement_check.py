@@ -75,7 +75,7 @@ def find(beside: Path) -> Confinement:
         return unconfined("To confine them, start the agent without SCHEDULEARN_CONFINE=no.")
     program = shutil.which(PROGRAM)
     if program is None:
-        logger.info("Jobs are not confined. %s", INSTALL)  # make run has said so on the terminal
+        logger.info("Jobs are not confined. %s", INSTALL)  # make run has printed it on the terminal
         return unconfined(INSTALL)
     refusals = []
     for sandbox in _candidates(program):
@@ -124,8 +124,8 @@ def _refusal(sandbox: Sandbox, beside: Path) -> str:
             run = _probe(sandbox, beside, Path(folder))
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return str(error)
-    said = run.stderr.strip().splitlines() or [f"it ended with {run.returncode}"]
-    return said[-1][:300] if run.returncode else ""
+    lines = run.stderr.strip().splitlines() or [f"it ended with {run.returncode}"]
+    return lines[-1][:300] if run.returncode else ""
 
 
 def _probe(sandbox: Sandbox, beside: Path, private: Path) -> subprocess.CompletedProcess[str]:

@@ -36,17 +36,17 @@ def paths_of(python: str, hidden: Collection[Path]) -> Paths:
 
     Raises OSError or ValueError when the interpreter cannot be run.
     """
-    said = _ask(python, Path(python).stat().st_mtime_ns)
+    answer = _ask(python, Path(python).stat().st_mtime_ns)
     folders: set[Path] = set()
     broad = False
-    for prefix in map(Path, said["prefixes"]):
+    for prefix in map(Path, answer["prefixes"]):
         if any(each.is_relative_to(prefix) for each in hidden):
             broad = True  # e.g. a Python that was installed into the home itself
         else:
             folders |= {prefix, prefix.resolve()}
     if broad:
-        folders |= {Path(each) for each in said["libraries"]}
-        shared = Path(*said["shared"])
+        folders |= {Path(each) for each in answer["libraries"]}
+        shared = Path(*answer["shared"])
         folders |= {shared} if shared.is_file() else set()
     links, program = [], Path(python)
     while True:
@@ -79,5 +79,5 @@ def _ask(python: str, _modified_ns: int) -> dict[str, Any]:
         raise ValueError(f"{python} does not answer within {ASK_SECONDS} s") from error
     if run.returncode:
         raise ValueError(f"{python} does not run: {run.stderr.strip()[-300:]}")
-    said: dict[str, Any] = json.loads(run.stdout)
-    return said
+    answer: dict[str, Any] = json.loads(run.stdout)
+    return answer

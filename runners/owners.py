@@ -9,7 +9,7 @@ from runners.runtime import Folders
 
 
 def give_folders(folders: Folders, owner: Owner) -> None:
-    """Make the job's user the owner of what it may write, and let it read what it is told.
+    """Make the job's user the owner of what it may write, and let it read its control files.
 
     An agent that is not root runs jobs as itself and has nothing to give. The fresh workspace, and checkpoints that
     have just been fetched, go whole; of folders that another container of the job may be writing to, only the top.

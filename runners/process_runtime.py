@@ -169,7 +169,7 @@ class ProcessRuntime:
             writer = -1
             self.children[name] = child
             limit(child.pid, record["file_mib"])
-            first = (confined and told_child(reader)) or child.pid
+            first = (confined and read_child_pid(reader)) or child.pid
         except OSError as error:
             raise CreateError(f"The first process could not be started: {error}") from error
         finally:
@@ -307,19 +307,19 @@ class ProcessRuntime:
         self._seen(name)
 
 
-def told_child(reader: int) -> int | None:
+def read_child_pid(reader: int) -> int | None:
     """The first process inside, as bubblewrap names it; None when it ended before.
 
     Reads the whole JSON object: bubblewrap would die of a pipe that is closed too early.
     """
-    said = b""
+    output = b""
     until = time.monotonic() + BIRTH_SECONDS
-    while b"}" not in said:
+    while b"}" not in output:
         ready = select.select([reader], [], [], max(0.0, until - time.monotonic()))[0]
         if not ready or not (part := os.read(reader, 4096)):
             break
-        said += part
-    found = re.search(rb'"child-pid": (\d+)', said)
+        output += part
+    found = re.search(rb'"child-pid": (\d+)', output)
     return int(found[1]) if found else None
 
 

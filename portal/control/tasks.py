@@ -1,4 +1,4 @@
-"""Housekeeping, once an hour: what nobody needs any more and nobody would miss. Each minute, the look for idle GPUs and silent jobs."""
+"""Housekeeping: once an hour what is no longer needed is deleted; once a minute idle GPUs and silent jobs are looked for."""
 
 import time
 from datetime import timedelta

@@ -91,7 +91,7 @@ def newest(job_id: int) -> CheckpointSet | None:
 def still_coming(attempt: Attempt, here: Node) -> str:
     """The node that has yet to send what an earlier attempt left there; empty when none has.
 
-    After the clock was set, nobody can tell for a moment how long ago a container ended, or whether its node is there.
+    After the clock was set it is unknown for a moment how long ago a container ended, and whether its node is there.
     """
     in_doubt = wall_clock.in_doubt(silence_allowed().total_seconds())
     ended = Container.objects.filter(

@@ -25,7 +25,7 @@ class Step(NamedTuple):
     """By how much the wall clock was set since it was last accounted for, and how long ago that was by the steady clock."""
 
     seconds: float
-    """Positive when it was set forwards, or the machine slept; 0 when it was not set, or nobody can tell by how much."""
+    """Positive when it was set forwards, or the machine slept; 0 when it was not set, or by how much is unknown."""
     since_seconds: float
 
 

@@ -32,7 +32,7 @@ TIMES: dict[type[models.Model], tuple[str, ...]] = {
 def account(clock: WallClock, now: datetime, *, doubted: bool) -> None:
     """Move the times of live attempts by the step of the clock since the last call, once the transaction is committed.
 
-    A step that nobody saw, because the scheduler was down, cannot be measured: only times in the future are pulled back
+    A step while the scheduler was down cannot be measured: only times in the future are pulled back
     (while the clock is ``doubted``), so that every limit counts from now at the latest.
     """
     step = clock.step()

@@ -77,7 +77,7 @@ class Clues:
 
 
 class _Host(NamedTuple):
-    """A container of a live attempt that was not told to stop."""
+    """A container of a live attempt that was not asked to stop."""
 
     attempt: int
     job: int

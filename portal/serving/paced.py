@@ -76,8 +76,8 @@ class LimitedRequest(WebRequest):
 
     def gotLength(self, length: int | None) -> None:  # noqa: N802
         path = self.channel._path  # noqa: SLF001
-        said = (self.requestHeaders.getRawHeaders(b"authorization") or [b""])[0]
-        self.is_known = self.server.may_send_much(path, said.decode("latin-1"))
+        authorization = (self.requestHeaders.getRawHeaders(b"authorization") or [b""])[0]
+        self.is_known = self.server.may_send_much(path, authorization.decode("latin-1"))
         self.limit = self.server.max_body_bytes(path)
         if not self.is_known:
             self.limit = min(self.limit, MOST_OF_STRANGERS)

@@ -129,9 +129,9 @@ def _kinds(node: Any, kind: Reduction, samples: int) -> set[Reduction]:
         if not todo:
             return found or {kind}
         each = todo.pop()
-        said = TORCHS.get(_saved(each, "reduction") or 0)
-        if said is not None:
-            found |= {kind} if _takes_one(each, samples) else {kind, said}  # type: ignore[arg-type]
+        reduction = TORCHS.get(_saved(each, "reduction") or 0)
+        if reduction is not None:
+            found |= {kind} if _takes_one(each, samples) else {kind, reduction}  # type: ignore[arg-type]
         elif _name(each) in OF_THE_WHOLE and _takes_first(each, samples):
             return set()
         elif _name(each) in ("Mean", "Sum"):

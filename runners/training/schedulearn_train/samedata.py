@@ -26,7 +26,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(data: Any) -> Facts:
-    """Return what can be told of the data without loading a sample, which may take long or be random."""
+    """Return what is known of the data without loading a sample, which may take long or be random."""
     structure = blake2b(digest_size=16)
     values: list[float] = []
     for exact, numbers in _parts(data):
