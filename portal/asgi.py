@@ -43,10 +43,9 @@ class AtMost:
         self.max_downloads = 2 * count
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        answer = _Answer(self, send)
         async with self.clients.turn(client_of(scope)) as turn:
             await self.places.acquire()
-            answer.turn = turn
+            answer = _Answer(self, turn, send)
             try:
                 await self.inner(scope, receive, answer.send)
             except TooManyDownloadsError:
@@ -111,11 +110,10 @@ class TooManyDownloadsError(Exception):
 
 
 class _Answer:
-    """What one request holds: a place, until its response is streamed, and then a download."""
+    """What one request holds: a place and its client's turn, until its response is streamed, and then a download."""
 
-    def __init__(self, limit: AtMost, send: Any) -> None:
-        self._limit, self._send = limit, send
-        self.turn: Turn | None = None
+    def __init__(self, limit: AtMost, turn: Turn, send: Any) -> None:
+        self._limit, self._turn, self._send = limit, turn, send
         self._start: dict[str, Any] | None = None
         self._streams = False
 
@@ -129,8 +127,7 @@ class _Answer:
             self._streams = True
             self._limit.downloads += 1
             self._limit.places.release()
-            if self.turn is not None:
-                self.turn.end()
+            self._turn.end()
         if self._start is not None:
             start, self._start = self._start, None
             await self._send(start)

@@ -13,7 +13,7 @@ from scheduling.types import Job, JobId, Plan, Snapshot
 LEAST_GAIN = 0.05
 """A GPU that makes a job faster by less than this part of one GPU is better left to somebody else."""
 TRIES = 4
-"""So many times the jobs that were counted in vain are left out; each time is as dear as the decision itself."""
+"""How often jobs that were counted but found no place are left out; each time costs as much as the decision itself."""
 LOOK_AHEAD = 8
 """Curves are not concave: five GPUs of two nodes may be slower than four of one, and eight faster than both."""
 

@@ -30,7 +30,7 @@ class StallWatch:
         self._since: dict[Try, float] = {}
 
     def forget(self) -> None:
-        """Begin anew: for a while nobody could tell what is held."""
+        """Start over: what was held meanwhile is unknown."""
         self._since.clear()
 
     def look(self, at: float, holding: Mapping[Try, int], ranks: Mapping[Try, int]) -> list[str]:

@@ -70,8 +70,9 @@ class Machine:
         return sum(slot.job is not None for slot in self.slots)
 
 
-def state_of(node: Node) -> tuple[str, str]:
-    """The one thing about a node that matters most now: a badge and its words."""
+def state_of(node: Node, refused: bool = False) -> tuple[str, str]:
+    """The one thing about a node that matters most now: a badge and its words. ``refused``: as the banner explains, it gets
+    no new jobs because people would be kept apart too little there."""
     if node.approved_at is None:
         return "waiting", "waits for approval"
     if node.token_revoked_at is not None:
@@ -82,7 +83,9 @@ def state_of(node: Node) -> tuple[str, str]:
         return "draining", "draining"
     if node.cordoned:
         return "held", "takes no new work"
-    return ("ready", "up") if node.ready else ("preparing", "starting")
+    if not node.ready:
+        return "preparing", "starting"
+    return ("held", "takes no new jobs") if refused else ("ready", "up")
 
 
 def machines_for(user: User) -> list[Machine]:
@@ -97,10 +100,8 @@ def machines_for(user: User) -> list[Machine]:
             slots.append(
                 Slot(gpu, job, job is not None and job.pk in known, job is not None and job.submitted_by_id == user.pk)
             )
-        state, said = state_of(node)
-        if state == "ready" and refused and node.runtime == unconfined.PROCESS:
-            state, said = "held", "takes no new jobs"  # the banner says why
-        machines.append(Machine(node, state, said, tuple(slots), tuple(node.environments.all())))
+        state = state_of(node, refused and node.runtime == unconfined.PROCESS)
+        machines.append(Machine(node, *state, tuple(slots), tuple(node.environments.all())))
     return machines
 
 

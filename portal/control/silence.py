@@ -39,11 +39,7 @@ def sweep(now: datetime | None = None) -> int:
 
 def _reported(jobs: list[int]) -> dict[int, datetime]:
     """When the silence began that was reported last, by job."""
-    events = (
-        JobEvent.objects.filter(job__in=jobs, kind=silence.REPORTED).order_by("seq")
-        if jobs
-        else JobEvent.objects.none()
-    )
+    events = JobEvent.objects.filter(job__in=jobs, kind=silence.REPORTED).order_by("seq")
     return {job: datetime.fromisoformat(since) for job, since in events.values_list("job", "data__since")}
 
 

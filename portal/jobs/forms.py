@@ -14,11 +14,12 @@ from portal.accounts.models import User
 from portal.cluster.models import Environment, NodeEnvironment
 from portal.jobs import services
 from portal.jobs.models import Job
-from portal.jobs.services import Submission
+from portal.jobs.services import PROGRESS_LIMITS, Submission
 from portal.projects import inspection
 from portal.projects.models import CodeVersion
 from portal.refused import Refused
 
+RESTARTS, SILENCE = PROGRESS_LIMITS["restarts_without_progress"], PROGRESS_LIMITS["silent_rank_minutes"]
 UNITS = ((60, "minutes"), (3600, "hours"), (86_400, "days"))
 FIELD_OF = {"time_limit_seconds": "time_amount", "idempotency_key": None, "code": None, "project": None}
 """Where a refusal about a job's field is shown, if not at the form's field of the same name."""
@@ -126,16 +127,16 @@ class JobForm(forms.Form):
     restarts_without_progress = forms.IntegerField(
         label="Restarts without progress",
         required=False,
-        min_value=1,
-        max_value=18,
+        min_value=RESTARTS[0],
+        max_value=RESTARTS[1],
         help_text="For elastic Horovod jobs: after so many restarts in a row without a commit the job fails. "
         f"Empty: the lab's setting, {settings.RESTARTS_WITHOUT_PROGRESS}.",
     )
     silent_rank_minutes = forms.IntegerField(
         label="Minutes without output until a notice",
         required=False,
-        min_value=0,
-        max_value=7 * 24 * 60,
+        min_value=SILENCE[0],
+        max_value=SILENCE[1],
         help_text="The job's page and a mail report a job that runs without output for so long. It is never stopped for "
         f"that; 0 switches the notice off. Empty: the lab's setting, {settings.SILENT_RANK_MINUTES}.",
     )

@@ -7,6 +7,9 @@ from rest_framework import serializers
 from portal.jobs import silence
 from portal.jobs.logs import label_of
 from portal.jobs.models import Attempt, Container, Job, JobEvent, JobState, LogStream, Outcome, Output, StopReason
+from portal.jobs.services import PROGRESS_LIMITS
+
+RESTARTS, SILENCE = PROGRESS_LIMITS["restarts_without_progress"], PROGRESS_LIMITS["silent_rank_minutes"]
 
 
 class JobSerializer(serializers.ModelSerializer[Job]):
@@ -146,16 +149,16 @@ class SubmitSerializer(serializers.Serializer[Any]):
         help_text="How ranks make updates together, for code that uses schedulearn_train; empty leaves that to the code.",
     )
     restarts_without_progress = serializers.IntegerField(
-        min_value=1,
-        max_value=18,
+        min_value=RESTARTS[0],
+        max_value=RESTARTS[1],
         required=False,
         allow_null=True,
         help_text="For elastic Horovod jobs: restarts in a row without a commit after which the job fails. "
         "By default the lab's setting.",
     )
     silent_rank_minutes = serializers.IntegerField(
-        min_value=0,
-        max_value=7 * 24 * 60,
+        min_value=SILENCE[0],
+        max_value=SILENCE[1],
         required=False,
         allow_null=True,
         help_text="Minutes without output after which its owner gets a notice, 0 for none. By default the lab's setting.",

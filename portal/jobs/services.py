@@ -44,8 +44,8 @@ MAX_ARGUMENTS = 200
 MAX_ARGUMENT_LENGTH = 2000
 MAX_ENV_VARS = 100
 MAX_ENV_VALUE_LENGTH = 4096
-PROGRESS_LIMITS = (("restarts_without_progress", 1, 18), ("silent_rank_minutes", 0, 7 * 24 * 60))
-"""Field, minimum and maximum. The driver keeps the latest 20 rings; empty is the lab's setting."""
+PROGRESS_LIMITS = {"restarts_without_progress": (1, 18), "silent_rank_minutes": (0, 7 * 24 * 60)}
+"""Minimum and maximum by field. The driver keeps the latest 20 rings; empty is the lab's setting."""
 WAITING_STATES = (JobState.QUEUED, JobState.HELD)
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
@@ -314,7 +314,7 @@ def _check_numbers(asked: Submission) -> None:
         raise Refused(f"Retries go from 0 to {MAX_RETRIES}.", field="retries")
     if not -MAX_PRIORITY <= asked.priority <= MAX_PRIORITY:
         raise Refused(f"Priority goes from {-MAX_PRIORITY} to {MAX_PRIORITY}.", field="priority")
-    for name, least, most in PROGRESS_LIMITS:
+    for name, (least, most) in PROGRESS_LIMITS.items():
         value = getattr(asked, name)
         if value is not None and not least <= value <= most:
             raise Refused(f"Enter a number from {least} to {most:,}, or leave it empty.", field=name)

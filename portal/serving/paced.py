@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 STALL_SECONDS = 60.0
 CHECK_SECONDS = 2.0
-MOST_OF_STRANGERS = 8 << 20
-"""Bytes of a body."""
+MAX_STRANGER_BYTES = 8 << 20
+"""Of the body of a request whose sender is not known."""
 MAX_UNREAD_MESSAGES = 256
 """Of one socket, that the application has not taken yet: a viewer has a handful under way."""
 FLOOD_SECONDS = 30.0
@@ -80,7 +80,7 @@ class LimitedRequest(WebRequest):
         self.is_known = self.server.may_send_much(path, authorization.decode("latin-1"))
         self.limit = self.server.max_body_bytes(path)
         if not self.is_known:
-            self.limit = min(self.limit, MOST_OF_STRANGERS)
+            self.limit = min(self.limit, MAX_STRANGER_BYTES)
         self.too_large = length is not None and length > self.limit
         super().gotLength(0 if self.too_large else length)
 
@@ -172,7 +172,7 @@ class LimitedSocket(WebSocketProtocol):
 class PacedServer(Server):
     """``connections`` is where an entry process hands over connections, beside or instead of ``endpoints``;
     ``max_body_bytes`` is asked with the path of a request, ``client_of`` with the cookies of a socket: "" is an address.
-    ``may_send_much`` is asked with a path and the header Authorization: others may send ``MOST_OF_STRANGERS`` bytes."""
+    ``may_send_much`` is asked with a path and the header Authorization: others may send ``MAX_STRANGER_BYTES`` bytes."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ class FairShare:
 
     title: ClassVar[str] = "Fair share of users and groups"
     explanation: ClassVar[str] = (
-        "Whoever used less of the GPUs lately than their weight entitles them to goes first, group by group and then "
+        "Whoever used less of the GPUs recently than their weight entitles them to goes first, group by group and then "
         "person by person; old use counts less every day. Elastic jobs share what is left in proportion to the weights, "
         "and GPUs are saved for a large job that small ones have passed over for too long."
     )

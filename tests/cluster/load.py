@@ -163,7 +163,7 @@ class Load(threading.Thread):
 
 
 class Inspector(threading.Thread):
-    """Compares which jobs the portal says are running with the processes that live, until it is told to end.
+    """Compares which jobs the portal says are running with the processes that live, until it is asked to end.
 
     Whose witnesses are quiet holds GPUs for nothing. While the portal does not answer, nothing can be held against it.
     """

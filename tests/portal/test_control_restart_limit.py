@@ -63,7 +63,7 @@ def test_the_spec_has_no_field_that_an_agent_of_the_release_before_would_refuse(
 
 
 def test_the_driver_can_count_to_every_limit_that_a_job_may_have() -> None:
-    [(_, least, most)] = [each for each in services.PROGRESS_LIMITS if each[0] == "restarts_without_progress"]
+    least, most = services.PROGRESS_LIMITS["restarts_without_progress"]
     assert (least, most) == (1, MOST_RINGS - 2)
     assert services.NUMBERS_ENV[VARIABLE][0].fullmatch(str(most)), "the variable has the same range"
     assert not services.NUMBERS_ENV[VARIABLE][0].fullmatch(str(most + 1))

@@ -1,7 +1,7 @@
 """No combination of attempt, driver, hosts and nodes is a dead end: ranks live, or a named rule ends the attempt in time.
 
 Every combination is played forward against the pure rules by the most unhelpful nodes: whatever starts never gets further,
-and what is told to stop either does so or does not listen. The table in docs/reliability.md names the same rules.
+and what is asked to stop either does so or does not listen. The table in docs/reliability.md names the same rules.
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,7 +53,7 @@ LIVE: dict[str, dict[str, Any]] = {
     "on a silent node": {"state": "RUNNING", "last_seen_at": None},
     "preparing on a silent node": {"state": "PREPARING", "last_seen_at": None},
     "stopping because of a drain": {"state": "STOPPING", "wanted": STOP, "stop_reason": "drained", "draining": True},
-    "told to stop before it started": {"state": "ASSIGNED", "wanted": STOP, "stop_reason": "preempted"},
+    "asked to stop before it started": {"state": "ASSIGNED", "wanted": STOP, "stop_reason": "preempted"},
 }
 ENDED: dict[str, dict[str, Any]] = {
     "ended well": {"exit_reason": "exited", "exit_code": 0},
@@ -197,7 +197,7 @@ def changed(part: SeenPart, what: str, reason: str, now: datetime) -> SeenPart:
 
 
 def obeyed(part: SeenPart, now: datetime) -> SeenPart:
-    """A node that is heard of stops what it is told to."""
+    """A node that is heard of stops what it is asked to."""
     if part.state == EXITED or part.wanted == RUN or part.last_seen_at is None:
         return part
     return part._replace(state=EXITED, exited_at=now, exit_reason="stopped")
@@ -215,7 +215,7 @@ def new_driver(attempt: SeenAttempt, parts: Sequence[SeenPart], now: datetime) -
 
 
 def trains(kind: Kind, attempt: SeenAttempt, parts: Sequence[SeenPart]) -> bool:
-    """Ranks live and somebody leads them; those of a host that has ended well count, since theirs is done."""
+    """Ranks live and a driver leads them; those of a host that has ended well count, since theirs is done."""
     at_work = [part for part in parts if part.state == RUNNING and part.wanted == RUN and not part.draining]
     hosts = hosts_of(at_work)
     ready = sum(part.slots for part in [*hosts, *filter(ended_well, hosts_of(parts))])

@@ -241,7 +241,7 @@ def test_a_friendly_job_has_what_it_needs(lab: Lab) -> None:
     assert job["written"] == {"outputs/result.txt": "OUTPUTS"}
 
 
-def test_ends_are_told_as_without_confinement(lab: Lab) -> None:
+def test_ends_are_reported_as_without_confinement(lab: Lab) -> None:
     kill = "import os; os.kill(os.getpid(), {})"
     commands = (["missing"], ["./main.py"], ["python", "-c", kill.format(9)], ["python", "-c", kill.format(15)])
     jobs = lab.run(*({"command": command, "files": {"main.py": "no program"}} for command in commands))["jobs"]
@@ -318,7 +318,7 @@ def test_an_agent_without_bubblewrap_finds_what_runs_inside_it(
     plain.wait(lambda: plain.only(runtime).exit_code == 4)
 
 
-def test_a_job_outlives_bubblewrap_and_ends_when_told(runtime: ProcessRuntime, folders: Folders) -> None:
+def test_a_job_outlives_bubblewrap_and_ends_when_asked(runtime: ProcessRuntime, folders: Folders) -> None:
     name = plain.run(runtime, folders, "import time; print('up', flush=True); time.sleep(60)")
     plain.wait(lambda: runtime.logs(name, 10) == b"up\n")
     runtime.children[name].kill()

@@ -63,14 +63,14 @@ class Jobs:
 
     def end(self, spec: RunSpec) -> dict[str, Any]:
         said = self.folders[spec.name].scribe / "exit.json"
-        until(said.exists, 200, lambda: self.told(spec))
+        until(said.exists, 200, lambda: self.printed(spec))
         value: dict[str, Any] = json.loads(said.read_bytes())
         return value
 
     def log(self, spec: RunSpec, stream: str) -> str:
         return (self.folders[spec.name].scribe / "log" / f"{stream}.log").read_text()
 
-    def told(self, spec: RunSpec) -> str:
+    def printed(self, spec: RunSpec) -> str:
         logs = sorted((self.folders[spec.name].scribe / "log").glob("*.log"))
         return "\n".join([*(path.read_text() for path in logs), self.runtime.logs(spec.name, 5000).decode()])
 
@@ -102,7 +102,7 @@ def test_horovod_trains_with_two_ranks_on_two_hosts(jobs: Jobs) -> None:
         for index, (role, name, slots) in enumerate([("driver", "driver", 0), ("host", "h0", 1), ("host", "h1", 1)])
     ]
     for spec in specs:
-        assert jobs.end(spec)["code"] == 0, jobs.told(spec)
+        assert jobs.end(spec)["code"] == 0, jobs.printed(spec)
     for spec in specs[1:]:
         assert "sum [3.0, 3.0, 3.0] of 2" in jobs.log(spec, "0")
     kept = [path.name for spec in specs[1:] for path in jobs.folders[spec.name].checkpoints.iterdir()]
@@ -111,7 +111,7 @@ def test_horovod_trains_with_two_ranks_on_two_hosts(jobs: Jobs) -> None:
 
 def test_torchrun_trains_with_two_ranks_and_workers_that_load_data(jobs: Jobs) -> None:
     spec = jobs.start(0, TORCHRUN, [], launcher="torchrun", slots=2)
-    assert jobs.end(spec) == {"code": 0, "reason": "exited", "detail": ""}, jobs.told(spec)
+    assert jobs.end(spec) == {"code": 0, "reason": "exited", "detail": ""}, jobs.printed(spec)
     for rank in ("0", "1"):
         assert "sum [3.0, 3.0, 3.0] of 2" in jobs.log(spec, rank)
         assert "loaded 400000.0" in jobs.log(spec, rank)

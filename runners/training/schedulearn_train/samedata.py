@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 ROWS = 3
-MOST_VALUES = 32
+MAX_VALUES = 32
 """Of each tensor of a row, for the comparison."""
 TOLERANCE = 1e-3
 """Values may have been computed on processors of different kinds."""
@@ -48,7 +48,7 @@ def _parts(data: Any) -> Iterator[tuple[str, list[float]]]:
         for tensor in data.tensors:
             rows = tensor.detach()[[at * (len(data) - 1) // (ROWS - 1) for at in range(ROWS)]].reshape(ROWS, -1)
             rows = torch.view_as_real(rows).reshape(ROWS, -1) if rows.is_complex() else rows
-            yield f"{tuple(tensor.shape)};", rows[:, :MOST_VALUES].double().reshape(-1).tolist()
+            yield f"{tuple(tensor.shape)};", rows[:, :MAX_VALUES].double().reshape(-1).tolist()
 
 
 def of_other_structure(facts: Sequence[Facts]) -> list[int]:

@@ -30,7 +30,7 @@ def set_a_clock(lab: Lab) -> None:
 
 
 def set_again_and_again(lab: Lab) -> Waits:
-    """Two jobs go on, one has a time limit that it runs into, one is drained and goes on from its checkpoint."""
+    """Two jobs go on, one has a time limit that it runs into, one is drained and restarts from its checkpoint."""
     yield lab.submit("plain", Expected(CANCELLED, 1), time_limit_seconds=3000)
     yield lab.submit("limited", Expected("FAILED", 1), time_limit_seconds=LIMIT_SECONDS)
     yield lab.submit("ring", Expected(CANCELLED, 1), **{**RING, "max_gpus": 2})

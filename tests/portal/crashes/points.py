@@ -156,7 +156,7 @@ class Clock:
 
 
 class NodeClock:
-    """That of the nodes: the same seconds pass, but their wall clocks are set by somebody else."""
+    """That of the nodes: the same seconds pass, but their wall clocks are set from outside."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
