@@ -172,6 +172,8 @@ class ElasticRing(horovod_driver.ElasticDriver):
             if self.has_rank_assignment(host, slot):
                 self._waiting[host, slot] = time.monotonic()
                 self.record_ready(host, slot)
+            if self.problem:  # with its old place it would form the old ring once more
+                self.ended.wait()
             answer.text = str(self.get_slot_info(host, slot).to_response_string())
         finally:
             self._waiting.pop((host, slot), None)
