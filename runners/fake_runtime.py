@@ -90,9 +90,9 @@ class FakeRuntime:
         run = self.containers[name]
         if run.state != "created":
             return
-        run.started_at = run.lease_at = self.clock()
         write_beside(run.folders.scribe / "status.json", {"phase": "running", "ranks": run.spec.slots})
         self._begin(run)
+        run.started_at = run.lease_at = self.clock()  # last: from then on a test may replace its files
 
     def _begin(self, run: Pretended) -> None:
         """Write the first lines of its log."""
