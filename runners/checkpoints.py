@@ -21,6 +21,7 @@ from runners.exclusive import ExclusiveSection
 from runners.ledger import delete_tree
 from runners.nodefiles import UnsafeFileError, Walk, open_beneath, read_own_json, write_json
 from runners.portal_client import PortalAwayError, PortalRefusedError
+from runners.runtime import CreateError
 
 PIECE = 16 << 20
 """The portal's, too."""
@@ -33,6 +34,10 @@ MOST_PATH = 500
 MOST_OPEN = 256
 """Files kept open from their reading to their sending, so that a new one in their place does not matter."""
 ROUNDS = 3
+INCOMPLETE = (
+    "Parts of its checkpoint are missing in the portal. Submit a copy of the job, which starts from the beginning; "
+    "an admin can look for them in the backup of the portal's files."
+)
 UNFIT = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -343,7 +348,12 @@ class JobCheckpoints:
         return content if hashlib.sha256(content).hexdigest() == sha256 else None
 
     def _fetched(self, container: str, sha256: str) -> bytes:
-        content = self._portal.fetch_checkpoint(container, sha256)
+        try:
+            content = self._portal.fetch_checkpoint(container, sha256)
+        except PortalRefusedError as refused:
+            if refused.status != 404:
+                raise
+            raise CreateError(INCOMPLETE) from refused
         if hashlib.sha256(content).hexdigest() != sha256:
             raise PortalAwayError("A checkpoint that came is not what was asked for (its SHA-256 differs).")
         return content

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from runners import exits, shared
@@ -212,7 +212,7 @@ class Hands:
         except PortalRefusedError as error:
             if error.status == 401:
                 raise PortalAwayError(str(error)) from error
-            sentence = f"Its code could not be fetched: {error}"
+            sentence = f"The portal refused what its start needs: {error}"
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR):
                 raise PortalAwayError(f"This machine is short of something: {error.strerror}.") from error
@@ -248,11 +248,13 @@ class Hands:
         self._write_told(spec, wish.told)
         if spec.role == "host":
             self._says(spec, "fetching its checkpoints")
-            self.checkpoints(spec).fetch(
-                spec.name, lambda user: self._lives(user, spec), lambda words: self._says(spec, words)
-            )
+            with _fetching("Its checkpoint"):
+                self.checkpoints(spec).fetch(
+                    spec.name, lambda user: self._lives(user, spec), lambda words: self._says(spec, words)
+                )
         self._says(spec, "fetching the code")
-        tar = self.code.fetch(spec.code_sha256)
+        with _fetching("Its code"):
+            tar = self.code.fetch(spec.code_sha256)
         if any(folders.workspace.iterdir()):  # an earlier agent was killed here
             delete_tree(folders.workspace)
             folders.workspace.mkdir()
@@ -371,6 +373,17 @@ class Hands:
             checkpoints = self._checkpoints.get((spec.job, spec.identity))
         said = (sender.complaint() if sender else "", checkpoints.complaint if checkpoints else "")
         return " ".join(part for part in said if part)
+
+
+@contextlib.contextmanager
+def _fetching(what: str) -> Iterator[None]:
+    """Name what the portal refuses to send. An unknown token is no refusal: the agent joins again."""
+    try:
+        yield
+    except PortalRefusedError as error:
+        if error.status == 401:
+            raise
+        raise CreateError(f"{what} could not be fetched: {error}") from error
 
 
 def counts_from_the_report(files: NodeFiles, name: str) -> bool:

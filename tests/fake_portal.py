@@ -225,6 +225,8 @@ class FakePortal:
             assert hashlib.sha256(body).hexdigest() == sha256
             self.pieces[sha256] = body
             return 201, {}
+        if sha256 not in self.pieces:
+            return 404, {"error": {"code": "not_found", "message": "There is nothing here."}}
         return 200, self.pieces[sha256]
 
 

@@ -72,6 +72,20 @@ def test_a_start_waits_for_what_another_node_has_yet_to_send(bench: Bench, porta
     portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
 
 
+def test_a_checkpoint_with_missing_parts_is_named_as_the_reason(bench: Bench, two: Bench, portal: FakePortal) -> None:
+    """As after a backup of the database without the files of the same moment was restored."""
+    run_until_it_runs(bench, portal, FAKE_RUN_SECONDS="0.5")
+    (bench.files.checkpoints(1) / "step").write_bytes(b"41")
+    portal.until(lambda: not portal.desired)
+    bench.stop()
+    portal.pieces.clear()
+    portal.want(entry(spec_of(give_code(portal), SECOND, number=2, attempt=12, env=FOREVER)))
+    two.start()
+    portal.until(lambda: portal.container(SECOND).get("state") == "EXITED")
+    assert portal.container(SECOND)["exit_reason"] == "create_error"
+    assert portal.container(SECOND)["detail"].startswith("Parts of its checkpoint are missing in the portal.")
+
+
 def test_a_driver_has_no_checkpoints_to_fetch(bench: Bench, portal: FakePortal) -> None:
     portal.waiting_for = "gpu-2"
     portal.want(entry(spec_of(give_code(portal), env=FOREVER, role="driver", slots=0)))
