@@ -26,6 +26,9 @@ from portal.control.agent_door import AgentDoor  # noqa: E402
 from portal.jobs.routing import websocket_urlpatterns  # noqa: E402
 from portal.serving import NODES_PATH  # noqa: E402
 
+USER = "user "
+"""Begins the name of a client whose user is known; behind an address there may be many."""
+
 
 class AtMost:
     """Lets so many requests in at once, ``of_one`` client's at most; others wait their turn.
@@ -95,7 +98,7 @@ def client_of(scope: dict[str, Any]) -> str:
     session = parse_cookie(headers.get(b"cookie", b"").decode("latin-1")).get(settings.SESSION_COOKIE_NAME, "")
     users = (callers.known.user_of(secret) for secret in (session, token.strip()) if secret)
     user = next((user for user in users if user is not None), None)
-    return f"user {user}" if user is not None else str((scope.get("client") or [""])[0])
+    return f"{USER}{user}" if user is not None else str((scope.get("client") or [""])[0])
 
 
 async def _refuse(send: Any, status: int, text: bytes, header: tuple[bytes, bytes]) -> None:
@@ -180,18 +183,30 @@ class NodesOnly:
 
 
 class Lanes:
-    """Uploads wait for one another, not in the places of pages: unpacking takes up to a minute."""
+    """Uploads wait for one another, not in the places of pages: unpacking takes up to a minute.
+
+    One user's changes are made one after another. SQLite has one writer at a time and no queue: a user who writes over
+    twenty connections would keep nodes waiting.
+    """
 
     UPLOADS = re.compile(r"(/api/v1)?/projects/\d+/code/?")
     UPLOADS_AT_ONCE = 6
+    READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
     def __init__(self, inner: Any, count: int) -> None:
         self.pages = AtMost(inner, count, max(2, count // 8))
         self.uploads = AtMost(inner, self.UPLOADS_AT_ONCE, 2)
+        self.changes = Clients(1)
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        upload = scope["method"] == "POST" and self.UPLOADS.fullmatch(scope["path"])
-        await (self.uploads if upload else self.pages)(scope, receive, send)
+        client = client_of(scope)
+        if scope["method"] == "POST" and self.UPLOADS.fullmatch(scope["path"]):
+            await self.uploads(scope, receive, send)
+        elif scope["method"] in self.READS or not client.startswith(USER):
+            await self.pages(scope, receive, send)
+        else:
+            async with self.changes.turn(client):
+                await self.pages(scope, receive, send)
 
 
 http_application = AgentDoor(Lanes(http, settings.REQUESTS_AT_ONCE))

@@ -229,6 +229,20 @@ def costly_questions(lab: Lab, over: threading.Event) -> None:
     repeat(over, 10, lambda _: client.get(f"jobs/{next(asked)}/forecast/changes/"))
 
 
+def endless_submissions(lab: Lab, over: threading.Event) -> None:
+    """Twenty connections of one user that submit a job and cancel it, without end."""
+    url = f"{lab.product.url}/api/v1/jobs/"
+    spec = {**lab.code, "launcher": "command", "environment": "pytorch-horovod", "entry": "python train.py"}
+    spec |= {"min_gpus": 4, "max_gpus": 4, "time_limit_seconds": 600}
+
+    def submit_and_cancel(client: httpx.Client) -> None:
+        answer = client.post(url, json=spec, headers=lab.member)
+        if answer.status_code == 201:
+            client.post(f"{url}{answer.json()['id']}/cancel/", headers=lab.member)
+
+    repeat(over, 20, submit_and_cancel)
+
+
 def repeat(over: threading.Event, count: int, ask: Callable[[httpx.Client], Any]) -> None:
     def one(_: int) -> None:
         with httpx.Client(timeout=PATIENCE_SECONDS, trust_env=False) as client:
@@ -251,6 +265,7 @@ ATTACKS: dict[str, Attack] = {
     "passwords": password_guessing,
     "uploads": costly_uploads,
     "questions": costly_questions,
+    "submissions": endless_submissions,
 }
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from portal import callers
 from portal.accounts.models import User
 from portal.asgi import Lanes
 from portal.projects import archive, services
@@ -69,3 +70,30 @@ async def test_uploads_that_wait_keep_no_page_waiting() -> None:
         await asyncio.wait_for(lanes({"method": "GET", "path": path}, None, None), 30)
     unpacked.set()
     await asyncio.gather(*uploads)
+
+
+async def test_changes_of_one_user_are_made_one_after_another() -> None:
+    under_way: list[str] = []
+    go_on = asyncio.Event()
+
+    async def inner(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        under_way.append(scope["path"])
+        await go_on.wait()
+
+    for user in (1001, 1002):
+        callers.known.learn(f"token of {user}", user)
+    lanes = Lanes(inner, 40)
+
+    def ask(method: str, path: str, user: int | None) -> asyncio.Task[None]:
+        headers = [(b"authorization", f"Bearer token of {user}".encode())] if user else []
+        scope = {"method": method, "path": path, "headers": headers, "client": ("192.0.2.7", 5000)}
+        return asyncio.create_task(lanes(scope, None, None))
+
+    asked = [ask(method, f"/{method}", 1001) for method in ("POST", "PUT", "PATCH", "DELETE")]
+    asked += [ask("GET", "/read", 1001), ask("POST", "/other", 1002), ask("POST", "/a", None), ask("POST", "/b", None)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert sorted(under_way) == ["/POST", "/a", "/b", "/other", "/read"], "many may be behind one address"
+    go_on.set()
+    await asyncio.gather(*asked)
+    assert sorted(under_way) == sorted(["/POST", "/PUT", "/PATCH", "/DELETE", "/a", "/b", "/other", "/read"])
