@@ -100,7 +100,7 @@ def _take_in(node: Node, report: Report, said: str, now: datetime, *, sample: bo
     with transaction.atomic():
         # Holds the node's row: of two reports at once, that one's digest stays whose word stays in the rows.
         Node.objects.filter(pk=node.pk).update(said=said)
-        _take_gpus(node, report.gpus, now if sample else None)
+        _take_gpus(node, _without_those_of_others(node, report.gpus, now), now if sample else None)
         _take_environments(node, report.environments)
 
 
@@ -120,6 +120,29 @@ def _see(node: Node, report: Report, now: datetime) -> None:
         wake_scheduler()
     for name, value in changed.items():
         setattr(node, name, value)
+
+
+def _without_those_of_others(node: Node, reports: tuple[GpuReport, ...], now: datetime) -> tuple[GpuReport, ...]:
+    """The reports, in which a GPU that an older node reports as well is unfit: of two agents on one machine, or of two
+    that claim one device, each would be given jobs for it."""
+    uuids = [report.uuid for report in reports if report.kind == Gpu.Kind.CUDA]
+    if not uuids:
+        return reports
+    heard = now - timedelta(seconds=settings.NODE_LOST_AFTER_SECONDS)
+    older = Node.objects.filter(pk__lt=node.pk, approved_at__isnull=False, last_seen_at__gt=heard)
+    owners = dict(
+        Gpu.objects.filter(node__in=older, kind=Gpu.Kind.CUDA, uuid__in=uuids, present=True).values_list(
+            "uuid", "node__name"
+        )
+    )
+
+    def checked(report: GpuReport) -> GpuReport:
+        if report.kind != Gpu.Kind.CUDA or report.uuid not in owners:
+            return report
+        problem = f"{owners[report.uuid]} reports this GPU, too, and keeps it. Delete the node that is not needed."
+        return replace(report, healthy=False, problem=problem)
+
+    return tuple(checked(report) for report in reports)
 
 
 def _take_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime | None) -> None:

@@ -195,6 +195,25 @@ def test_gpus_come_change_and_go() -> None:
     assert (one.healthy, one.problem, one.utilisation_percent, two.present) == (False, "Xid 79", 100, False)
 
 
+def test_a_gpu_that_two_nodes_report_is_used_on_the_older_one() -> None:
+    older, newer = Agent("older"), Agent("newer")
+    slots = [{"uuid": f"cpu-{i}", "index": i, "kind": "cpu", "model": "CPU slot", "healthy": True} for i in range(2)]
+    device = {"uuid": "GPU-5e1f", "index": 2, "kind": "cuda", "model": "A100", "healthy": True}
+    for agent in (older, newer):
+        agent.report["gpus"] = [*slots, device]
+        agent.sync()
+
+    def usable(agent: Agent) -> list[bool]:
+        return [gpu.usable for gpu in agent.node.gpus.order_by("index")]
+
+    assert (usable(older), usable(newer)) == ([True] * 3, [True, True, False])
+    assert newer.node.gpus.get(index=2).problem.startswith("older reports this GPU, too, and keeps it.")
+    Node.objects.filter(pk=older.node.pk).update(last_seen_at=timezone.now() - timedelta(hours=1))
+    newer.report["boot"] = "b2"  # whatever is new lets a report be compared with the rows
+    newer.sync()
+    assert usable(newer) == [True] * 3
+
+
 def test_environments_are_noted_and_unknown_ones_passed_over() -> None:
     Environment.objects.update(retired=True)  # those that come with the house
     make_environment("ours")
