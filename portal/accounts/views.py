@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from axes.utils import reset as lift_lockout
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import login, views
@@ -23,6 +24,7 @@ from portal.accounts.limits import limits_for
 from portal.accounts.models import ApiToken, User
 from portal.accounts.permissions import signed_in
 from portal.refused import Refused
+from portal.ui import counted
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
@@ -65,7 +67,17 @@ class ChangePassword(views.PasswordChangeView):
 
     def form_valid(self, form: Any) -> HttpResponse:
         messages.success(self.request, "Your password is changed. Everywhere else you are signed out.")
+        _mention_tokens(self.request, signed_in(self.request))
         return super().form_valid(form)
+
+
+def _mention_tokens(request: HttpRequest, user: User) -> None:
+    """A new password ends sessions; scripts keep their access."""
+    if tokens := services.live_tokens(user).count():
+        text = (
+            f"You have {counted(tokens, 'valid API token')}. Revoke any that someone else may know, under Your account."
+        )
+        messages.warning(request, text)
 
 
 @method_decorator(login_not_required, name="dispatch")
@@ -89,6 +101,8 @@ class ResetPasswordConfirm(views.PasswordResetConfirmView):
 
     def form_valid(self, form: Any) -> HttpResponse:
         messages.success(self.request, "Your new password is set. Sign in with it.")
+        lift_lockout(username=form.user.get_username())
+        _mention_tokens(self.request, form.user)
         return super().form_valid(form)
 
 

@@ -163,6 +163,21 @@ class TestReset:
         assert sign_in(browser(), "alice", NEW).status_code == 302
         assert "no longer works" in browser().get(path).content.decode()
 
+    def test_a_reset_ends_a_lockout_and_mentions_tokens_that_stay_valid(self, people: dict[str, User]) -> None:
+        services.create_token(people["alice"], "sweep")
+        for _ in range(11):
+            sign_in(browser(), "alice", "wrong")
+            sign_in(browser(), "bob", "wrong")
+        browser().post(reverse("accounts:password-reset"), {"email": "alice@example.org"})
+        client = browser()
+        form = client.get(link_in(str(mail.outbox[0].body)))
+        done = client.post(form["Location"], {"new_password1": NEW, "new_password2": NEW}, follow=True)
+        assert "You have 1 valid API token. Revoke any" in done.content.decode()
+        assert sign_in(browser(), "alice", NEW).status_code == 302
+        assert sign_in(browser(), "bob", PASSWORD).status_code == 429, (
+            "only the lockout of the one who has a new password"
+        )
+
     def test_an_unknown_address_gets_the_same_answer_and_no_mail(self, people: dict[str, User]) -> None:
         answers = {
             (page.status_code, page["Location"])
