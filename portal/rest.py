@@ -165,3 +165,18 @@ ErrorBody = inline_serializer(
 def refusals(*codes: int) -> dict[int, OpenApiResponse]:
     """The error answers that an operation documents, besides 401."""
     return {code: OpenApiResponse(ErrorBody, CODES[code].replace("_", " ")) for code in (401, *codes)}
+
+
+def document_refusals(result: dict[str, Any], **_about: Any) -> dict[str, Any]:
+    """Add to each operation of the schema what it refuses because of its address: 401, 404 for a path or a page that does
+    not exist, and 400 for what follows the question mark."""
+    refusal = {"schema": {"$ref": "#/components/schemas/Error"}}
+    for operations in result["paths"].values():
+        for operation in operations.values():
+            places = {each["in"] for each in operation.get("parameters", ())}
+            pages = any(each["name"] == "page" for each in operation.get("parameters", ()))
+            possible = {401: True, 404: pages or "path" in places, 400: "query" in places}
+            for code in (code for code, is_possible in possible.items() if is_possible):
+                answer = {"content": {"application/json": refusal}, "description": CODES[code].replace("_", " ")}
+                operation["responses"].setdefault(str(code), answer)
+    return result
