@@ -396,6 +396,7 @@ SPECTACULAR_SETTINGS = {
         "ContainerState": "portal.jobs.models.ContainerState",
         "ContainerRole": "portal.jobs.models.Container.Role",
         "MemberRole": "portal.projects.models.Membership.Role",
+        "GpuKind": "portal.cluster.models.Gpu.Kind",
     },
 }
 

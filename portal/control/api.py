@@ -15,9 +15,9 @@ from portal.control import preview, services
 from portal.control.models import Cycle, Recording, SchedulerConfig
 from portal.control.serializers import (
     AskedSerializer,
-    ChangeSerializer,
     ConfigSerializer,
     CycleSerializer,
+    PlannedChangeSerializer,
     PolicySerializer,
     PreviewAnswerSerializer,
     PreviewSerializer,
@@ -79,7 +79,7 @@ class PolicyPreview(APIView):
             raise Refused(str(error)) from error
         pages = Pages()
         rows = pages.paginate_queryset(found.changes, request, view=self)
-        answer = pages.get_paginated_response(ChangeSerializer(rows, many=True, context={"preview": found}).data)
+        answer = pages.get_paginated_response(PlannedChangeSerializer(rows, many=True, context={"preview": found}).data)
         answer.data["preview"] = PreviewSerializer(found).data
         return answer
 

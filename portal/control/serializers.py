@@ -84,7 +84,7 @@ class EtaSerializer(serializers.Serializer[Any]):
     ends = serializers.FloatField(allow_null=True)
 
 
-class ChangeSerializer(serializers.Serializer[Any]):
+class PlannedChangeSerializer(serializers.Serializer[Any]):
     """``preview`` in the context is the one it is a part of."""
 
     job = serializers.IntegerField()
@@ -128,7 +128,7 @@ class PreviewAnswerSerializer(serializers.Serializer[Any]):
     count = serializers.IntegerField()
     next = serializers.URLField(allow_null=True)
     previous = serializers.URLField(allow_null=True)
-    results = ChangeSerializer(many=True)
+    results = PlannedChangeSerializer(many=True)
     preview = PreviewSerializer()
 
 

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from portal.accounts.permissions import signed_in
 from portal.forecast import helping
 from portal.forecast.models import Forecast
-from portal.forecast.serializers import ChangeSerializer, CounselSerializer, ForecastSerializer
+from portal.forecast.serializers import ChosenChangeSerializer, CounselSerializer, ForecastSerializer
 from portal.forecast.services import measured, said
 from portal.jobs import services
 from portal.jobs.api import OfJob
@@ -48,12 +48,12 @@ class Forecasts(OfJob):
 
     @extend_schema(
         operation_id="jobs_change",
-        request=ChangeSerializer,
+        request=ChosenChangeSerializer,
         responses={201: JobDetailSerializer, **refusals(400, 403, 404, 409, 429)},
     )
     def change(self, request: Request, job_pk: int) -> Response:
         """Cancels the job and submits it again, changed, in its place in the queue. The answer is the new job."""
-        asked = ChangeSerializer(data=request.data)
+        asked = ChosenChangeSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         user = signed_in(request)
         changed = helping.change(user, self.job, asked.validated_data["change"])

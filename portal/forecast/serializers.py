@@ -46,5 +46,5 @@ class CounselSerializer(serializers.Serializer[Any]):
     sentence = serializers.CharField(allow_blank=True, help_text="When there is nothing to advise: why.")
 
 
-class ChangeSerializer(serializers.Serializer[Any]):
+class ChosenChangeSerializer(serializers.Serializer[Any]):
     change = serializers.CharField(max_length=80)

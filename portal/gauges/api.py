@@ -104,7 +104,7 @@ class StretchSerializer(serializers.Serializer[Any]):
     nodes = PlaceSerializer(many=True)
 
 
-class ChangeSerializer(serializers.Serializer[Any]):
+class ResizeSerializer(serializers.Serializer[Any]):
     """One of the changes between the stretches."""
 
     at = serializers.DateTimeField()
@@ -118,7 +118,7 @@ class ChangeSerializer(serializers.Serializer[Any]):
 
 class BandSerializer(serializers.Serializer[Any]):
     stretches = StretchSerializer(many=True)
-    changes = ChangeSerializer(many=True)
+    changes = ResizeSerializer(many=True)
 
 
 WINDOW = OpenApiParameter("window", str, enum=list(series.WINDOWS), description="How far back from now.")

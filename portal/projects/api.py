@@ -20,10 +20,10 @@ from portal.downloads import download
 from portal.projects import comparison, examples, services, store
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.serializers import (
-    ChangeSerializer,
     CodeVersionDetailSerializer,
     CodeVersionSerializer,
     ExampleSerializer,
+    FileChangeSerializer,
     FileSerializer,
     MemberSerializer,
     NewMemberSerializer,
@@ -222,7 +222,7 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
 
     @extend_schema(
         parameters=[OpenApiParameter("to", int, description="Number of the other version; the one before by default.")],
-        responses={200: ChangeSerializer(many=True), **refusals(400, 404)},
+        responses={200: FileChangeSerializer(many=True), **refusals(400, 404)},
     )
     def diff(self, request: Request, project_pk: int, number: int) -> Response:
         """What changed from another version to this one."""
@@ -235,7 +235,7 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         if other is None:
             return Response([])
         try:
-            return Response(ChangeSerializer(comparison.compare(other, version), many=True).data)
+            return Response(FileChangeSerializer(comparison.compare(other, version), many=True).data)
         except store.MissingError as error:
             raise Http404 from error
 

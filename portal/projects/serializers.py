@@ -83,7 +83,7 @@ class LineSerializer(serializers.Serializer[Any]):
     text = serializers.CharField()
 
 
-class ChangeSerializer(serializers.Serializer[Any]):
+class FileChangeSerializer(serializers.Serializer[Any]):
     path = serializers.CharField()
     kind = serializers.CharField(help_text="added, removed or changed")
     remark = serializers.CharField()
