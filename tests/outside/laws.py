@@ -278,7 +278,10 @@ def every_waiting_job_has_a_reason(record: Record) -> Iterator[Violation]:
         waiting = {id: job for id, job in poll.jobs.items() if job.waits}
         waits_since = {id: waits_since.get(id, before.began if id in before.jobs else poll.began) for id in waiting}
         for id, job in waiting.items():
-            since = waits_since[id]
+            ended = (
+                attempt.ended_at or 0.0 for attempt in record.attempts.get(id, ())
+            )  # an attempt may fit between polls
+            since = max(waits_since[id], *(at for at in ended if at <= poll.ended), 0.0)
             if poll.began - since < SEEN_SECONDS + QUIET_SECONDS or id in found:
                 continue
             if record.is_scheduler_down(poll.began - SEEN_SECONDS - QUIET_SECONDS, poll.ended):

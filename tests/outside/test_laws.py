@@ -201,3 +201,10 @@ class TestReasonIsThere:
         assert not list(laws.every_waiting_job_has_a_reason(down))
         just = record(jobs, polls=repeated(jobs=jobs)[:8])
         assert not list(laws.every_waiting_job_has_a_reason(just))
+
+    def test_a_job_that_was_stopped_again_between_two_polls_has_just_begun_to_wait(self) -> None:
+        polls = repeated(jobs=[waiting(1, "It needs 4 GPUs at once and 2 are free.")])
+        polls[-1] = poll(polls[-1].began, None, [waiting(1, "")])
+        assert list(laws.every_waiting_job_has_a_reason(record(polls=polls)))
+        short = attempt(polls[-1].began - 0.4, polls[-1].began - 0.1)
+        assert not list(laws.every_waiting_job_has_a_reason(record(polls=polls, attempts={1: [short]})))
