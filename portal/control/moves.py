@@ -2,7 +2,8 @@
 
 A ring that could not go on without the nodes it has to leave is given as many GPUs as it needs at least on others, and
 those it has are asked back. While the new hosts are on their way into the ring it is left alone; then its old hosts are
-stopped one by one, as in any drain (``lifecycle.sweep``). For a moment it may have more GPUs than its most.
+stopped one by one, as in any drain (``lifecycle.sweep``). For a moment it may have more GPUs than its maximum, but never
+more than its owner's limits allow: it then restarts from its checkpoint.
 """
 
 from collections import Counter
@@ -13,6 +14,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Min
 from django.utils import timezone
 
+from portal.accounts.limits import limits_for
 from portal.cluster import reservations
 from portal.cluster.models import Gpu
 from portal.control import apply as applying
@@ -99,6 +101,7 @@ def _begin(job: Job, attempt: Attempt, live: Sequence[Container], lacking: int, 
     try:
         with transaction.atomic():
             if lacking:
+                _check_limits(job, lacking)
                 before = Counter(held.values_list("gpu__node", flat=True))
                 applying.grow(job, {str(node): gpus for node, gpus in before.items()}, _room(job, lacking, now), now)
     except (applying.Gone, lifecycle.Stale, IntegrityError):
@@ -107,6 +110,18 @@ def _begin(job: Job, attempt: Attempt, live: Sequence[Container], lacking: int, 
     names = ", ".join(sorted({part.node.name for part in live if part.node.draining}))
     lifecycle.record(job, "moving", f"It leaves {names} for other nodes while it runs, because of a drain.")
     return True
+
+
+def _check_limits(job: Job, count: int) -> None:
+    """Raises Gone when so many GPUs more, beside those it has yet to leave, would be too many for a limit of its owner."""
+    for limit in limits_for(job.submitted_by):
+        if limit.max_gpus is None or limit.soft:
+            continue
+        held = Allocation.objects.filter(
+            released_at__isnull=True, attempt__job__submitted_by__in=limit.user_ids
+        ).count()
+        if held + count > limit.max_gpus:
+            raise applying.Gone(f"the limit of {limit.name} is reached")
 
 
 def _room(job: Job, count: int, now: datetime) -> dict[int, int]:

@@ -5,12 +5,14 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from portal.accounts.limits import set_limit
 from portal.cluster.models import Node, Reservation
 from portal.control import drivers, moves
 from portal.gauges.models import Ring
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Container, ContainerState, Job
 from tests.portal.control_world import agents_do_as_told, gpus_of, queue, ready_node, turn
+from tests.portal.jobs_world import make_user
 
 pytestmark = pytest.mark.django_db
 
@@ -72,6 +74,22 @@ def test_without_room_it_goes_by_its_checkpoint(job: Job) -> None:
     turn()
     assert wanted(job) == {}
     assert job.attempts.get().stop_reason == "drained"
+
+
+@pytest.mark.parametrize(
+    ("max_gpus", "soft", "moves_over"),
+    [(3, False, False), (4, False, True), (3, True, True)],
+    ids=["limit of three", "limit of four", "soft limit"],
+)
+def test_a_move_exceeds_no_limit_even_for_a_moment(job: Job, max_gpus: int, soft: bool, moves_over: bool) -> None:
+    """It holds two GPUs and needs two others before it can leave those."""
+    admin = make_user("admin", is_staff=True)
+    set_limit(admin, job.submitted_by, max_gpus=max_gpus, max_queued=None, soft=soft)
+    drain("a")
+    turn()
+    assert gpus_of(job) <= (4 if moves_over else 2)
+    assert bool(job.events.filter(kind="moving")) == moves_over
+    assert job.attempts.get().stop_reason == ("" if moves_over else "drained")
 
 
 def test_nodes_that_others_have_reserved_are_no_room(job: Job) -> None:
