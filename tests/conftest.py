@@ -34,6 +34,9 @@ from django.contrib.contenttypes.management import create_contenttypes  # noqa: 
 post_migrate.disconnect(dispatch_uid="django.contrib.auth.management.create_permissions")
 post_migrate.disconnect(create_contenttypes)
 
+from portal.jobs import lifecycle  # noqa: E402
+from portal.jobs.clock import WallClock  # noqa: E402
+
 # Property tests draw the same examples in each run, so that a change fails by what it changed. HUNT=1 (make test-all)
 # draws new ones by the seed that --hypothesis-seed names, and keeps those that fail in .hypothesis/.
 # How long one example takes is no law: machines are busy at times.
@@ -45,6 +48,12 @@ hypothesis.settings.load_profile("hunt" if HUNT else "steady")
 settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 settings.WHITENOISE_AUTOREFRESH = True
 """Else each test's client reads the folder of static files anew."""
+
+
+@pytest.fixture(autouse=True)
+def trusted_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For its first seconds, a process doubts its clock: what a test sees must not depend on how soon it runs."""
+    monkeypatch.setattr(lifecycle, "wall_clock", WallClock(start_seconds=0.0))
 
 
 @pytest.fixture(scope="session")

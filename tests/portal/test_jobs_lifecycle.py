@@ -9,7 +9,6 @@ from django.utils import timezone
 
 from portal.cluster.models import Gpu, Node
 from portal.jobs import lifecycle, services
-from portal.jobs.clock import WallClock
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobState
 from portal.jobs.rules import MOVES, STOP_SECONDS
 from portal.projects.models import Project
@@ -418,11 +417,7 @@ def test_a_cancel_that_reached_no_container_is_made_good(project: Project) -> No
     assert part.stop_reason == "cancelled"
 
 
-def test_sweeping_costs_the_same_few_queries_however_many_run(
-    project: Project, django_assert_num_queries: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once the clock is no longer doubted, as it is for a while after a start."""
-    monkeypatch.setattr(lifecycle, "wall_clock", WallClock(start_seconds=0.0))
+def test_sweeping_costs_the_same_few_queries_however_many_run(project: Project, django_assert_num_queries: Any) -> None:
     node = make_node(gpus=20)
     with django_assert_num_queries(1):
         lifecycle.sweep()
