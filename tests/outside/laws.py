@@ -75,6 +75,8 @@ def reservations_are_kept(record: Record) -> Iterator[Violation]:
         for span in record.spans:
             if span.node != item.node or _owner(record, span.job) in item.users:
                 continue
+            if _uses_own_reservation(record, span):
+                continue
             if not max(item.start, known_since + SEEN_SECONDS) + EDGE_SECONDS < span.since < over - EDGE_SECONDS:
                 continue
             others = _others(record, span.since, item.node, item.users)
@@ -106,6 +108,19 @@ def _reservations(record: Record) -> Iterator[tuple[Reservation, float, float]]:
     for id, (item, known_since) in first.items():
         end_seen = last[id] if last[id] < record.polls[-1].began else item.end
         yield item, known_since, min(item.end, end_seen)
+
+
+def _uses_own_reservation(record: Record, span: Span) -> bool:
+    """Whether its owner then held no more of the machine than is reserved for them. Of two reservations, what an earlier
+    job keeps that cannot be stopped is lacking in one."""
+    owner = _owner(record, span.job)
+    theirs = [
+        item
+        for item, known_since, over in _reservations(record)
+        if item.node == span.node and owner in item.users and max(item.start, known_since) < span.since < over
+    ]
+    held = sum(each.node == span.node and _owner(record, each.job) == owner for each in record.held_at(span.since))
+    return held <= sum(item.gpus for item in theirs)
 
 
 def _others(record: Record, at: float, node: str, users: frozenset[str]) -> list[Span]:
@@ -278,10 +293,10 @@ def every_waiting_job_has_a_reason(record: Record) -> Iterator[Violation]:
         waiting = {id: job for id, job in poll.jobs.items() if job.waits}
         waits_since = {id: waits_since.get(id, before.began if id in before.jobs else poll.began) for id in waiting}
         for id, job in waiting.items():
-            ended = (
-                attempt.ended_at or 0.0 for attempt in record.attempts.get(id, ())
-            )  # an attempt may fit between polls
-            since = max(waits_since[id], *(at for at in ended if at <= poll.ended), 0.0)
+            begun = (
+                event.at for event in record.events.get(id, ()) if event.kind == "state" and event.at <= poll.ended
+            )
+            since = max(waits_since[id], *begun, 0.0)  # it may have been on hold, or run, between two polls
             if poll.began - since < SEEN_SECONDS + QUIET_SECONDS or id in found:
                 continue
             if record.is_scheduler_down(poll.began - SEEN_SECONDS - QUIET_SECONDS, poll.ended):

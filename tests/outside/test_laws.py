@@ -103,6 +103,16 @@ class TestReservations:
         mine = replace(kept, jobs={1: job(1), 2: job(2, owner="bob")})
         assert not list(laws.reservations_are_kept(mine))
 
+    def test_of_two_reservations_one_may_lack_what_another_job_keeps(self) -> None:
+        """Alice's job cannot be stopped; two GPUs are reserved for bob, and one for carol, who uses it."""
+        jobs = [job(1), job(2, owner="carol")]
+        both = (reservation(), reservation(id=2, gpus=1, users=("carol",)))
+        spans = [span(1), span(1, index=1), span(2, index=2, since=AT)]
+        kept = record(jobs, polls=repeated(jobs=jobs, reservations=both), spans=spans)
+        assert not list(laws.reservations_are_kept(kept))
+        more = replace(kept, spans=[*spans, span(2, index=3, since=AT)])
+        assert {found.job for found in laws.reservations_are_kept(more)} == {2}
+
     def test_who_can_be_stopped_does_not_leave(self) -> None:
         for resumable in (True, False):
             jobs = [job(1, resumable=resumable)]
@@ -206,5 +216,5 @@ class TestReasonIsThere:
         polls = repeated(jobs=[waiting(1, "It needs 4 GPUs at once and 2 are free.")])
         polls[-1] = poll(polls[-1].began, None, [waiting(1, "")])
         assert list(laws.every_waiting_job_has_a_reason(record(polls=polls)))
-        short = attempt(polls[-1].began - 0.4, polls[-1].began - 0.1)
-        assert not list(laws.every_waiting_job_has_a_reason(record(polls=polls, attempts={1: [short]})))
+        queued = Event(4, polls[-1].began - 0.1, "state", "The job is queued again.")
+        assert not list(laws.every_waiting_job_has_a_reason(record(polls=polls, events={1: [queued]})))
