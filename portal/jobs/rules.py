@@ -138,10 +138,15 @@ def reason_to_stop(elastic: bool, containers: Sequence[Part], how: Bond = FIXED)
     if deciders and all(part.state == EXITED for part in deciders):
         return StopReason.DONE
     with_driver = any(part.role == Container.Role.DRIVER for part in containers)
-    for part in essential(elastic, containers, how):
-        if part.state == EXITED and not ended_well(part) and not (with_driver and part.exit_reason == "exited"):
-            return StopReason.PEER_LOST
-    return None
+    broken = [
+        part
+        for part in essential(elastic, containers, how)
+        if part.state == EXITED and not ended_well(part) and not (with_driver and part.exit_reason == "exited")
+    ]
+    if not broken:
+        return None
+    drained = all(part.exit_reason == "stopped" and part.stop_reason == StopReason.DRAINED for part in broken)
+    return StopReason.DRAINED if drained else StopReason.PEER_LOST
 
 
 def attempt_outcome(stop_reason: str, elastic: bool, containers: Sequence[Container], how: Bond = FIXED) -> Outcome:

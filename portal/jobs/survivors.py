@@ -73,9 +73,12 @@ def counting(how: Bond, parts: Sequence[Part]) -> list[Part]:
 
 
 def goes_on_without_drained(how: Bond, parts: Sequence[SeenPart]) -> bool:
-    """Enough of it is on nodes that are not being drained."""
+    """Enough of it runs on nodes that are not being drained. Hosts that have ended by themselves are the driver's to judge,
+    which therefore stays until then."""
     staying = [
-        part for part in parts if not _gave_way(part) and not part.draining and part.wanted == Container.Wanted.RUN
+        part
+        for part in parts
+        if part.state != ContainerState.EXITED and not part.draining and part.wanted == Container.Wanted.RUN
     ]
     return how.moves and _enough(how, staying)
 

@@ -147,6 +147,22 @@ def test_hosts_that_have_just_come_are_in_the_ring_before_the_old_ones_leave(job
     assert wanted(job) == {"driver": "a", "h2": "b", "h3": "c"}
 
 
+def test_ranks_that_end_before_their_driver_has_left_are_not_called_lost(job: Job) -> None:
+    drain("a")
+    turn()
+    agents_do_as_told()
+    tell(job, "h1", "h1", "h2", "h3")
+    turn()
+    agents_do_as_told()
+    ended = Container.objects.filter(attempt__job=job, spec__hostname__in=("h2", "h3"))
+    ended.update(state=ContainerState.EXITED, exit_reason="exited", exit_code=3, exited_at=timezone.now())
+    for _ in range(4):
+        turn()
+        agents_do_as_told()
+    attempt = job.attempts.get(number=1)
+    assert (attempt.stop_reason, attempt.outcome) == ("drained", "preempted")
+
+
 def test_a_cancel_is_a_cancel(job: Job) -> None:
     drain("a")
     turn()

@@ -59,7 +59,8 @@ def parts(**said: str) -> list[Container]:
         # what it needs is on several nodes
         (THREE, {"driver": "", "h1": "2", "h2": "", "h3": ""}, None, False),
         (THREE, {"driver": "", "h1": "2", "h2": "lost", "h3": "lost"}, "peer_lost", False),
-        (THREE, {"driver": "", "h1": "2", "h2": "drained", "h3": "drained"}, "peer_lost", False),
+        (THREE, {"driver": "", "h1": "2", "h2": "drained", "h3": "drained"}, "drained", False),
+        (THREE, {"driver": "", "h1": "2 lost", "h2": "drained", "h3": "drained"}, "peer_lost", False),
         (THREE, {"driver": "", "h1": "2", "h2": "lost", "h3": ""}, None, False),
         (THREE, {"driver": "", "h1": "2", "h2": "", "h3": "oom"}, None, False),
         (THREE, {"driver": "", "h1": "2", "h2": "oom", "h3": ""}, None, False),
