@@ -3,7 +3,8 @@
 Each reservation splits its node in two for as long as the policy looks: the part that is for everybody, and a part that
 only some jobs may use. While it is on, these are its owners' jobs. Before it begins they are also those that will be
 gone in time: jobs that can go on from a checkpoint, and jobs whose longest time ends before. When it begins, others who
-still hold its GPUs and can give them back are asked for them.
+still hold its GPUs and can give them back are asked for them. What is reserved for others right after it is not for its
+owners either, unless they will be gone by then.
 
 On which part a job is, only this module knows. It is kept in the plan's state, so that a policy finds its jobs in the
 next turn where it put them.
@@ -29,6 +30,11 @@ class Part:
     reservation: Reservation
     free: int
     leaving: int
+    followers: tuple[Reservation, ...] = ()
+    """Later reservations that need these GPUs."""
+
+    def admits(self, job: Job, now: float) -> bool:
+        return _may_use(job, self.reservation, self.followers, now)
 
 
 def around(plan: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
@@ -80,8 +86,8 @@ def _on_whole_nodes(
                 left[node] -= max(0, gpus - job.now_on.get(node, 0))
     jobs = []
     for job in snapshot.jobs:
-        theirs = {part.reservation.node for part in parts if _may_use(job, part.reservation, snapshot.now)}
-        closed = {part.reservation.node for part in parts if not _may_use(job, part.reservation, snapshot.now)}
+        theirs = {part.reservation.node for part in parts if part.admits(job, snapshot.now)}
+        closed = {part.reservation.node for part in parts if not part.admits(job, snapshot.now)}
         both = theirs - closed if job.nodes is None else (theirs - closed) & job.nodes
         if job.waiting and not job.spread and both and not target.get(job.id):
             jobs.append(replace(job, nodes=frozenset(both)))
@@ -162,6 +168,7 @@ def _split(
     then others, up to its size.
     """
     nodes = {node.id: node for node in snapshot.nodes}
+    totals = {node.id: node.total for node in snapshot.nodes}
     jobs = {job.id: job for job in snapshot.jobs}
     parts: list[Part] = []
     for number, item in enumerate(ahead):
@@ -169,10 +176,11 @@ def _split(
         if node is None:
             continue
         here = sorted((job for job in jobs.values() if node.id in job.now_on), key=lambda job: job.turn)
-        stay = sum(job.now_on[node.id] for job in here if not _may_use(job, item, snapshot.now))
+        followers = _followers(item, ahead, totals[item.node])
+        theirs = {job.id: job.now_on[node.id] for job in here if _may_use(job, item, followers, snapshot.now)}
+        stay = sum(job.now_on[node.id] for job in here) - sum(theirs.values())
         room = max(0, node.total - item.gpus - stay)
         id = f"{node.id}/{number}"
-        theirs = {job.id: job.now_on[node.id] for job in here if _may_use(job, item, snapshot.now)}
         kept = dict.fromkeys(theirs, 0)
         for job, gpus in theirs.items():
             if id in put.get(job, ()):
@@ -185,7 +193,7 @@ def _split(
             more = min(room, gpus - kept[job])
             kept[job] += more
             room -= more
-        part = Part(id, item, node.free - free, node.leaving - leaving)
+        part = Part(id, item, node.free - free, node.leaving - leaving, followers)
         moved = 0
         for job, gpus in theirs.items():
             moved += gpus - kept[job]
@@ -213,7 +221,7 @@ def _allowed(snapshot: Snapshot, jobs: Iterable[Job], parts: list[Part]) -> tupl
     known: dict[tuple[frozenset[NodeId] | None, tuple[Part, ...]], frozenset[NodeId]] = {}
 
     def nodes_of(job: Job) -> frozenset[NodeId]:
-        mine = tuple(part for part in parts if _may_use(job, part.reservation, snapshot.now))
+        mine = tuple(part for part in parts if part.admits(job, snapshot.now))
         if (job.nodes, mine) not in known:
             here = usual if job.nodes is None else job.nodes
             known[job.nodes, mine] = here | {part.id for part in mine if part.reservation.node in here}
@@ -226,15 +234,28 @@ def _held(where: Placement) -> dict[NodeId, int]:
     return {node: gpus for node, gpus in where.items() if gpus}
 
 
-def _may_use(job: Job, item: Reservation, now: float) -> bool:
+def _followers(item: Reservation, ahead: list[Reservation], total: int) -> tuple[Reservation, ...]:
+    """Those on the same node of ``total`` GPUs that begin after ``item`` has ended, and have too few without its GPUs."""
+    here = [each for each in ahead if each.node == item.node and each is not item]
+
+    def needs_them(later: Reservation) -> bool:
+        at_once = sum(each.gpus for each in here if each.start <= later.start < each.end)
+        return later.start >= item.end and at_once + item.gpus > total
+
+    return tuple(filter(needs_them, here))
+
+
+def _may_use(job: Job, item: Reservation, followers: tuple[Reservation, ...], now: float) -> bool:
     if job.owner in item.owners:
-        return True
-    if item.start <= now:
-        return False
+        return all(job.owner in each.owners or _is_gone_by(each.start, job, now) for each in followers)
+    return item.start > now and _is_gone_by(item.start, job, now)
+
+
+def _is_gone_by(moment: float, job: Job, now: float) -> bool:
     if job.preemptible:
         return True
     began = job.started_at if job.running and job.started_at is not None else now
-    return job.longest_seconds is not None and began + job.longest_seconds <= item.start
+    return job.longest_seconds is not None and began + job.longest_seconds <= moment
 
 
 def _merged(where: Placement, real: Mapping[NodeId, NodeId]) -> dict[NodeId, int]:
@@ -254,6 +275,8 @@ def _with_reserved(id: JobId, reason: str, view: Snapshot, parts: list[Part]) ->
         item = part.reservation
         if part.free and job.nodes is not None and part.id not in job.nodes and item.node in job.nodes:
             name = next(node.name for node in view.nodes if node.id == part.id)
+            if job.owner in item.owners:
+                item = next(each for each in part.followers if job.owner not in each.owners)
             until = f"for another {_minutes(item.end - view.now)}"
             if item.start > view.now:
                 until = f"in {_minutes(item.start - view.now)}, before it would surely end"

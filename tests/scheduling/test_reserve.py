@@ -39,6 +39,32 @@ def test_a_job_that_can_stop_fills_the_time_before_it() -> None:
     assert sizes(reserved(lab, 4, HOUR, 2 * HOUR)) == {"1": 4}
 
 
+@pytest.mark.parametrize(
+    ("facts", "starts"),
+    [
+        ({}, False),
+        ({"longest_seconds": 2 * HOUR}, False),
+        ({"longest_seconds": 0.5 * HOUR}, True),
+        ({"preemptible": True}, True),
+        ({"owner": "eve"}, True),
+    ],
+    ids=["no end", "ends too late", "ends in time", "can stop", "owns the next one, too"],
+)
+@pytest.mark.parametrize("gpus", [2, 1])
+def test_a_job_in_its_own_reservation_does_not_run_into_the_next_one(
+    facts: dict[str, Any], starts: bool, gpus: int
+) -> None:
+    """Bob has two GPUs for an hour. Then Eve has three, or two, for which one is left besides his, or two."""
+    bob = Reservation("Bob's", "a", 2, NOW - 60, NOW + HOUR, frozenset({"bob", "eve"}))
+    eve = Reservation("Eve's", "a", 1 + gpus, NOW + HOUR, NOW + 3 * HOUR, frozenset({"eve"}))
+    busy = running("busy", {"a": 1}, owner="ann", longest_seconds=0.1 * HOUR, started_at=NOW - 60)
+    lab = draw({"a": 4}, busy, waiting("1", 2, **{"owner": "bob", **facts}))
+    done = decide(Fifo(strict=False), replace(lab, reservations=(bob, eve)))
+    assert ("1" in sizes(done)) == (starts or gpus == 1)
+    if "1" not in sizes(done):
+        assert "reserved for Eve's in 60 minutes, before it would surely end." in done.reasons["1"]
+
+
 def test_when_it_begins_others_who_can_are_asked_to_leave() -> None:
     lab = draw({"a": 4}, running("1", {"a": 2}, preemptible=True), running("2", {"a": 2}), waiting("3", 2, owner="bob"))
     assert sizes(reserved(lab, 2, -1, HOUR)) == {"2": 2}
