@@ -212,6 +212,12 @@ class Capacity:
             self.free[node] -= gpus
             self.kept[node] = self.kept.get(node, 0) + gpus
 
+    @property
+    def reserved(self) -> dict[NodeId, int]:
+        """What was kept by ``reserve``, by node, beside what was kept before."""
+        more = {node: gpus - (self.nodes[node].kept if node in self.nodes else 0) for node, gpus in self.kept.items()}
+        return {node: gpus for node, gpus in more.items() if gpus > 0}
+
     def _use_room(self, job: Job, gpus: int) -> None:
         for index in self._limits_of.get(job.id, []):
             self.room_of[index] -= gpus

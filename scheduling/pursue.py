@@ -47,7 +47,7 @@ def carry_out(
     if elsewhere and "aim" in state:
         state = {**state, "aim": {**state["aim"], **elsewhere}}
     sizes = {job: size for job, size in (batches or {}).items() if job in now.held}
-    return Plan(now.held, why, state, sizes, again_at)
+    return Plan(now.held, why, state, sizes, again_at, now.reserved)
 
 
 def _is_elsewhere(job: Job, target: Mapping[JobId, Placement], now: Capacity) -> bool:

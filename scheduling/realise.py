@@ -48,7 +48,7 @@ def realise(
         explain = snapshot.explain or wanted.get(job.id)
         why.setdefault(job.id, short(job, now, ahead) if explain else reasons.UNSAID)
     chosen = {job: size for job, size in (batches or {}).items() if job in now.held}
-    return Plan(now.held, why, state or {}, chosen, again_at)
+    return Plan(now.held, why, state or {}, chosen, again_at, now.reserved)
 
 
 def line_up(snapshot: Snapshot, *, preempt: bool = True) -> tuple[Capacity, set[JobId]]:

@@ -334,10 +334,10 @@ class _World:
         for node in self.free:
             held_back = max(0, promised[node] - given[node])
             self.free[node] -= given[node]
-            at_once = min(max(self.free[node], 0), held_back)
+            at_once = min(max(self.free[node], 0), max(held_back, done.kept.get(node, 0)))
             self.free[node] -= at_once
             self.kept[node] += at_once
-            self.leaving[node] -= min(max(self.leaving[node], 0), held_back - at_once)
+            self.leaving[node] -= min(max(self.leaving[node], 0), max(0, held_back - at_once))
         self.batches.update(done.batches)
         self.states[name] = done.state
         if done.again_at is not None:

@@ -241,6 +241,8 @@ class Plan:
     again_at: float | None = None
     """When time alone may change the decision. The live loop turns every few seconds anyway; a simulation jumps from
     one event to the next, and asks again then."""
+    kept: Mapping[NodeId, int] = field(default_factory=dict, compare=False)
+    """Free GPUs by node that some of its jobs will have once others have given back the rest: not for lower tiers."""
 
 
 class Policy(Protocol):

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,9 @@ from scheduling.check import violations
 from scheduling.decide import decide
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fifo import Fifo
-from scheduling.types import Limit, Plan, Policy, Snapshot
+from scheduling.pursue import carry_out
+from scheduling.realise import realise
+from scheduling.types import Job, Limit, Plan, Policy, Snapshot
 from tests.scheduling.strategies import EXAMPLES, built, snapshots
 from tests.scheduling.worlds import draw, running, sizes, waiting
 
@@ -24,6 +27,39 @@ def plan(snapshot: Snapshot) -> Plan:
 
 def test_premium_goes_before_standard_whoever_came_first() -> None:
     assert sizes(plan(draw({"a": 2}, waiting("1", 2), waiting("2", 2, tier="premium")))) == {"2": 2}
+
+
+class NewestFirst:
+    """Stops the running jobs that can be stopped for the waiting ones, all with as much as they ask for."""
+
+    title: ClassVar[str] = ""
+    explanation: ClassVar[str] = ""
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        order = sorted(snapshot.jobs, key=lambda job: (job.running and job.preemptible, job.turn))
+        new = {job.id: job.max_gpus for job in order if not (job.running and job.preemptible)}
+        return self.carry_out(snapshot, order, new)
+
+    def carry_out(self, snapshot: Snapshot, order: list[Job], new: dict[str, int]) -> Plan:
+        return realise(snapshot, order, new)
+
+
+class Towards(NewestFirst):
+    """The same, as a policy does that goes to its aim over several cycles."""
+
+    def carry_out(self, snapshot: Snapshot, order: list[Job], new: dict[str, int]) -> Plan:
+        room = Capacity(replace(snapshot, nodes=tuple(replace(node, free=node.total) for node in snapshot.nodes)))
+        aim = {job.id: where for job in order if job.id in new and (where := room.fit(job, new[job.id]))}
+        return carry_out(snapshot, order, aim, {}, {})
+
+
+@pytest.mark.parametrize("policy", [NewestFirst(), Towards()], ids=["at once", "over cycles"])
+def test_what_is_free_of_gpus_meant_for_a_job_is_not_for_lower_tiers(policy: Policy) -> None:
+    """A standard job is to have one GPU that is free and one that another standard job gives back first."""
+    lab = draw({"a": 2}, running("old", {"a": 1}, preemptible=True), waiting("new", 2), waiting("low", 1, tier="basic"))
+    done = tiers.plan(policy, lab)
+    assert sizes(done) == {}
+    assert violations(lab, done) == []
 
 
 def test_premium_stops_the_basic_job_that_loses_least() -> None:
