@@ -100,7 +100,7 @@ def _take_in(node: Node, report: Report, said: str, now: datetime, *, sample: bo
     with transaction.atomic():
         # Holds the node's row: of two reports at once, that one's digest stays whose word stays in the rows.
         Node.objects.filter(pk=node.pk).update(said=said)
-        _take_gpus(node, _without_those_of_others(node, report.gpus, now), now if sample else None)
+        _take_gpus(node, _with_duplicates_unfit(node, report.gpus, now), now if sample else None)
         _take_environments(node, report.environments)
 
 
@@ -122,9 +122,9 @@ def _see(node: Node, report: Report, now: datetime) -> None:
         setattr(node, name, value)
 
 
-def _without_those_of_others(node: Node, reports: tuple[GpuReport, ...], now: datetime) -> tuple[GpuReport, ...]:
-    """The reports, in which a GPU that an older node reports as well is unfit: of two agents on one machine, or of two
-    that claim one device, each would be given jobs for it."""
+def _with_duplicates_unfit(node: Node, reports: tuple[GpuReport, ...], now: datetime) -> tuple[GpuReport, ...]:
+    """Mark as unfit each GPU that an older node reports as well: two agents on one machine, or two that claim one device,
+    would both be given jobs for it."""
     uuids = [report.uuid for report in reports if report.kind == Gpu.Kind.CUDA]
     if not uuids:
         return reports

@@ -3,7 +3,7 @@
 A ring that could not go on without the nodes it has to leave is given as many GPUs as it needs at least on others, and
 those it has are asked back. While the new hosts are on their way into the ring it is left alone; then its old hosts are
 stopped one by one, as in any drain (``lifecycle.sweep``). For a moment it may have more GPUs than its maximum, but never
-more than its owner's limits allow: it then restarts from its checkpoint.
+more than its owner's limits allow. Without room under these it restarts from its checkpoint.
 """
 
 from collections import Counter

@@ -173,7 +173,7 @@ class ElasticRing(horovod_driver.ElasticDriver):
                 self._waiting[host, slot] = time.monotonic()
                 self.record_ready(host, slot)
             if self.problem:  # with its old place it would form the old ring once more
-                self.ended.wait()
+                self.ended.wait(STOP_SECONDS)
             answer.text = str(self.get_slot_info(host, slot).to_response_string())
         finally:
             self._waiting.pop((host, slot), None)
