@@ -437,7 +437,7 @@ def explain(job: Job, attempt: Attempt, parts: Sequence[Container]) -> dict[str,
     if attempt.outcome == Outcome.SUCCEEDED:
         return _hint(parts)
     how = survivors.bond_of(job, attempt)
-    part = _to_blame(rules.essential(job.elastic, survivors.counting(how, parts), how))  # as the outcome is judged
+    part = _to_blame(rules.judged(job.elastic, parts, how))  # as the outcome is judged
     offered_by: dict[str, list[str]] = {}
     for environment in Environment.objects.filter(retired=False):
         for package in environment.packages:

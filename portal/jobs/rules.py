@@ -22,6 +22,7 @@ from portal.jobs.survivors import (
     counting,
     ended_well,
     goes_on_without_drained,
+    put_aside,
 )
 
 ASSIGNED, PREPARING, RUNNING, STOPPING, EXITED = (
@@ -122,6 +123,16 @@ def essential(elastic: bool, containers: Sequence[Part], how: Bond = FIXED) -> l
     return [part for part in containers if part.role == Container.Role.DRIVER or part in needed]
 
 
+def judged(elastic: bool, containers: Sequence[Part], how: Bond = FIXED) -> list[Part]:
+    """The parts whose ends tell how the attempt ended.
+
+    Ranks may end by themselves after their driver was put aside and before the next one has begun: then their hosts count.
+    """
+    parts = essential(elastic, counting(how, containers), how)
+    others = [part for part in containers if not put_aside(part)]
+    return others if how.moves and others and all(map(put_aside, parts)) else parts
+
+
 def work_is_done(containers: Sequence[Container], how: Bond = FIXED) -> bool:
     """Its deciding containers ended well, whatever the rest still does."""
     deciders = deciding(counting(how, containers))
@@ -157,12 +168,11 @@ def attempt_outcome(stop_reason: str, elastic: bool, containers: Sequence[Contai
     """
     if stop_reason == StopReason.CANCELLED:
         return Outcome.CANCELLED
-    containers = counting(how, containers)
-    if work_is_done(containers):
+    if work_is_done(containers, how):
         return Outcome.SUCCEEDED
     if stop_reason in ASKED_OUTCOMES:
         return ASKED_OUTCOMES[stop_reason]
-    parts = essential(elastic, containers, how)
+    parts = judged(elastic, containers, how)
     reasons = {part.exit_reason for part in parts}
     if reasons & LOST_REASONS:
         return Outcome.LOST

@@ -102,10 +102,14 @@ def _drivers(parts: Sequence[Part]) -> list[Part]:
     return [part for part in parts if part.role == Container.Role.DRIVER]
 
 
+def put_aside(part: Container | SeenPart) -> bool:
+    """It was stopped alone, and its attempt was to go on."""
+    stopped = part.state == ContainerState.EXITED and part.exit_reason == "stopped"
+    return stopped and part.stop_reason in PUT_ASIDE
+
+
 def _gave_way(part: Container | SeenPart) -> bool:
-    if part.state != ContainerState.EXITED:
-        return False
-    return part.exit_reason in LOST_REASONS or (part.exit_reason == "stopped" and part.stop_reason in PUT_ASIDE)
+    return put_aside(part) or (part.state == ContainerState.EXITED and part.exit_reason in LOST_REASONS)
 
 
 def _enough(how: Bond, left: Sequence[Part]) -> bool:
