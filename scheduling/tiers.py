@@ -143,7 +143,7 @@ class _World:
     def __post_init__(self) -> None:
         self.free = {node.id: node.free for node in self.snapshot.nodes}
         self.leaving = {node.id: node.leaving for node in self.snapshot.nodes}
-        self.kept: Counter[NodeId] = Counter()
+        self.kept = Counter({node.id: node.kept for node in self.snapshot.nodes if node.kept})
         self.jobs = {job.id: job for job in self.snapshot.jobs}
         self.held = {job.id: job.gpus if job.running else 0 for job in self.snapshot.jobs}
         self.gone: set[JobId] = set()

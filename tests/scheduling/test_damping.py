@@ -99,6 +99,13 @@ def test_a_job_behind_such_gpus_is_told_that_they_are_kept() -> None:
     assert done.reasons["2"].startswith("All 4 GPUs are in use or kept for jobs ahead of it;")
 
 
+def test_a_job_of_a_lower_tier_is_told_that_too() -> None:
+    grows = running("1", {"a": 3}, 3, 8, tier="premium")
+    done = decide(SHARES, damped(draw({"a": 4}, grows, waiting("2", 1, tier="standard", owner="bob"))))
+    assert sizes(done) == {"1": 3}
+    assert done.reasons["2"].startswith("All 4 GPUs are in use or kept for jobs ahead of it")
+
+
 def test_a_job_below_its_least_takes_at_once_what_it_lacks() -> None:
     lab = damped(draw({"a": 4}, running("1", {"a": 1}, 2, 4)))
     assert sizes(decide(SHARES, lab))["1"] >= 2
