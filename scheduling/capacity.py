@@ -51,6 +51,7 @@ class Capacity:
         self.held: dict[JobId, Placement] = {
             job.id: job.now_on for job in snapshot.jobs if job.now_on and not job.stopping
         }
+        self._held_at_first = dict(self.held)
         self._limits_of: dict[JobId, list[int]] = {}
         self.limits: tuple[Limit, ...] = snapshot.limits
         gpus = {job: sum(where.values()) for job, where in self.held.items()} if snapshot.limits else {}
@@ -109,9 +110,19 @@ class Capacity:
         return [(self.limits[index], self.room_of[index]) for index in self._limits_of.get(job.id, [])]
 
     def promises(self, limit: Limit) -> bool:
-        """Return whether jobs of a limit are to have more GPUs than they hold, some of which may not be free yet."""
+        """Return whether jobs of a limit may be counted with GPUs that they do not hold yet: that are not free, or are kept
+        for their growth, which other layers count as held."""
         index = self.limits.index(limit)
-        return self.coming and self.room_of[index] < self._room_at_first[index]
+        return bool(self.kept) or (self.coming and self.room_of[index] < self._room_at_first[index])
+
+    def coming_for(self, job: Job) -> int:
+        """Count the GPUs that other jobs are giving back, on nodes the job can run on or under a limit of its own."""
+        nodes = {node.id: node.leaving for node in self.nodes_of(job)}
+        for other, where in self._held_at_first.items():
+            left = self.held.get(other, {})
+            for node in where.keys() & nodes.keys() if left is not where else ():
+                nodes[node] += max(0, where[node] - left.get(node, 0))
+        return sum(nodes.values()) + max((limit.leaving for limit, _ in self.limits_of(job)), default=0)
 
     def ceiling(self, job: Job) -> int:
         """Return the most GPUs the job could hold if it ran alone on the open nodes."""

@@ -38,7 +38,7 @@ def carry_out(
             if more := part(minus(wanted, now.held[job.id]), now, job):
                 now.give(job, more)
         elif job.waiting and wanted and (missing := start(job, now, wanted)):
-            why[job.id] = reasons.promised(missing)
+            why[job.id] = reasons.awaiting(job, now, missing)
     for job in order:
         if job.waiting and not target.get(job.id) and job.id not in why:
             why[job.id] = reasons.limited(job, now) or reasons.shortage(job, now, ahead)

@@ -114,7 +114,7 @@ def act(
     shrink_to(now, later, staying)
     for job in served:
         if missing := start(job, now, later.held[job.id]):
-            why[job.id] = reasons.promised(missing)
+            why[job.id] = reasons.awaiting(job, now, missing)
     for job in staying:
         if more := part(minus(later.held[job.id], job.now_on), now, job):
             now.give(job, more)

@@ -1,9 +1,9 @@
 """Why a job waits: one plain, true sentence for the person waiting, a different one for each cause."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from scheduling.capacity import Capacity
-from scheduling.types import Job, JobId, Limit
+from scheduling.types import Job, JobId, Limit, Snapshot
 
 UNSAID = "It waits."
 """Where nobody reads why (``Snapshot.explain``)."""
@@ -59,17 +59,18 @@ def limited(job: Job, capacity: Capacity) -> str:
     return ""
 
 
-def limit_reached_by(job: Job, limits: Iterable[Limit], sizes: Mapping[JobId, int], held: Mapping[JobId, int]) -> str:
+def limit_reached_by(job: Job, snapshot: Snapshot, sizes: Mapping[JobId, int], held: Mapping[JobId, int]) -> str:
     """The limit that leaves too few GPUs for the job where others get these ``sizes``, or empty.
 
     ``held``: GPUs that jobs hold now.
     """
-    for limit in limits:
+    kept = any(node.kept for node in snapshot.nodes)  # for growth that is put off
+    for limit in snapshot.limits:
         if job.id in limit.jobs:
             given = sum(max(sizes.get(other, 0), held.get(other, 0)) for other in limit.jobs)
             room = limit.max_gpus - limit.leaving - limit.elsewhere - given
             if job.min_gpus > room:
-                more = given > sum(held.get(other, 0) for other in limit.jobs)
+                more = kept or given > sum(held.get(other, 0) for other in limit.jobs)
                 return _limit_reached(job, limit, room, promised=more)
     return ""
 
@@ -138,6 +139,15 @@ def in_turns(reason: str, seconds: int) -> str:
 def promised(count: int) -> str:
     """Others were asked for these GPUs on its behalf, or give them back anyway."""
     return f"{gpus(count)} {'is' if count == 1 else 'are'} being given back by other jobs; then it starts."
+
+
+def awaiting(job: Job, capacity: Capacity, missing: int) -> str:
+    """Explain that a job is to start on GPUs of which so many are missing now.
+
+    Another job may have started on some of those, so no more are named than are really being given back.
+    """
+    coming = min(missing, capacity.coming_for(job))
+    return promised(coming) if coming else shortage(job, capacity, 0)
 
 
 def saving(job: Job, now: float, have: int, count: int) -> str:

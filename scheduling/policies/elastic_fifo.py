@@ -87,7 +87,7 @@ class ElasticFifo:
         shrink_to(now, later, running)
         for job in served:
             if missing := start(job, now, later.held[job.id]):
-                why[job.id] = reasons.promised(missing)
+                why[job.id] = reasons.awaiting(job, now, missing)
         wish = self._grow(snapshot, now, later, running)
         for ahead, job in enumerate(line):
             if self.strict and ahead:

@@ -105,8 +105,7 @@ class Pdors:
         wanted = settle(snapshot, pool.count, PAYS_WITHIN_SECONDS)
         held = {job.id: job.gpus for job in running}
         why = {
-            job.id: reasons.limit_reached_by(job, snapshot.limits, wanted, held)
-            or self._sentence(job, book, declined, ahead)
+            job.id: reasons.limit_reached_by(job, snapshot, wanted, held) or self._sentence(job, book, declined, ahead)
             for job in waiting
             if not wanted.get(job.id)
         } | pool.impossible

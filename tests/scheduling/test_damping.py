@@ -14,7 +14,7 @@ from scheduling.decide import decide
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fair_share import FairShare
 from scheduling.policies.fifo import Fifo
-from scheduling.types import Job, Reservation, Snapshot
+from scheduling.types import Job, Limit, Reservation, Snapshot
 from tests.scheduling.strategies import EXAMPLES, built, snapshots
 from tests.scheduling.worlds import NOW, Decided, World, comes_to_rest, draw, running, sizes, waiting
 
@@ -97,6 +97,14 @@ def test_a_job_behind_such_gpus_is_told_that_they_are_kept() -> None:
     done = decide(SHARES, lab)
     assert sizes(done) == {"1": 2}
     assert done.reasons["2"].startswith("All 4 GPUs are in use or kept for jobs ahead of it;")
+
+
+def test_gpus_for_a_growth_that_is_put_off_are_promised_and_not_in_use() -> None:
+    limit = Limit("alice", 4, frozenset({"1", "2"}))
+    lab = damped(draw({"a": 8}, running("1", {"a": 2}, 1, 4), waiting("2", 1, tier="basic"), limits=(limit,)))
+    assert decide(SHARES, lab).reasons == {
+        "2": "The limit of 4 GPUs for alice is reached: 4 are in use or promised and it needs 1."
+    }
 
 
 def test_a_job_of_a_lower_tier_is_told_that_too() -> None:

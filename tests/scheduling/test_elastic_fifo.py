@@ -53,6 +53,13 @@ def test_what_is_leaving_is_not_asked_for_twice() -> None:
     assert "being given back" in plan.reasons["y"]
 
 
+def test_a_job_whose_gpus_went_to_another_waits_for_no_more_than_is_given_back() -> None:
+    lab = draw({"a": 3, "b": 2}, waiting("x", 2, 2), waiting("y", 3, 3), leaving={"b": 1})  # x was to go on b
+    plan = decide(lab)
+    assert plan.target == {"x": {"a": 2}}
+    assert plan.reasons == {"y": "1 GPU is being given back by other jobs; then it starts."}
+
+
 def test_a_newcomer_shares_evenly_with_who_came_before() -> None:
     world = World.of(draw({"a": 4}, running("x", {"a": 4}, 1, 4), waiting("y", 1, 4, elastic=True)))
     for _ in range(6):
