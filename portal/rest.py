@@ -169,13 +169,13 @@ def refusals(*codes: int) -> dict[int, OpenApiResponse]:
 
 def document_refusals(result: dict[str, Any], **_about: Any) -> dict[str, Any]:
     """Add to each operation of the schema what it refuses because of its address: 401, 404 for a path or a page that does
-    not exist, and 400 for what follows the question mark."""
+    not exist, and 400 for a parameter that cannot be right, such as one with a NUL."""
     refusal = {"schema": {"$ref": "#/components/schemas/Error"}}
     for operations in result["paths"].values():
         for operation in operations.values():
             places = {each["in"] for each in operation.get("parameters", ())}
             pages = any(each["name"] == "page" for each in operation.get("parameters", ()))
-            possible = {401: True, 404: pages or "path" in places, 400: "query" in places}
+            possible = {401: True, 404: pages or "path" in places, 400: bool(places & {"path", "query"})}
             for code in (code for code, is_possible in possible.items() if is_possible):
                 answer = {"content": {"application/json": refusal}, "description": CODES[code].replace("_", " ")}
                 operation["responses"].setdefault(str(code), answer)

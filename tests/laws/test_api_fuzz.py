@@ -6,6 +6,7 @@
 import io
 import json
 import os
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -203,6 +204,15 @@ def test_no_request_finds_a_failure_of_ours(
             check(operation, response, f"{operation.method} {address} as {role} with {body!r}")
 
     hunt()
+
+
+def test_an_address_with_a_nul_is_refused_as_the_schema_has_it(world: World, scripts: dict[str, Script]) -> None:
+    script = scripts[sorted(scripts)[0]]
+    for operation in (each for each in OPERATIONS if "{" in each.path):
+        address = re.sub(r"{\w+}", "%00", operation.path)
+        response = script.generic(operation.method.upper(), address, b"{}", content_type="application/json")
+        assert response.status_code == 400
+        check(operation, response, f"{operation.method} {address}")
 
 
 def check(operation: Operation, response: Any, what: str) -> None:
