@@ -89,12 +89,12 @@ $(VENV)/bin/python:
 
 $(VENV)/installed: requirements.lock | $(VENV)/bin/python
 	@echo "Installing the portal's packages into $(VENV); pip's output is in $(VENV)/install.log"
-	@$(BIN)/python -m runners.installing $(VENV)/install.log requirements.lock
+	@$(BIN)/python -m runners.environments.installing $(VENV)/install.log requirements.lock
 	@touch $@
 
 $(VENV)/installed-dev: requirements-dev.lock | $(VENV)/bin/python
 	@echo "Installing the portal's and the tests' packages into $(VENV); pip's output is in $(VENV)/install.log"
-	@$(BIN)/python -m runners.installing $(VENV)/install.log requirements-dev.lock
+	@$(BIN)/python -m runners.environments.installing $(VENV)/install.log requirements-dev.lock
 	@touch $(VENV)/installed $@
 
 lock: $(VENV)/installed

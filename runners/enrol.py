@@ -1,91 +1,11 @@
-"""Joining a portal, once: look at the machine, say what is unfit, join (``python -m runners.enrol``).
+"""Where ``python -m runners.enrol`` was until it became ``runners.agent.enrol``: kept for one release."""
 
-The install script runs it before the agent, so that whoever pasted the line reads at once whether it worked. With a
-stored identity it only looks and says so.
-"""
-
-import logging
-import os
-import signal
 import sys
-from dataclasses import replace
 
-from runners.agent_settings import Found, Identity, Settings, choose_runtime, identify, lock_home
-from runners.machine import look
-from runners.nodefiles import NodeFiles
-from runners.portal_client import PortalClient, PortalError
-from runners.runtime import Problem, SetupError
-from runners.signals import StopSignal
-
-logger = logging.getLogger(__name__)
-
-
-def enrol(settings: Settings) -> int:
-    """0 when this machine is a node now. Raises SetupError."""
-    stop = StopSignal(signal.SIGTERM, signal.SIGINT)
-    files = NodeFiles(settings.home, settings.datasets, settings.shared)
-    lock = lock_home(files)
-    try:
-        stored = Identity.read(files.identity)
-        runtime = settings.runtime if settings.runtime != "auto" else stored.runtime if stored else choose_runtime()
-        found = look(files.home, runtime, settings.url, settings.ring_address)
-        for line in account(found):
-            _say(line)
-        identity = identify(replace(settings, runtime=runtime), files, stop, found)
-        _say(f"This machine is node {identity.node} ({identity.name}) of {identity.url}.")
-    finally:
-        lock.close()
-    if any(problem.blocking for problem in found.problems):
-        _say("It takes no work, and cannot be approved, before what is marked as unsafe or missing is mended.")
-    return 0
-
-
-def account(found: Found) -> list[str]:
-    """What the look found, in lines for a terminal."""
-    named = (("System", "system"), ("Engine", "engine"), ("runc", "runc"), ("NVIDIA driver", "driver"))
-    lines = [f"{title}: {found.facts[key]}" for title, key in named if found.facts.get(key)]
-    lines.append("GPUs: " + (", ".join(found.facts.get("gpus") or ()) or "none; it offers CPU slots"))
-    for problem in found.problems:
-        lines += _lines(problem)
-    return lines
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
-def _lines(problem: Problem) -> list[str]:
-    mark = "Unfit, needed first" if problem.blocking else "Note"
-    return [f"{mark}: {problem.text}", *([f"    {problem.mend}"] if problem.mend else [])]
-
-
-def take_new_token(files: NodeFiles, portal: PortalClient) -> None:
-    """Keeps the new token before it is used: killed in between, the agent still has the old one, which works."""
-    identity = Identity.read(files.identity)
-    if identity is None:
-        return
-    try:
-        token = portal.new_token()
-    except PortalError as error:
-        logger.warning("A new token was announced and did not come, it is asked for again: %s", error)
-        return
-    Identity(identity.node, token, identity.url, identity.name, identity.runtime, identity.installation).write(
-        files.identity
-    )
-    portal.use(token)
-    logger.info("This node has a new token.")
-
-
-def main() -> int:
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    try:
-        return enrol(Settings.read(sys.argv[1:], os.environ))
-    except SetupError as error:
-        logger.error("Not joined: %s", error)
-        return 2
-
+from runners.agent.enrol import main
 
 if __name__ == "__main__":
+    sys.stderr.write(
+        "python -m runners.enrol is now python -m runners.agent.enrol; this name goes with the next release.\n"
+    )
     sys.exit(main())

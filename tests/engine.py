@@ -26,12 +26,12 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
-from runners.docker_images import DockerImages
-from runners.docker_runtime import connect
-from runners.environments import LOCAL_BASE, PUBLIC_BASE, DockerEnvironments, ProcessEnvironments
+from runners.environments.builds import LOCAL_BASE, PUBLIC_BASE, DockerEnvironments, ProcessEnvironments
+from runners.environments.docker_images import DockerImages
+from runners.environments.preparing import cache_home, content_key
 from runners.launch.ranks import KEEP_MEMORY
-from runners.preparing import cache_home, content_key
 from runners.runtime import EngineError
+from runners.runtimes.docker import connect
 from tests.programs import call
 from tests.run.isolation import isolated
 

@@ -141,7 +141,7 @@ RUN
 chmod 755 "$PREFIX/run"
 
 # 6. Join. It says what it found, and whether the portal took this machine.
-SCHEDULEARN_PROGRAM=runners.enrol "$PREFIX/run" || exit 1
+SCHEDULEARN_PROGRAM=runners.agent.enrol "$PREFIX/run" || exit 1
 unset SCHEDULEARN_JOIN_TOKEN
 
 # 7. Run, now and after each start of the machine.

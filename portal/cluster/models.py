@@ -140,7 +140,7 @@ def usable_gpu(path: str = "") -> Q:
 
 
 class Environment(models.Model):
-    """A curated set of packages that jobs run in, with its recipe under ``runners/images/``."""
+    """A curated set of packages that jobs run in, with its recipe under ``runners/environments/images/``."""
 
     key = models.SlugField(unique=True)
     title = models.CharField(max_length=120)

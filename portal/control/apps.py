@@ -14,7 +14,7 @@ class ControlConfig(AppConfig):
 def offer_environments(using: str = "default", **kwargs: Any) -> None:
     """Rows for the curated environments: new ones appear, changed ones follow their recipe, dropped ones retire."""
     from portal.cluster.models import Environment
-    from runners.images import catalogue
+    from runners.environments.images import catalogue
 
     entries = catalogue()
     rows = Environment.objects.using(using)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from portal.cluster import agent_package
-from runners import pip_settings
-from runners.installing import Uv, uv_program
-from runners.preparing import ProgramError, tail
+from runners.environments import pip_settings
+from runners.environments.installing import Uv, uv_program
+from runners.environments.preparing import ProgramError, tail
 
 ROOT = Path(__file__).resolve().parents[2]
 OLDEST_PYTHON = "3.11"

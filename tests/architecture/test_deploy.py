@@ -56,7 +56,11 @@ def test_every_variable_is_read_by_somebody() -> None:
             <= read_by("portal/settings.py")
         )
     agent = variables_of(SYSTEMD / "schedulearn-agent.service")
-    assert {"AGENT_HOME", "SCHEDULEARN_URL"} <= agent <= read_by("runners/agent_settings.py", "runners/preparing.py")
+    assert (
+        {"AGENT_HOME", "SCHEDULEARN_URL"}
+        <= agent
+        <= read_by("runners/agent/settings.py", "runners/environments/preparing.py")
+    )
 
 
 def test_every_public_image_can_be_pinned_by_a_digest() -> None:
@@ -87,5 +91,5 @@ def test_no_command_of_a_unit_holds_a_password_or_token() -> None:
 def test_the_agent_is_joined_without_its_token_in_arguments() -> None:
     script = (ROOT / "deploy" / "agent" / "install.sh").read_text()
     assert "--join-token" not in script
-    joins, runs = script.index("SCHEDULEARN_PROGRAM=runners.enrol"), script.index('exec "$PREFIX/run"')
+    joins, runs = script.index("SCHEDULEARN_PROGRAM=runners.agent.enrol"), script.index('exec "$PREFIX/run"')
     assert joins < script.index("unset SCHEDULEARN_JOIN_TOKEN") < runs

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from portal.ops.locks import HEADER, Lock, locks
-from runners.installing import normalised
+from runners.environments.installing import normalised
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = locks(ROOT)

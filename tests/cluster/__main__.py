@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from runners.preparing import cache_home
+from runners.environments.preparing import cache_home
 from tests.cluster import kept
 from tests.cluster.faults import FAULTS, away
 from tests.cluster.matrix import Row, carry_out, stage

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from runners.docker_images import DockerImages
-from runners.environments import LAUNCH, LOCAL_BASE, PUBLIC_BASE, DockerEnvironments
-from runners.preparing import cache_home, content_key
+from runners.environments.builds import LAUNCH, LOCAL_BASE, PUBLIC_BASE, DockerEnvironments
+from runners.environments.docker_images import DockerImages
+from runners.environments.preparing import cache_home, content_key
 from tests import engine
 from tests.system.own_engine import OwnEngine
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import httpx
 
-from runners.preparing import cache_home
+from runners.environments.preparing import cache_home
 from tests.cluster.authority import make_authority
 from tests.cluster.machines import DIE_WITH_US, Lan, Machine, Program, cluster, descendants, kill_dead
 from tests.cluster.stores import Postgres, Redis, stores

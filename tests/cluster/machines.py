@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from runners.preparing import cache_home
+from runners.environments.preparing import cache_home
 from tests.cluster.images import give_images, stocked
 from tests.space import Space, children
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from runners.hostconfig import Identity
+from runners.runtimes.host_config import Identity
 from tests.cluster.between import Between
 from tests.cluster.machines import Machine, descendants, kill_dead
 from tests.cluster.scene import Scene

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from runners import confinement, interpreters
-from runners.confinement_check import HERE, find, hidden_folders
-from runners.gpus import cuda_devices
-from runners.hostconfig import GPU_UUID, owner_for
+from runners.host import interpreters
+from runners.host.gpus import cuda_devices
+from runners.runtimes import confinement
+from runners.runtimes.confinement_check import HERE, find, hidden_folders
+from runners.runtimes.host_config import GPU_UUID, owner_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.bubblewrap]
 

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from runners.docker_runtime import DockerRuntime
-from runners.gpus import cuda_devices
-from runners.hostconfig import GPU_UUID
+from runners.host.gpus import cuda_devices
 from runners.runtime import Folders
+from runners.runtimes.docker import DockerRuntime
+from runners.runtimes.host_config import GPU_UUID
 from tests.runners.conftest import make_spec
 from tests.runners.test_docker_runtime import exited, run, wait
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runners.gpu_watch import Watch
-from runners.gpus import cuda_devices, driver_facts, driver_problem, inventory
-from runners.hostconfig import GPU_UUID
+from runners.host.gpu_watch import Watch
+from runners.host.gpus import cuda_devices, driver_facts, driver_problem, inventory
+from runners.runtimes.host_config import GPU_UUID
 
 pytestmark = pytest.mark.gpu
 

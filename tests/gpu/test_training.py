@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from runners.gpus import cuda_devices
+from runners.host.gpus import cuda_devices
 from tests import engine
 from tests.training.test_ranks import run
 

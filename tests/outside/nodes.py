@@ -1,7 +1,7 @@
 """Nodes of four pretended GPUs each: real agents, which join by the real protocol, over the fake runtime.
 
 ``python -m tests.outside.nodes URL FOLDER NAME=JOIN_TOKEN ...`` runs the agents of all nodes until SIGTERM. A job's
-variables set how long it runs and how it ends (``runners.fake_runtime``). While it runs, it reports its steps as a training
+variables set how long it runs and how it ends (``runners.runtimes.fake``). While it runs, it reports its steps as a training
 does.
 """
 
@@ -17,14 +17,14 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from runners.agent import Agent
-from runners.agent_settings import Identity
-from runners.environment_keeper import AllReady
-from runners.fake_runtime import FakeRuntime, Pretended, say, write_beside
-from runners.gpus import Gpu
-from runners.machine import Machine
-from runners.nodefiles import NodeFiles
-from runners.portal_client import PortalClient
+from runners.agent.environment_keeper import AllReady
+from runners.agent.machine import Machine
+from runners.agent.portal_client import PortalClient
+from runners.agent.program import Agent
+from runners.agent.settings import Identity
+from runners.host.gpus import Gpu
+from runners.host.node_files import NodeFiles
+from runners.runtimes.fake import FakeRuntime, Pretended, say, write_beside
 from runners.spec import RunSpec
 
 GPUS = 4

@@ -18,8 +18,8 @@ from portal.cluster.models import Gpu, Node
 from portal.control import tasks
 from portal.jobs import checkpoints, lifecycle
 from portal.jobs.models import Attempt, CheckpointSet, Container, Job, StopReason
-from runners.checkpoints import JobCheckpoints
-from runners.portal_client import PortalRefusedError
+from runners.agent.checkpoints import JobCheckpoints
+from runners.agent.portal_client import PortalRefusedError
 from tests.portal.agents_world import Agent
 from tests.portal.jobs_world import exit, make_job, make_project, make_user, place, run
 

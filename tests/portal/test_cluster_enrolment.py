@@ -58,7 +58,7 @@ class TestPackage:
             packages = archive.extractfile("requirements.lock")
             assert packages is not None
             locked = {line.partition(b"==")[0].decode() for line in packages.read().splitlines() if b"==" in line}
-        assert "runners/agent.py" in names and "runners/launch/supervisor.py" in names
+        assert "runners/agent/program.py" in names and "runners/launch/supervisor.py" in names
         assert {name.partition("/")[0] for name in names} == {"runners", "requirements.lock"}
         assert not any("__pycache__" in name for name in names)
         assert set(agent_package.PACKAGES) <= locked and not locked & {"django", "channels", "celery"}

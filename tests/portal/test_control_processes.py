@@ -22,7 +22,7 @@ from portal.control.up.preflight import AlreadyRunning, lock_home
 from portal.control.up.processes import Keeper, Program
 from portal.ops.management.commands.demo import Command as DemoCommand
 from portal.ops.prerequisites import port_findings
-from runners.agent_settings import Identity
+from runners.agent.settings import Identity
 from tests.portal import jobs_world as world
 from tests.portal.control_world import queue, ready_node
 from tests.servers import free_port

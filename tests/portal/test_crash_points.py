@@ -18,8 +18,8 @@ import pytest
 from django.db import connection, transaction
 
 from portal.jobs.models import Allocation, Container
-from runners.ledger import Ledger
-from runners.reconcile import Note
+from runners.agent.journal import Ledger
+from runners.agent.reconcile import Note
 from tests.examples import HUNT
 from tests.portal.crashes import stories
 from tests.portal.crashes.lab import Lab, Story
@@ -127,7 +127,7 @@ change = Ledger.change
             "scheduler: commit of placed",
             "had {'",
         ),
-        ("runners.ledger.Ledger.change", noted_later, "agent: engine start", "not Expected("),
+        ("runners.agent.journal.Ledger.change", noted_later, "agent: engine start", "not Expected("),
     ],
     ids=["a GPU given back later", "a GPU taken later", "a start noted later"],
 )

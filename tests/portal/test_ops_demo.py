@@ -43,9 +43,9 @@ from portal.ops.demo.workload import DAYS, Size
 from portal.ops.management.commands import demo
 from portal.usage.models import LedgerDay, UsageDay
 from portal.whatif import figures, history
-from runners.demo import Course, DemoRuntime, Reached
-from runners.ledger import Ledger
-from runners.nodefiles import NodeFiles
+from runners.agent.journal import Ledger
+from runners.demo.nodes import Course, DemoRuntime, Reached
+from runners.host.node_files import NodeFiles
 from runners.runtime import Folders, Observed
 from tests.runners.agent_bench import spec_of
 

@@ -8,9 +8,9 @@ import pytest
 
 from portal.ops import locks as module
 from portal.ops.locks import Lock, find_locking_uv, locks, main, write
-from runners.installing import Uv
-from runners.pip_settings import UvSettings
-from runners.preparing import ProgramError
+from runners.environments.installing import Uv
+from runners.environments.pip_settings import UvSettings
+from runners.environments.preparing import ProgramError
 
 
 class Recorder(Uv):

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runners.agent import Agent
-from runners.environment_keeper import AllReady
-from runners.fake_runtime import FakeRuntime
-from runners.nodefiles import NodeFiles
-from runners.portal_client import PortalClient
+from runners.agent.environment_keeper import AllReady
+from runners.agent.portal_client import PortalClient
+from runners.agent.program import Agent
+from runners.host.node_files import NodeFiles
 from runners.runtime import ContainerRuntime
+from runners.runtimes.fake import FakeRuntime
 from runners.spec import Resources, RunSpec
 from tests.fake_portal import FakePortal
 

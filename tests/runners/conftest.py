@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runners.portal_client import Backoff
+from runners.agent.portal_client import Backoff
 from runners.runtime import Folders
 from runners.spec import Resources, Ring, RunSpec
 from tests import engine as engines
@@ -79,14 +79,14 @@ def servers_that_end_at_once() -> Iterator[None]:
 
 @pytest.fixture
 def quick_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runners.agent.SYNC_SECONDS", 0.2)
-    monkeypatch.setattr("runners.agent.OBSERVE_SECONDS", 0.05)
-    monkeypatch.setattr("runners.agent.RETRY_SECONDS", 0.2)
-    monkeypatch.setattr("runners.agent.ENGINE_SECONDS", 0.2)
+    monkeypatch.setattr("runners.agent.program.SYNC_SECONDS", 0.2)
+    monkeypatch.setattr("runners.agent.program.OBSERVE_SECONDS", 0.05)
+    monkeypatch.setattr("runners.agent.program.RETRY_SECONDS", 0.2)
+    monkeypatch.setattr("runners.agent.program.ENGINE_SECONDS", 0.2)
     failed = Backoff.failed
     monkeypatch.setattr(Backoff, "failed", lambda backoff: min(failed(backoff), 0.2))
-    monkeypatch.setattr("runners.agent.TEND_SECONDS", 0.1)
-    monkeypatch.setattr("runners.agent.OUTPUTS_SECONDS", 0.1)
+    monkeypatch.setattr("runners.agent.program.TEND_SECONDS", 0.1)
+    monkeypatch.setattr("runners.agent.program.OUTPUTS_SECONDS", 0.1)
     monkeypatch.setenv("SCHEDULEARN_CPU_SLOTS", "2")
 
 

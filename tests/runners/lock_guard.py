@@ -16,7 +16,7 @@ import httpx
 import pytest
 import requests
 
-from runners.fake_runtime import FakeRuntime
+from runners.runtimes.fake import FakeRuntime
 
 SLOW = {
     "open",

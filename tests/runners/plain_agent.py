@@ -2,16 +2,17 @@
 
 import sys
 
-from runners import agent, agent_settings, confinement_check
-from runners.environment_keeper import AllReady
-from runners.environments import Environments
-from runners.nodefiles import NodeFiles
-from runners.process_runtime import ProcessRuntime
+from runners.agent import program, settings
+from runners.agent.environment_keeper import AllReady
+from runners.environments.builds import Environments
+from runners.host.node_files import NodeFiles
 from runners.runtime import ContainerRuntime
+from runners.runtimes import confinement_check
+from runners.runtimes.process import ProcessRuntime
 
 
 def make_runtime(
-    identity: agent_settings.Identity, files: NodeFiles, ring_address: str = ""
+    identity: settings.Identity, files: NodeFiles, ring_address: str = ""
 ) -> tuple[ContainerRuntime, Environments]:
     state = files.home / "processes"
     find = confinement_check.find
@@ -20,5 +21,5 @@ def make_runtime(
 
 
 if __name__ == "__main__":
-    agent.make_runtime = make_runtime
-    sys.exit(agent.main())
+    program.make_runtime = make_runtime
+    sys.exit(program.main())

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runners.fake_runtime import BadRuntime, FakeRuntime, SlowRuntime
 from runners.runtime import CreateError, Neighbours, Observed
+from runners.runtimes.fake import BadRuntime, FakeRuntime, SlowRuntime
 from runners.spec import Ring
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of, starts
@@ -141,7 +141,7 @@ class TestADriver:
     def test_it_does_not_wait_long_for_a_host_that_does_not_start(
         self, portal: FakePortal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("runners.hands.HOSTS_FIRST_SECONDS", 0.3)
+        monkeypatch.setattr("runners.agent.actions.HOSTS_FIRST_SECONDS", 0.3)
         runtime = BadRuntime(("start",), times=10**6)
         bench = Bench(tmp_path / "agent", portal, runtime)
         self.ring(portal)
@@ -216,7 +216,9 @@ class TestReports:
     def test_a_ring_of_the_bell_is_answered_at_once(
         self, bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("runners.agent.SYNC_SECONDS", 3600.0)  # so that nothing but the bell can bring the news
+        monkeypatch.setattr(
+            "runners.agent.program.SYNC_SECONDS", 3600.0
+        )  # so that nothing but the bell can bring the news
         bench.start()
         portal.until(lambda: portal.reports and portal.reports[-1]["full_pass"])
         portal.until_asked("GET /agent/v1/wait")

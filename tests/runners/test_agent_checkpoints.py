@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from runners import shared
-from runners.agent import Agent
-from runners.agent_settings import Settings
-from runners.environment_keeper import AllReady
-from runners.nodefiles import NodeFiles
-from runners.portal_client import PortalClient
-from runners.reconcile import Forget, Note
+from runners.agent import shared_folders
+from runners.agent.environment_keeper import AllReady
+from runners.agent.portal_client import PortalClient
+from runners.agent.program import Agent
+from runners.agent.reconcile import Forget, Note
+from runners.agent.settings import Settings
+from runners.host.node_files import NodeFiles
 from runners.runtime import SetupError
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of
@@ -24,7 +24,7 @@ SECOND = "sl-1-a2-0"
 
 @pytest.fixture
 def quick_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runners.agent.CHECKPOINTS_SECONDS", 0.2)
+    monkeypatch.setattr("runners.agent.program.CHECKPOINTS_SECONDS", 0.2)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_driver_has_no_checkpoints_to_fetch(bench: Bench, portal: FakePortal) 
 def test_checkpoints_that_are_too_many_are_named(
     bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runners.checkpoints.MOST_FILES", 1)
+    monkeypatch.setattr("runners.agent.checkpoints.MOST_FILES", 1)
     run_until_it_runs(bench, portal, FAKE_RUN_SECONDS="0.5")
     for name in ("a", "b"):
         (bench.files.checkpoints(1) / name).write_bytes(b"x")
@@ -110,25 +110,25 @@ class TestSharedFolder:
         folder.mkdir()
         nodes = [NodeFiles(tmp_path / name, None, folder) for name in ("one", "two")]
         for files in nodes:
-            shared.begin(files)
-        tokens = [shared.facts(files)["shared"] for files in nodes]
+            shared_folders.begin(files)
+        tokens = [shared_folders.facts(files)["shared"] for files in nodes]
         assert tokens[0] == tokens[1] and len(tokens[0]) == 32
         assert nodes[0].checkpoints(7) == nodes[1].checkpoints(7) == folder / "jobs/7/checkpoints"
-        assert [path.name for path in folder.iterdir()] == [shared.TOKEN]
+        assert [path.name for path in folder.iterdir()] == [shared_folders.TOKEN]
 
     def test_one_that_is_taken_away_is_not_written_to(self, tmp_path: Path, bench: Bench, portal: FakePortal) -> None:
         folder = tmp_path / "nfs"
         folder.mkdir()
         bench.files = NodeFiles(bench.home, None, folder)
         bench.files.make()
-        shared.begin(bench.files)
-        (folder / shared.TOKEN).rename(tmp_path / "token")
-        assert "shared" not in shared.facts(bench.files)
+        shared_folders.begin(bench.files)
+        (folder / shared_folders.TOKEN).rename(tmp_path / "token")
+        assert "shared" not in shared_folders.facts(bench.files)
         portal.want(entry(spec_of(give_code(portal), env=FOREVER)))
         bench.start()
         portal.until(lambda: "folder that the nodes share" in portal.container(NAME).get("detail", ""))
         assert not bench.files.job(1).exists()
-        (tmp_path / "token").rename(folder / shared.TOKEN)
+        (tmp_path / "token").rename(folder / shared_folders.TOKEN)
         portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
         assert (folder / "jobs/1/checkpoints").is_dir()
 
@@ -145,15 +145,15 @@ class TestSharedFolder:
 
         monkeypatch.setattr(os, "chown", refused)
         with pytest.raises(SetupError, match="no_root_squash"):
-            shared.begin(NodeFiles(tmp_path / "home", None, tmp_path))
+            shared_folders.begin(NodeFiles(tmp_path / "home", None, tmp_path))
         assert not list(tmp_path.glob(".probe-*"))
 
     def test_datasets_are_named(self, tmp_path: Path) -> None:
         (tmp_path / "data/imagenet").mkdir(parents=True)
         (tmp_path / "data/.hidden").touch()
-        assert shared.facts(NodeFiles(tmp_path, tmp_path / "data")) == {"datasets": ["imagenet"]}
-        assert shared.facts(NodeFiles(tmp_path, tmp_path / "gone")) == {"datasets": []}
-        assert shared.facts(NodeFiles(tmp_path)) == {}
+        assert shared_folders.facts(NodeFiles(tmp_path, tmp_path / "data")) == {"datasets": ["imagenet"]}
+        assert shared_folders.facts(NodeFiles(tmp_path, tmp_path / "gone")) == {"datasets": []}
+        assert shared_folders.facts(NodeFiles(tmp_path)) == {}
 
 
 def test_while_a_job_has_a_container_here_one_object_takes_care_of_its_checkpoints(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.docker_runtime import DockerRuntime
+from runners.runtimes.docker import DockerRuntime
 from runners.spec import Resources
 from tests import engine as engines
 from tests.fake_portal import FakePortal
@@ -25,8 +25,8 @@ def image(engine: None) -> str:
 
 @pytest.fixture
 def bench(image: str, portal: FakePortal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr("runners.agent.SYNC_SECONDS", 1.0)
-    monkeypatch.setattr("runners.agent.TEND_SECONDS", 0.5)
+    monkeypatch.setattr("runners.agent.program.SYNC_SECONDS", 1.0)
+    monkeypatch.setattr("runners.agent.program.TEND_SECONDS", 0.5)
     runtime = DockerRuntime(f"test {tmp_path}", "node", lambda key: image)
     bench = Bench(tmp_path / "agent", portal, runtime)
     yield bench

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from runners import hands
-from runners.agent import RETRY_SECONDS
-from runners.fake_runtime import BadRuntime, FakeRuntime
-from runners.hands import renew_lease
+from runners.agent import actions
+from runners.agent.actions import renew_lease
+from runners.agent.portal_client import Backoff
+from runners.agent.program import RETRY_SECONDS
+from runners.host.node_files import NodeFiles, write_json
 from runners.launch.scribe import RESERVE, RESERVE_BYTES, keep_room
-from runners.nodefiles import NodeFiles, write_json
-from runners.portal_client import Backoff
 from runners.runtime import TroubleError
+from runners.runtimes.fake import BadRuntime, FakeRuntime
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of, starts
 
@@ -49,7 +49,7 @@ class TestFailures:
         bench.stop()
 
     def test_but_not_for_ever(self, portal: FakePortal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(hands, "TROUBLE_SECONDS", 0.5)
+        monkeypatch.setattr(actions, "TROUBLE_SECONDS", 0.5)
         bench = Bench(tmp_path / "agent", portal, BadRuntime(("start",), times=99, error=TroubleError("No disk.")))
         portal.want(entry(spec_of(give_code(portal))))
         bench.start()
@@ -240,7 +240,7 @@ class TestPortalAway:
         portal.want(entry(spec_of(sha256, env=FOREVER)), entry(spec_of(sha256, other, job=2, env=FOREVER)))
         bench.start()
         portal.until(lambda: bench.lease(NAME) and bench.lease(other))
-        monkeypatch.setattr("runners.agent.renew_lease", renew)
+        monkeypatch.setattr("runners.agent.program.renew_lease", renew)
         before = bench.lease(other)
         portal.until(lambda: bench.lease(other) != before)
 
@@ -254,7 +254,7 @@ class TestPortalAway:
                 raise OSError(errno.ENOSPC, "No space left on device")
             keep_room(folder)
 
-        monkeypatch.setattr("runners.hands.keep_room", keep)
+        monkeypatch.setattr("runners.agent.actions.keep_room", keep)
         portal.want(entry(spec_of(give_code(portal), env=FOREVER)))
         bench.start()
         portal.until(lambda: "full" in portal.container(NAME).get("detail", ""))
@@ -270,7 +270,7 @@ class TestPortalAway:
         bench.start()
         portal.until(lambda: bench.lease(NAME))
         write_json(bench.files.scribe(NAME) / "status.json", {"lease": "report"})
-        monkeypatch.setattr("runners.agent.PROMPT_SECONDS", 0.05)
+        monkeypatch.setattr("runners.agent.program.PROMPT_SECONDS", 0.05)
         portal.slow_seconds = 0.15
         portal.until_reports()
         lease = bench.lease(NAME)
@@ -285,7 +285,7 @@ class TestPortalAway:
         bench.start()
         portal.until(lambda: bench.lease(NAME))
         with monkeypatch.context() as late:
-            late.setattr("runners.agent.PROMPT_SECONDS", 0.05)
+            late.setattr("runners.agent.program.PROMPT_SECONDS", 0.05)
             portal.slow_seconds = 0.15
             portal.until_reports()
             lease = bench.lease(NAME)
@@ -323,8 +323,8 @@ class TestPortalAway:
         portal.until(lambda: not runs or portal.container(NAME).get("state") == "RUNNING")
         portal.down = True
         portal.until(lambda: agent._backoff.failures > 0)  # what was under way has come back
-        monkeypatch.setattr("runners.agent.SYNC_SECONDS", 60.0)
-        monkeypatch.setattr("runners.agent.RETRY_SECONDS", RETRY_SECONDS)
+        monkeypatch.setattr("runners.agent.program.SYNC_SECONDS", 60.0)
+        monkeypatch.setattr("runners.agent.program.RETRY_SECONDS", RETRY_SECONDS)
         monkeypatch.setattr(Backoff, "failed", FAILED)
         agent._backoff.failures = 20
         agent._sync_not_before = 0.0

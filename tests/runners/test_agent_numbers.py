@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from runners.claims import ASIDE, Claim
+from runners.agent.claims import ASIDE, Claim
 from runners.spec import RunSpec
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of, starts
@@ -18,7 +18,7 @@ OLD_NAME, NEW_NAME = "sl-1-a1-0a0a0a0a0a0a-c0ffee-0", "sl-1-a1-0b0b0b0b0b0b-c0ff
 
 @pytest.fixture(autouse=True)
 def quick_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runners.agent.CHECKPOINTS_SECONDS", 0.1)
+    monkeypatch.setattr("runners.agent.program.CHECKPOINTS_SECONDS", 0.1)
 
 
 def runs(portal: FakePortal, name: str) -> None:

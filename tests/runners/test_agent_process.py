@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runners import processes
+from runners.host import processes
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import NAME, AgentProcess, entry, give_code, spec_of
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from runners.fake_runtime import BadRuntime, FakeRuntime, NeverRuntime
 from runners.runtime import Folders
+from runners.runtimes.fake import BadRuntime, FakeRuntime, NeverRuntime
 from runners.spec import RunSpec
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of, starts
@@ -91,11 +91,13 @@ class TestRestart:
         if crash in ("create", "start"):
             monkeypatch.setattr(bench.runtime, crash, dies(getattr(bench.runtime, crash)))
         elif crash == "unpack":
-            monkeypatch.setattr("runners.hands.unpack", dies(__import__("runners.hands").hands.unpack))
+            monkeypatch.setattr("runners.agent.actions.unpack", dies(__import__("runners.agent.actions").hands.unpack))
         elif crash == "fetch":
             monkeypatch.setattr(agent.code, "fetch", dies(agent.code.fetch))
         elif crash == "forget":
-            monkeypatch.setattr("runners.ledger.delete_tree", dies(__import__("runners.ledger").ledger.delete_tree))
+            monkeypatch.setattr(
+                "runners.agent.journal.delete_tree", dies(__import__("runners.agent.journal").ledger.delete_tree)
+            )
         else:
             monkeypatch.setattr(agent.hands, f"_{crash}", dies(getattr(agent.hands, f"_{crash}")))
         monkeypatch.setattr("threading.excepthook", lambda args: None)
@@ -133,7 +135,7 @@ class TestStubborn:
                     Folders(folders.workspace, tmp_path / "none", folders.scribe, folders.outputs, folders.checkpoints),
                 )
 
-        monkeypatch.setattr("runners.loops.Patience.__init__.__defaults__", (0.3,))
+        monkeypatch.setattr("runners.agent.loops.Patience.__init__.__defaults__", (0.3,))
         bench = Bench(tmp_path / "agent", portal, Deaf())
         spec = spec_of(give_code(portal), env=FOREVER, grace_seconds=0)
         portal.want(entry(spec))

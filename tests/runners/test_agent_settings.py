@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from runners.agent_settings import Identity, Settings, identify, lock_home
-from runners.nodefiles import NodeFiles
+from runners.agent.settings import Identity, Settings, identify, lock_home
+from runners.agent.signals import StopSignal
+from runners.host.node_files import NodeFiles
 from runners.runtime import SetupError
-from runners.signals import StopSignal
 from tests.fake_portal import FakePortal
 
 

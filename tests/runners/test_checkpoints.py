@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from runners import checkpoints, owners
-from runners.checkpoints import JobCheckpoints
-from runners.hostconfig import Owner
-from runners.portal_client import PortalAwayError, PortalClient, PortalRefusedError
+from runners.agent import checkpoints
+from runners.agent.checkpoints import JobCheckpoints
+from runners.agent.portal_client import PortalAwayError, PortalClient, PortalRefusedError
+from runners.runtimes import owners
+from runners.runtimes.host_config import Owner
 from tests.fake_portal import FakePortal
 from tests.runners.conftest import make_folders
 

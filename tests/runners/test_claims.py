@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from runners import claims
-from runners.claims import ASIDE, IDENTITY, Claim, Claims
-from runners.diskwatch import KEEP_SECONDS, SETTLED_SECONDS, tidy
-from runners.exclusive import BusyError
-from runners.ledger import Ledger, delete_tree
-from runners.nodefiles import NodeFiles
-from runners.portal_client import PortalAwayError, PortalRefusedError
-from runners.reconcile import Note
+from runners.agent import claims
+from runners.agent.claims import ASIDE, IDENTITY, Claim, Claims
+from runners.agent.disk_watch import KEEP_SECONDS, SETTLED_SECONDS, tidy
+from runners.agent.journal import Ledger, delete_tree
+from runners.agent.portal_client import PortalAwayError, PortalRefusedError
+from runners.agent.reconcile import Note
+from runners.host.exclusive import BusyError
+from runners.host.node_files import NodeFiles
 from runners.spec import JobIdentity, RunSpec
 from tests.runners.agent_bench import spec_of
 
@@ -330,7 +330,7 @@ def test_forgetting_deletes_no_folder_of_an_attempt_that_has_just_begun(
             claims_of(files).claim(SPEC)  # meanwhile
         deleted.append(folder.name)
 
-    monkeypatch.setattr("runners.ledger.delete_tree", slowly)
+    monkeypatch.setattr("runners.agent.journal.delete_tree", slowly)
     ledger.forget("sl-41-a2-0")
     assert str(SPEC.attempt) not in deleted and len(deleted) == 2
     assert Claim.read(files.attempt(SPEC.attempt)) is not None

@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 import pytest
 
-from runners.codestore import CodeStore, unpack
-from runners.portal_client import PortalAwayError, PortalClient, PortalRefusedError
+from runners.agent.code_store import CodeStore, unpack
+from runners.agent.portal_client import PortalAwayError, PortalClient, PortalRefusedError
 from runners.runtime import CreateError
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import give_code, tar_of

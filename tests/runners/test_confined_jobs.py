@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from runners import confinement_check, processes
-from runners.process_runtime import ProcessRuntime
+from runners.host import processes
 from runners.runtime import Folders
+from runners.runtimes import confinement_check
+from runners.runtimes.process import ProcessRuntime
 from tests.fake_portal import FakePortal
 from tests.runners import test_process_runtime as plain
 from tests.runners.agent_bench import NAME, AgentProcess

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from runners import confinement_check
-from runners.process_runtime import ProcessRuntime
 from runners.runtime import Folders
+from runners.runtimes import confinement_check
+from runners.runtimes.process import ProcessRuntime
 from runners.spec import Ring, RunSpec
 from tests.runners.conftest import make_folders, make_spec
 from tests.runners.launching import local_ring, until

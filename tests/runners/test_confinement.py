@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from runners import confinement_check, interpreters
-from runners.confinement import GPU_CONTROLS, Sandbox, View, command_line, gpu_devices
-from runners.confinement_check import find
-from runners.hostconfig import Owner
-from runners.interpreters import Paths
+from runners.host import interpreters
+from runners.host.interpreters import Paths
+from runners.runtimes import confinement_check
+from runners.runtimes.confinement import GPU_CONTROLS, Sandbox, View, command_line, gpu_devices
+from runners.runtimes.confinement_check import find
+from runners.runtimes.host_config import Owner
 
 SANDBOX = Sandbox("/usr/bin/bwrap", own_processes=True, nested_users=False, sizes=True)
 PYTHON = Paths(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runners.diskwatch import KEEP_SECONDS, over_limit, tidy
-from runners.nodefiles import NodeFiles
+from runners.agent.disk_watch import KEEP_SECONDS, over_limit, tidy
+from runners.host.node_files import NodeFiles
 from runners.runtime import Folders
 from runners.spec import Resources, RunSpec
 from tests.runners.agent_bench import spec_of
@@ -51,7 +51,7 @@ def test_workspace_and_outputs_count_together(tmp_path: Path, folders: Folders) 
 
 
 def test_a_flood_of_names_is_too_much(tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runners.nodefiles.Walk.__init__.__defaults__", (10, 0, 0, True))
+    monkeypatch.setattr("runners.host.node_files.Walk.__init__.__defaults__", (10, 0, 0, True))
     for number in range(20):
         (folders.workspace / str(number)).touch()
     assert "too many files" in sentence(tmp_path)
@@ -60,8 +60,8 @@ def test_a_flood_of_names_is_too_much(tmp_path: Path, folders: Folders, monkeypa
 def test_the_scribe_may_not_be_used_as_a_store(
     tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runners.diskwatch.MOST_STREAM", 0)
-    monkeypatch.setattr("runners.diskwatch.SCRIBE_MIB", 1)
+    monkeypatch.setattr("runners.agent.disk_watch.MOST_STREAM", 0)
+    monkeypatch.setattr("runners.agent.disk_watch.SCRIBE_MIB", 1)
     (folders.scribe / "loot").write_bytes(os.urandom(1100 << 10))
     assert "only its supervisor" in sentence(tmp_path)
 
@@ -74,7 +74,7 @@ def test_an_attempt_that_goes_while_it_is_looked_at_holds_up_nothing(
     (files.attempt(1)).mkdir()
     os.utime(files.attempt(1), (1, 1))
     gone = files.attempt(2)
-    monkeypatch.setattr("runners.diskwatch.Path.iterdir", lambda folder: iter([gone, *os_list(folder)]))
+    monkeypatch.setattr("runners.agent.disk_watch.Path.iterdir", lambda folder: iter([gone, *os_list(folder)]))
     tidy(files, jobs=[], attempts=[])
     assert not files.attempt(1).exists()
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from runners.docker_checks import facts, gpu_problem, gpu_problems, problems
+from runners.runtimes.docker_checks import facts, gpu_problem, gpu_problems, problems
 
 GOOD_INFO: dict[str, Any] = {
     "SecurityOptions": ["name=apparmor", "name=seccomp,profile=default"],

@@ -7,9 +7,9 @@ from typing import Any
 import docker
 import pytest
 
-from runners import docker_images
-from runners.docker_images import DockerImages, Layers, until_it_exits
-from runners.preparing import PrepareError
+from runners.environments import docker_images
+from runners.environments.docker_images import DockerImages, Layers, until_it_exits
+from runners.environments.preparing import PrepareError
 
 
 class Api(docker.APIClient):

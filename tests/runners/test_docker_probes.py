@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from runners.docker_runtime import DockerRuntime
-from runners.hostconfig import owner_for
 from runners.runtime import Folders
+from runners.runtimes.docker import DockerRuntime
+from runners.runtimes.host_config import owner_for
 from runners.spec import RunSpec
 from tests.runners.conftest import RING, make_folders, make_spec
 

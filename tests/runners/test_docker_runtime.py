@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from runners.docker_runtime import DockerRuntime, connect
-from runners.hostconfig import container_config, network_config, owner_for
 from runners.runtime import ContainerRuntime, CreateError, EngineError, Folders, Observed
+from runners.runtimes.docker import DockerRuntime, connect
+from runners.runtimes.host_config import container_config, network_config, owner_for
 from runners.spec import Resources, RunSpec
 from tests.cluster.between import Between
 from tests.runners.conftest import RING, make_folders, make_spec
@@ -112,7 +112,7 @@ def test_a_network_whose_containers_were_never_made_is_removed_in_time(
     runtime.create(used, folders)
     runtime.check()
     assert runtime._networks(runtime.identity.engine_name(str(left.network))), "it may be about to be used"
-    monkeypatch.setattr("runners.docker_runtime.UNUSED_SECONDS", 0.0)
+    monkeypatch.setattr("runners.runtimes.docker.UNUSED_SECONDS", 0.0)
     runtime.check()
     assert not runtime._networks(runtime.identity.engine_name(str(left.network)))
     assert runtime._networks(runtime.identity.engine_name(str(used.network)))

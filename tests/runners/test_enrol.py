@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
-from runners import agent_settings, processes
-from runners.agent_settings import Found, Identity, Settings, identify
-from runners.enrol import account, take_new_token
-from runners.fake_runtime import FakeRuntime
-from runners.gpus import Gpu
-from runners.machine import Machine, look
-from runners.nodefiles import NodeFiles
-from runners.portal_client import PortalAwayError, trust
-from runners.process_runtime import ProcessRuntime
+from runners.agent import settings as agent_settings
+from runners.agent.enrol import account, take_new_token
+from runners.agent.machine import Machine, look
+from runners.agent.portal_client import PortalAwayError, trust
+from runners.agent.settings import Found, Identity, Settings, identify
+from runners.agent.signals import StopSignal
+from runners.host import processes
+from runners.host.gpus import Gpu
+from runners.host.node_files import NodeFiles
 from runners.runtime import Problem
-from runners.signals import StopSignal
+from runners.runtimes.fake import FakeRuntime
+from runners.runtimes.process import ProcessRuntime
 
 OLD = Identity(3, "sln_old", "https://lab", "gpu-1", "fake", "i" * 32)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from runners.environment_keeper import EnvironmentKeeper
-from runners.environments import Report
-from runners.hands import NotYet
-from runners.preparing import Progress
+from runners.agent.actions import NotYet
+from runners.agent.environment_keeper import EnvironmentKeeper
+from runners.environments.builds import Report
+from runners.environments.preparing import Progress
 from runners.runtime import CreateError
 
 
@@ -69,7 +69,7 @@ def test_they_are_prepared_in_order_and_told_of_meanwhile() -> None:
 
 
 def test_what_failed_is_said_and_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runners.environment_keeper.FIRST_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("runners.agent.environment_keeper.FIRST_RETRY_SECONDS", 0.1)
     slow = Slow()
     slow.bad = {"a"}
     slow.go.set()
@@ -106,7 +106,7 @@ def test_what_is_wanted_while_it_looks_is_not_missed() -> None:
 def test_a_mistake_of_ours_is_not_repeated_in_a_hot_loop_and_holds_up_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("runners.environment_keeper.FIRST_RETRY_SECONDS", 0.5)
+    monkeypatch.setattr("runners.agent.environment_keeper.FIRST_RETRY_SECONDS", 0.5)
 
     class Broken(Slow):
         def prepare(self, key: str, progress: Progress | None = None) -> Report:

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from runners import environments, horovod_wheel, images, preparing, processes, wheels
-from runners.docker_images import packed
-from runners.environments import (
+from runners.environments import builds, horovod_wheel, images, preparing, wheels
+from runners.environments.builds import (
     LOCAL_BASE,
     PUBLIC_BASE,
     DockerEnvironments,
@@ -27,11 +26,21 @@ from runners.environments import (
     building,
     tree,
 )
-from runners.images import Entry, Horovod
-from runners.preparing import PrepareError, ProgramError, Progress, alone, explain, need_space, temporary_folder
+from runners.environments.docker_images import packed
+from runners.environments.images import Entry, Horovod
+from runners.environments.preparing import (
+    PrepareError,
+    ProgramError,
+    Progress,
+    alone,
+    explain,
+    need_space,
+    temporary_folder,
+)
+from runners.environments.targets import Target, cross, this_machine
+from runners.environments.wheels import Framework, Pins, framework_of, pins_of
+from runners.host import processes
 from runners.runtime import EngineError
-from runners.targets import Target, cross, this_machine
-from runners.wheels import Framework, Pins, framework_of, pins_of
 
 BOOKWORM = Target("3.11", (2, 36), "x86_64")
 QUIET: Progress = lambda percent, words: None  # noqa: E731
@@ -53,7 +62,7 @@ def test_an_environment_keeps_the_bytecode_of_what_jobs_import(tmp_path: Path, m
         (folder / "probe.py").touch()
         return Path(sys.executable)
 
-    monkeypatch.setattr(environments, "make_environment", make_environment)
+    monkeypatch.setattr(builds, "make_environment", make_environment)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "elsewhere"))
     entry = dataclasses.replace(images.catalogue()[0], check="import probe")
@@ -532,8 +541,8 @@ def fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         wheel.touch()
         return wheel
 
-    monkeypatch.setattr(environments, "pins_of", lambda entry, target, tell, percent: Pins(SMALL))
-    monkeypatch.setattr(environments, "wheelhouse", lambda entry, target, pins, tell, percent: tmp_path)
+    monkeypatch.setattr(builds, "pins_of", lambda entry, target, tell, percent: Pins(SMALL))
+    monkeypatch.setattr(builds, "wheelhouse", lambda entry, target, pins, tell, percent: tmp_path)
     monkeypatch.setattr(horovod_wheel, "ensure", ensure)
     return compiled
 
@@ -561,9 +570,9 @@ def test_a_change_of_ours_rebuilds_only_the_last_layer(
     engine = Engine(LOCAL_BASE)
     docker_environments(engine).prepare("python")
     changed = tmp_path / "runners"
-    shutil.copytree(environments.RUNNERS, changed, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(builds.RUNNERS, changed, ignore=shutil.ignore_patterns("__pycache__"))
     (changed / "launch" / "supervisor.py").write_text("changed")
-    monkeypatch.setattr(environments, "RUNNERS", changed)
+    monkeypatch.setattr(builds, "RUNNERS", changed)
     docker_environments(engine).prepare("python")
     assert built(engine) == ["schedulearn-packages", "schedulearn-job", "schedulearn-job"]
 
@@ -633,7 +642,7 @@ def test_an_incomplete_digest_is_refused_before_anything_is_pulled(fetched: list
 
 
 def test_a_long_step_of_a_build_reports_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environments, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(builds, "TICK_SECONDS", 0.01)
     told: list[tuple[int, str]] = []
     again = threading.Event()
 

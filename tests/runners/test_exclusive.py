@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.exclusive import BusyError, ExclusiveSection
+from runners.host.exclusive import BusyError, ExclusiveSection
 from tests.runners.lock_guard import guarded
 
 

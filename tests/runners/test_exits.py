@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runners.exits import SUPERVISORS_REASONS, judge, supervisors_word
-from runners.reconcile import Desired, Exit, Note, Told
+from runners.agent.exits import SUPERVISORS_REASONS, judge, supervisors_word
+from runners.agent.reconcile import Desired, Exit, Note, Told
 from runners.runtime import Observed
 from tests.runners.test_reconcile import spec
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runners.fake_runtime import FENCE_SECONDS, BadRuntime, FakeRuntime, NeverRuntime, SlowRuntime
 from runners.runtime import CreateError, EngineError, Folders
+from runners.runtimes.fake import FENCE_SECONDS, BadRuntime, FakeRuntime, NeverRuntime, SlowRuntime
 from tests.runners.conftest import make_spec
 
 
@@ -88,7 +88,7 @@ def test_one_may_be_created_by_another_thread_while_it_lists(
         runtime.create(make_spec("another"), folders)
         return {}
 
-    monkeypatch.setattr("runners.fake_runtime.read_json", meanwhile)
+    monkeypatch.setattr("runners.runtimes.fake.read_json", meanwhile)
     assert {seen.state for seen in runtime.list()} == {"running", "created"}
 
 
@@ -122,6 +122,6 @@ def test_the_failing_kinds_fail_as_they_say(clock: Clock, folders: Folders, monk
     with pytest.raises(CreateError):
         BadRuntime(("create",), error=CreateError("No.")).create(make_spec(), folders)
     rests: list[float] = []
-    monkeypatch.setattr("runners.fake_runtime.time.sleep", rests.append)
+    monkeypatch.setattr("runners.runtimes.fake.time.sleep", rests.append)
     SlowRuntime(0.05, clock=clock).list()
     assert rests == [0.05]

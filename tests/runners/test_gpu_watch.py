@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from runners import gpus
-from runners.gpu_watch import Watch
-from runners.gpus import Gpu, cuda_devices
+from runners.host import gpus
+from runners.host.gpu_watch import Watch
+from runners.host.gpus import Gpu, cuda_devices
 from tests.runners.test_gpus import A100, Driver, NVMLError
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

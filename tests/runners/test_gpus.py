@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from runners import gpus
-from runners.gpus import cpu_slots, cuda_devices, driver_problem, health
+from runners.host import gpus
+from runners.host.gpus import cpu_slots, cuda_devices, driver_problem, health
 
 
 class NVMLError(Exception):

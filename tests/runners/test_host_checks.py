@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from runners.host_checks import (
+from runners.host.checks import (
     clock_problem,
     compare,
     containerd_problem,

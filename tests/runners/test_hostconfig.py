@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runners.hostconfig import LEAST_UID, Host, Identity, container_config, network_config, owner_for
 from runners.runtime import Folders
+from runners.runtimes.host_config import LEAST_UID, Host, Identity, container_config, network_config, owner_for
 from runners.spec import JobIdentity, Resources, Ring, RunSpec
 from tests.runners.conftest import RING, make_spec
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from runners import docker_images
-from runners.docker_images import DockerImages
-from runners.environments import DockerEnvironments
-from runners.preparing import PrepareError
+from runners.environments import docker_images
+from runners.environments.builds import DockerEnvironments
+from runners.environments.docker_images import DockerImages
+from runners.environments.preparing import PrepareError
 from tests import engine as engines
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from runners import installing
-from runners.installing import (
+from runners.environments import installing
+from runners.environments.installing import (
     PIP,
     Uv,
     downloaded,
@@ -26,9 +26,9 @@ from runners.installing import (
     pins_in,
     resolve,
 )
-from runners.pip_settings import UvSettings
-from runners.preparing import ProgramError
-from runners.targets import Target, this_machine
+from runners.environments.pip_settings import UvSettings
+from runners.environments.preparing import ProgramError
+from runners.environments.targets import Target, this_machine
 
 HERE = this_machine(cuda=False)
 METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
@@ -253,7 +253,7 @@ def test_pip_ends_with_the_installation_that_started_it(tmp_path: Path) -> None:
     )
     (tmp_path / "requirements.lock").write_text("six\n")
     files = str(tmp_path / "install.log"), str(tmp_path / "requirements.lock")
-    command = [sys.executable, "-m", "runners.installing", *files]
+    command = [sys.executable, "-m", "runners.environments.installing", *files]
     root = Path(__file__).parents[2]
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{root}"}
     with subprocess.Popen(command, cwd=tmp_path, env=env) as process:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from runners.docker_runtime import DockerRuntime
 from runners.runtime import Folders
+from runners.runtimes.docker import DockerRuntime
 from runners.spec import Resources, Ring, RunSpec
 from tests.runners.conftest import make_folders, make_spec
 from tests.runners.launching import last_accuracy, until

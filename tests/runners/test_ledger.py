@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from runners.ledger import Ledger, delete_tree
-from runners.nodefiles import NodeFiles
-from runners.reconcile import Exit, Note, Told
+from runners.agent.journal import Ledger, delete_tree
+from runners.agent.reconcile import Exit, Note, Told
+from runners.host.node_files import NodeFiles
 from tests.runners.conftest import as_nobody
 
 NOTE = Note(1, 11, 1, created=True, told=Told("cancelled", 5, (("h0", 1),)), exit=Exit(0, "exited"))
@@ -55,7 +55,7 @@ def test_a_container_that_begins_during_the_deletion_keeps_its_folders(
             result.write_text("of the new container")
         delete_tree(folder)
 
-    monkeypatch.setattr("runners.ledger.delete_tree", grow_meanwhile)
+    monkeypatch.setattr("runners.agent.journal.delete_tree", grow_meanwhile)
     ledger.forget("sl-1-a1-3")
     assert result.read_text() == "of the new container"
     assert [path.name for path in files.attempts.iterdir()] == ["11"], "the old folder is left"

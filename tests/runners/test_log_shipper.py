@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners.log_shipper import (
+from runners.agent.log_shipper import (
     LOOK_SECONDS,
     MOST_BATCH,
     MOST_REST_SECONDS,
@@ -22,8 +22,8 @@ from runners.log_shipper import (
     LogShipper,
     read_marks,
 )
-from runners.nodefiles import opened_folder
-from runners.portal_client import LogAnswer, PortalAwayError, PortalClient, PortalRefusedError
+from runners.agent.portal_client import LogAnswer, PortalAwayError, PortalClient, PortalRefusedError
+from runners.host.node_files import opened_folder
 from tests.examples import examples
 from tests.fake_portal import FakePortal
 
@@ -338,7 +338,7 @@ class TestHostileFolders:
     ) -> None:
         scribe = make_log(tmp_path, setup=b"honest")
         os.mkfifo(scribe / "log/0.log")
-        monkeypatch.setattr("runners.log_shipper._sizes", lambda folder, ranks: {"0": 100, "setup": 6})
+        monkeypatch.setattr("runners.agent.log_shipper._sizes", lambda folder, ranks: {"0": 100, "setup": 6})
         assert self.sent(scribe) == {"setup": b"honest"}
 
     def test_streams_nobody_has_are_not_sent(self, tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ class TestHostileFolders:
 
     def test_a_huge_hole_is_cut(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert MOST_STREAM < 1 << 31
-        monkeypatch.setattr("runners.log_shipper.MOST_STREAM", 3 << 20)
+        monkeypatch.setattr("runners.agent.log_shipper.MOST_STREAM", 3 << 20)
         scribe = make_log(tmp_path, s0=b"a")
         os.truncate(scribe / "log/0.log", 1 << 40)
         with open(scribe / "log/0.idx", "wb") as file:
@@ -362,7 +362,7 @@ class Steady:
 
     def __init__(self, scribe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.due = 1000.0
-        monkeypatch.setattr("runners.log_shipper.time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr("runners.agent.log_shipper.time", SimpleNamespace(monotonic=lambda: self.now))
         self.portal = MemoryPortal()
         self.shipper = LogShipper(self.portal)
         self.shipper.follow("c", make_log(scribe), 1)

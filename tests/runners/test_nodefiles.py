@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runners.nodefiles import (
+from runners.host.node_files import (
     NodeFiles,
     UnsafeFileError,
     Walk,

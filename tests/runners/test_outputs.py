@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 import pytest
 
-from runners.outputs import ASK_BYTES, OutputSender
-from runners.portal_client import PortalAwayError, PortalClient, PortalRefusedError
+from runners.agent.outputs import ASK_BYTES, OutputSender
+from runners.agent.portal_client import PortalAwayError, PortalClient, PortalRefusedError
 from tests.fake_portal import FakePortal
 
 
@@ -127,7 +127,7 @@ def test_a_portal_that_goes_away_gets_the_rest_later(folder: Path, portal: Memor
 def test_too_many_files_are_cut_with_a_sentence(
     folder: Path, portal: MemoryPortal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runners.outputs.MOST_FILES", 3)
+    monkeypatch.setattr("runners.agent.outputs.MOST_FILES", 3)
     for number in range(5):
         (folder / f"f{number}").write_bytes(b"x")
     outputs = sender(folder, portal)

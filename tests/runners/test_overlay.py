@@ -7,8 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runners.firewall import chain_of
-from runners.overlay import EVERYBODY, MTU, PORT, Command, Device, Link, There, changes, in_the_way, node_address, read
+from runners.host.firewall import chain_of
+from runners.host.overlay import (
+    EVERYBODY,
+    MTU,
+    PORT,
+    Command,
+    Device,
+    Link,
+    There,
+    changes,
+    in_the_way,
+    node_address,
+    read,
+)
 
 HERE = "10.1.0.1"
 LINK = Link(7, "slj-abc", frozenset({"10.1.0.2"}))

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from runners import pip_settings
-from runners.pip_settings import UntranslatableError, environment, parse, translate
+from runners.environments import pip_settings
+from runners.environments.pip_settings import UntranslatableError, environment, parse, translate
 
 LISTED = """\
 :env:.find-links='/wheels'

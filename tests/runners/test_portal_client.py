@@ -10,8 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from runners import portal_client
-from runners.portal_client import Backoff, LogAnswer, PortalAwayError, PortalClient, PortalRefusedError, checked_url
+from runners.agent import portal_client
+from runners.agent.portal_client import (
+    Backoff,
+    LogAnswer,
+    PortalAwayError,
+    PortalClient,
+    PortalRefusedError,
+    checked_url,
+)
 from tests.fake_portal import FakePortal
 
 
@@ -104,7 +111,7 @@ def test_a_stranger_is_told_so(portal: FakePortal) -> None:
 
 
 def test_a_portal_that_hangs_is_given_up_in_time(portal: FakePortal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runners.portal_client.ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("runners.agent.portal_client.ANSWER_SECONDS", 0.3)
     client = PortalClient(portal.url, "sln_fake")
     given_up = threading.Event()
 

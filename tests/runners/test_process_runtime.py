@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from runners import process_runtime, processes
-from runners.process_runtime import ProcessRuntime
+from runners.host import processes
 from runners.runtime import CreateError, Folders, Observed
+from runners.runtimes import process
+from runners.runtimes.process import ProcessRuntime
 from runners.spec import JobIdentity
 from tests.runners.conftest import make_spec
 
@@ -28,7 +29,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (launch / "supervisor.py").write_text(
         "import os, runpy\nos.chdir(os.environ['SCHEDULEARN_WORKSPACE'])\nrunpy.run_path('main.py', run_name='__main__')"
     )
-    monkeypatch.setattr(process_runtime, "HERE", tmp_path / "here")
+    monkeypatch.setattr(process, "HERE", tmp_path / "here")
 
 
 def make_runtime(tmp_path: Path) -> ProcessRuntime:
@@ -202,7 +203,7 @@ def test_stop_asks_first_and_kills_after_the_grace(
     wait(lambda: b"up\n" in runtime.logs(name, 100))
     clock = Clock(lambda: b"asked" in runtime.logs(name, 100))
     with monkeypatch.context() as patch:
-        patch.setattr(process_runtime, "time", clock)
+        patch.setattr(process, "time", clock)
         runtime.stop(name, 3)
     assert clock.now >= 3, "the process was killed within its grace"
     assert only(runtime).exit_code == 128 + signal.SIGKILL

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners.reconcile import (
+from runners.agent.reconcile import (
     Action,
     Collect,
     Desired,

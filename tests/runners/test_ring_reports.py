@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from runners.nodefiles import NodeFiles
-from runners.portal_client import PortalAwayError, PortalRefusedError
-from runners.ring_reports import AWAY_SECONDS, RingReports
+from runners.agent.portal_client import PortalAwayError, PortalRefusedError
+from runners.agent.ring_reports import AWAY_SECONDS, RingReports
+from runners.host.node_files import NodeFiles
 from tests.runners.conftest import make_spec
 
 DRIVER = make_spec(role="driver", hostname="driver", slots=0)

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from runners.signals import StopSignal
+from runners.agent.signals import StopSignal
 
 WAITER = """
 import signal, sys

@@ -73,7 +73,7 @@ def lab(tmp_path: Path) -> Iterator[Product]:
     product = Lab.make(home, "process", SCHEDULEARN_UNSAFE_PROCESSES="yes", SCHEDULEARN_CPU_SLOTS="3")
     # In the place of ``python -m runners.agent``.
     (home / "python").write_text(
-        f'#!/bin/sh\n[ "$2" = runners.agent ] && exec {sys.executable} -m tests.runners.plain_agent\n'
+        f'#!/bin/sh\n[ "$2" = runners.agent.program ] && exec {sys.executable} -m tests.runners.plain_agent\n'
         f'exec {sys.executable} "$@"\n'
     )
     (home / "python").chmod(0o700)

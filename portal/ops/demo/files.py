@@ -17,11 +17,11 @@ from portal.ops.demo.inserts import insert
 from portal.ops.demo.play import END
 from portal.ops.demo.rows import Ran, Written
 from portal.ui import counted
-from runners import demo_programs
-from runners.demo import MODEL, Course
-from runners.demo_programs import ENDINGS, SILENT_BEFORE_TRAINING, Training
-from runners.nodefiles import NodeFiles
-from runners.reconcile import Note
+from runners.agent.reconcile import Note
+from runners.demo import programs
+from runners.demo.nodes import MODEL, Course
+from runners.demo.programs import ENDINGS, SILENT_BEFORE_TRAINING, Training
+from runners.host.node_files import NodeFiles
 from runners.spec import RunSpec
 
 LINES = 36
@@ -163,7 +163,7 @@ def _ranks(ran: Ran, when: float) -> int:
 def _first_rank(ran: Ran, way: Way, text: Text) -> None:
     ask, training = ran.story.ask, way.training
     if ask.fate not in SILENT_BEFORE_TRAINING or ran.attempt.outcome != Outcome.FAILED:
-        text.printed.append((way.since, demo_programs.opening(1000 * (6 + ask.number % 90), ask.number)))
+        text.printed.append((way.since, programs.opening(1000 * (6 + ask.number % 90), ask.number)))
         if way.first > 0:
             text.printed.append((way.since + 1, f"Restored the checkpoint of step {way.step(0):,}.\n"))
         lines = max(1, min(LINES, int((way.until - way.since) / 40)))
@@ -175,7 +175,7 @@ def _first_rank(ran: Ran, way: Way, text: Text) -> None:
     if ran.attempt.outcome == Outcome.FAILED and ask.fate in ENDINGS:
         text.printed.append((way.until, ENDINGS[ask.fate].text))
     elif ran.attempt.outcome == Outcome.SUCCEEDED:
-        text.printed.append((way.until, demo_programs.closing(training)))
+        text.printed.append((way.until, programs.closing(training)))
 
 
 def _other_rank(way: Way, text: Text, rank: int, since: float, until: float) -> None:
@@ -309,7 +309,7 @@ def write_outputs(written: Written, found: Mapping[int, Way]) -> None:
     rows = []
     for ran in last[-WITH_OUTPUTS:]:
         training = found[ran.attempt.pk].training
-        files = demo_programs.outputs(training)
+        files = programs.outputs(training)
         for path, content in files.items():
             digest = sha256(content).hexdigest()
             folder = outputs.folder_of(ran.job)

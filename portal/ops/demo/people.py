@@ -17,8 +17,8 @@ from portal.projects import examples
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import create_project, use_example
 from portal.usage.models import ShareWeight
-from runners.agent_settings import Identity
-from runners.demo import MEMORY_MIB, MODEL
+from runners.agent.settings import Identity
+from runners.demo.nodes import MEMORY_MIB, MODEL
 
 ENVIRONMENT = "pytorch-horovod"
 GROUPS = {"vision": 2.0, "speech": 1.5, "theory": 1.0, "robotics": 1.5, "course": 0.5}

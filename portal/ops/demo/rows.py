@@ -17,7 +17,7 @@ from portal.ops.demo.people import PEOPLE, Made
 from portal.ops.demo.play import BACK_AT, END, KNOWN_BEFORE, LOST_AT, SWITCHES, Piece, Story, Try
 from portal.ops.demo.workload import Fate
 from portal.usage.models import CapacitySpell
-from runners.demo_programs import ENDINGS
+from runners.demo.programs import ENDINGS
 from runners.spec import RunSpec
 from scheduling import registry
 from scheduling.version import version_of

@@ -12,7 +12,7 @@ from functools import partial
 from math import exp
 from typing import Literal
 
-from runners.demo_programs import Mishap
+from runners.demo.programs import Mishap
 
 DAYS = 30
 HOUR, DAY = 3600.0, 86_400.0

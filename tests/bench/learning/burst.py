@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runners.preparing import cache_home
+from runners.environments.preparing import cache_home
 from tests.bench.rig import ENVIRONMENT
 from tests.bench.targets import Target, verdict
 from tests.system.product import Product, running, wait_for

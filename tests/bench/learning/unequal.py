@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runners.preparing import cache_home
+from runners.environments.preparing import cache_home
 from tests.bench.learning import picture
 from tests.bench.learning.workers import LOADS, FailedError, on_an_engine, train
 from tests.bench.targets import Target, verdict

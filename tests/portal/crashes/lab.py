@@ -20,8 +20,8 @@ from portal.jobs import lifecycle, services
 from portal.jobs.clock import WallClock
 from portal.jobs.models import FINISHED_STATES, Container, Job
 from portal.refused import Refused
-from runners.ledger import delete_tree
-from runners.nodefiles import write_json
+from runners.agent.journal import delete_tree
+from runners.host.node_files import write_json
 from tests.portal.crashes.judge import Expected, Judge
 from tests.portal.crashes.node import Node, Shipper
 from tests.portal.crashes.points import Clock, NodeClock, Points, When
@@ -110,12 +110,12 @@ class Lab:
             **{f"runners.{module}.time": self.node_clock for module in TIMED},
             "portal.control.agent_sync.time": self.clock,
             "django.utils.timezone.datetime": Now,
-            "runners.agent.threading": SimpleNamespace(Thread=Later, Lock=threading.Lock),
-            "runners.agent.LogShipper": Shipper,
-            "runners.hands.write_json": watched(write_json, "note"),
-            "runners.ledger.ThreadPoolExecutor": AtOnce,
-            "runners.ledger.write_json": watched(write_json, "note"),
-            "runners.ledger.delete_tree": watched(delete_tree, "delete"),
+            "runners.agent.program.threading": SimpleNamespace(Thread=Later, Lock=threading.Lock),
+            "runners.agent.program.LogShipper": Shipper,
+            "runners.agent.actions.write_json": watched(write_json, "note"),
+            "runners.agent.journal.ThreadPoolExecutor": AtOnce,
+            "runners.agent.journal.write_json": watched(write_json, "note"),
+            "runners.agent.journal.delete_tree": watched(delete_tree, "delete"),
             "os.fsync": lambda handle: None,  # who is killed leaves behind what it wrote
             "portal.wake.ring": self.rung.add,
             "portal.jobs.lifecycle.wall_clock": lifecycle.wall_clock,

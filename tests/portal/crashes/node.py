@@ -14,14 +14,14 @@ from portal.cluster import services as cluster
 from portal.cluster.models import Environment
 from portal.cluster.models import Node as NodeRow
 from portal.wake import node_bell
-from runners.agent import Agent
-from runners.environments import Report
-from runners.fake_runtime import FakeRuntime, Pretended
-from runners.gpus import Gpu
-from runners.log_shipper import LogShipper
-from runners.machine import Machine
-from runners.nodefiles import NodeFiles
-from runners.portal_client import PortalClient, PortalError
+from runners.agent.log_shipper import LogShipper
+from runners.agent.machine import Machine
+from runners.agent.portal_client import PortalClient, PortalError
+from runners.agent.program import Agent
+from runners.environments.builds import Report
+from runners.host.gpus import Gpu
+from runners.host.node_files import NodeFiles
+from runners.runtimes.fake import FakeRuntime, Pretended
 from tests.portal.crashes.processes import Away, Process
 
 if TYPE_CHECKING:

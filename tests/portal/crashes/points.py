@@ -15,7 +15,7 @@ from portal.jobs.models import JobEvent
 
 ROOT = Path(__file__).resolve().parents[3]
 PRODUCT = (f"{ROOT}/portal/", f"{ROOT}/runners/")
-IN_BETWEEN = ("runners/ledger.py", "runners/portal_client.py")
+IN_BETWEEN = ("runners/agent/journal.py", "runners/agent/portal_client.py")
 """Say nothing about what a note or a question is for; who calls them does."""
 BEGIN = datetime(2040, 1, 1, tzinfo=UTC)
 """Later than what any file here was written at."""

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from runners.confinement_check import find
-from runners.process_runtime import ProcessRuntime
 from runners.runtime import Folders
+from runners.runtimes.confinement_check import find
+from runners.runtimes.process import ProcessRuntime
 from runners.spec import Resources, RunSpec
 
 PATIENCE_SECONDS = 60

@@ -30,8 +30,8 @@ from portal.control.up.welcome import Story, submit_examples, unfinished_example
 from portal.jobs.models import Container
 from portal.serving.handover import handover_pair
 from portal.ui import counted
-from runners.agent_settings import Identity
-from runners.signals import StopSignal
+from runners.agent.settings import Identity
+from runners.agent.signals import StopSignal
 
 LOOK_SECONDS = 0.5
 PORTAL_SECRETS = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "EMAIL_HOST_PASSWORD")

@@ -27,8 +27,8 @@ from portal.jobs.models import Progress
 from portal.ops.demo import month, people, traffic
 from portal.ops.demo.workload import Size
 from portal.refused import Refused
-from runners.agent_settings import Identity
-from runners.demo import DemoAgent, Reached, start_node
+from runners.agent.settings import Identity
+from runners.demo.nodes import DemoAgent, Reached, start_node
 
 SUBMIT_SECONDS = 25.0
 ANSWER_SECONDS = 60.0

@@ -1,0 +1,8 @@
+"""``python -m runners.agent``: the program of a node (docs/nodes.md)."""
+
+import sys
+
+from runners.agent.program import main
+
+if __name__ == "__main__":
+    sys.exit(main())

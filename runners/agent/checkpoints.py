@@ -1,0 +1,378 @@
+"""Checkpoints follow their job: what changes in ``/checkpoints`` goes to the portal, and from there to where it goes on.
+
+The portal keeps the newest *set* of each job: paths, sizes, times, and the SHA-256 of each piece of a file. A node sends
+what it has changed since, only pieces that the portal has not got, and the set changes once all of them are there. A
+folder is made anew, and put in the place of the old one as a whole, before a start for which the portal has a newer set.
+What is known of the last one is in a file beside the folder: ``kept.json``.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from runners.agent.journal import delete_tree
+from runners.agent.portal_client import PortalAwayError, PortalRefusedError
+from runners.host.exclusive import ExclusiveSection
+from runners.host.node_files import UnsafeFileError, Walk, open_beneath, read_own_json, write_json
+from runners.runtime import CreateError
+
+PIECE = 16 << 20
+"""The portal's, too."""
+STABLE_SECONDS = 5.0
+"""A folder in which nothing has changed for so long is taken to be a whole checkpoint."""
+PATIENCE_SECONDS = 60.0
+"""A job that writes all the time is not waited for longer: each of its files by itself is whole then."""
+MOST_FILES = 10_000
+MOST_PATH = 500
+MOST_OPEN = 256
+"""Files kept open from their reading to their sending, so that a new one in their place does not matter."""
+ROUNDS = 3
+INCOMPLETE = (
+    "Parts of its checkpoint are missing in the portal. Submit a copy of the job, which starts from the beginning; "
+    "an admin can look for them in the backup of the portal's files."
+)
+UNFIT = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class CheckpointPortal(Protocol):
+    def checkpoints(self, container: str) -> dict[str, Any]: ...
+
+    def change_checkpoints(
+        self, container: str, changed: dict[str, Any], deleted: dict[str, int]
+    ) -> dict[str, Any]: ...
+
+    def put_checkpoint(self, container: str, sha256: str, content: bytes) -> None: ...
+
+    def fetch_checkpoint(self, container: str, sha256: str) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file of a set."""
+
+    size: int
+    modified_ns: int
+    pieces: tuple[str, ...]
+
+    def to_json(self) -> list[Any]:
+        return [self.size, self.modified_ns, list(self.pieces)]
+
+    @classmethod
+    def from_json(cls, data: Any) -> "Entry":
+        """Raises TypeError or ValueError when it is none."""
+        size, modified_ns, pieces = data
+        entry = cls(int(size), int(modified_ns), tuple(pieces))
+        if not all(SHA256.fullmatch(sha256) for sha256 in entry.pieces) or entry.size > len(entry.pieces) * PIECE:
+            raise ValueError("A file's pieces are named by their SHA-256.")
+        return entry
+
+
+@dataclass(slots=True)
+class Memory:
+    """What the portal has of this folder, as far as this node knows."""
+
+    version: int = 0
+    """Of the set that the folder was equal to."""
+    files: dict[str, Entry] = field(default_factory=dict)
+    users: list[str] = field(default_factory=list)
+    """Containers for which the folder was made ready; while one of them lives, it is not changed by us."""
+
+    @classmethod
+    def read(cls, path: Path) -> "Memory":
+        data = read_own_json(path)
+        try:
+            files = {name: Entry.from_json(entry) for name, entry in data["files"].items()}
+            return cls(int(data["version"]), files, [str(user) for user in data["users"]])
+        except (TypeError, KeyError, ValueError, AttributeError):
+            return cls()
+
+    def write(self, path: Path) -> None:
+        files = {name: entry.to_json() for name, entry in self.files.items()}
+        write_json(path, {"version": self.version, "files": files, "users": self.users}, 0o600)
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The set that the portal has."""
+
+    version: int
+    files: dict[str, Entry]
+    through_portal: bool
+    """False when all nodes have the same folder: nothing needs to be sent or fetched."""
+
+
+class _ChangedError(Exception):
+    """A file is no longer what it was when it was read."""
+
+
+Seen = dict[str, tuple[int, int]]
+"""Path -> (size, when it was modified in nanoseconds)."""
+
+
+class JobCheckpoints:
+    """Those of one job on this node, in ``home/checkpoints``. One thing at a time."""
+
+    def __init__(self, home: Path, portal: CheckpointPortal) -> None:
+        self.home = home
+        self.folder = home / "checkpoints"
+        self.complaint = ""
+        """One sentence for the job's page when the portal did not keep them."""
+        self._portal = portal
+        self._section = ExclusiveSection("sending or fetching its checkpoints")
+        self._restless_since: float | None = None
+        self._refused: Seen = {}
+
+    # to the portal
+
+    def send(self, container: str, *, ended: bool) -> None:
+        """Sends what has changed; while a job runs, when it has left the folder alone for a while.
+
+        ``ended``: no container on this node writes any more. Raises PortalAwayError when the portal does not answer, and
+        BusyError while another thread sends or fetches: to be tried again.
+        """
+        with self._section.entered():
+            memory = Memory.read(self.home / "kept.json")
+            seen: Seen = {}
+            try:
+                seen, complete = self._look()
+                changed = [path for path, each in seen.items() if not _same(memory.files.get(path), each)]
+                deleted = {path: each.modified_ns for path, each in memory.files.items() if path not in seen}
+                deleted = deleted if complete else {}
+                if not (changed or deleted) or (self._refused and seen == self._refused):
+                    self._restless_since = None
+                    return
+                in_haste = ended or self._in_haste()
+                if in_haste or not any(_is_fresh(seen[path][1]) for path in changed):
+                    self._send(container, memory, seen, changed, deleted, in_haste)
+            except PortalRefusedError as refused:
+                if refused.status == 401:
+                    raise PortalAwayError(str(refused)) from refused
+                self._refused = seen
+                self.complaint = f"Its checkpoints were not kept in the portal: {refused}"
+            except _ChangedError as error:
+                if ended:
+                    raise PortalAwayError("Its checkpoints are still being written.") from error
+
+    def users(self) -> list[str]:
+        return Memory.read(self.home / "kept.json").users
+
+    def _in_haste(self) -> bool:
+        now = time.monotonic()
+        self._restless_since = self._restless_since or now
+        return now - self._restless_since > PATIENCE_SECONDS
+
+    def _look(self) -> tuple[Seen, bool]:
+        """What lies there, and whether that is all. Raises PortalRefusedError for what no set can hold."""
+        walk, seen = Walk(self.folder), {}
+        for each in walk:
+            if UNFIT.search(each.path) or len(each.path) > MOST_PATH:
+                continue  # a name that other systems could not have; nobody gives one to a checkpoint
+            seen[each.path] = (each.size, each.modified_ns)
+            if len(seen) > MOST_FILES:
+                raise PortalRefusedError(
+                    413, f"There are more than {MOST_FILES:,} files. Put them into fewer, larger ones."
+                )
+        return seen, walk.complete
+
+    def _send(
+        self,
+        container: str,
+        memory: Memory,
+        seen: Seen,
+        changed: Collection[str],
+        deleted: dict[str, int],
+        in_haste: bool,
+    ) -> None:
+        offer = self._change(container, {}, {})
+        if not offer["through_portal"]:
+            return
+        if offer["version"] < memory.version:  # it has the set of a backup, which may lack what was sent since
+            memory.version, memory.files = 0, {}
+            changed, deleted = list(seen), {}
+        most = offer["most_bytes"]
+        if sum(size for size, _ in seen.values()) > most:  # files with holes cost a job nothing, and us hours to read
+            raise PortalRefusedError(
+                413, f"They take more than {most >> 20:,} MiB. Delete old ones, or ask an admin for more."
+            )
+        with contextlib.ExitStack() as stack:
+            files: dict[str, BinaryIO] = {}
+            entries: dict[str, Entry] = {}
+            for path in changed:
+                try:
+                    entries[path] = self._read(path, most, stack, files)
+                except _ChangedError:
+                    if not in_haste:
+                        return
+            if not in_haste and self._look()[0] != seen:
+                return  # what was read is not the folder of any one moment
+            told = {path: entry.to_json() for path, entry in entries.items()}
+            for _ in range(ROUNDS):
+                answer = self._change(container, told, deleted)
+                if not answer["missing"]:
+                    break
+                self._put(container, set(answer["missing"]), entries, files)
+            else:
+                raise PortalAwayError("The portal does not have the checkpoints that it was sent.")
+        self._restless_since, self._refused, self.complaint = None, {}, ""
+        if answer["outdated"]:
+            return
+        memory.files = {path: each for path, each in memory.files.items() if path not in deleted} | entries
+        if answer["before"] == memory.version:
+            memory.version = answer["version"]
+        memory.write(self.home / "kept.json")
+
+    def _change(self, container: str, changed: dict[str, Any], deleted: dict[str, int]) -> dict[str, Any]:
+        answer = self._portal.change_checkpoints(container, changed, deleted)
+        try:
+            return {
+                "before": int(answer["before"]),
+                "version": int(answer["version"]),
+                "most_bytes": int(answer["most_bytes"]),
+                "missing": [str(sha256) for sha256 in answer["missing"]],
+                "through_portal": bool(answer["through_portal"]),
+                "outdated": bool(answer["outdated"]),
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            raise PortalAwayError("The portal's answer about checkpoints is not understood.") from error
+
+    def _read(self, path: str, most: int, stack: contextlib.ExitStack, files: dict[str, BinaryIO]) -> Entry:
+        """Raises _ChangedError when somebody writes to it."""
+        file = self._open(path)
+        if len(files) < MOST_OPEN:
+            files[path] = stack.enter_context(file)
+        with contextlib.nullcontext() if path in files else file:
+            before = os.fstat(file.fileno())
+            if before.st_size > most:
+                raise _ChangedError(path)
+            pieces = [hashlib.sha256(_piece(file, number)).hexdigest() for number in range(-(-before.st_size // PIECE))]
+            after = os.fstat(file.fileno())
+        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            raise _ChangedError(path)
+        return Entry(before.st_size, before.st_mtime_ns, tuple(pieces))
+
+    def _open(self, path: str) -> BinaryIO:
+        try:
+            return open_beneath(self.folder, path)
+        except (UnsafeFileError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            raise _ChangedError(path) from error
+
+    def _put(self, container: str, missing: set[str], entries: dict[str, Entry], files: dict[str, BinaryIO]) -> None:
+        for path, entry in entries.items():
+            if missing.isdisjoint(entry.pieces):
+                continue
+            with contextlib.ExitStack() as stack:
+                file = files[path] if path in files else stack.enter_context(self._open(path))
+                for number, sha256 in enumerate(entry.pieces):
+                    if sha256 in missing:
+                        content = _piece(file, number)
+                        if hashlib.sha256(content).hexdigest() != sha256:
+                            raise _ChangedError(path)
+                        self._portal.put_checkpoint(container, sha256, content)
+                        missing.discard(sha256)
+
+    # from the portal
+
+    def fetch(self, container: str, lives: Callable[[str], bool], says: Callable[[str], None]) -> None:
+        """Makes the folder what the job's newest set says, if that is newer than what is here.
+
+        Not while another container that ``lives`` has it. Raises PortalAwayError, also while another node still has to
+        send; BusyError while another thread sends; OSError when there is no room.
+        """
+        with self._section.entered():
+            memory = Memory.read(self.home / "kept.json")
+            others = [user for user in memory.users if user != container and lives(user)]
+            if not others:
+                newest = self._newest(container)
+                if newest.version > memory.version and (newest.through_portal or not any(self.folder.iterdir())):
+                    self._make_anew(container, newest.files, says)
+                    memory = Memory(newest.version, newest.files)
+            memory.users = [*others, container]
+            memory.write(self.home / "kept.json")
+
+    def _newest(self, container: str) -> Newest:
+        try:
+            answer = self._portal.checkpoints(container)
+            files = {str(path): Entry.from_json(entry) for path, entry in answer["files"].items()}
+            return Newest(int(answer["version"]), files, bool(answer["through_portal"]))
+        except PortalRefusedError as refused:
+            if refused.status == 404:  # a portal of an earlier version keeps none
+                return Newest(0, {}, False)
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PortalAwayError("The portal's answer about checkpoints is not understood.") from error
+
+    def _make_anew(self, container: str, files: dict[str, Entry], says: Callable[[str], None]) -> None:
+        """All of it is ours for now: the runtime gives rights away in ``create``."""
+        fresh, old = self.home / "checkpoints.new", self.home / "checkpoints.old"
+        for folder in (fresh, old):
+            delete_tree(folder)
+        fresh.mkdir()
+        total, done = sum(entry.size for entry in files.values()) >> 20, 0
+        for path, entry in sorted(files.items()):
+            says(f"fetching its checkpoints: {done >> 20:,} of {total:,} MiB")
+            self._make_file(container, fresh, path, entry)
+            done += entry.size
+        self.folder.rename(old)
+        fresh.rename(self.folder)
+        delete_tree(old)
+
+    def _make_file(self, container: str, top: Path, path: str, entry: Entry) -> None:
+        parts = path.split("/")
+        if any(part in ("", ".", "..") for part in parts) or UNFIT.search(path):
+            raise OSError(errno.EINVAL, "a checkpoint has an unfit name", path)
+        place = top.joinpath(*parts)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("xb") as file:
+            for number, sha256 in enumerate(entry.pieces):
+                file.write(self._here(path, number, sha256) or self._fetched(container, sha256))
+            file.flush()
+            os.fsync(file.fileno())
+        place.chmod(0o644)
+        os.utime(place, ns=(entry.modified_ns, entry.modified_ns))
+
+    def _here(self, path: str, number: int, sha256: str) -> bytes | None:
+        """The piece, if the old copy has it still."""
+        try:
+            with open_beneath(self.folder, path) as file:
+                content = _piece(file, number)
+        except OSError:
+            return None
+        return content if hashlib.sha256(content).hexdigest() == sha256 else None
+
+    def _fetched(self, container: str, sha256: str) -> bytes:
+        try:
+            content = self._portal.fetch_checkpoint(container, sha256)
+        except PortalRefusedError as refused:
+            if refused.status != 404:
+                raise
+            raise CreateError(INCOMPLETE) from refused
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise PortalAwayError("A checkpoint that came is not what was asked for (its SHA-256 differs).")
+        return content
+
+
+def _same(entry: Entry | None, seen: tuple[int, int]) -> bool:
+    return entry is not None and (entry.size, entry.modified_ns) == seen
+
+
+def _is_fresh(modified_ns: int) -> bool:
+    return abs(time.time_ns() - modified_ns) < STABLE_SECONDS * 1e9
+
+
+def _piece(file: BinaryIO, number: int) -> bytes:
+    """Up to a piece's length: short only at the end of the file."""
+    parts: list[bytes] = []
+    left, offset = PIECE, number * PIECE
+    while left and (part := os.pread(file.fileno(), left, offset)):
+        parts.append(part)
+        left -= len(part)
+        offset += len(part)
+    return b"".join(parts)

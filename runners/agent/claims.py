@@ -1,0 +1,253 @@
+"""Which job a folder of this node belongs to.
+
+``jobs/`` and ``attempts/`` have a folder for each number of the portal's database, and a restored backup gives numbers out
+again. So each folder has a file with the identity of the job that it was made for. One that was made for another job is set
+aside: no container gets it, its files are sent nowhere, and it is kept for an admin to look at.
+
+Agents of earlier releases left no such file. The job gets such a folder if its notes name only containers that the portal
+knows as this job's.
+"""
+
+import contextlib
+import fcntl
+import itertools
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from runners.agent.checkpoints import Memory
+from runners.agent.journal import Ledger
+from runners.agent.portal_client import PortalRefusedError
+from runners.host.exclusive import BusyError
+from runners.host.node_files import NodeFiles, read_own_json, write_json
+from runners.spec import RunSpec, group_of
+
+IDENTITY = "identity.json"
+ASIDE = ".other-"
+"""In the name of a folder that was set aside, followed by the first digits of its job's uid."""
+NO_DIGITS = re.compile(r"[^0-9a-f]")
+CLOCKS_SECONDS = 3600
+"""How far the clocks of a node and the portal may differ where a folder's age is compared with a job's."""
+MAX_NAMED = 3
+LOCK_SECONDS = 10.0
+"""What is done under the lock takes milliseconds."""
+LOCK_LOOK_SECONDS = 0.02
+
+Known = Callable[[], bool]
+
+
+class IdentityPortal(Protocol):
+    def identity(self, container: str) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What ``identity.json`` contains."""
+
+    installation: str
+    job: str
+    """The job's uid."""
+    attempt: str = ""
+    """Which attempt of the job: the part of a container's name that they share. Empty for what the job keeps."""
+
+    @classmethod
+    def read(cls, folder: Path) -> "Claim | None":
+        """None where there is no identity, or none that an agent wrote. Raises OSError when it cannot be read now."""
+        try:
+            claim = cls(**read_own_json(folder / IDENTITY))
+        except (TypeError, RecursionError, IsADirectoryError, NotADirectoryError):
+            return None
+        return claim if all(isinstance(each, str) for each in astuple(claim)) else None
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / IDENTITY, asdict(self))
+
+
+class Claims:
+    """Safe to use from all threads, and from several nodes where they share ``jobs/``."""
+
+    def __init__(self, files: NodeFiles, ledger: Ledger, portal: IdentityPortal) -> None:
+        self._files = files
+        self._ledger = ledger
+        self._portal = portal
+        self._lock = threading.Lock()
+        """Protects the names of what is set aside."""
+        self._aside: tuple[str, ...] = ()
+
+    def claim(self, spec: RunSpec) -> None:
+        """Makes sure that the folders of the container's job and attempt are theirs; sets aside those that are not.
+
+        Raises PortalAwayError when the portal has to be asked and does not answer.
+        """
+        for folder, claim, known in self._of(spec):
+            self._claim(folder, claim, known)
+
+    def mark(self, spec: RunSpec) -> None:
+        """Writes the identity into the folders of a container that an earlier release prepared and that runs."""
+        for folder, claim, _ in self._of(spec):
+            if folder.is_dir() and Claim.read(folder) is None:
+                with _exclusive(folder.parent):
+                    if Claim.read(folder) is None:
+                        claim.write(folder)
+
+    def has_job(self, spec: RunSpec) -> bool:
+        """Whether the folder of the container's job is that job's."""
+        return self._has(spec, self._files.job(spec.job))
+
+    def has_attempt(self, spec: RunSpec) -> bool:
+        return self._has(spec, self._files.attempt(spec.attempt))
+
+    def keep_uncollected(self, name: str, attempt: int) -> None:
+        """Sets aside the outputs of an attempt whose last container here is forgotten before the portal collected it."""
+        folder = self._files.attempt(attempt)
+        others = (note for other, note in self._ledger.notes().items() if other != name)
+        if _has_files(folder) and all(note.attempt != attempt for note in others):
+            with _exclusive(folder.parent):
+                claim = Claim.read(folder)
+                if folder.is_dir() and (claim is None or claim.attempt == group_of(name)):
+                    self._set_aside(folder, claim)
+
+    def look(self) -> None:
+        """Counts what is set aside, for ``problems``."""
+        found = [
+            str(folder)
+            for top in (self._files.jobs, self._files.attempts)
+            for folder in top.iterdir()
+            if ASIDE in folder.name and _has_files(folder)
+        ]
+        with self._lock:
+            self._aside = tuple(sorted(found))
+
+    def problems(self) -> list[dict[str, Any]]:
+        """For the page of the node."""
+        with self._lock:
+            aside = self._aside
+        if not aside:
+            return []
+        more = f" and {len(aside) - MAX_NAMED} more" if len(aside) > MAX_NAMED else ""
+        folders = "A folder" if len(aside) == 1 else f"{len(aside)} folders"
+        return [
+            {
+                "text": f"{folders} with files of jobs that the portal does not know: "
+                f"{', '.join(aside[:MAX_NAMED])}{more}. No job gets them.",
+                "mend": "They are deleted 30 days after they were set aside. Copy what is needed, or delete them now. "
+                "See docs/nodes.md, “After a restored backup”.",
+                "blocking": False,
+            }
+        ]
+
+    def _of(self, spec: RunSpec) -> list[tuple[Path, Claim, Known]]:
+        if spec.identity is None:  # a portal of an earlier release has none to give
+            return []
+        claim = Claim(spec.identity.installation, spec.identity.job)
+        attempt = Claim(spec.identity.installation, spec.identity.job, spec.group)
+        return [
+            (self._files.attempt(spec.attempt), attempt, lambda: self._knows_attempt(spec)),
+            (self._files.job(spec.job), claim, lambda: self._knows_job(spec)),
+        ]
+
+    def _has(self, spec: RunSpec, folder: Path) -> bool:
+        if spec.identity is None:
+            return True
+        found = Claim.read(folder)
+        return found is None or found in [claim for at, claim, _ in self._of(spec) if at == folder]
+
+    def _claim(self, folder: Path, claim: Claim, known: Known) -> None:
+        found = Claim.read(folder)
+        if found == claim:
+            return
+        # Asked before the lock is taken: it may take long.
+        adopted = found is None and folder.is_dir() and (not _has_any(folder) or known())
+        with _exclusive(folder.parent):
+            found = Claim.read(folder)  # another node may have been quicker
+            if found == claim:
+                return
+            if os.path.lexists(folder) and (found is not None or not adopted):
+                self._set_aside(folder, found)
+            folder.mkdir(exist_ok=True)
+            claim.write(folder)
+
+    def _set_aside(self, folder: Path, claim: Claim | None) -> None:
+        digits = NO_DIGITS.sub("", claim.job)[:8] if claim else ""
+        name = f"{folder.name}{ASIDE}{digits or 'unknown'}"
+        place = folder.with_name(name)
+        for number in itertools.count(2):
+            if not os.path.lexists(place):
+                break
+            place = folder.with_name(f"{name}-{number}")
+        folder.rename(place)
+        os.utime(place, follow_symlinks=False)  # it is kept from now on
+        if _has_files(place):
+            with self._lock:
+                self._aside = (*self._aside, str(place))
+
+    def _knows_attempt(self, spec: RunSpec) -> bool:
+        """Another container of the attempt was prepared in the folder."""
+        others = self._ledger.notes().items()
+        return any(
+            note.attempt == spec.attempt and group_of(name) == spec.group for name, note in others if name != spec.name
+        )
+
+    def _knows_job(self, spec: RunSpec) -> bool:
+        """The portal knows all containers for which the folder was last made ready, and it is not older than the job."""
+        folder = self._files.job(spec.job)
+        users = set(Memory.read(folder / "kept.json").users)
+        try:
+            answer = self._portal.identity(spec.name)
+        except PortalRefusedError as refused:
+            if refused.status == 401:
+                raise
+            return False
+        names, submitted_at = answer.get("containers"), answer.get("submitted_at")
+        if not isinstance(names, list) or not isinstance(submitted_at, int | float):
+            return False
+        return bool(users) and users <= set(names) and folder.stat().st_mtime >= submitted_at - CLOCKS_SECONDS
+
+
+def _has_files(folder: Path) -> bool:
+    """Whether a job has left anything in it. What cannot be looked into counts."""
+    try:
+        return any(any(each.iterdir()) for each in folder.iterdir() if each.is_dir())
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+def _has_any(folder: Path) -> bool:
+    """Whether there is more in it than empty folders: files of a job, or an agent's notes about some."""
+    try:
+        return _has_files(folder) or any(not each.is_dir() for each in folder.iterdir())
+    except OSError:
+        return True
+
+
+@contextlib.contextmanager
+def _exclusive(top: Path) -> Iterator[None]:
+    """One thread at a time, of all agents that have the folder ``top``; any where a network file system has no locks.
+
+    Raises BusyError when another one has it for long: its machine may have gone.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            file = stack.enter_context((top.parent / ".claims").open("w"))
+            _lock(file)
+        yield
+
+
+def _lock(file: IO[str]) -> None:
+    until = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise BusyError("Another agent is preparing a folder of a job.") from None
+            time.sleep(LOCK_LOOK_SECONDS)
+        else:
+            return

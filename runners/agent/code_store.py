@@ -1,0 +1,131 @@
+"""Code versions on this node: fetched once by hash, unpacked afresh for each container.
+
+The portal made the tar, but it holds what a user uploaded: only regular files and folders come out of it, under
+plain names, beneath the workspace, with modes of ours.
+"""
+
+import contextlib
+import os
+import re
+import tarfile
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from runners.host.exclusive import ExclusiveSection
+from runners.host.node_files import MOST_DEPTH, opened_folder
+from runners.runtime import CreateError
+
+SHA256 = re.compile(r"[0-9a-f]{64}")
+MOST_BYTES = 2 << 30
+"""Of one tar; the portal takes at most 1 GiB unpacked."""
+MOST_ENTRIES = 20_000
+CACHE_BYTES = 10 << 30
+PART_SECONDS = 3600
+PIECE = 1 << 20
+WAIT_SECONDS = 30.0
+"""So long one container waits while another fetches the same code; then it asks again."""
+
+
+class CodePortal(Protocol):
+    def fetch_code(self, sha256: str, into: BinaryIO, most_bytes: int) -> None: ...
+
+
+class CodeStore:
+    """``code/<sha256>.tar``. Two containers of one code fetch it once."""
+
+    def __init__(self, folder: Path, portal: CodePortal, cache_bytes: int = CACHE_BYTES) -> None:
+        self.folder = folder
+        self._portal = portal
+        self._cache_bytes = cache_bytes
+        self._lock = threading.Lock()
+        self._fetching: defaultdict[str, ExclusiveSection] = defaultdict(lambda: ExclusiveSection("fetching the code"))
+
+    def fetch(self, sha256: str) -> Path:
+        """The tar on this disk. PortalAwayError or BusyError: try again; PortalRefusedError or CreateError: it will not be."""
+        if not SHA256.fullmatch(sha256):
+            raise CreateError(f"{sha256!r} is not the hash of a code version.")
+        path = self.folder / f"{sha256}.tar"
+        with self._lock:
+            turn = self._fetching[sha256]
+        with turn.entered(WAIT_SECONDS):
+            if path.exists():
+                os.utime(path)  # used just now
+                return path
+            part = self.folder / f".{sha256}.part"
+            try:
+                with part.open("wb") as file:
+                    self._portal.fetch_code(sha256, file, MOST_BYTES)
+                    file.flush()
+                    os.fsync(file.fileno())
+                part.rename(path)
+            finally:
+                part.unlink(missing_ok=True)
+        self.tidy(keep=path)
+        return path
+
+    def tidy(self, keep: Path | None = None) -> None:
+        """Deletes what was used longest ago when the cache has outgrown its size, and fetches cut short by a crash."""
+        for part in self.folder.glob(".*.part"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - part.stat().st_mtime > PART_SECONDS:
+                    part.unlink()
+        found = []
+        for path in self.folder.glob("*.tar"):
+            with contextlib.suppress(FileNotFoundError):
+                info = path.stat()
+                found.append((info.st_mtime, info.st_size, path))
+        size = sum(entry[1] for entry in found)
+        for _, bytes_, path in sorted(found):
+            if size <= self._cache_bytes:
+                return
+            if path != keep:
+                path.unlink(missing_ok=True)
+                size -= bytes_
+
+
+def unpack(tar: Path, workspace: Path) -> None:
+    """Fills an empty folder of ours. Raises CreateError with a sentence when the tar holds anything unfit."""
+    try:
+        with opened_folder(workspace) as top, tarfile.open(tar, mode="r:") as archive:
+            for number, member in enumerate(archive):
+                if number >= MOST_ENTRIES:
+                    raise CreateError(f"The code has more than {MOST_ENTRIES:,} files.")
+                _unpack_one(archive, member, top)
+    except tarfile.TarError as error:
+        raise CreateError(f"The code cannot be unpacked: {error}.") from error
+    except OSError as error:
+        raise CreateError(f"The code cannot be unpacked: {error.strerror}.") from error
+
+
+def _unpack_one(archive: tarfile.TarFile, member: tarfile.TarInfo, top: int) -> None:
+    name = member.name.removesuffix("/")
+    parts = name.removeprefix("./").split("/")
+    if name in (".", ""):
+        return
+    if any(part in ("", ".", "..") or "\0" in part for part in parts) or len(parts) > MOST_DEPTH:
+        raise CreateError(f"The code has a file with the unfit name {name[:200]!r}.")
+    if member.isdir():
+        _make_folders(top, parts)
+        return
+    if not member.isreg() or member.issparse():
+        raise CreateError(f"The code has {name[:200]!r}, which is no ordinary file.")
+    _make_folders(top, parts[:-1])
+    source = archive.extractfile(member)
+    if source is None:
+        raise CreateError(f"The code has {name[:200]!r}, which cannot be read.")
+    with opened_folder(top, "/".join(parts[:-1])) as parent:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(parts[-1], flags, 0o644, dir_fd=parent)
+        with os.fdopen(handle, "wb") as target:
+            os.fchmod(handle, 0o755 if member.mode & 0o100 else 0o644)
+            while piece := source.read(PIECE):
+                target.write(piece)
+
+
+def _make_folders(top: int, parts: list[str]) -> None:
+    for depth in range(len(parts)):
+        with opened_folder(top, "/".join(parts[:depth])) as parent, contextlib.suppress(FileExistsError):
+            os.mkdir(parts[depth], 0o755, dir_fd=parent)

@@ -1,0 +1,68 @@
+"""What a container may fill, whether it has, and what of old jobs may go.
+
+Three bounds, because three things are kept for different times: workspace and outputs share ``disk_mib``; checkpoints,
+which outlive the attempt, have as much again; and what only the supervisor should write has what logs can need.
+"""
+
+import os
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from runners.agent.claims import ASIDE
+from runners.agent.journal import delete_tree
+from runners.agent.log_shipper import MOST_STREAM
+from runners.host.node_files import NodeFiles, disk_usage
+from runners.spec import RunSpec
+
+MIB = 1 << 20
+SCRIBE_MIB = 64
+"""For everything in scribe/ that is no log."""
+
+KEEP_SECONDS = 30 * 24 * 3600
+"""Checkpoints stay this long after their job was last listed here: a retry or a copy may still want them."""
+
+SETTLED_SECONDS = 3600
+"""A folder younger than this may belong to an attempt that has just come."""
+
+
+def over_limit(files: NodeFiles, spec: RunSpec) -> str:
+    """One sentence for the user when a container has filled what it may; empty when it has not."""
+    limit = spec.resources.disk_mib * MIB
+    workspace, outputs = disk_usage(files.workspace(spec.name)), disk_usage(files.outputs(spec.attempt))
+    if not (workspace.complete and outputs.complete):
+        return "It has too many files, folders too deep, or folders closed to reading, in /workspace and /outputs."
+    used = workspace.disk_bytes + outputs.disk_bytes
+    if used > limit:
+        return (
+            f"It filled {used // MIB:,} MiB of /workspace and /outputs; its limit is {spec.resources.disk_mib:,} MiB."
+        )
+    checkpoints = disk_usage(files.checkpoints(spec.job))
+    if checkpoints.disk_bytes > limit or not checkpoints.complete:
+        return f"Its /checkpoints are over the limit of {spec.resources.disk_mib:,} MiB. Delete old ones as it goes."
+    scribe = disk_usage(files.scribe(spec.name))
+    if scribe.disk_bytes > SCRIBE_MIB * MIB + (spec.slots + 1) * MOST_STREAM or not scribe.complete:
+        return "It wrote where only its supervisor writes, and far too much."
+    return ""
+
+
+def tidy(files: NodeFiles, jobs: Collection[int], attempts: Collection[int]) -> None:
+    """Marks the folders of these jobs as used; deletes those of jobs long gone, and of attempts nobody knows."""
+    used, known = {str(job) for job in jobs}, {str(attempt) for attempt in attempts}
+    for folder in files.jobs.iterdir():
+        if folder.name in used:
+            os.utime(folder)
+        elif age_seconds(folder) > KEEP_SECONDS:
+            delete_tree(folder)
+    for folder in files.attempts.iterdir():
+        kept = KEEP_SECONDS if ASIDE in folder.name else SETTLED_SECONDS
+        if folder.name not in known and age_seconds(folder) > kept:
+            delete_tree(folder)
+
+
+def age_seconds(folder: Path) -> float:
+    """0 when it is gone: an attempt's last container may be forgotten at this very moment."""
+    try:
+        return time.time() - folder.lstat().st_mtime
+    except FileNotFoundError:
+        return 0.0

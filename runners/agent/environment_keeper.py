@@ -1,0 +1,151 @@
+"""Prepares the environments the portal asks for, one after the other, in the background, and says how far it is."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from runners.agent.actions import NotYet
+from runners.agent.portal_client import Backoff
+from runners.environments.builds import Environments, Report
+from runners.environments.preparing import Progress
+from runners.runtime import CreateError, EngineError
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 30.0
+"""Between two looks whether what was ready still is."""
+FIRST_RETRY_SECONDS = 30.0
+MOST_RETRY_SECONDS = 1800.0
+
+
+class Ended(Exception):  # noqa: N818
+    """The agent ends: whatever is being prepared is dropped."""
+
+
+class EnvironmentKeeper:
+    """One thread prepares; the others ask."""
+
+    def __init__(self, environments: Environments) -> None:
+        self._environments = environments
+        self._wanted: tuple[str, ...] = ()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._retry: dict[str, tuple[float, Backoff]] = {}
+        self._thread = threading.Thread(target=self._work, name="environments", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, seconds: float = 12.0) -> None:
+        """Ends compilers and installers too: they notice within a second, and remove what they have made so far."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+
+    def want(self, keys: Sequence[str]) -> None:
+        """In this order; what is not named any more is left as it is."""
+        with self._changed:
+            if self._wanted != tuple(keys):
+                self._wanted = tuple(keys)
+                self._changed.notify_all()
+
+    def require(self, key: str) -> None:
+        """Raises NotYet while the environment is being prepared, CreateError when that failed."""
+        if self._environments.reference_of(key) is not None:
+            return
+        report = self._known().get(key)
+        if report is not None and report.state == "failed":
+            raise CreateError(f"The environment “{key}” could not be prepared: {report.detail}")
+        with self._changed:
+            if key not in self._wanted:
+                self._wanted = (key, *self._wanted)
+                self._changed.notify_all()
+        raise NotYet(f"waiting for the environment “{key}”: {report.detail if report else 'not begun'}")
+
+    def reports(self) -> list[dict[str, Any]]:
+        known = self._known()
+        with self._changed:
+            wanted = self._wanted
+        waiting = [Report(key) for key in wanted if key not in known]
+        return [report.to_json() for report in [*known.values(), *waiting]]
+
+    def _known(self) -> dict[str, Report]:
+        return {report.key: report for report in self._environments.reports()}
+
+    def _work(self) -> None:
+        while not self._stopping:
+            with self._changed:
+                wanted = self._wanted
+            try:
+                if (key := self._next(wanted)) is not None:
+                    self._prepare(key)
+                    continue
+            except Ended:
+                return
+            except Exception:
+                logger.exception("Looking for what to prepare went wrong; it is tried again.")
+            with self._changed:
+                if not self._stopping and self._wanted is wanted:  # else somebody wanted more meanwhile
+                    self._changed.wait(min(LOOK_SECONDS, FIRST_RETRY_SECONDS))
+
+    def _next(self, wanted: Sequence[str]) -> str | None:
+        now = time.monotonic()
+        for key in wanted:
+            if key in self._retry and now < self._retry[key][0]:
+                continue
+            try:
+                if self._environments.reference_of(key) is None:
+                    return key
+            except EngineError:
+                return None  # it cannot be prepared either
+        return None
+
+    def _prepare(self, key: str) -> None:
+        logger.info("Preparing the environment %s.", key)
+        try:
+            report = self._environments.prepare(key, self._progress)
+        except Ended:
+            raise
+        except Exception:
+            self._put_off(key)
+            logger.exception("Preparing the environment %s went wrong; it is tried again.", key)
+            return
+        if report.state == "ready":
+            self._retry.pop(key, None)
+            logger.info("The environment %s is ready.", key)
+        else:
+            self._put_off(key)
+            logger.warning("The environment %s is not ready: %s", key, report.detail)
+
+    def _put_off(self, key: str) -> None:
+        backoff = self._retry[key][1] if key in self._retry else Backoff(FIRST_RETRY_SECONDS, MOST_RETRY_SECONDS)
+        self._retry[key] = (time.monotonic() + backoff.failed(), backoff)
+
+    @property
+    def _progress(self) -> Progress:
+        def progress(percent: int, words: str) -> None:
+            if self._stopping:
+                raise Ended
+
+        return progress
+
+
+class AllReady:
+    """For the fake runtime: every environment is there."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, Report] = {}
+
+    def prepare(self, key: str, progress: Progress | None = None) -> Report:
+        self._asked[key] = Report(key, "pretended", "ready", 100)
+        return self._asked[key]
+
+    def reports(self) -> list[Report]:
+        return list(self._asked.values())
+
+    def reference_of(self, key: str) -> str | None:
+        return "pretended" if key in self._asked else None

@@ -1,0 +1,126 @@
+"""A look at this machine: what it is, what it has installed, its GPUs, and what is unfit about it."""
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runners.agent import shared_folders
+from runners.agent.settings import Found, machine_facts
+from runners.host import checks, gpus
+from runners.host.facts import installed, nvidia_facts, where
+from runners.host.gpu_watch import Watch
+from runners.host.gpus import Gpu
+from runners.host.node_files import NodeFiles
+from runners.runtime import ContainerRuntime, Problem, RunError
+
+CLOCK_STEP_SECONDS = 0.5
+"""A clock is read to about this; smaller changes would only make each report differ."""
+
+
+class Machine:
+    """This machine as its agent reports it. ``home`` is where the agent keeps its files."""
+
+    def __init__(
+        self,
+        home: Path,
+        runtime: ContainerRuntime,
+        url: str = "",
+        ring_address: str = "",
+        files: NodeFiles | None = None,
+    ) -> None:
+        self.home = home
+        self.files = files or NodeFiles(home)
+        self.runtime = runtime
+        self.url = url
+        self.ring_address = ring_address
+        self._lock = threading.Lock()
+        self._facts: dict[str, Any] = {}
+        self._gpus: tuple[Gpu, ...] = ()
+        self._problems: tuple[Problem, ...] = ()
+        self._offset: float | None = None
+        self._watch = Watch()
+
+    def facts(self) -> dict[str, Any]:
+        with self._lock:
+            clock = {} if self._offset is None else {"clock_offset_seconds": self._offset}
+            return {**self._facts, **clock}
+
+    def gpus(self) -> list[dict[str, Any]]:
+        with self._lock:
+            return [gpu.to_json() for gpu in self._gpus]
+
+    def problems(self) -> list[dict[str, Any]]:
+        with self._lock:
+            clock = checks.clock_problem(self._offset)
+            return [problem.to_json() for problem in (*self._problems, *([clock] if clock else []))]
+
+    def inventory(self) -> list[Gpu]:
+        return self._watch.inventory(self.runtime.is_ours)
+
+    def count_gpus(self) -> None:
+        devices = tuple(self.inventory())
+        with self._lock:
+            self._gpus = devices
+
+    def gather(self) -> None:
+        """The engine is asked last: it may not answer for a while."""
+        self.count_gpus()
+        facts = {**machine_facts(self.home), **installed(), **where(self.url, self.ring_address), **nvidia_facts()}
+        facts |= shared_folders.facts(self.files)
+        with self._lock:
+            self._facts = {**self._facts, **facts}
+        problems = (*self.runtime.check(), *self._unfit(facts))
+        with self._lock:
+            self._problems = problems
+        try:
+            engine = self.runtime.facts()
+        except RunError:
+            return  # check() has said why
+        with self._lock:
+            self._facts = {**facts, **engine}
+
+    def _unfit(self, facts: Mapping[str, Any]) -> list[Problem]:
+        disk = checks.disk_problem(int(facts["disk_free_mib"]), str(self.home))
+        return [problem for problem in (gpus.driver_problem(), disk) if problem is not None]
+
+    def heard(self, reply: Mapping[str, Any], sent_at: float, now: float | None = None) -> None:
+        """How far this clock is from the portal's: its time fell between the question and the answer."""
+        said = reply.get("now")
+        if isinstance(said, bool) or not isinstance(said, int | float):
+            return
+        now = time.time() if now is None else now
+        took = max(0.0, time.monotonic() - sent_at)
+        offset = round(now - took / 2 - said, 1)
+        with self._lock:
+            if self._offset is None or abs(offset - self._offset) >= CLOCK_STEP_SECONDS:
+                self._offset = offset
+
+    def in_use(self, uuids: tuple[str, ...]) -> str:
+        """Why nothing should start on these now: somebody uses one without the portal. Asks the driver anew."""
+        for gpu in self.inventory():
+            if gpu.uuid in uuids and gpu.outside:
+                return f"GPU {gpu.index} of this node is in use outside the portal ({gpu.outside})."
+        return ""
+
+
+def look(home: Path, runtime: str, url: str, ring_address: str) -> Found:
+    """A first look, before the machine is a node."""
+    from runners.runtimes import confinement_check
+    from runners.runtimes.fake import FakeRuntime
+    from runners.runtimes.process import ProcessRuntime
+
+    made: ContainerRuntime
+    if runtime == "docker":
+        from runners.runtimes.docker import DockerRuntime
+
+        made = DockerRuntime("enrolment", "0", lambda key: None, close_firewall=False)
+    elif runtime == "process":
+        made = ProcessRuntime("enrolment", "0", home / "processes", lambda key: None, confinement_check.find)
+    else:
+        made = FakeRuntime()
+    machine = Machine(home, made, url, ring_address)
+    machine.gather()
+    listed = [f"{gpu.model} ({gpu.memory_mib // 1024} GiB)" for gpu in machine._gpus if gpu.kind == "cuda"]
+    return Found({**machine.facts(), "gpus": listed}, machine._problems)

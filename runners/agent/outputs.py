@@ -1,0 +1,140 @@
+"""Sends what a job left in ``/outputs`` to the portal: new and changed regular files, and nothing else.
+
+The containers of one attempt on a node share the folder, so what was sent is remembered per attempt, in a file beside
+it: the next agent does not send all of it again.
+"""
+
+import contextlib
+import errno
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from runners.agent.portal_client import PortalAwayError, PortalRefusedError
+from runners.host.exclusive import ExclusiveSection
+from runners.host.node_files import Found, UnsafeFileError, Walk, open_beneath, read_own_json, write_json
+
+STABLE_SECONDS = 5.0
+"""A file untouched for so long is taken to be whole while the job still runs."""
+MOST_FILES = 10_000
+ASK_BYTES = 8 << 20
+"""Before a file as large as this is sent, the portal says whether it would keep it."""
+MOST_SENTENCES = 3
+"""Of complaints about single files; the rest is counted."""
+
+
+class OutputPortal(Protocol):
+    def offer_output(self, container: str, path: str, size: int) -> None: ...
+
+    def put_output(self, container: str, path: str, file: BinaryIO, size: int) -> None: ...
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What the portal has of an attempt's outputs: path -> [size, modified], and what it did not take."""
+
+    files: dict[str, list[int]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> "_Sent":
+        data: Any = read_own_json(path)
+        return cls(data["files"], data["refused"]) if isinstance(data, dict) else cls()
+
+
+class OutputSender:
+    """The outputs of one attempt on this node. One sending at a time."""
+
+    def __init__(self, folder: Path, memory: Path, portal: OutputPortal) -> None:
+        self.folder = folder
+        self.memory = memory
+        self._portal = portal
+        self._section = ExclusiveSection("sending its outputs")
+        self._lock = threading.Lock()
+        """Protects the refusals, which the report reads."""
+        self._sent = _Sent.read(memory)
+
+    def send(self, container: str, *, ended: bool) -> None:
+        """Sends what is new or changed; while the job runs, only what has been left alone for a while.
+
+        Raises PortalAwayError when the portal does not answer, or at an end when a file is still being changed (by
+        another container of the attempt), and BusyError while another thread sends; what was sent stays sent.
+        """
+        with self._section.entered():
+            changed, unsteady = False, ""
+            walk = Walk(self.folder)
+            try:
+                for number, found in enumerate(walk):
+                    if number >= MOST_FILES:
+                        self._complain("…", f"Only the first {MOST_FILES:,} files of /outputs are kept.")
+                        changed = True
+                        break
+                    if self._wanted(found, ended):
+                        changed = True
+                        if not self._send_one(container, found):
+                            unsteady = found.path
+            finally:
+                if changed:
+                    with contextlib.suppress(OSError):
+                        write_json(self.memory, {"files": self._sent.files, "refused": self._sent.refused}, 0o600)
+        if ended and unsteady:
+            raise PortalAwayError(f"{unsteady!a} is still being written.")
+
+    def complaint(self) -> str:
+        """Sentences about what was not kept, for the job's page; empty when all was."""
+        with self._lock:
+            refused = list(self._sent.refused.values())
+        sentences = refused[:MOST_SENTENCES]
+        if len(refused) > MOST_SENTENCES:
+            sentences.append(f"{len(refused) - MOST_SENTENCES} more files were not kept.")
+        return " ".join(sentences)
+
+    def _wanted(self, found: Found, ended: bool) -> bool:
+        if self._sent.files.get(found.path) == [found.size, found.modified_ns]:
+            return False
+        return ended or abs(time.time_ns() - found.modified_ns) > STABLE_SECONDS * 1e9
+
+    def _send_one(self, container: str, found: Found) -> bool:
+        """What it was when it was opened is what counts as sent: a later change is sent again.
+
+        False when it changed under our hands.
+        """
+        version = [found.size, found.modified_ns]
+        try:
+            found.path.encode()
+            with open_beneath(self.folder, found.path) as file:
+                info = os.fstat(file.fileno())
+                version = [info.st_size, info.st_mtime_ns]
+                if info.st_size >= ASK_BYTES:
+                    self._portal.offer_output(container, found.path, info.st_size)
+                self._portal.put_output(container, found.path, file, info.st_size)
+        except UnicodeEncodeError:
+            self._refuse(found.path, version, "its name is not UTF-8")
+        except (UnsafeFileError, FileNotFoundError):
+            pass  # it is no file any more
+        except PortalRefusedError as refused:
+            if refused.status == 401:
+                raise PortalAwayError(str(refused)) from refused
+            self._refuse(found.path, version, str(refused))
+        except OSError as error:
+            if error.errno == errno.EAGAIN:
+                return False
+            self._refuse(found.path, version, error.strerror or "it cannot be read")
+        else:
+            self._sent.files[found.path] = version
+            with self._lock:
+                self._sent.refused.pop(found.path, None)
+        return True
+
+    def _refuse(self, path: str, version: list[int], why: str) -> None:
+        """Not tried again until the file changes."""
+        shown = path.encode(errors="replace").decode()[:200]
+        self._sent.files[path] = version
+        self._complain(path, f"{shown} was not kept: {why}".rstrip(".") + ".")
+
+    def _complain(self, path: str, sentence: str) -> None:
+        with self._lock:
+            self._sent.refused[path] = sentence

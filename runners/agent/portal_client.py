@@ -1,0 +1,354 @@
+"""The agent's half of the agent protocol (docs/architecture.md, "The agent's protocol").
+
+Every call is bounded in time and may be repeated. None repeats by itself: the loops that call do, with ``Backoff``,
+because only they know what has changed meanwhile.
+
+PortalError
+├── PortalAwayError     no answer, or one that says "later" (5xx, 429): try again
+└── PortalRefusedError  a clear no (4xx), with the portal's sentence: asking again is no use
+"""
+
+import errno
+import hashlib
+import ipaddress
+import json
+import random
+import ssl
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+CONNECT_SECONDS = 5.0
+SYNC_CONNECT_SECONDS = 2.5
+"""A report renews leases: rather a new try than a long wait for one that began while the network was cut."""
+ANSWER_SECONDS = 10.0
+SYNC_ANSWER_SECONDS = 15.0
+"""Twice this, and the fence of 34 s is near: a portal that always takes so long still renews leases in time."""
+KEEP_SECONDS = 8.0
+"""An idle connection outlives the pause between two reports, but not the wait for an answer: a network that was cut has
+spoilt them all, and the try after one that got no answer makes a new one."""
+WAIT_SECONDS = 60.0
+"""The portal answers a long poll after 45 s; what is slower than this is cut off."""
+UPLOAD_SECONDS = 60.0
+"""Between two pieces of an output file, not for all of it."""
+UPLOAD = httpx.Timeout(UPLOAD_SECONDS, connect=CONNECT_SECONDS)
+PIECE = 256 * 1024
+
+
+class PortalError(Exception):
+    """See the module's tree. The message is a sentence."""
+
+
+class PortalAwayError(PortalError):
+    pass
+
+
+class PortalRefusedError(PortalError):
+    def __init__(self, status: int, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class LogAnswer:
+    """How many bytes of the stream the portal has, and whether these were taken (else: continue at ``size``)."""
+
+    size: int
+    accepted: bool
+    watched: bool = False
+    """Somebody looks at the job's log now."""
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Growing, jittered pauses between tries that fail, so that a hundred agents do not come back as one."""
+
+    first_seconds: float = 0.5
+    most_seconds: float = 15.0
+    failures: int = 0
+
+    def failed(self) -> float:
+        """Counts a failure; how long to rest now."""
+        self.failures += 1
+        most = min(self.most_seconds, self.first_seconds * 2 ** min(self.failures - 1, 20))
+        return most * random.uniform(0.5, 1.0)  # noqa: S311  a pause is no secret
+
+    def worked(self) -> None:
+        self.failures = 0
+
+
+class PortalClient:
+    """One portal, as one node. Safe to share between threads."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        *,
+        ca_file: Path | None = None,
+        pin: str = "",
+        allow_http: bool = False,
+        use_proxy: bool = False,
+    ) -> None:
+        self.url = checked_url(url, allow_http)
+        headers = {"User-Agent": "schedulearn-agent"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers=headers,
+            verify=trust(ca_file, pin),
+            trust_env=use_proxy,
+            timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+            limits=httpx.Limits(max_connections=16, max_keepalive_connections=16, keepalive_expiry=KEEP_SECONDS),
+            follow_redirects=False,
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def use(self, token: str) -> None:
+        """From the next call on."""
+        self._http.headers["Authorization"] = f"Bearer {token}"
+
+    def join(
+        self,
+        join_token: str,
+        name: str,
+        runtime: str,
+        facts: dict[str, Any],
+        problems: Sequence[dict[str, Any]] = (),
+    ) -> tuple[int, str]:
+        """The new node's id and token."""
+        body = {
+            "join_token": join_token,
+            "name": name,
+            "runtime": runtime,
+            "facts": facts,
+            "problems": list(problems),
+        }
+        answer = self._json("POST", "/agent/v1/join", json=body)
+        try:
+            return int(answer["node"]), str(answer["token"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise PortalAwayError("The portal's answer to the join is not understood.") from error
+
+    def new_token(self) -> str:
+        """Asked for when a reply says ``rotate``. The present one works until the new one is first used."""
+        answer = self._json("POST", "/agent/v1/token")
+        token = answer.get("token")
+        if not isinstance(token, str) or not token:
+            raise PortalAwayError("The portal's answer about a new token is not understood.")
+        return token
+
+    def sync(self, report: dict[str, Any]) -> dict[str, Any]:
+        timeout = httpx.Timeout(SYNC_ANSWER_SECONDS, connect=SYNC_CONNECT_SECONDS)
+        # Without a Content-Type: of what the portal's server does for a report, reading that header is a tenth.
+        content = json.dumps(report, separators=(",", ":")).encode()
+        return self._json("POST", "/agent/v1/sync", content=content, timeout=timeout)
+
+    def wait(self, seen: str) -> str:
+        """Answers when what is desired differs from ``seen``, or after 45 s."""
+        timeout = httpx.Timeout(WAIT_SECONDS, connect=CONNECT_SECONDS)
+        return str(self._json("GET", "/agent/v1/wait", params={"seen": seen}, timeout=timeout).get("seen", ""))
+
+    def fetch_code(self, sha256: str, into: BinaryIO, most_bytes: int) -> None:
+        """Writes the tar into a file; PortalAwayError when it came cut or altered, PortalRefusedError when there is none."""
+        digest, size = hashlib.sha256(), 0
+        try:
+            with self._http.stream(
+                "GET", f"/agent/v1/code/{quote(sha256, safe='')}", headers={"Accept-Encoding": "identity"}
+            ) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise refusal(response)
+                for piece in response.iter_raw(PIECE):
+                    digest.update(piece)
+                    size += len(piece)
+                    if size > most_bytes:
+                        raise PortalRefusedError(413, f"The code is larger than {most_bytes >> 20} MiB.")
+                    into.write(piece)
+        except httpx.HTTPError as error:
+            raise away(error) from error
+        if digest.hexdigest() != sha256:
+            raise PortalAwayError("The code that came is not the code that was asked for (its SHA-256 differs).")
+
+    def append_log(
+        self,
+        container: str,
+        stream: str,
+        offset: int,
+        content: bytes,
+        *,
+        marks: tuple[tuple[int, int], ...] = (),
+        label: str = "",
+        final: bool = False,
+    ) -> LogAnswer:
+        params: dict[str, str] = {"offset": str(offset)}
+        if label:
+            params["label"] = label
+        if final:
+            params["final"] = "1"
+        headers = {"Content-Type": "application/octet-stream"}
+        if marks:
+            headers["Marks"] = ",".join(f"{at}:{milliseconds}" for at, milliseconds in marks)
+        path = f"/agent/v1/containers/{quote(container, safe='')}/logs/{quote(stream, safe='')}"
+        response = self._send("POST", path, params=params, content=content, headers=headers)
+        if response.status_code not in (200, 409):
+            raise refusal(response)
+        try:
+            answer = response.json()
+            size, watched = int(answer["size"]), answer.get("watched") is True
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise PortalAwayError("The portal's answer to a piece of log is not understood.") from error
+        if size < 0:
+            raise PortalAwayError("The portal's answer to a piece of log is not understood.")
+        return LogAnswer(size, response.status_code == 200, watched)
+
+    def put_output(self, container: str, path: str, file: BinaryIO, size: int) -> None:
+        """Sends exactly ``size`` bytes of the file. Raises OSError when it turns out shorter: it is being written."""
+        response = self._send(
+            "PUT",
+            _output(container, path),
+            content=_pieces(file, size),
+            headers={"Content-Length": str(size), "Content-Type": "application/octet-stream"},
+            timeout=UPLOAD,
+        )
+        if response.status_code not in (200, 201, 204):
+            raise refusal(response)
+
+    def offer_output(self, container: str, path: str, size: int) -> None:
+        """Raises PortalRefusedError when the portal would not keep a file of so many bytes."""
+        response = self._send("POST", _output(container, path), params={"size": size})
+        if not response.is_success and response.status_code != 405:  # a portal of an earlier version cannot be asked
+            raise refusal(response)
+
+    def tell_rings(self, container: str, rings: list[Any]) -> None:
+        self._json("POST", f"/agent/v1/containers/{quote(container, safe='')}/rings", json={"rings": rings})
+
+    def identity(self, container: str) -> dict[str, Any]:
+        """What may show that a folder of an earlier release is the container's job's (runners/agent/claims.py)."""
+        return self._json("GET", f"/agent/v1/containers/{quote(container, safe='')}/identity")
+
+    def checkpoints(self, container: str) -> dict[str, Any]:
+        """The set from which it goes on (runners/agent/checkpoints.py). PortalAwayError while another node has yet to send."""
+        return self._json("GET", _checkpoints(container), timeout=UPLOAD)
+
+    def change_checkpoints(self, container: str, changed: dict[str, Any], deleted: dict[str, int]) -> dict[str, Any]:
+        body = {"changed": changed, "deleted": deleted}
+        return self._json("POST", _checkpoints(container), json=body, timeout=UPLOAD)
+
+    def put_checkpoint(self, container: str, sha256: str, content: bytes) -> None:
+        headers = {"Content-Type": "application/octet-stream"}
+        response = self._send("PUT", _checkpoints(container, sha256), content=content, headers=headers, timeout=UPLOAD)
+        if not response.is_success:
+            raise refusal(response)
+
+    def fetch_checkpoint(self, container: str, sha256: str) -> bytes:
+        headers = {"Accept-Encoding": "identity"}
+        response = self._send("GET", _checkpoints(container, sha256), headers=headers, timeout=UPLOAD)
+        if not response.is_success:
+            raise refusal(response)
+        return response.content
+
+    def _json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        response = self._send(method, path, **options)
+        if not response.is_success:
+            raise refusal(response)
+        try:
+            answer = response.json()
+        except ValueError as error:
+            raise PortalAwayError("The portal's answer is not JSON.") from error
+        if not isinstance(answer, dict):
+            raise PortalAwayError("The portal's answer is not a JSON object.")
+        return answer
+
+    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        try:
+            return self._http.request(method, path, **options)
+        except httpx.HTTPError as error:
+            raise away(error) from error
+
+
+def _output(container: str, path: str) -> str:
+    return f"/agent/v1/containers/{quote(container, safe='')}/outputs/{quote(path, safe='/')}"
+
+
+def _checkpoints(container: str, sha256: str = "") -> str:
+    path = f"/agent/v1/containers/{quote(container, safe='')}/checkpoints"
+    return f"{path}/{quote(sha256, safe='')}" if sha256 else path
+
+
+def trust(ca_file: Path | None, pin: str) -> ssl.SSLContext:
+    """Whom to believe to be the portal: the machine's authorities, one authority, or one certificate alone.
+
+    A pinned certificate may carry any name: it is the very one whose fingerprint an admin pasted. Raises ValueError.
+    """
+    # A context of our own: with trust_env httpx would let SSL_CERT_FILE override the CA given to us.
+    if not pin:
+        return ssl.create_default_context(cafile=str(ca_file)) if ca_file else ssl.create_default_context()
+    if ca_file is None:
+        raise ValueError("SCHEDULEARN_PIN needs SCHEDULEARN_CA, the file of the certificate.")
+    pem = ca_file.read_text()
+    if hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest() != pin.lower():
+        raise ValueError(f"The certificate in {ca_file} is not the one that SCHEDULEARN_PIN names.")
+    context = ssl.create_default_context(cadata=pem)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+def checked_url(url: str, allow_http: bool) -> str:
+    """The portal's address, refused when a token would travel over a network in clear."""
+    example = f"{url!r} is not the address of a portal. Give it like https://schedulearn.example.org"
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises ValueError for what is no port
+    except ValueError as error:
+        raise ValueError(example) from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise ValueError(example)
+    if parts.scheme == "http" and not allow_http and not _loopback(parts.hostname):
+        raise ValueError(
+            f"{url} would send this node's token unencrypted. Use https://, or set SCHEDULEARN_ALLOW_HTTP=true "
+            "on a network where nobody listens."
+        )
+    return url.rstrip("/")
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def refusal(response: httpx.Response) -> PortalError:
+    """The error that a response which is no success means."""
+    code = message = ""
+    try:
+        error = response.json()["error"]
+        code, message = str(error["code"]), str(error["message"])
+    except (ValueError, KeyError, TypeError):
+        message = f"The portal answered {response.status_code} {response.reason_phrase}."
+    if response.status_code >= 500 or response.status_code in (408, 425, 429):
+        return PortalAwayError(message)
+    return PortalRefusedError(response.status_code, message, code)
+
+
+def away(error: httpx.HTTPError) -> PortalAwayError:
+    return PortalAwayError(f"The portal does not answer ({type(error).__name__}: {error}).")
+
+
+def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
+    left = size
+    while left:
+        if not (piece := file.read(min(PIECE, left))):
+            raise OSError(errno.EAGAIN, "the file changed while it was sent")
+        left -= len(piece)
+        yield piece

@@ -1,0 +1,311 @@
+"""How the agent is set up: flags or the environment, and the identity it got when it joined."""
+
+import argparse
+import fcntl
+import logging
+import os
+import platform
+import re
+import shutil
+import socket
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import runners
+from runners.agent.environment_keeper import AllReady
+from runners.agent.portal_client import Backoff, PortalAwayError, PortalClient, PortalRefusedError, checked_url
+from runners.agent.signals import StopSignal
+from runners.environments.builds import DockerEnvironments, Environments, ProcessEnvironments
+from runners.host.gpus import cuda_devices
+from runners.host.node_files import NodeFiles, read_own_json, write_json
+from runners.host.overlay import node_address
+from runners.runtime import ContainerRuntime, Problem, RunError, SetupError
+from runners.runtimes import confinement_check
+from runners.runtimes.fake import FakeRuntime
+from runners.runtimes.process import ProcessRuntime
+
+logger = logging.getLogger(__name__)
+
+RUNTIMES = ("auto", "docker", "process", "fake")
+DISK_STEP_MIB = 256
+"""Smaller changes would only make each report differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    url: str
+    home: Path
+    join_token: str = ""
+    runtime: str = "auto"
+    name: str = ""
+    ca_file: Path | None = None
+    pin: str = ""
+    """The SHA-256 of the certificate in ``ca_file``: it alone is trusted, whatever its name."""
+    allow_http: bool = False
+    use_proxy: bool = False
+    datasets: Path | None = None
+    shared: Path | None = None
+    """Where checkpoints are kept instead of beneath ``home``: a folder that other nodes have, too."""
+    stop_jobs_on_exit: bool = False
+    ring_address: str = ""
+    """Under which other nodes reach this one; empty: that of the interface to the portal."""
+
+    @classmethod
+    def read(cls, argv: Sequence[str], env: Mapping[str, str]) -> "Settings":
+        """Flags go before the environment. Raises SetupError."""
+        given = arguments().parse_args(argv)
+
+        def choose(flag: str | None, variable: str, default: str = "") -> str:
+            return flag if flag is not None else env.get(variable) or default
+
+        home = choose(given.home, "AGENT_HOME") or str(Path(env.get("SCHEDULEARN_HOME") or "var") / "agent")
+        ca_file, datasets = choose(given.ca_file, "SCHEDULEARN_CA"), choose(None, "SCHEDULEARN_DATASETS")
+        shared = choose(None, "SCHEDULEARN_SHARED")
+        runtime, ring_address = choose(given.runtime, "RUNTIME", "auto"), choose(None, "AGENT_RING_ADDRESS")
+        if runtime not in RUNTIMES:
+            raise SetupError(f"RUNTIME must be one of {', '.join(RUNTIMES)}, not {runtime!r}.")
+        if ca_file and not Path(ca_file).is_file():
+            raise SetupError(f"SCHEDULEARN_CA names {ca_file}, which is no file.")
+        if datasets and not Path(datasets).is_dir():
+            raise SetupError(f"SCHEDULEARN_DATASETS names {datasets}, which is no folder.")
+        if shared and not Path(shared).is_dir():
+            raise SetupError(f"SCHEDULEARN_SHARED names {shared}, which is no folder. Is it mounted?")
+        pin = env.get("SCHEDULEARN_PIN", "")
+        if pin and not re.fullmatch("[0-9a-fA-F]{64}", pin):
+            raise SetupError("SCHEDULEARN_PIN must be the 64 hexadecimal digits of a certificate's SHA-256.")
+        try:
+            node_address("", ring_address)
+        except ValueError as error:
+            raise SetupError(f"AGENT_RING_ADDRESS must be an IPv4 address, not {ring_address!r}.") from error
+        return cls(
+            url=choose(given.url, "SCHEDULEARN_URL"),
+            home=Path(home).expanduser().resolve(),
+            join_token=choose(given.join_token, "SCHEDULEARN_JOIN_TOKEN"),
+            runtime=runtime,
+            name=choose(given.name, "NODE_NAME") or socket.gethostname(),
+            ca_file=Path(ca_file) if ca_file else None,
+            pin=pin,
+            allow_http=truth(env, "SCHEDULEARN_ALLOW_HTTP"),
+            use_proxy=truth(env, "SCHEDULEARN_USE_PROXY"),
+            datasets=Path(datasets).resolve() if datasets else None,
+            shared=Path(shared).resolve() if shared else None,
+            stop_jobs_on_exit=given.stop_jobs_on_exit,
+            ring_address=ring_address,
+        )
+
+    def client(self, url: str, token: str = "") -> PortalClient:
+        try:
+            return PortalClient(
+                url,
+                token,
+                ca_file=self.ca_file,
+                pin=self.pin,
+                allow_http=self.allow_http,
+                use_proxy=self.use_proxy,
+            )
+        except (ValueError, OSError) as error:
+            raise SetupError(str(error)) from error
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m runners.agent",
+        description="Joins this machine to a Schedulearn portal and runs what it is asked to (docs/nodes.md).",
+    )
+    parser.add_argument("--url", help="where the portal is, e.g. https://schedulearn.example.org [SCHEDULEARN_URL]")
+    parser.add_argument(
+        "--join-token",
+        help="from the page of nodes; needed once, better as [SCHEDULEARN_JOIN_TOKEN]: flags are visible to all users of a machine",
+    )
+    parser.add_argument("--home", help="where the agent keeps its files [AGENT_HOME, else SCHEDULEARN_HOME/agent]")
+    parser.add_argument("--runtime", choices=RUNTIMES, help="what runs the containers [RUNTIME]")
+    parser.add_argument("--name", help="this node's name, else the machine's [NODE_NAME]")
+    parser.add_argument("--ca-file", help="the certificate authority to trust, and no other [SCHEDULEARN_CA]")
+    parser.add_argument("--stop-jobs-on-exit", action="store_true", help="end the containers with the agent")
+    return parser
+
+
+def truth(env: Mapping[str, str], name: str) -> bool:
+    value = env.get(name, "").lower()
+    if value not in ("", "0", "1", "true", "false", "yes", "no"):
+        raise SetupError(f"{name} must be true or false, not {value!r}.")
+    return value in ("1", "true", "yes")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this node is to its portal. ``installation`` marks its containers as ours and nobody else's."""
+
+    node: int
+    token: str
+    url: str
+    name: str
+    runtime: str
+    installation: str
+
+    @classmethod
+    def read(cls, path: Path) -> "Identity | None":
+        try:
+            return cls(**read_own_json(path))
+        except TypeError:
+            return None
+
+    def write(self, path: Path) -> None:
+        write_json(path, asdict(self), 0o600)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a look at this machine found."""
+
+    facts: dict[str, Any]
+    problems: tuple[Problem, ...] = ()
+
+
+def lock_home(files: NodeFiles) -> IO[str]:
+    """One agent per home. The lock lives as long as the returned file is open."""
+    try:
+        files.make()
+        file = (files.home / "agent.lock").open("w")
+    except OSError as error:
+        raise SetupError(f"{files.home} cannot be used ({error.strerror}). Choose another AGENT_HOME.") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise SetupError(
+            f"Another agent already works with {files.home}. Stop it, or choose another AGENT_HOME."
+        ) from error
+    return file
+
+
+def identify(settings: Settings, files: NodeFiles, stop: StopSignal, found: Found | None = None) -> Identity:
+    """The stored identity, else a new one by joining. Waits for a portal that is away. Raises SetupError.
+
+    ``found``: what a first look at the machine said, for the page to show at once.
+    """
+    stored = Identity.read(files.identity)
+    if stored is not None and not (settings.join_token and _revoked(settings, stored)):
+        if settings.runtime not in ("auto", stored.runtime):
+            raise SetupError(
+                f"This node joined with the runtime {stored.runtime}; its containers would be left alone by "
+                f"{settings.runtime}. Remove the node and join anew, or leave RUNTIME as it was."
+            )
+        return stored
+    if not settings.url or not settings.join_token:
+        raise SetupError(
+            "This machine is not a node yet. Copy the line with the join token from the portal's page of nodes: "
+            "SCHEDULEARN_JOIN_TOKEN=... python -m runners.agent --url https://..."
+        )
+    _check_url(settings)
+    runtime = settings.runtime if settings.runtime != "auto" else choose_runtime()
+    client = settings.client(settings.url)
+    backoff = Backoff()
+    try:
+        while not stop.is_set():
+            try:
+                facts = {**machine_facts(files.home), **(found.facts if found else {})}
+                problems = [problem.to_json() for problem in found.problems] if found else []
+                node, token = client.join(settings.join_token, settings.name, runtime, facts, problems)
+            except PortalAwayError as error:
+                if backoff.failures in (0, 8):
+                    logger.info("Waiting for the portal at %s: %s", settings.url, error)
+                stop.wait(min(backoff.failed(), 5.0))
+            except PortalRefusedError as error:
+                raise SetupError(f"The portal refused this node: {error}") from error
+            else:
+                # Back with a new token it is still the same node, and what it runs is still its own.
+                same = stored is not None and (stored.node, stored.runtime) == (node, runtime)
+                installation = stored.installation if stored is not None and same else uuid.uuid4().hex
+                identity = Identity(node, token, settings.url, settings.name, runtime, installation)
+                identity.write(files.identity)
+                logger.info("Joined %s as node %s (%s).", settings.url, node, settings.name)
+                return identity
+    finally:
+        client.close()
+    raise SetupError("Stopped before the portal answered.")
+
+
+def _check_url(settings: Settings) -> None:
+    try:
+        checked_url(settings.url, settings.allow_http)
+    except ValueError as error:
+        raise SetupError(str(error)) from error
+
+
+def _revoked(settings: Settings, stored: Identity) -> bool:
+    """Whether the stored token is no longer good; one that cannot be tried counts as good."""
+    client = settings.client(settings.url or stored.url, stored.token)
+    try:
+        client.wait("")
+    except PortalRefusedError as error:
+        return error.status == 401
+    except PortalAwayError:
+        return False
+    finally:
+        client.close()
+    return False
+
+
+def choose_runtime() -> str:
+    """Docker when an engine answers, else processes."""
+    from runners.runtimes.docker import connect
+
+    try:
+        engine = connect(timeout_seconds=5)
+        try:
+            engine.ping()
+        finally:
+            engine.close()
+    except Exception as error:  # docker raises more kinds than it names
+        logger.info("No Docker Engine answers here (%s): jobs will run as processes.", error)
+        return "process"
+    return "docker"
+
+
+def make_runtime(identity: Identity, files: NodeFiles, ring_address: str = "") -> tuple[ContainerRuntime, Environments]:
+    """``ring_address``: chosen by the settings. Raises SetupError when the runtime cannot be had at all."""
+    cuda = bool(cuda_devices())
+    node = str(identity.node)
+    try:
+        if identity.runtime == "docker":
+            from runners.runtimes.docker import DockerRuntime
+
+            images = DockerEnvironments(cuda=cuda)
+            address = node_address(identity.url, ring_address)
+            return DockerRuntime(identity.installation, node, images.reference_of, ring_address=address), images
+        if identity.runtime == "process":
+            venvs = ProcessEnvironments(cuda=cuda)
+            state = files.home / "processes"
+            return ProcessRuntime(identity.installation, node, state, venvs.reference_of, confinement_check.find), venvs
+    except RunError as error:
+        raise SetupError(str(error)) from error
+    return FakeRuntime(), AllReady()
+
+
+def machine_facts(home: Path) -> dict[str, Any]:
+    pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return {
+        "hostname": socket.gethostname(),
+        "system": system_name(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "agent": version(),
+        "cpus": os.cpu_count() or 1,
+        "memory_mib": pages * page >> 20,
+        "disk_free_mib": (shutil.disk_usage(home).free >> 20) // DISK_STEP_MIB * DISK_STEP_MIB,
+    }
+
+
+def system_name() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return platform.system()
+
+
+def version() -> str:
+    return getattr(runners, "__version__", "0.1.0")

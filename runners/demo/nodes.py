@@ -1,0 +1,312 @@
+"""Nodes of a demo lab: real agents that speak the real protocol, with pretended GPUs on which nothing runs.
+
+A job without FAKE_RUN_SECONDS of its own runs for some minutes, prints what a training prints, reports its curves and
+seems to use its GPUs; now and then one fails. An agent that starts goes on with the jobs that it ran when it stopped.
+"""
+
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from runners.agent.environment_keeper import AllReady
+from runners.agent.journal import Ledger
+from runners.agent.machine import Machine
+from runners.agent.portal_client import PortalClient
+from runners.agent.program import Agent
+from runners.agent.settings import Identity
+from runners.demo.programs import ENDINGS, SILENT_BEFORE_TRAINING, Mishap, Training, closing, opening, outputs
+from runners.host.gpus import Gpu
+from runners.host.node_files import NodeFiles
+from runners.runtime import Folders
+from runners.runtimes.fake import FakeRuntime, Pretended, read_json, say
+from runners.spec import RunSpec
+
+LINE_SECONDS = 6.0
+METRIC_SECONDS = 12.0
+SHORTEST, LONGEST = 180, 1500
+"""Seconds that a job runs which does not say how long."""
+DRIVER_LATER_SECONDS = 4.0
+"""A driver ends so long after its hosts: they are the ones that fail."""
+FAILS = 0.1
+MISHAPS: tuple[Mishap, ...] = ("import_error", "file_not_found", "gpu_memory", "nan", "shapes", "host_memory")
+EARLY: tuple[Mishap, ...] = ("import_error", "file_not_found", "shapes")
+IDLE_EVERY = 11
+"""Every so many jobs, one does nothing with its GPUs, so that the pages about idle GPUs have something to show."""
+MODEL, MEMORY_MIB = "Demo GPU 40 GB", 40_960
+COOL, HOT = 34, 78
+"""Degrees Celsius at no and at full work."""
+FILE = "demo.json"
+
+
+class Reached(NamedTuple):
+    """How far the earlier attempts of a resumable job came, of how many steps in all."""
+
+    step: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How a container's pretended program goes. Kept in the container's folder, so that another agent goes on with it."""
+
+    began_at: float
+    """Seconds since the epoch."""
+    ends_at: float
+    training: Training
+    mishap: Mishap | None = None
+    whole_seconds: float = 0.0
+    """How long it would run if it did not fail; 0 for as long as it runs."""
+    busy_percent: int = 74
+    """What the utilisation of its GPUs is around."""
+    memory_mib: int = 8_192
+    first_step: int = 0
+    """Where it resumed."""
+
+    @property
+    def seconds(self) -> float:
+        return max(1.0, self.ends_at - self.began_at)
+
+    def step(self, seconds: float) -> int:
+        """How many steps it has made so long after its beginning."""
+        part = seconds / max(1.0, self.whole_seconds or self.seconds)
+        return self.first_step + round((self.training.steps - self.first_step) * min(1.0, max(0.0, part)))
+
+    def write(self, folder: Path) -> None:
+        (folder / FILE).write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, folder: Path) -> "Course | None":
+        found = read_json(folder / FILE)
+        return cls(**{**found, "training": Training(**found["training"])}) if found else None
+
+    @classmethod
+    def draw(cls, spec: RunSpec, now: float, reached: Reached | None = None) -> "Course":
+        """The same for all containers of an attempt. With ``reached`` it resumes there, and succeeds."""
+        chance = random.Random(spec.job)  # noqa: S311  # nothing secret depends on it
+        seconds = float(dict(spec.env).get("FAKE_RUN_SECONDS") or chance.randint(SHORTEST, LONGEST))
+        mishap = chance.choice(MISHAPS) if chance.random() < FAILS else None
+        training = Training.of(spec.job, seconds, max(1, spec.slots), diverges=mishap == "nan")
+        whole = seconds
+        if mishap is not None:
+            seconds *= 0.1 if mishap in EARLY else chance.uniform(0.2, 0.7)
+        first_step = 0
+        if reached is not None:
+            mishap, first_step = None, reached.step
+            training = replace(training, steps=max(reached.steps, first_step + 1), diverges=False)
+            pace = training.mean_step_seconds(max(1, spec.slots))
+            seconds = whole = min(LONGEST, max(SHORTEST, pace * (training.steps - first_step)))
+        later = DRIVER_LATER_SECONDS if spec.role == "driver" else 0.0
+        busy, memory = 74 + 18 * (spec.job % 3 - 1), 8_192 + 1_024 * (spec.job % 28)
+        if spec.job % IDLE_EVERY == 0:
+            busy, memory = 0, 2_048
+        return cls(now, now + seconds + later, training, mishap, whole, busy, memory, first_step)
+
+
+class DemoRuntime(FakeRuntime):
+    """The fake runtime with work to look at."""
+
+    def __init__(
+        self,
+        node: str,
+        gpus: int,
+        wall: Callable[[], float] = time.time,
+        reached: Callable[[int], Reached | None] = lambda job: None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.node = node
+        self.reached = reached
+        self.wall = wall
+        self.uuids = tuple(f"demo-{node}-{index}" for index in range(gpus))
+        self._printed_at: dict[str, float] = {}
+        self._reported_at: dict[str, float] = {}
+        self._courses: dict[str, Course] = {}
+
+    def facts(self) -> dict[str, Any]:
+        number = "".join(letter for letter in self.node if letter.isdigit()) or "1"
+        return {
+            **super().facts(),
+            "cpus": 64,
+            "memory_mib": 524_288,
+            "ring_address": f"10.77.0.{int(number) % 250 + 1}",
+        }
+
+    def create(self, spec: RunSpec, folders: Folders) -> None:
+        self._pretend(spec, folders, Course.draw(spec, self.wall(), self.reached(spec.job)))
+        self.calls.append(("create", spec.name))
+
+    def start(self, name: str) -> None:
+        super().start(name)
+        run, course = self.containers[name], self._courses[name]
+        course = replace(course, began_at=self.wall(), ends_at=self.wall() + course.seconds)
+        self._courses[name] = course
+        course.write(run.folders.scribe.parent)
+
+    def _begin(self, run: Pretended) -> None:
+        scribe, course = run.folders.scribe, self._courses[run.spec.name]
+        if run.spec.role == "driver":
+            ranks = _ranks(run)
+            say(scribe, "setup", "set-up", f"The ring has {ranks} rank{'' if ranks == 1 else 's'}.\n".encode())
+            return
+        command = " ".join(run.spec.command)
+        say(scribe, "setup", "set-up", f"Code is unpacked in /workspace.\nStarting {command}\n".encode())
+        if _is_first(run.spec) and course.mishap not in SILENT_BEFORE_TRAINING:
+            seed = course.training.seed
+            restored = f"Restored the checkpoint of step {course.first_step:,}.\n" if course.first_step else ""
+            say(scribe, "0", "rank 0", (opening(1000 * (6 + seed % 90), seed) + restored).encode())
+
+    def go_on(self, files: NodeFiles) -> int:
+        """Take up the containers that an earlier agent ran; return how many."""
+        for name, note in Ledger(files).notes().items():
+            described, course = read_json(files.control(name) / "job.json"), Course.read(files.container(name))
+            if note.exit is None and note.started and note.running_at and described and course is not None:
+                spec = RunSpec.from_json(described)
+                run = self._pretend(spec, files.folders(spec), course)
+                run.started_at = self.clock() - (self.wall() - course.began_at)
+                run.lease_at = self.clock()
+        return len(self.containers)
+
+    def _pretend(self, spec: RunSpec, folders: Folders, course: Course) -> Pretended:
+        ending = ENDINGS.get(course.mishap) if course.mishap else None
+        env = {"FAKE_RUN_SECONDS": str(course.seconds)}
+        if ending is not None and ending.exit_reason == "oom" and spec.role == "host":
+            env["FAKE_OOM"] = "yes"
+        elif ending is not None:
+            env["FAKE_EXIT_CODE"] = str(ending.exit_code)
+        self._courses[spec.name] = course
+        run = Pretended(replace(spec, env=tuple({**env, **dict(spec.env), **env}.items())), folders)
+        return self.containers.setdefault(spec.name, run)
+
+    def devices(self) -> list[Gpu]:
+        """As an agent reports them: busy where something runs."""
+        busy = {uuid: run for run in list(self.containers.values()) if run.state == "running" for uuid in run.spec.gpus}
+        return [self._device(index, uuid, busy.get(uuid)) for index, uuid in enumerate(self.uuids)]
+
+    def _device(self, index: int, uuid: str, run: Pretended | None) -> Gpu:
+        # Steady for a while and different from GPU to GPU; nothing secret depends on it.
+        chance = random.Random(f"{uuid} {int(self.clock() / 20)}")  # noqa: S311
+        percent, memory = 0, 450
+        course = self._courses.get(run.spec.name) if run is not None else None
+        if course is not None:
+            noise = chance.gauss(0, 5) if course.busy_percent else 0
+            percent, memory = min(100, max(0, round(course.busy_percent + noise))), course.memory_mib
+        heat = COOL + round((HOT - COOL) * percent / 100) + chance.randint(-1, 1)
+        return Gpu(uuid, index, "cuda", MODEL, MEMORY_MIB, True, "", percent, memory, heat)
+
+    def _pass_time(self) -> None:
+        super()._pass_time()
+        now = self.clock()
+        for name, run in list(self.containers.items()):
+            if run.state != "running" or run.started_at is None or run.spec.role != "host":
+                continue
+            if now - self._printed_at.get(name, 0.0) >= LINE_SECONDS:
+                self._printed_at[name] = now
+                self._print(run, self._courses[name].step(now - run.started_at))
+            if _is_first(run.spec) and now - self._reported_at.get(name, 0.0) >= METRIC_SECONDS:
+                self._reported_at[name] = now
+                self._report(run, self._courses[name].step(now - run.started_at))
+
+    def _end(self, run: Pretended, code: int, reason: str, detail: str) -> None:
+        course = self._courses.get(run.spec.name)
+        if reason == "exited" and course is not None and _is_first(run.spec):
+            last = ENDINGS[course.mishap].text if course.mishap else closing(course.training)
+            if not course.mishap:
+                _write_outputs(run.folders.outputs, course.training)
+            say(run.folders.scribe, "0", "rank 0", last.encode())
+        super()._end(run, code, reason, detail)
+
+    def _print(self, run: Pretended, step: int) -> None:
+        course, first = self._courses[run.spec.name], _is_first(run.spec)
+        training = course.training
+        if course.mishap in SILENT_BEFORE_TRAINING:
+            return
+        before = _ranks_before(run)
+        for slot in range(run.spec.slots):
+            rank = before + slot
+            if slot == 0 and first:
+                say(run.folders.scribe, "0", "rank 0", training.line(step, _ranks(run)).encode())
+            elif int(self.clock() / LINE_SECONDS) % 5 == rank % 5:
+                known = read_json(run.folders.scribe / "log" / "streams.json").get(str(slot)) or {}
+                label = str(known.get("label") or f"rank {rank}")
+                say(run.folders.scribe, str(slot), label, training.other_line(step, rank).encode())
+
+    def _report(self, run: Pretended, step: int) -> None:
+        """What ``schedulearn_train`` would tell the portal of its steps."""
+        course, ranks = self._courses[run.spec.name], _ranks(run)
+        training = course.training
+        if course.mishap in SILENT_BEFORE_TRAINING:
+            return
+        about = {"at": self.wall(), "step": step}
+        facts: dict[str, float] = {
+            "epoch": min(19, 20 * step // training.steps),
+            "done": round(step / training.steps, 4),
+            "ranks": ranks,
+        }
+        pace = {"batch": training.batch, "seconds": training.step_seconds(step, ranks), "loss": training.loss(step)}
+        facts["total"] = training.steps * training.batch
+        lines = [{"kind": "step", **about, **facts, **pace}]
+        lines.append({"kind": "metric", **about, "name": "validation/accuracy", "value": training.accuracy(step)})
+        say(run.folders.scribe, "metrics", "metrics", "".join(f"{json.dumps(line)}\n" for line in lines).encode())
+
+
+def _write_outputs(folder: Path, training: Training) -> None:
+    for path, content in outputs(training).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+
+
+def _is_first(spec: RunSpec) -> bool:
+    """It has rank 0: the first host, which comes after the driver where there is one."""
+    return spec.role == "host" and spec.hostname == ("h1" if spec.launcher == "horovod" or spec.elastic else "h0")
+
+
+def _hosts(run: Pretended) -> list[tuple[str, int]]:
+    """Of its whole attempt with their slots, as the portal said."""
+    hosts = read_json(run.folders.control / "control.json").get("hosts") or []
+    return [(str(host["name"]), int(host["slots"])) for host in hosts]
+
+
+def _ranks(run: Pretended) -> int:
+    return sum(slots for _, slots in _hosts(run)) or max(1, run.spec.slots)
+
+
+def _ranks_before(run: Pretended) -> int:
+    """How many ranks the hosts before this one have."""
+    hosts = _hosts(run)
+    names = [name for name, _ in hosts]
+    place = names.index(run.spec.hostname) if run.spec.hostname in names else 0
+    return sum(slots for _, slots in hosts[:place])
+
+
+class DemoMachine(Machine):
+    """This machine, except for its GPUs."""
+
+    runtime: DemoRuntime
+
+    def inventory(self) -> list[Gpu]:
+        return self.runtime.devices()
+
+
+class DemoAgent(Agent):
+    """The node's program as it is."""
+
+    runtime: DemoRuntime
+
+
+def start_node(
+    home: Path, url: str, identity: Identity, gpus: int, reached: Callable[[int], Reached | None] = lambda job: None
+) -> DemoAgent:
+    """Start an agent in threads of this process; ``stop()`` ends it. ``reached`` says how far a job came by its number."""
+    files = NodeFiles(home)
+    files.make()
+    identity.write(files.identity)
+    runtime = DemoRuntime(identity.name, gpus, reached=reached, clock=time.monotonic)
+    runtime.go_on(files)
+    portal = PortalClient(url, identity.token, allow_http=True)
+    agent = DemoAgent(files, portal, runtime, AllReady(), DemoMachine(home, runtime, portal.url))
+    agent.start()
+    return agent

@@ -1,0 +1,316 @@
+"""Building images on a Docker Engine with its classic builder, from contexts that we pack ourselves."""
+
+import io
+import json
+import os
+import re
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from runners.environments.preparing import PrepareError, ProgramError, explain, last_error, tail
+from runners.environments.targets import Target, glibc_of
+from runners.runtimes.docker import APIError, ContainerError, ImageNotFound, connect, engine_calls
+
+BUILD_SECONDS = 900
+"""The longest silence between two lines of a build."""
+SCRIPT_SECONDS = 7200
+"""The longest run of a script in a container: Horovod takes an hour to compile on a slow machine."""
+
+KEEP_OLD_DAYS = 7
+"""Several checkouts or installations may share an engine, each with its own version of the images."""
+
+TICK_SECONDS = 1.0
+TAIL_LINES = 20
+
+USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+STEP = re.compile(r"Step (\d+)/(\d+)")
+
+ASK = (
+    "import json, platform, sys; "
+    "print(json.dumps([list(sys.version_info[:2]), list(platform.libc_ver()), platform.machine()]))"
+)
+
+
+class DockerImages:
+    """What environments need of an engine. Every call is bounded by its own silence."""
+
+    def __init__(self, base_url: str | None = None) -> None:
+        """Raises EngineError when no engine answers."""
+        self.client = connect(base_url, BUILD_SECONDS)
+
+    def id_of(self, image: str) -> str | None:
+        """The content's digest, None when the image is not here."""
+        with engine_calls():
+            try:
+                return str(self.client.api.inspect_image(image)["Id"])
+            except ImageNotFound:
+                return None
+
+    def repo_digests(self, image: str) -> tuple[str, ...]:
+        """The digests under which registries have an image (``python@sha256:...``); none for one made or imported here."""
+        with engine_calls():
+            return tuple(self.client.api.inspect_image(image).get("RepoDigests") or ())
+
+    def pull(self, image: str, tell: Callable[[str], None]) -> None:
+        """``tell`` is called with how much of it is downloaded. Raises PrepareError when no registry has it."""
+        layers = Layers()
+        with engine_calls():
+            try:
+                for event in self.client.api.pull(image, stream=True, decode=True):
+                    if "error" in event:
+                        raise no_image(image, str(event["error"]))
+                    layers.note(event)
+                    tell(layers.words())
+            except APIError as error:
+                raise no_image(image, str(error.explanation)) from error
+
+    def target(self, image: str, cuda: bool) -> Target:
+        """Which interpreter the image has: asked by running it, without a network or rights."""
+        try:
+            python, libc, machine = json.loads(self.output(image, ["python", "-c", ASK]))
+        except ValueError as error:
+            raise PrepareError(
+                f"The base image {image} has no working python: {error}",
+                "Use an image with Python 3.11 or newer called “python”, or run deploy/base-image.sh.",
+            ) from error
+        return Target(".".join(str(part) for part in python), glibc_of((libc[0], libc[1])), machine, cuda)
+
+    def output(self, image: str, command: list[str]) -> str:
+        """What a short command prints. Raises ValueError when it fails."""
+        with engine_calls():
+            try:
+                said: bytes = self.client.containers.run(
+                    image, command, entrypoint=[], network_mode="none", remove=True, cap_drop=["ALL"], read_only=True
+                )
+            except (ContainerError, APIError) as error:
+                raise ValueError(str(error)) from error
+        return said.decode()
+
+    def run_mounted(
+        self,
+        image: str,
+        script: str,
+        mounts: Mapping[Path, tuple[str, bool]],
+        variables: Mapping[str, str],
+        log: Path,
+    ) -> Iterator[str]:
+        """Run a shell script of ours over some folders, without a network; yields the end of its output each second
+        and keeps the whole in ``log``. Raises PrepareError when it fails."""
+        options = {
+            "environment": dict(variables),
+            "user": f"{os.geteuid()}:{os.getegid()}",
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges:true"],
+        }
+        with self._container(image, script, mounts, log, options) as container:
+            yield from until_it_exits(container, f"Compiling in {image}", log)
+
+    def install(
+        self,
+        base: str,
+        script: str,
+        mounts: Mapping[Path, str],
+        tag: str,
+        programs: str,
+        log: Path,
+        tell: Callable[[int, int], None],
+    ) -> None:
+        """Run a shell script of ours as root in a new container of ``base``, without a network, and tag what it leaves.
+
+        ``mounts`` are folders that it only reads. ``programs`` is put before the image's PATH. ``tell`` is called with
+        (step, steps). Raises PrepareError. A Dockerfile takes twice as long: it sends the packages to the engine and copies
+        them from stage to stage.
+        """
+        readable = {path: (to, False) for path, to in mounts.items()}
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with engine_calls():
+            config = self.client.api.inspect_image(base)["Config"]
+        variables = dict(each.split("=", 1) for each in config["Env"] or [])
+        path, command = variables.get("PATH", USUAL_PATH), json.dumps(config["Cmd"] or ["python"])
+        options = {"user": "0:0", "labels": {"schedulearn": "image"}}
+        with self._container(base, script, readable, log, options) as container:
+            tell(1, 2)
+            for _ in until_it_exits(container, f"Building {tag}", log):
+                pass
+            tell(2, 2)
+            repository, _, version = tag.partition(":")
+            container.commit(repository, version, changes=[f"ENV PATH={programs}:{path}", f"CMD {command}"])
+
+    @contextmanager
+    def _container(
+        self,
+        image: str,
+        script: str,
+        mounts: Mapping[Path, tuple[str, bool]],
+        log: Path,
+        options: Mapping[str, Any],
+    ) -> Iterator[Any]:
+        """A container that runs a script of ours over some folders, without a network; what it prints is kept in ``log``."""
+        # Given as "volumes", they would be volumes of an image that is made of the container.
+        binds: list[Any] = [
+            {"Type": "bind", "Source": str(path), "Target": to, "ReadOnly": not write}
+            for path, (to, write) in mounts.items()
+        ]
+        with engine_calls():
+            container = self.client.containers.create(
+                image, ["sh", "-ec", script], entrypoint=[], network_mode="none", mounts=binds, **options
+            )
+            try:
+                container.start()
+                yield container
+            finally:
+                log.write_bytes(container.logs())
+                container.remove(force=True, v=True)
+
+    def build(
+        self,
+        files: Mapping[str, Path | bytes],
+        dockerfile: str,
+        tag: str,
+        args: Mapping[str, str],
+        log: Path,
+        tell: Callable[[int, int], None],
+    ) -> None:
+        """Build from exactly these files (folders by their content) and tag the result.
+
+        ``tell`` hears (step, steps), ``log`` keeps what was said. Raises PrepareError with the failing step's words.
+        """
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with packed(files) as context, log.open("w") as account, engine_calls():
+            events = self.client.api.build(
+                fileobj=context,
+                custom_context=True,
+                dockerfile=dockerfile,
+                tag=tag,
+                buildargs=dict(args),
+                rm=True,
+                forcerm=True,
+                pull=False,
+                network_mode="none",
+                labels={"schedulearn": "image"},
+                decode=True,
+            )
+            for event in events:
+                line = str(event.get("stream") or event.get("error") or "")
+                account.write(line)
+                account.flush()
+                if "error" in event:
+                    raise build_failed(tag, tail(log), log)
+                if counted := STEP.match(line):
+                    tell(int(counted[1]), int(counted[2]))
+
+    def drop_old(self, repository: str, environment: str, keep: str) -> None:
+        """Earlier images of an environment, once nobody has needed them for a while. Those in use stay."""
+        with engine_calls():
+            ours = re.compile(re.escape(f"{repository}:{environment}-") + "[0-9a-f]{12}")
+            for image in self.client.api.images(filters={"reference": f"{repository}:{environment}-*"}):
+                if image["Created"] > time.time() - KEEP_OLD_DAYS * 86_400:
+                    continue
+                for tag in image.get("RepoTags") or []:
+                    if tag == keep or not ours.fullmatch(tag):
+                        continue
+                    try:
+                        self.client.api.remove_image(tag)
+                    except APIError as error:
+                        if error.status_code not in (404, 409):  # gone, or a container has it
+                            raise
+
+
+def until_it_exits(container: Any, what: str, log: Path) -> Iterator[str]:
+    """Yield the end of a container's output each second. Raises PrepareError when it fails or takes too long."""
+    until = time.monotonic() + SCRIPT_SECONDS
+    while True:
+        container.reload()
+        last = container.logs(tail=TAIL_LINES).decode(errors="replace")
+        if container.status == "exited":
+            break
+        if time.monotonic() > until:
+            raise PrepareError(
+                f"{what} has not ended after {SCRIPT_SECONDS // 60} minutes, and was stopped.",
+                f"See the end of {log}, then try again.",
+            )
+        yield last
+        time.sleep(TICK_SECONDS)
+    if container.attrs["State"]["ExitCode"] != 0:
+        raise explain(ProgramError(last), what, log)
+
+
+class Layers:
+    """How far an image's layers are downloaded, from the engine's events."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[str, tuple[int, int]] = {}
+        self._done: set[str] = set()
+
+    def note(self, event: Mapping[str, Any]) -> None:
+        layer, status = str(event.get("id", "")), str(event.get("status", ""))
+        detail = event.get("progressDetail") or {}
+        if status == "Pulling fs layer":
+            self._bytes.setdefault(layer, (0, 0))
+        elif status == "Downloading" and detail.get("total"):
+            self._bytes[layer] = (int(detail["current"]), int(detail["total"]))
+        elif status in ("Pull complete", "Already exists"):
+            self._bytes.setdefault(layer, (0, 0))
+            self._done.add(layer)
+
+    def words(self) -> str:
+        """``34 of 120 MiB, 2 of 5 layers``"""
+        if not self._bytes:
+            return "asking the registry"
+        total = sum(total for _, total in self._bytes.values())
+        here = sum(total if layer in self._done else now for layer, (now, total) in self._bytes.items())
+        sizes = f"{here // 2**20} of {total // 2**20} MiB, " if total else ""
+        return f"{sizes}{len(self._done)} of {len(self._bytes)} layers"
+
+
+@contextmanager
+def packed(files: Mapping[str, Path | bytes]) -> Iterator[Any]:
+    """A tar of the context on disk: wheels are too big for memory. Owners and times say nothing, so that equal
+    content is equal to the builder's cache."""
+    with tempfile.TemporaryFile(prefix="schedulearn-context-") as file:
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            for name, content in sorted(files.items()):
+                if isinstance(content, Path):
+                    tar.add(content, name, filter=plain)
+                else:
+                    add_bytes(tar, name, content)
+        file.seek(0)
+        yield file
+
+
+def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    if "__pycache__" in member.name or not (member.isdir() or member.isreg()):
+        return None
+    member.uid = member.gid = 0
+    member.uname = member.gname = "root"
+    member.mtime = 0
+    member.mode = 0o755 if member.isdir() else 0o644
+    return member
+
+
+def add_bytes(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    member.mode = 0o644
+    tar.addfile(member, io.BytesIO(content))
+
+
+def no_image(image: str, why: str) -> PrepareError:
+    return PrepareError(
+        f"The base image {image} cannot be pulled: {why}",
+        "Set SCHEDULEARN_BASE_IMAGE to an image this engine has, or make one with deploy/base-image.sh.",
+    )
+
+
+def build_failed(tag: str, said: str, log: Path) -> PrepareError:
+    if "no space left" in said.lower():
+        return PrepareError(
+            "Building the image failed: the engine's disk is full.", "Make room (docker system prune), then try again."
+        )
+    return PrepareError(f"Building {tag} failed: {last_error(said)}", f"The whole account is in {log}.")

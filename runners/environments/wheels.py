@@ -1,0 +1,193 @@
+"""Which packages an environment consists of on a machine, and fetching them as wheels.
+
+An image is built from a folder of wheels without any network, so that only the machine's own pip and whatever that is
+configured to use decide where packages come from.
+"""
+
+import json
+import logging
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from runners.environments.images import Entry
+from runners.environments.installing import ONLY_WHEELS, PIP, index_option, resolve
+from runners.environments.preparing import (
+    PrepareError,
+    ProgramError,
+    Progress,
+    alone,
+    cache_home,
+    content_key,
+    elapsed,
+    explain,
+    need_space,
+    run,
+    temporary_folder,
+)
+from runners.environments.targets import Target, cross
+
+logger = logging.getLogger(__name__)
+
+OF_CUDA = re.compile(r"(nvidia-|cuda-|triton|pytorch-triton).*|torch==[^+]*\+(cu|rocm).*")
+"""Packages that only a machine with GPUs needs: several GiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """The exact packages of an environment on one kind of machine."""
+
+    packages: tuple[str, ...]
+    index: str = ""
+    """A package index in addition to those that pip is configured with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """What Horovod is compiled against: ``torch``, ``tensorflow`` or ``tensorflow-cpu``."""
+
+    package: str
+    version: str
+    """With its local label (``2.13.0+cpu``): the wheels of Horovod differ by it."""
+
+    @property
+    def is_torch(self) -> bool:
+        return self.package == "torch"
+
+    @property
+    def requirement(self) -> str:
+        return f"{self.package}=={self.version}"
+
+
+def recipe_key(entry: Entry, target: Target) -> str:
+    """Changes with the packages that are asked for, and for what and where."""
+    index = os.environ.get("SCHEDULEARN_TORCH_INDEX", "")
+    files = [entry.requirements_on(target.cuda), entry.constraints_on(target.cuda)]
+    requirements, *constraints = (file.read_bytes() for file in files if file is not None)
+    return content_key("wheelhouse 1", requirements, target.words, index, *constraints)
+
+
+def pins_of(entry: Entry, target: Target, progress: Progress, percent: int) -> Pins:
+    """Resolved once per content of the recipe, then read from the cache: a later start needs no network.
+
+    Raises PrepareError, also where a machine without GPUs is offered nothing but packages for GPUs.
+    """
+    key = recipe_key(entry, target)
+    kept = cache_home() / "pins" / f"{key}.json"
+    with alone(cache_home() / "locks" / f"pins-{key}", progress, percent):
+        if (pins := read_pins(kept)) is not None:
+            return pins
+        progress(percent, "resolving packages")
+        log = cache_home() / "logs" / f"resolve-{entry.key}.log"
+        log.unlink(missing_ok=True)
+        try:
+            pins = choose_pins(entry, target, log)
+        except ProgramError as error:
+            raise explain(error, "Resolving the packages", log) from error
+        part = make(kept.parent) / f".{key}.part"
+        part.write_text(json.dumps(asdict(pins)))
+        part.replace(kept)
+        return pins
+
+
+def read_pins(kept: Path) -> Pins | None:
+    try:
+        found = json.loads(kept.read_text())
+        return Pins(tuple(found["packages"]), found["index"])
+    except (OSError, ValueError, LookupError):
+        return None
+
+
+def choose_pins(entry: Entry, target: Target, log: Path) -> Pins:
+    """With GPUs the plain index has the right torch. Without, it may offer only the build for GPUs, which is ten times
+    the size: then the index of the CPU builds is asked as well."""
+    lines = [line for line in entry.requirements_on(target.cuda).read_text().splitlines() if is_package(line)]
+    chosen = os.environ.get("SCHEDULEARN_TORCH_INDEX", "") if entry.torch else ""
+    pins = Pins(resolve_constrained(entry, lines, target, log, chosen), chosen)
+    if target.cuda or not of_cuda(pins.packages):
+        return pins
+    if entry.torch is not None:
+        small = [f"torch=={entry.torch}+cpu" if line.startswith("torch==") else line for line in lines]
+        for index in filter(None, (chosen, entry.torch_cpu_index)):
+            try:
+                pins = Pins(resolve(small, target, log, index), index)
+            except ProgramError:
+                continue
+            if not of_cuda(pins.packages):
+                return pins
+    raise PrepareError(
+        f"This machine has no GPU, and its package index offers only builds for GPUs ({of_cuda(pins.packages)[0]}).",
+        f"Set SCHEDULEARN_TORCH_INDEX to an index with the CPU build (PyTorch's own: {entry.torch_cpu_index}), or add a "
+        "folder that holds its wheel: pip config set global.find-links FOLDER. Then try again.",
+    )
+
+
+def resolve_constrained(entry: Entry, lines: Sequence[str], target: Target, log: Path, index: str) -> tuple[str, ...]:
+    """Resolve with the versions of NVIDIA's libraries that this release was made with.
+
+    An index of the lab's own may offer PyTorch for another CUDA release, which they do not fit: then without them.
+    """
+    constraints = entry.constraints_on(target.cuda)
+    if constraints is not None:
+        try:
+            return resolve([*lines, f"-c {constraints}"], target, log, index)
+        except ProgramError as error:
+            logger.warning(
+                "%s does not fit the offered packages and is ignored: %s", constraints.name, error.tail[-300:]
+            )
+    return resolve(lines, target, log, index)
+
+
+def is_package(line: str) -> bool:
+    return bool(line.strip()) and not line.startswith("#")
+
+
+def of_cuda(packages: Sequence[str]) -> list[str]:
+    return [each for each in packages if OF_CUDA.fullmatch(each)]
+
+
+def framework_of(pins: Pins) -> Framework:
+    """The one among these packages."""
+    versions = dict(each.split("==", 1) for each in pins.packages)
+    for package in ("torch", "tensorflow", "tensorflow-cpu"):
+        if package in versions:
+            return Framework(package, versions[package])
+    raise PrepareError("The packages hold neither torch nor TensorFlow.", "Add one to the recipe's requirements.txt.")
+
+
+def wheelhouse(
+    entry: Entry, target: Target, pins: Pins, progress: Progress, percent: tuple[int, int] = (0, 30)
+) -> Path:
+    """A folder with the wheel of each package, fetched once per content of the recipe."""
+    key = recipe_key(entry, target)
+    folder = cache_home() / "wheelhouse" / key
+    low, high = percent
+    with alone(cache_home() / "locks" / f"house-{key}", progress, low):
+        if folder.is_dir():
+            return folder
+        need_space(cache_home(), entry.disk_mib if not target.cuda else entry.disk_mib * 3)
+        log = cache_home() / "logs" / f"fetch-{entry.key}.log"
+        log.unlink(missing_ok=True)
+        with temporary_folder(folder.parent, ".part-") as work:
+            part = make(work / "wheels")
+
+            def tick(seconds: float, said: str) -> None:
+                here = len(list(part.glob("*.whl")))
+                done = min(1.0, here / max(1, len(pins.packages)))
+                words = f"downloading packages, {here} of {len(pins.packages)}"
+                progress(low + int((high - low) * done), elapsed(words, seconds))
+
+            fetch = ["download", ONLY_WHEELS, "--no-deps", "-d", str(part), *index_option(pins.index)]
+            try:
+                run([*PIP, *fetch, *cross(target), *pins.packages], log, tick)
+            except ProgramError as error:
+                raise explain(error, "Downloading the packages", log) from error
+            part.rename(folder)
+    return folder
+
+
+def make(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

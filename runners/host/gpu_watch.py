@@ -1,0 +1,183 @@
+"""What only a longer look at GPUs tells: grave errors as they happen, strangers' processes, and their links.
+
+The driver queues its critical errors (XIDs) for whoever has asked for them; each look takes what has come since the
+last one. A process on a GPU is ours when the runtime knows it; any other is somebody's who works without the portal.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pynvml
+
+from runners.host import gpus, processes
+from runners.host.exclusive import ExclusiveSection
+from runners.host.gpus import Gpu, words
+
+OF_PROGRAMS = frozenset({13, 31, 43, 45, 63, 68, 92, 109})
+"""XIDs that a program brings about by itself, or that only tell of something the device has dealt with."""
+MEANINGS = {
+    48: "memory error that could not be corrected",
+    62: "its own controller has stopped",
+    64: "worn out memory could not be replaced",
+    74: "error on NVLink",
+    79: "it has fallen off the bus",
+    94: "memory error that could not be corrected",
+    95: "memory error that could not be corrected, and may have spread",
+    119: "its firmware does not answer",
+    120: "its firmware has failed",
+}
+DRIVER_SECONDS = 10.0
+"""Most seconds that one thread waits while another asks the driver, which may hang."""
+MOST_EVENTS = 1000
+"""In one look: a device that only reports errors must not hold up the report."""
+NAMED = 3
+"""So many strangers' processes are named."""
+
+IsOurs = Callable[[int], bool]
+
+
+class Watch:
+    """Safe to share between threads."""
+
+    def __init__(self, nvml: Any = pynvml, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._nvml = nvml
+        self._now = now
+        self._section = ExclusiveSection("asking the driver about the GPUs")
+        self._events: Any = None
+        self._faults: dict[str, str] = {}
+        """By UUID."""
+        self._errors: dict[str, int] = {}
+        """Uncorrected memory errors when they were last counted, by UUID."""
+        self._lost: set[str] = set()
+        self._links: dict[str, str] = {}
+        self._uuids: dict[int, str] = {}
+        """By index: a device that has fallen off the bus no longer tells its own."""
+
+    def inventory(self, is_ours: IsOurs) -> list[Gpu]:
+        """As ``gpus.inventory``, with all that a longer look tells."""
+        devices = gpus.inventory()
+        if not any(gpu.kind == "cuda" for gpu in devices):
+            return devices
+        with self._section.entered(DRIVER_SECONDS), self._session() as works:
+            if not works:
+                return devices
+            self._take_events()
+            return [self._described(gpu, is_ours) for gpu in devices]
+
+    @contextmanager
+    def _session(self) -> Iterator[bool]:
+        nvml = self._nvml
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            with suppress(nvml.NVMLError):
+                nvml.nvmlShutdown()
+
+    def _described(self, gpu: Gpu, is_ours: IsOurs) -> Gpu:
+        nvml = self._nvml
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(gpu.index)
+            words(nvml.nvmlDeviceGetUUID(handle))
+        except nvml.NVMLError:
+            uuid = self._uuids.get(gpu.index, gpu.uuid)
+            if uuid not in self._lost:
+                self._lost.add(uuid)
+                self._faults[uuid] = f"The driver has lost it at {self._time()}"
+            return replace(gpu, uuid=uuid, links=self._links.get(uuid, ""), fault=self._faults.get(uuid, ""))
+        self._uuids[gpu.index] = gpu.uuid
+        self._lost.discard(gpu.uuid)
+        if gpu.uuid not in self._links:
+            self._links[gpu.uuid] = self._links_of(gpu.index, handle)
+        self._count_errors(gpu.uuid, handle)
+        return replace(
+            gpu,
+            links=self._links[gpu.uuid],
+            outside=self._strangers(handle, is_ours),
+            fault=self._faults.get(gpu.uuid, ""),
+        )
+
+    # --- errors --------------------------------------------------------------------------------------------------
+
+    def _take_events(self) -> None:
+        nvml = self._nvml
+        if self._events is None:
+            self._register()
+        for _ in range(MOST_EVENTS):
+            try:
+                event = nvml.nvmlEventSetWait_v2(self._events, 0)
+            except nvml.NVMLError:
+                return  # nothing has come, or this driver tells of nothing
+            code = int(event.eventData)
+            if event.eventType & nvml.nvmlEventTypeXidCriticalError and code not in OF_PROGRAMS:
+                with suppress(nvml.NVMLError):
+                    self._note(words(nvml.nvmlDeviceGetUUID(event.device)), code)
+
+    def _register(self) -> None:
+        nvml = self._nvml
+        with suppress(nvml.NVMLError):
+            # Held open as long as we live: with the last session the driver would forget who has asked.
+            nvml.nvmlInit()
+            events = nvml.nvmlEventSetCreate()
+            for index in range(nvml.nvmlDeviceGetCount()):
+                with suppress(nvml.NVMLError):  # many consumer devices tell of no errors
+                    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                    nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+            self._events = events
+
+    def _note(self, uuid: str, code: int) -> None:
+        meaning = f" ({MEANINGS[code]})" if code in MEANINGS else ""
+        self._faults[uuid] = f"XID {code}{meaning} at {self._time()}"
+
+    def _time(self) -> str:
+        return f"{self._now():%Y-%m-%d %H:%M:%S} UTC"
+
+    def _count_errors(self, uuid: str, handle: Any) -> None:
+        nvml = self._nvml
+        try:
+            count = nvml.nvmlDeviceGetTotalEccErrors(
+                handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+            )
+        except nvml.NVMLError:
+            return
+        if count and count > self._errors.get(uuid, 0):
+            self._faults[uuid] = f"{count} memory error{'s' * (count != 1)} that could not be corrected"
+        self._errors[uuid] = count
+
+    # --- strangers -----------------------------------------------------------------------------------------------
+
+    def _strangers(self, handle: Any, is_ours: IsOurs) -> str:
+        nvml = self._nvml
+        try:
+            running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        except nvml.NVMLError:
+            return ""
+        named = [(pid, processes.name_of(pid)) for pid in sorted({int(entry.pid) for entry in running})]
+        # Without a name it is gone since the driver was asked.
+        found = [f"{name}, process {pid}" for pid, name in named if name is not None and not is_ours(pid)]
+        more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+        return ("; ".join(found[:NAMED]) + more)[:200]
+
+    # --- links ---------------------------------------------------------------------------------------------------
+
+    def _links_of(self, index: int, handle: Any) -> str:
+        nvml = self._nvml
+        near = []
+        for other in range(nvml.nvmlDeviceGetCount()):
+            with suppress(nvml.NVMLError):
+                if other != index:
+                    there = nvml.nvmlDeviceGetHandleByIndex(other)
+                    status = nvml.nvmlDeviceGetP2PStatus(handle, there, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
+                    near += [str(other)] if status == nvml.NVML_P2P_STATUS_OK else []
+        parts = [f"NVLink to GPU {', '.join(near)}"] if near else []
+        with suppress(nvml.NVMLError):
+            speed = int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
+            parts.append(f"PCIe {speed}.0 x{int(nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))}")
+        return "; ".join(parts)[:200]

@@ -1,0 +1,212 @@
+"""The command line that runs the first process of a job inside bubblewrap: what it sees of this machine, and what it may do.
+
+``command_line`` is the whole policy. A job sees the system read-only, its environment, its own folders, and processes, IPC and
+/tmp of its own. It shares the network with the machine: ranks and driver meet at 127.0.0.1.
+
+An agent that is not root makes a user namespace, in which the job keeps the agent's user id. A root agent gives each job a
+user id of its own instead: to root, even without capabilities, much of /proc is writable (``kernel/core_pattern`` runs a program
+as root on the host).
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runners.host.interpreters import Paths
+from runners.runtime import LAUNCH
+from runners.runtimes.host_config import Owner
+
+SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+"""Links into /usr on most systems, folders of their own on others."""
+SYSTEM = ("/usr", "/nix/store", "/opt/cuda", "/opt/rocm")
+ETC = (
+    "alternatives",
+    "ca-certificates.conf",
+    "crypto-policies",
+    "gai.conf",
+    "group",
+    "host.conf",
+    "hosts",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "nsswitch.conf",
+    "OpenCL",
+    "os-release",
+    "passwd",
+    "pki/ca-trust/extracted",
+    "pki/tls/cert.pem",
+    "pki/tls/certs",
+    "pki/tls/openssl.cnf",
+    "protocols",
+    "resolv.conf",
+    "services",
+    "ssl/ca-bundle.pem",
+    "ssl/cert.pem",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "static",
+    "timezone",
+)
+"""Of /etc: names, certificates, time and libraries. Not ssl/private, nor anything else that may hold keys or passwords."""
+PROCESSORS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
+"""PyTorch and OpenMP count processors there."""
+SHOWN = (*SYSTEM, *(f"/etc/{name}" for name in ETC), *PROCESSORS)
+GPU_CONTROLS = (
+    "/dev/nvidiactl",
+    "/dev/nvidia-uvm",
+    "/dev/nvidia-uvm-tools",
+    "/dev/nvidia-modeset",
+    "/dev/nvidia-caps",
+    "/dev/dxg",
+)
+GPUS = Path("/proc/driver/nvidia/gpus")
+PRIVATE = Path("/run/job")
+"""HOME and TMPDIR of a job: short, because the path of a socket has 107 characters at most, and the folder outside is longer."""
+TEMPORARY = "/tmp"  # noqa: S108  the job's own
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """Which of bubblewrap's options work on this machine; see ``runners/runtimes/confinement_check.py``."""
+
+    program: str
+    own_processes: bool = True
+    """False where the system refuses a new /proc: jobs then see the processes of this machine."""
+    nested_users: bool = True
+    """Whether jobs may make user namespaces themselves; False where bubblewrap (0.8) can prevent it."""
+    sizes: bool = False
+    """Whether bubblewrap (0.7) can limit /tmp and /dev/shm; else each may take half of the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one job sees besides the system. All paths but that of ``private`` are the same inside and outside."""
+
+    owner: Owner
+    is_root: bool
+    """Whether the agent is root, so that the job gets the owner's user id by ``setpriv``."""
+    python: Paths
+    cwd: Path
+    private: Path
+    """Seen as ``PRIVATE``."""
+    read_only: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()
+    devices: tuple[str, ...] = ()
+    """Of its GPUs; with any, /sys is visible too."""
+    tmp_mib: int = 1024
+    shm_mib: int = 1024
+
+
+def command_line(sandbox: Sandbox, view: View, command: Sequence[str]) -> list[str]:
+    """``command`` inside bubblewrap. Mounts come in an order in which none hides another."""
+    read_only = {*view.python.folders, *view.read_only}
+    binds = [(path, "--ro-bind") for path in read_only] + [(path, "--bind") for path in view.writable]
+    binds.sort(key=lambda bind: (len(bind[0].parts), bind))
+    made = (*read_only, *view.writable, *(link for link, _ in view.python.links), view.cwd / "runners", PRIVATE)
+    return [
+        sandbox.program,
+        *_namespaces(sandbox, view),
+        *(_parents(map(Path, SHOWN)) if view.is_root else []),
+        *_system(),
+        *(["--proc", "/proc"] if sandbox.own_processes else ["--ro-bind", "/proc", "/proc"]),
+        *_tmpfs(sandbox, TEMPORARY, view.tmp_mib),
+        *_devices(sandbox, view),
+        *(_parents(made) if view.is_root else []),
+        *(word for path, option in binds for word in (option, str(path), str(path))),
+        *("--bind", str(view.private), str(PRIVATE)),
+        *(word for link, target in view.python.links for word in ("--symlink", target, str(link))),
+        "--remount-ro",
+        "/dev",
+        "--remount-ro",
+        "/",
+        "--chdir",
+        str(view.cwd),
+        "--",
+        *(_as(view.owner) if view.is_root else []),
+        *command,
+    ]
+
+
+def _namespaces(sandbox: Sandbox, view: View) -> list[str]:
+    capabilities = ["--cap-drop", "ALL"]
+    users = ["--unshare-user", *([] if sandbox.nested_users else ["--disable-userns"])]
+    if view.is_root:  # only until ``setpriv``
+        users = []
+        for name in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
+            capabilities += ["--cap-add", name]
+    processes = ["--unshare-pid", "--as-pid-1"] if sandbox.own_processes else []
+    return [*users, *processes, "--unshare-ipc", "--unshare-uts", "--new-session", *capabilities]
+
+
+def _as(owner: Owner) -> list[str]:
+    ids = ["--reuid", str(owner.uid), "--regid", str(owner.gid), "--clear-groups"]
+    return ["setpriv", *ids, "--inh-caps=-all", "--bounding-set=-all", "--"]
+
+
+def _system() -> list[str]:
+    words = []
+    for path in SHOWN:
+        words += ["--ro-bind-try", path, path]
+    for path in SYSTEM_LINKS:
+        if Path(path).is_symlink():
+            words += ["--symlink", str(Path(path).readlink()), path]
+        else:
+            words += ["--ro-bind-try", path, path]
+    return words
+
+
+def _tmpfs(sandbox: Sandbox, path: str, mib: int) -> list[str]:
+    return (
+        ["--perms", "1777", "--size", str(max(1, mib) * MIB), "--tmpfs", path] if sandbox.sizes else ["--tmpfs", path]
+    )
+
+
+def _devices(sandbox: Sandbox, view: View) -> list[str]:
+    words = ["--dev", "/dev", *_tmpfs(sandbox, "/dev/shm", view.shm_mib)]  # noqa: S108  the job's own
+    for device in view.devices:
+        words += ["--dev-bind-try", device, device]
+    return [*words, *(["--ro-bind", "/sys", "/sys"] if view.devices else [])]
+
+
+def _parents(paths: Iterable[Path]) -> list[str]:
+    """Make the folders above each path so that another user may enter them: bubblewrap would make them root's alone."""
+    above = {parent for path in paths for parent in path.parents if len(parent.parts) > 1}
+    words = []
+    for folder in sorted(above, key=lambda path: (len(path.parts), path)):
+        words += ["--perms", "0755", "--dir", str(folder)]
+    return words
+
+
+def launch_package(top: Path) -> tuple[Path, ...]:
+    """What runs first in a job, and the training library, beneath the folder that has the package ``runners``."""
+    return tuple(path for name in LAUNCH if (path := top / "runners" / name).exists())
+
+
+def gpu_devices(uuids: Iterable[str], listed: Path = GPUS) -> tuple[str, ...]:
+    """Device files of these GPUs, by the driver's list. All GPUs where it does not name one of them (MIG)."""
+    minors = {}
+    for information in sorted(listed.glob("*/information")):
+        fields = dict(
+            re.findall(r"^(GPU UUID|Device Minor):\s*(\S+)", information.read_text(errors="replace"), re.MULTILINE)
+        )
+        minors[fields.get("GPU UUID", "")] = fields.get("Device Minor", "")
+    wanted = list(uuids)
+    if all(minors.get(uuid, "").isdecimal() for uuid in wanted):
+        own = [f"/dev/nvidia{minors[uuid]}" for uuid in wanted]
+    else:
+        own = sorted(str(path) for path in Path("/dev").glob("nvidia[0-9]*"))
+    return (*own, *GPU_CONTROLS)
+
+
+def make_gpu_devices() -> None:
+    """Have the driver make what CUDA opens first. It does so by a set-uid program, which cannot work inside."""
+    program = shutil.which("nvidia-modprobe")
+    if program is not None and not Path("/dev/nvidia-uvm").exists():
+        subprocess.run([program, "-u", "-c=0"], capture_output=True, check=False, timeout=30)

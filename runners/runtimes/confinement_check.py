@@ -1,0 +1,164 @@
+"""Finds out whether bubblewrap can confine jobs on this machine, by running a Python in it as a job would run."""
+
+import compileall
+import itertools
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from runners.host import interpreters
+from runners.runtime import Problem
+from runners.runtimes.confinement import PRIVATE, Sandbox, View, command_line, launch_package
+from runners.runtimes.host_config import owner_for
+
+logger = logging.getLogger(__name__)
+
+HERE = Path(__file__).resolve().parents[2]
+PROGRAM = "bwrap"
+SIZES, NO_NESTED_USERS = (0, 7, 0), (0, 8, 0)
+"""The releases of bubblewrap that brought these options."""
+PROBE_SECONDS = 30
+PROBE = """
+import os, sys, tempfile
+import runners.launch.supervisor
+open(os.path.join(sys.argv[1], "written"), "w").write("by the probe")
+tempfile.TemporaryFile(dir="/tmp").write(b"x")
+tempfile.TemporaryFile(dir="/dev/shm").write(b"x")
+open("/proc/self/status").read()
+"""
+SHARE = "To share this machine with other people, install Docker Engine and restart the agent."
+INSTALL = (
+    "Install bubblewrap (Debian or Ubuntu: sudo apt-get install bubblewrap; Fedora: sudo dnf install bubblewrap) and restart the "
+    "agent: jobs then see only their own files and processes."
+)
+ORDINARY = "Jobs run as ordinary processes of this machine: they can read and change everything you can."
+SEE_EACH_OTHER = (
+    "Jobs run inside bubblewrap, but they see the processes of this machine and can end those of your user."
+)
+SWITCHES = (
+    ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
+    ("kernel/unprivileged_userns_clone", "0", "1"),
+    ("user/max_user_namespaces", "0", "10000"),
+)
+"""Settings of the kernel below /proc/sys that forbid user namespaces, and which value allows them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """How jobs are confined. ``sentence`` is for the node's page; ``problem`` says what is missing, if anything."""
+
+    sandbox: Sandbox | None
+    sentence: str
+    problem: Problem | None = None
+
+
+def unconfined(advice: str = "") -> Confinement:
+    fix = " ".join(filter(None, (advice, SHARE)))
+    return Confinement(None, "none: jobs run as ordinary processes of this user", Problem(ORDINARY, fix))
+
+
+def find(beside: Path) -> Confinement:
+    """The strictest confinement that works here. ``beside`` is a folder in which jobs will lie.
+
+    ``SCHEDULEARN_CONFINE=no`` switches it off, for programs that need what it hides.
+    """
+    if sys.platform != "linux":
+        return unconfined()
+    if os.environ.get("SCHEDULEARN_CONFINE", "").lower() in ("0", "false", "no"):
+        return unconfined("To confine them, start the agent without SCHEDULEARN_CONFINE=no.")
+    program = shutil.which(PROGRAM)
+    if program is None:
+        logger.info("Jobs are not confined. %s", INSTALL)  # make run has printed it on the terminal
+        return unconfined(INSTALL)
+    refusals = []
+    for sandbox in _candidates(program):
+        refusal = _refusal(sandbox, beside)
+        if not refusal:
+            for package in launch_package(HERE):  # jobs cannot keep bytecode there themselves
+                compileall.compile_dir(package, quiet=2)
+            return _confined(sandbox)
+        refusals.append(refusal)
+    advice = _advice(refusals[0])
+    logger.warning("Jobs are not confined (%s). %s", refusals[0], advice)
+    return unconfined(advice)
+
+
+def _confined(sandbox: Sandbox) -> Confinement:
+    if sandbox.own_processes:
+        return Confinement(sandbox, "bubblewrap: jobs see only their own files and processes")
+    problem = Problem(
+        SEE_EACH_OTHER,
+        "This system refuses a new /proc, as in a container or under ProtectKernelTunables= and ProtectProc= of systemd. Start "
+        "the agent without these.",
+    )
+    return Confinement(sandbox, "bubblewrap: jobs see only their own files, but also other processes", problem)
+
+
+def _candidates(program: str) -> Iterator[Sandbox]:
+    """The strictest first."""
+    version = _version(program)
+    nested = (False, True) if version >= NO_NESTED_USERS and os.geteuid() != 0 else (True,)
+    for own_processes, nested_users in itertools.product((True, False), nested):
+        yield Sandbox(program, own_processes, nested_users, sizes=version >= SIZES)
+
+
+def _version(program: str) -> tuple[int, ...]:
+    try:
+        run = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return tuple(int(part) for part in re.findall(r"\d+", run.stdout)[:3])
+
+
+def _refusal(sandbox: Sandbox, beside: Path) -> str:
+    """Why a job could not run like this; empty when it can."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".probe-", dir=beside) as folder:
+            run = _probe(sandbox, beside, Path(folder))
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    lines = run.stderr.strip().splitlines() or [f"it ended with {run.returncode}"]
+    return lines[-1][:300] if run.returncode else ""
+
+
+def _probe(sandbox: Sandbox, beside: Path, private: Path) -> subprocess.CompletedProcess[str]:
+    owner = owner_for(0, os.geteuid(), os.getegid())
+    os.chown(private, owner.uid, owner.gid)
+    python = interpreters.paths_of(sys.executable, hidden_folders(beside))
+    view = View(owner, os.geteuid() == 0, python, HERE, private, launch_package(HERE))
+    return subprocess.run(
+        command_line(sandbox, view, [sys.executable, "-c", PROBE, str(PRIVATE)]),
+        env={"PATH": os.defpath},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=PROBE_SECONDS,
+        check=False,
+    )
+
+
+def hidden_folders(state: Path) -> tuple[Path, ...]:
+    """Of which nothing may be shown but what a job needs: the user's home, the portal's and the agent's data."""
+    portal = os.environ.get("SCHEDULEARN_HOME")
+    homes = (Path.home(), state, *([Path(portal).expanduser()] if portal else []))
+    return tuple({*homes, *(home.resolve() for home in homes)})
+
+
+def _advice(refusal: str) -> str:
+    for name, forbids, allows in SWITCHES:
+        try:
+            value = Path("/proc/sys", name).read_text().strip()
+        except OSError:
+            continue
+        if value == forbids and os.geteuid() != 0:
+            setting = name.replace("/", ".")
+            return f"Bubblewrap needs user namespaces. Allow them (sudo sysctl -w {setting}={allows}) and restart the agent."
+    return f"Bubblewrap is installed but does not work here ({refusal}). Restart the agent when that is solved."

@@ -1,0 +1,391 @@
+"""Containers on a Docker Engine. The only module that imports docker.
+
+The engine is believed for what it lists and nothing else: every call is bounded, no stream is followed, and the
+environment's proxies and certificate bundles are ignored (REQUESTS_CA_BUNDLE would replace a pinned authority).
+"""
+
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import docker
+import requests
+from docker.constants import MINIMUM_DOCKER_API_VERSION
+from docker.errors import APIError, ContainerError, DockerException, ImageNotFound, NotFound
+
+from runners.host import facts as host_facts
+from runners.host import firewall, gpus, overlay, processes
+from runners.host.exclusive import ExclusiveSection
+from runners.runtime import (
+    CreateError,
+    EngineError,
+    Folders,
+    Interpreter,
+    Neighbours,
+    Observed,
+    Problem,
+    TroubleError,
+)
+from runners.runtimes import docker_checks
+from runners.runtimes.host_config import Host, Identity, container_config, network_config, owner_for
+from runners.runtimes.owners import give_folders
+from runners.spec import JobIdentity, Ring, RunSpec, group_of
+
+CALL_SECONDS = 20
+"""An engine that takes longer to answer one question is treated as away; the agent asks again."""
+
+LOG_LINES = 200
+
+NETWORK_SECONDS = 20.0
+"""Most seconds that one job's network waits for another's."""
+
+UNUSED_SECONDS = 30.0
+"""A network is made before its containers, and an engine may take its time for one."""
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["APIError", "ContainerError", "DockerRuntime", "ImageNotFound", "connect", "engine_calls"]
+
+
+def connect(base_url: str | None = None, timeout_seconds: int = CALL_SECONDS) -> docker.DockerClient:
+    """A client of the engine at ``base_url`` (default: DOCKER_HOST, or the local socket), speaking its version.
+
+    Raises EngineError when it does not answer. Already the first question is asked without the environment's proxies
+    and certificates; the SDK's own constructor would ask with them.
+    """
+    url = base_url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+
+    def client(version: str) -> docker.DockerClient:
+        made = docker.DockerClient(base_url=url, timeout=timeout_seconds, version=version)
+        made.api.trust_env = False
+        return made
+
+    with engine_calls():
+        asking = client(MINIMUM_DOCKER_API_VERSION)
+        try:
+            return client(str(asking.api.version(api_version=False)["ApiVersion"]))
+        finally:
+            asking.close()
+
+
+@contextmanager
+def engine_calls() -> Iterator[None]:
+    """Whatever way the engine has of not answering becomes EngineError, and so does a refusal nobody expected."""
+    try:
+        yield
+    except APIError as error:
+        raise EngineError(f"The Docker Engine failed: {error.explanation or error}") from error
+    except (requests.exceptions.RequestException, DockerException, OSError, KeyError) as error:
+        raise EngineError(f"The Docker Engine does not answer: {error}") from error
+
+
+def _refused(what: str, error: APIError) -> CreateError:
+    kind = TroubleError if error.is_server_error() else CreateError
+    return kind(f"{what}: {error.explanation}")
+
+
+class DockerRuntime:
+    """See ContainerRuntime. ``image_of`` gives the prepared image of an environment, None while there is none."""
+
+    kind: Literal["docker"] = "docker"
+
+    def __init__(
+        self,
+        installation: str,
+        node: str,
+        image_of: Interpreter,
+        base_url: str | None = None,
+        close_firewall: bool = True,
+        ring_address: str = "",
+    ) -> None:
+        self.identity = Identity(installation, node)
+        self.image_of = image_of
+        self.base_url = base_url
+        self._client: docker.DockerClient | None = None
+        self.close_firewall = close_firewall
+        self._host: Host | None = None
+        self.ring_address = ring_address
+        """Under which other nodes reach this one; empty: jobs stay on one node."""
+        self._ids: frozenset[str] = frozenset()
+        """The engine's own names of our containers, as last listed."""
+        self._overlay: overlay.Overlay | None = None
+        self._unused_since: dict[str, float] = {}
+        self._joined = ExclusiveSection("making or joining networks of jobs")
+
+    @property
+    def client(self) -> docker.DockerClient:
+        """Connected when first needed: connecting asks the engine, and an agent may start before its engine."""
+        if self._client is None:
+            self._client = connect(self.base_url)
+        return self._client
+
+    # What the machine is like
+
+    def check(self) -> list[Problem]:
+        try:
+            with engine_calls():
+                info, version = self.client.info(), self.client.version()
+        except EngineError as error:
+            return [docker_checks.no_engine(str(error))]
+        packages: dict[str, str] = host_facts.installed()["packages"]
+        found = docker_checks.problems(info, version, packages)
+        found += docker_checks.gpu_problems(info, len(gpus.cuda_devices()), packages, host_facts.nvidia_config())
+        if self.close_firewall and (problem := firewall.close_host_to_jobs()):
+            found.append(problem)
+        if self.ring_address and (problem := self._begin_overlay()):
+            found.append(problem)
+        try:
+            with engine_calls():
+                self._drop_left_networks()
+        except EngineError as error:
+            logger.warning("Networks that nobody uses could not be removed: %s", error)  # they are tried again
+        return found
+
+    def _begin_overlay(self) -> Problem | None:
+        if self._overlay is None:
+            begun = overlay.Overlay.begin(self.ring_address)
+            if isinstance(begun, Problem):
+                return begun
+            self._overlay = begun
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        with engine_calls():
+            facts = docker_checks.facts(self.client.info(), self.client.version())
+        return {**facts, "ring_address": self.ring_address} if self._overlay else facts
+
+    def host(self) -> Host:
+        if self._host is None:
+            info = self.client.info()
+            self._host = Host(cpus=float(info.get("NCPU") or 1), memory_mib=int(info.get("MemTotal") or 0) // 2**20)
+        return self._host
+
+    # The verbs
+
+    def create(self, spec: RunSpec, folders: Folders) -> None:
+        image = self.image_of(spec.environment)
+        if image is None:
+            raise CreateError(f"The environment “{spec.environment}” is not prepared on this node.")
+        owner = owner_for(spec.job, os.geteuid(), os.getegid())
+        try:
+            give_folders(folders, owner)
+        except OSError as error:
+            raise CreateError(f"The job's folders could not be prepared: {error}") from error
+        with engine_calls():
+            if self._find(spec.name) is not None:
+                return
+            if spec.network:
+                # While one thread creates it, another would find its addresses taken.
+                with self._joined.entered(NETWORK_SECONDS):
+                    self._ensure_network(spec.network, spec.ring, spec.identity)
+            host = self.host()
+            try:
+                config = container_config(spec, folders, image, owner, self.identity, host)
+            except ValueError as error:  # nothing but this: an answer of the engine that was cut off is one, too
+                raise CreateError(str(error)) from error
+            try:
+                self.client.api.create_container_from_config(config, self.identity.engine_name(spec.name))
+            except ImageNotFound as error:
+                raise CreateError(f"The image of “{spec.environment}” ({image}) is gone from this node.") from error
+            except APIError as error:
+                if error.status_code == 409 and self._find(spec.name) is not None:
+                    return
+                raise _refused("The Docker Engine refused the container", error) from error
+
+    def start(self, name: str) -> None:
+        """The engine answers "not modified" for one that runs; one that has ended must not run again."""
+        with engine_calls():
+            found = self._find(name)
+            if found is None:
+                raise CreateError("The container is gone from this node's engine before it started.")
+            if found["State"]["Status"] != "created":
+                return
+            try:
+                self.client.api.start(found["Id"])
+            except APIError as error:
+                raise _refused("The container could not be started", error) from error
+
+    def signal(self, name: str, signum: int) -> None:
+        with engine_calls():
+            if found := self._find(name):
+                self._unless_gone(self.client.api.kill, found["Id"], signum)
+
+    def stop(self, name: str, grace_seconds: int) -> None:
+        with engine_calls():
+            if found := self._find(name):
+                self._unless_gone(self.client.api.stop, found["Id"], timeout=grace_seconds)
+
+    def remove(self, name: str) -> None:
+        with engine_calls():
+            # Also when the container is gone: the last removal may have been cut off between the two.
+            network = self.identity.engine_name(group_of(name))
+            if found := self._find(name):
+                network = found["Config"]["Labels"].get("sl.network") or network
+                self._unless_gone(self.client.api.remove_container, found["Id"], force=True, v=True)
+            self._drop_network(network)
+
+    def list(self) -> list[Observed]:
+        with engine_calls():
+            rows = self.client.api.containers(all=True, filters=self._mine())
+            self._ids = frozenset(row["Id"] for row in rows)
+            seen = [self._observe(row) for row in rows]
+        return sorted((one for one in seen if one is not None), key=lambda one: one.name)
+
+    def logs(self, name: str, limit_bytes: int) -> bytes:
+        with engine_calls():
+            found = self._find(name)
+            if found is None:
+                return b""
+            output = self.client.api.logs(found["Id"], stdout=True, stderr=True, tail=LOG_LINES, stream=False)
+        return bytes(output)[-limit_bytes:]
+
+    def is_ours(self, pid: int) -> bool:
+        """Its control group is named after its container. One that is not listed yet is looked up."""
+        ids = processes.container_ids(pid)
+        if ids & self._ids:
+            return True
+        try:
+            with engine_calls():
+                return any(self._is_mine(each) for each in ids)
+        except EngineError:
+            return True  # nothing is known: nobody is blamed for an engine that does not answer
+
+    def _is_mine(self, container_id: str) -> bool:
+        try:
+            labels = self.client.api.inspect_container(container_id)["Config"].get("Labels") or {}
+        except NotFound:
+            return False
+        return all(labels.get(key) == value for key, value in self.identity.labels().items())
+
+    # How
+
+    def _mine(self) -> dict[str, Any]:
+        return {"label": [f"{key}={value}" for key, value in self.identity.labels().items()]}
+
+    def _find(self, name: str) -> dict[str, Any] | None:
+        """The container's inspection, if it exists and is ours."""
+        try:
+            found: dict[str, Any] = self.client.api.inspect_container(self.identity.engine_name(name))
+        except NotFound:
+            return None
+        labels = found["Config"].get("Labels") or {}
+        if any(labels.get(key) != value for key, value in self.identity.labels().items()):
+            raise CreateError(f"A container called {self.identity.engine_name(name)} belongs to somebody else.")
+        return found
+
+    def _unless_gone(self, call: Any, *args: Any, **kwargs: Any) -> None:
+        """404: gone. 409: not running, or its removal is under way. 304: stopped already."""
+        try:
+            call(*args, **kwargs)
+        except APIError as error:
+            if error.status_code not in (304, 404, 409):
+                raise
+
+    def _observe(self, row: dict[str, Any]) -> Observed | None:
+        labels = row.get("Labels") or {}
+        status = row.get("State", "")
+        if status == "removing":
+            return None
+        state: Literal["created", "running", "exited"]
+        exit_code, oom, detail = None, False, ""
+        if status == "created":
+            state = "created"
+        elif status in ("exited", "dead"):
+            state = "exited"
+            try:
+                inspected = self.client.api.inspect_container(row["Id"])["State"]
+            except NotFound:
+                return None
+            exit_code, oom, detail = inspected["ExitCode"], inspected["OOMKilled"], inspected.get("Error", "")
+        else:
+            state = "running"
+        try:
+            return Observed(
+                name=labels["sl.name"],
+                job=int(labels["sl.job"]),
+                attempt=int(labels["sl.attempt"]),
+                epoch=int(labels["sl.epoch"]),
+                state=state,
+                exit_code=exit_code,
+                oom_killed=oom,
+                detail=detail,
+            )
+        except (KeyError, ValueError):
+            return None  # carries our labels but was not made by us
+
+    def connect(self, attempts: Sequence[Neighbours]) -> None:
+        if self._overlay is None:
+            return
+        links = [overlay.Link(each.number, self.identity.bridge(each.network), each.peers) for each in attempts]
+        with self._joined.entered(NETWORK_SECONDS):
+            try:
+                self._overlay.apply(links)
+            except (overlay.OverlayError, subprocess.SubprocessError, OSError) as error:
+                raise EngineError(f"Jobs cannot span this node and others: {firewall.error_line(error)}") from error
+
+    def _ensure_network(self, name: str, ring: Ring | None, job: JobIdentity | None) -> None:
+        config = network_config(name, self.identity, ring, job)
+        if self._networks(config["name"]):
+            return
+        if self.close_firewall:
+            firewall.close_host_to_jobs()  # what stands in its way is reported by check()
+        if ring and ring.subnet:
+            self._check_way(ring.subnet)
+        try:
+            self.client.api.create_network(**config)
+        except APIError as error:
+            if error.status_code == 409 or self._networks(config["name"]):
+                return
+            if "same bridge name" in str(error.explanation):
+                # A driver and a host are made in the same moment: the other's network is there, but not listed yet.
+                raise EngineError("The job's network is being made just now.") from error
+            if ring and ring.subnet and "overlaps" in str(error.explanation):
+                # Numbers are used in turn, so the attempt that had this one has ended: its network is being removed.
+                raise EngineError(f"Another network of this engine still has the addresses {ring.subnet}.") from error
+            if "address pool" in str(error.explanation):
+                raise CreateError(
+                    "The Docker Engine has no addresses left for another job network. "
+                    'Add "default-address-pools" to its daemon.json.'
+                ) from error
+            raise CreateError(f"The Docker Engine refused the job's network: {error.explanation}") from error
+
+    def _check_way(self, subnet: str) -> None:
+        try:
+            hidden = overlay.in_the_way(subnet, overlay.routes())
+        except overlay.OverlayError as error:
+            raise EngineError(f"The machine's own networks could not be looked at: {error}") from error
+        if hidden:
+            raise CreateError(
+                f"The job's network {subnet} would hide this machine's own {hidden}. An admin must set RING_NETWORK of "
+                "the portal to addresses that no machine of the lab uses."
+            )
+
+    def _networks(self, engine_name: str) -> tuple[dict[str, Any], ...]:
+        found = self.client.api.networks(names=[engine_name], filters=self._mine())
+        return tuple(network for network in found if network["Name"] == engine_name)  # the engine matches substrings
+
+    def _drop_left_networks(self) -> None:
+        """Those whose containers were never made, or went while the engine would not let go of the network: their
+        addresses are needed again."""
+        used = {row["Labels"].get("sl.network") for row in self.client.api.containers(all=True, filters=self._mine())}
+        names = {network["Name"] for network in self.client.api.networks(filters=self._mine())}
+        now = time.monotonic()
+        self._unused_since = {name: self._unused_since.get(name, now) for name in names - used}
+        for name, since in self._unused_since.items():
+            if now - since >= UNUSED_SECONDS:
+                self._drop_network(name)
+
+    def _drop_network(self, engine_name: str) -> None:
+        users = {"label": [*self._mine()["label"], f"sl.network={engine_name}"]}
+        if self.client.api.containers(all=True, filters=users):
+            return
+        for network in self._networks(engine_name):
+            try:
+                self.client.api.remove_network(network["Id"])
+            except APIError as error:
+                if error.status_code not in (403, 404, 409):  # still in use: its last container will see to it
+                    raise

@@ -1,0 +1,42 @@
+"""Giving a job's folders to the user that it runs as."""
+
+import os
+import stat
+from pathlib import Path
+
+from runners.runtime import Folders
+from runners.runtimes.host_config import Owner
+
+
+def give_folders(folders: Folders, owner: Owner) -> None:
+    """Make the job's user the owner of what it may write, and let it read its control files.
+
+    An agent that is not root runs jobs as itself and has nothing to give. The fresh workspace, and checkpoints that
+    have just been fetched, go whole; of folders that another container of the job may be writing to, only the top.
+    """
+    if os.geteuid() != 0:
+        return
+    for folder in (folders.outputs, folders.scribe):
+        give_one(folder, owner.uid, owner.gid, 0o700)
+    give_one(folders.control, 0, owner.gid, 0o750)
+    for folder in (folders.workspace, folders.checkpoints):
+        if folder.stat().st_uid != owner.uid:  # else given by an earlier try, or used
+            give_tree(folder, owner)
+
+
+def give_tree(folder: Path, owner: Owner) -> None:
+    for _, names, files, top in os.fwalk(folder, follow_symlinks=False):
+        for name in (*names, *files):
+            os.chown(name, owner.uid, owner.gid, dir_fd=top, follow_symlinks=False)
+    give_one(folder, owner.uid, owner.gid, 0o700)  # last: its owner says that the rest is done
+
+
+def give_one(folder: Path, uid: int, gid: int, mode: int) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if (held := os.fstat(handle)).st_uid != uid or held.st_gid != gid:
+            os.chown(handle, uid, gid)
+        if stat.S_IMODE(os.fstat(handle).st_mode) != mode:
+            os.fchmod(handle, mode)
+    finally:
+        os.close(handle)

@@ -1,0 +1,363 @@
+"""Jobs as processes of this machine, for trying Schedulearn out on one's own computer.
+
+Where bubblewrap works, each job runs inside it and sees only its own files and processes (``runners/runtimes/confinement.py``);
+elsewhere nothing keeps it from the files of the agent's user. Its network is this machine's. The portal refuses this runtime
+for several people. What is known about each process lies in a small file, so that the next agent can find it again.
+"""
+
+import json
+import os
+import platform
+import re
+import resource
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from runners.host import interpreters, processes
+from runners.host.node_files import write_json
+from runners.runtime import CreateError, Folders, Interpreter, Neighbours, Observed, Problem, module_of
+from runners.runtimes import confinement
+from runners.runtimes.confinement_check import Confinement, hidden_folders, unconfined
+from runners.runtimes.host_config import owner_for
+from runners.runtimes.owners import give_folders
+from runners.spec import RunSpec
+
+HERE = Path(__file__).resolve().parents[2]
+"""From where ``python -m runners.launch...`` finds the package."""
+
+POLL_SECONDS = 0.05
+BIRTH_SECONDS = 10
+"""For bubblewrap to say which process it has started, on a busy machine."""
+DEATH_SECONDS = 10
+"""A killed process that is still there after this long hangs in the kernel; nobody can do more about it."""
+
+
+class ProcessRuntime:
+    """See ContainerRuntime. ``python_of`` gives the python of an environment's own virtualenv.
+
+    ``state`` is a folder of the agent's that outlives it: one ``<name>.json`` per container, written before the start
+    and after it, and beside it what the first process printed. ``confine`` finds out how jobs beside ``state`` can be confined.
+    """
+
+    kind: Literal["process"] = "process"
+
+    def __init__(
+        self,
+        installation: str,
+        node: str,
+        state: Path,
+        python_of: Interpreter,
+        confine: Callable[[Path], Confinement] = lambda state: unconfined(),
+    ) -> None:
+        self.installation = installation
+        self.node = node
+        self.state = state
+        self.python_of = python_of
+        self.children: dict[str, subprocess.Popen[bytes]] = {}
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.confinement = confine(state)
+
+    def check(self) -> list[Problem]:
+        return [self.confinement.problem] if self.confinement.problem else []
+
+    def facts(self) -> dict[str, Any]:
+        pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        return {
+            "engine": "processes",
+            "confinement": self.confinement.sentence,
+            "system": platform.platform(terse=True),
+            "kernel": platform.release(),
+            "cpus": os.cpu_count() or 1,
+            "memory_mib": pages * page // 2**20,
+        }
+
+    def is_ours(self, pid: int) -> bool:
+        return processes.carries(pid, f"{self.state.resolve()}/")
+
+    # The verbs
+
+    def create(self, spec: RunSpec, folders: Folders) -> None:
+        if self._read(spec.name) is not None:
+            return
+        python = self.python_of(spec.environment)
+        if python is None:
+            raise CreateError(f"The environment “{spec.environment}” is not prepared on this node.")
+        private = self._private(spec.name)
+        private.mkdir(mode=0o700, exist_ok=True)
+        argv = [python, "-m", module_of(spec)]
+        sandbox = self.confinement.sandbox
+        if sandbox is not None:
+            try:
+                argv = confinement.command_line(sandbox, self._view(spec, folders, python), argv)
+            except (OSError, ValueError, subprocess.SubprocessError) as error:
+                raise CreateError(f"The job could not be confined: {error}") from error
+        record = {
+            "installation": self.installation,
+            "node": self.node,
+            "name": spec.name,
+            "job": spec.job,
+            "identity": asdict(spec.identity) if spec.identity else None,
+            "attempt": spec.attempt,
+            "epoch": spec.number,
+            "argv": argv,
+            "confined": sandbox is not None,
+            "env": environment(spec, folders, python, confinement.PRIVATE if sandbox else private),
+            "file_mib": spec.resources.disk_mib,
+            "process": None,
+            "exit_code": None,
+        }
+        self._write(spec.name, record)
+
+    def _view(self, spec: RunSpec, folders: Folders, python: str) -> confinement.View:
+        """What the job sees. Gives it its folders."""
+        private = self._private(spec.name)
+        owner = owner_for(spec.job, os.geteuid(), os.getegid())
+        give_folders(folders, owner)
+        os.chown(private, owner.uid, owner.gid)
+        devices: tuple[str, ...] = ()
+        if spec.gpu_kind == "cuda":
+            confinement.make_gpu_devices()
+            devices = confinement.gpu_devices(spec.gpus)
+        return confinement.View(
+            owner=owner,
+            is_root=os.geteuid() == 0,
+            python=interpreters.paths_of(python, hidden_folders(self.state)),
+            cwd=HERE,
+            private=private,
+            read_only=(*confinement.launch_package(HERE), folders.control, *filter(None, (folders.data,))),
+            writable=(folders.workspace, folders.scribe, folders.outputs, folders.checkpoints),
+            devices=devices,
+            tmp_mib=spec.resources.tmp_mib,
+            shm_mib=spec.resources.shm_mib,
+        )
+
+    def start(self, name: str) -> None:
+        record = self._read(name)
+        if record is None:
+            raise CreateError("The container is gone before it started.")
+        if record["process"] is not None or record["exit_code"] is not None:
+            return
+        # An agent may have been killed between the start and writing it down: the mark tells.
+        confined = record.get("confined", False)
+        if stray := processes.with_mark(self._mark(name)):
+            self._write(name, {**record, "process": processes.identify(first_of(stray, confined))})
+            return
+        reader, writer = os.pipe()
+        argv = record["argv"]
+        if confined:
+            argv = [argv[0], "--info-fd", str(writer), *argv[1:]]
+        try:
+            with self._output(name).open("ab") as output:
+                child = subprocess.Popen(
+                    argv,
+                    cwd=HERE,
+                    env={**record["env"], processes.MARK: self._mark(name)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    pass_fds=(writer,) if confined else (),
+                )
+            os.close(writer)
+            writer = -1
+            self.children[name] = child
+            limit(child.pid, record["file_mib"])
+            first = (confined and read_child_pid(reader)) or child.pid
+        except OSError as error:
+            raise CreateError(f"The first process could not be started: {error}") from error
+        finally:
+            os.close(reader)
+            if writer != -1:
+                os.close(writer)
+        limit(first, record["file_mib"])
+        self._write(name, {**record, "process": processes.identify(first)})
+
+    def signal(self, name: str, signum: int) -> None:
+        record = self._seen(name)
+        if record is not None and record["process"] and record["exit_code"] is None:
+            processes.send(record["process"], signum)
+
+    def stop(self, name: str, grace_seconds: int) -> None:
+        self.signal(name, signal.SIGTERM)
+        until = time.monotonic() + grace_seconds
+        while time.monotonic() < until and self._alive(name):
+            time.sleep(POLL_SECONDS)
+        self._kill_all(name)
+
+    def remove(self, name: str) -> None:
+        if self._read(name) is None:
+            return
+        self._kill_all(name)
+        self.children.pop(name, None)
+        shutil.rmtree(self._private(name), ignore_errors=True)
+        self._output(name).unlink(missing_ok=True)
+        self._path(name).unlink(missing_ok=True)
+
+    def list(self) -> list[Observed]:
+        seen = []
+        for path in sorted(self.state.glob("*.json")):
+            record = self._seen(path.stem)
+            if record is None or (record["installation"], record["node"]) != (self.installation, self.node):
+                continue
+            state: Literal["created", "running", "exited"] = "running"
+            if record["exit_code"] is not None:
+                state = "exited"
+            elif record["process"] is None:
+                state = "created"
+            elif self._is_gone(record):
+                state = "exited"
+            seen.append(
+                Observed(
+                    name=record["name"],
+                    job=record["job"],
+                    attempt=record["attempt"],
+                    epoch=record["epoch"],
+                    state=state,
+                    exit_code=record["exit_code"],
+                )
+            )
+        return seen
+
+    def connect(self, attempts: Sequence[Neighbours]) -> None:
+        """Nothing to do: jobs of plain processes stay on one machine."""
+
+    def logs(self, name: str, limit_bytes: int) -> bytes:
+        try:
+            with self._output(name).open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - limit_bytes))
+                return file.read(limit_bytes)
+        except FileNotFoundError:
+            return b""
+
+    # How
+
+    def _path(self, name: str) -> Path:
+        return self.state / f"{name}.json"
+
+    def _private(self, name: str) -> Path:
+        """The container's HOME and temporary files."""
+        return self.state / f"{name}.tmp"
+
+    def _output(self, name: str) -> Path:
+        return self.state / f"{name}.out"
+
+    def _mark(self, name: str) -> str:
+        return f"{self.state.resolve()}/{name}"
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads(self._path(name).read_bytes())
+        except FileNotFoundError:
+            return None
+        return found
+
+    def _write(self, name: str, record: dict[str, Any]) -> None:
+        """Several threads may see one end, and each writes it down."""
+        write_json(self._path(name), record, 0o600)
+
+    def _seen(self, name: str) -> dict[str, Any] | None:
+        """The record, with the exit code written in as soon as our child has ended."""
+        record = self._read(name)
+        child = self.children.get(name)
+        if record is None or child is None or record["exit_code"] is not None:
+            return record
+        code = child.poll()
+        if code is None:
+            return record
+        if code < 0 and record.get("confined") and record["process"] and processes.alive(record["process"]):
+            # Bubblewrap was killed, and not what it started: that is looked at from now on.
+            self.children.pop(name, None)
+        else:
+            record["exit_code"] = code if code >= 0 else 128 - code
+            self._write(name, record)
+        return record
+
+    def _alive(self, name: str) -> bool:
+        record = self._seen(name)
+        if record is None or record["process"] is None or record["exit_code"] is not None:
+            return False
+        return not self._is_gone(record)
+
+    def _is_gone(self, record: dict[str, Any]) -> bool:
+        """Whether a process without an exit code has ended. Our own child has not before we have its code."""
+        return record["name"] not in self.children and not processes.alive(record["process"])
+
+    def _kill_all(self, name: str) -> None:
+        """The session and whatever left it, again and again until nothing is there to fork."""
+        record = self._read(name)
+        outer = self.children[name].pid if record and record.get("confined") and name in self.children else None
+        until = time.monotonic() + DEATH_SECONDS
+        while time.monotonic() < until:
+            living = processes.with_mark(self._mark(name))
+            if record is not None and record["process"]:
+                living |= processes.in_session_of(record["process"])
+            for pid in living - {outer} or living:  # bubblewrap ends by itself, with the exit code of the others
+                processes.kill(pid)
+            if not living:
+                break
+            time.sleep(POLL_SECONDS)
+        self._seen(name)
+
+
+def read_child_pid(reader: int) -> int | None:
+    """The first process inside, as bubblewrap names it; None when it ended before.
+
+    Reads the whole JSON object: bubblewrap would die of a pipe that is closed too early.
+    """
+    output = b""
+    until = time.monotonic() + BIRTH_SECONDS
+    while b"}" not in output:
+        ready = select.select([reader], [], [], max(0.0, until - time.monotonic()))[0]
+        if not ready or not (part := os.read(reader, 4096)):
+            break
+        output += part
+    found = re.search(rb'"child-pid": (\d+)', output)
+    return int(found[1]) if found else None
+
+
+def first_of(marked: set[int], confined: bool) -> int:
+    """Of all processes of a container the first; of a confined one the first that bubblewrap started."""
+    parents = {pid: fields[1] for pid in marked if (fields := processes.stat_fields(pid)) is not None}
+    outermost = min((pid for pid, parent in parents.items() if int(parent) not in marked), default=min(marked))
+    inside = [pid for pid, parent in parents.items() if int(parent) == outermost]
+    return min(inside) if confined and inside else outermost
+
+
+def environment(spec: RunSpec, folders: Folders, python: str, private: Path) -> dict[str, str]:
+    """Nothing of the agent's own variables: they may hold secrets and settings of this machine."""
+    virtualenv = Path(python).parent.parent
+    return {
+        "PATH": os.pathsep.join([str(Path(python).parent), "/usr/local/bin", "/usr/bin", "/bin"]),
+        "VIRTUAL_ENV": str(virtualenv),
+        "HOME": str(private),
+        "TMPDIR": str(private),
+        "LANG": "C.UTF-8",
+        "PYTHONUNBUFFERED": "1",
+        "CUDA_VISIBLE_DEVICES": ",".join(spec.gpus) if spec.gpu_kind == "cuda" else "",
+        "SCHEDULEARN_CONTROL": str(folders.control),
+        "SCHEDULEARN_SCRIBE": str(folders.scribe),
+        "SCHEDULEARN_WORKSPACE": str(folders.workspace),
+        "SCHEDULEARN_DATA": str(folders.data or ""),
+        "SCHEDULEARN_OUTPUTS": str(folders.outputs),
+        "SCHEDULEARN_CHECKPOINTS": str(folders.checkpoints),
+    }
+
+
+def limit(pid: int, file_mib: int) -> None:
+    """No core files, no single file above the disk limit. Memory cannot be limited honestly this way."""
+    if sys.platform != "linux":
+        return
+    try:
+        resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (file_mib * 2**20, file_mib * 2**20))
+    except (ProcessLookupError, PermissionError):
+        pass  # it has ended already
