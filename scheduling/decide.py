@@ -7,8 +7,8 @@ from collections.abc import Set
 from dataclasses import replace
 from functools import partial
 
-from scheduling import damping, reserve, tiers
-from scheduling.after import after
+from scheduling import damping, reservations, tiers
+from scheduling.toolkit.projected_state import after
 from scheduling.types import Job, JobId, Plan, Policy, Snapshot
 
 TRIES = 4
@@ -38,7 +38,7 @@ def _decide(policy: Policy, snapshot: Snapshot) -> Plan:
     def plan(view: Snapshot) -> Plan:
         return damping.around(partial(tiers.plan, policy), view, growth=not hasattr(policy, "grow_after_seconds"))
 
-    return reserve.around(plan, snapshot)
+    return reservations.around(plan, snapshot)
 
 
 def _hurt(snapshot: Snapshot, plan: Plan) -> list[Job]:

@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, ClassVar
 
-from scheduling import damping, reasons
-from scheduling.capacity import Capacity
+from scheduling import damping
+from scheduling.toolkit import reasons
+from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Account, Job, JobId, Limit, NodeId, Placement, Plan, Policy, Snapshot
 
 LAYERS = ("patient", "premium", "standard", "basic", "spare")

@@ -24,8 +24,8 @@ from portal.control.speeds import LEAST_REPORTS, ROWS_KEPT, Speeds, Steps, measu
 from portal.gauges.models import Ring
 from portal.jobs.models import Allocation, Attempt, JobState, LogStream, Outcome, StepStat
 from portal.jobs.rules import GOES_ON
-from scheduling import performance
-from scheduling.estimates import DEFAULT_EXPONENT
+from scheduling.toolkit import performance
+from scheduling.toolkit.estimates import DEFAULT_EXPONENT
 from scheduling.types import Curve, Estimate, Job
 
 USAGE_DAYS = 30

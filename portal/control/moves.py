@@ -22,7 +22,7 @@ from portal.control.places import USABLE_GPU, places_of, read_nodes
 from portal.gauges.models import Ring
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, StopReason
-from scheduling.placement import place
+from scheduling.toolkit.placement import place
 
 PATIENCE = timedelta(minutes=3)
 """For containers to start elsewhere, import what they need, and join. After it, the checkpoint has to do."""

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from scheduling import reasons
+from scheduling.toolkit import reasons
 from scheduling.types import Job
 
 AHEAD = re.compile(r"\b(\d+) jobs? (?:is|are) ahead of it\b")
-"""What ``scheduling.reasons.jobs`` begins."""
+"""What ``scheduling.toolkit.reasons.jobs`` begins."""
 TIERS = ("premium", "standard", "basic")
 
 

@@ -7,8 +7,8 @@ from functools import lru_cache
 from math import exp, log
 from typing import NamedTuple
 
-from scheduling import performance
-from scheduling.performance import Batches, Measurement, Stats
+from scheduling.toolkit import performance
+from scheduling.toolkit.performance import Batches, Measurement, Stats
 from scheduling.types import Curve
 
 LEAST_REPORTS = 2

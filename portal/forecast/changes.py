@@ -16,10 +16,11 @@ from portal.forecast import words
 from portal.forecast.futures import HORIZON_SECONDS, NEVER, live_on
 from portal.jobs.models import Job
 from portal.projects import inspection
-from scheduling import estimates, types
+from scheduling import types
 from scheduling.check import violations
 from scheduling.decide import decide
 from scheduling.simulate import Refused as BadPlan
+from scheduling.toolkit import estimates
 from scheduling.types import Policy, Snapshot
 
 TIME_LIMITS = (8 * 3600, 4 * 3600, 2 * 3600, 3600, 1800, 900)

@@ -14,8 +14,8 @@ from zlib import crc32
 
 import numpy as np
 
-from scheduling import estimates
 from scheduling.simulate import Options, Submission, assumed, simulate
+from scheduling.toolkit import estimates
 from scheduling.types import Job, JobId, Plan, Policy, Snapshot
 
 DRAWS = 20

@@ -19,9 +19,10 @@ from portal.forecast import words
 from portal.forecast.futures import NEVER, Futures, live_on
 from portal.forecast.models import Forecast, Score
 from portal.jobs.models import Attempt, Job, JobState
-from scheduling import reasons, registry
-from scheduling.capacity import Capacity, in_turn
+from scheduling import registry
 from scheduling.simulate import Refused
+from scheduling.toolkit import reasons
+from scheduling.toolkit.capacity import Capacity, in_turn
 from scheduling.types import JobId, Policy, Snapshot
 
 logger = logging.getLogger(__name__)

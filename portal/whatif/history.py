@@ -27,8 +27,8 @@ from portal.jobs.models import Allocation, Attempt, Job, JobEvent, JobState, Out
 from portal.jobs.rules import GOES_ON
 from portal.usage.models import CapacitySpell
 from scheduling import types
-from scheduling.estimates import DEFAULT_EXPONENT
 from scheduling.simulate import Loss, Plain, Submission, lasts, linear
+from scheduling.toolkit.estimates import DEFAULT_EXPONENT
 
 OWN_END = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT})
 """Attempts that ended by themselves: under any policy they would have taken that work."""

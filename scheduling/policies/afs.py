@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from math import inf, log2
 from typing import ClassVar
 
-from scheduling import estimates, reasons
-from scheduling.capacity import Capacity, in_turn
 from scheduling.params import param
-from scheduling.realise import realise
-from scheduling.sharing import Pool, fitted, most, next_size, settle
+from scheduling.toolkit import estimates, reasons
+from scheduling.toolkit.capacity import Capacity, in_turn
+from scheduling.toolkit.plan_builder import realise
+from scheduling.toolkit.sharing import Pool, fitted, most, next_size, settle
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 FIRST_CLASS_SECONDS = 600.0

@@ -5,11 +5,11 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from scheduling import estimates, placement, reasons
-from scheduling.capacity import Capacity, in_turn, queue
-from scheduling.levels import Levels
 from scheduling.params import param
-from scheduling.realise import minus, part, shrink_to, start
+from scheduling.toolkit import estimates, placement, reasons
+from scheduling.toolkit.capacity import Capacity, in_turn, queue
+from scheduling.toolkit.levels import Levels
+from scheduling.toolkit.plan_builder import minus, part, shrink_to, start
 from scheduling.types import Job, JobId, Knows, Limit, NodeId, Placement, Plan, Snapshot
 
 

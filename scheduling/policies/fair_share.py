@@ -9,11 +9,11 @@ from math import log
 from operator import mul
 from typing import Any, ClassVar
 
-from scheduling import backfill, estimates, reasons
-from scheduling.capacity import Capacity, in_turn
 from scheduling.params import param
-from scheduling.realise import realise
-from scheduling.sharing import Pool, most, next_size, settle
+from scheduling.toolkit import backfill, estimates, reasons
+from scheduling.toolkit.capacity import Capacity, in_turn
+from scheduling.toolkit.plan_builder import realise
+from scheduling.toolkit.sharing import Pool, most, next_size, settle
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 DAY_SECONDS = 86400.0

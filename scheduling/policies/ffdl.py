@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from scheduling import allot, estimates
+from scheduling.optimise import allocation_search
+from scheduling.optimise.rearrangement import choose
 from scheduling.params import param
-from scheduling.pursue import carry_out, recall, remember
-from scheduling.rearrange import choose
+from scheduling.toolkit import estimates
+from scheduling.toolkit.target_plan import carry_out, recall, remember
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 MARGIN = 1.5
@@ -92,7 +93,7 @@ class Ffdl:
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        question = allot.ask(snapshot)
+        question = allocation_search.ask(snapshot)
         held, order = question.held, question.order
         if aim := recall(snapshot, self.period_seconds):
             again_at = snapshot.state["at"] + self.period_seconds
@@ -100,7 +101,7 @@ class Ffdl:
         values = self._table(snapshot, question)
         wanted = self._counts(question, values)
         wanted.update({job.id: job.gpus for job in held})
-        target = choose(snapshot, order, wanted, lambda target: allot.worth(question, values, target))
+        target = choose(snapshot, order, wanted, lambda target: allocation_search.worth(question, values, target))
         batches = {
             job.id: size
             for job in order
@@ -114,25 +115,25 @@ class Ffdl:
     def _free(self) -> bool:
         return self.batch == "chosen"
 
-    def _counts(self, question: allot.Question, values: list[allot.Values]) -> dict[JobId, int]:
+    def _counts(self, question: allocation_search.Question, values: list[allocation_search.Values]) -> dict[JobId, int]:
         """The best whole counts, and then what they leave over, one GPU at a time."""
-        whole = allot.whole(question, values)
-        first = allot.within_limits(question, lambda caps: allot.solve(question, whole, caps))
+        whole = allocation_search.whole(question, values)
+        first = allocation_search.within_limits(question, lambda caps: allocation_search.solve(question, whole, caps))
         if sum(first.values()) == question.gpus:
             return first
-        more = allot.at_least(question, values, first)
-        return allot.within_limits(question, lambda caps: allot.solve(question, more, caps))
+        more = allocation_search.at_least(question, values, first)
+        return allocation_search.within_limits(question, lambda caps: allocation_search.solve(question, more, caps))
 
-    def _table(self, snapshot: Snapshot, question: allot.Question) -> list[allot.Values]:
+    def _table(self, snapshot: Snapshot, question: allocation_search.Question) -> list[allocation_search.Values]:
         others = self._others_last(question)
         values = [self._values(snapshot.now, candidate, question.gpus, others) for candidate in question.candidates]
         if self.admission == "in_order":
             self._admit(question, values)
         return values
 
-    def _admit(self, question: allot.Question, values: list[allot.Values]) -> None:
+    def _admit(self, question: allocation_search.Question, values: list[allocation_search.Values]) -> None:
         """Who runs has its least for sure, then those in the queue as long as that is possible; the others have none."""
-        left, rooms = question.gpus, allot.Rooms(question)
+        left, rooms = question.gpus, allocation_search.Rooms(question)
         order = sorted(range(len(values)), key=lambda number: question.candidates[number].job.waiting)
         for number in order:
             candidate = question.candidates[number]
@@ -143,7 +144,7 @@ class Ffdl:
             else:
                 values[number][1:] = -np.inf
 
-    def _others_last(self, question: allot.Question) -> float:
+    def _others_last(self, question: allocation_search.Question) -> float:
         """Seconds for which those who wait would use what a stopped job leaves: as long as the middle one of them lasts."""
         waiting = [candidate for candidate in question.candidates if candidate.job.waiting]
         if not waiting:
@@ -155,11 +156,13 @@ class Ffdl:
         left = estimates.remaining_seconds(job, max(1, gpus), free_batch=self._free)
         return max(LEAST_SECONDS, min(self.horizon_seconds, left))
 
-    def _values(self, now: float, candidate: allot.Candidate, gpus: int, others: float) -> allot.Values:
+    def _values(
+        self, now: float, candidate: allocation_search.Candidate, gpus: int, others: float
+    ) -> allocation_search.Values:
         """What it is worth with 0, 1, ... GPUs. ``others``: seconds for which those who wait would use what it leaves."""
         job = candidate.job
         most = min(candidate.most, gpus)
-        speeds = allot.speeds(job, most, free_batch=self._free)
+        speeds = allocation_search.speeds(job, most, free_batch=self._free)
         alone = estimates.speed(job, 1, free_batch=self._free)
         value = self._claim(job, now) * (speeds / alone if alone > 0 else speeds)
         if job.running:

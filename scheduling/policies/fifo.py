@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from scheduling import placement, reasons
-from scheduling.backfill import expected_seconds
-from scheduling.capacity import Capacity, queue
-from scheduling.levels import Levels
 from scheduling.params import param
+from scheduling.toolkit import placement, reasons
+from scheduling.toolkit.backfill import expected_seconds
+from scheduling.toolkit.capacity import Capacity, queue
+from scheduling.toolkit.levels import Levels
 from scheduling.types import Job, JobId, Knows, NodeId, Placement, Plan, Snapshot
 
 

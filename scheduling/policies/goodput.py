@@ -5,11 +5,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from scheduling import allot, estimates, placement
+from scheduling.optimise import allocation_search
+from scheduling.optimise.integer_program import Program
+from scheduling.optimise.rearrangement import choose
 from scheduling.params import param
-from scheduling.program import Program
-from scheduling.pursue import carry_out, recall, remember
-from scheduling.rearrange import choose
+from scheduling.toolkit import estimates, placement
+from scheduling.toolkit.target_plan import carry_out, recall, remember
 from scheduling.types import Job, Knows, Plan, Snapshot
 
 WAITS = 0.25
@@ -96,7 +97,7 @@ class Goodput:
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        question = allot.ask(snapshot)
+        question = allocation_search.ask(snapshot)
         order = question.order
         if aim := recall(snapshot, self.period_seconds):
             again_at = snapshot.state["at"] + self.period_seconds

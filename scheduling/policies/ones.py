@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling import allot, estimates, placement
-from scheduling.allot import Candidate, Question
+from scheduling.optimise import allocation_search
+from scheduling.optimise.allocation_search import Candidate, Question
+from scheduling.optimise.rearrangement import choose
 from scheduling.params import param
-from scheduling.pursue import carry_out, recall, remember, world
-from scheduling.rearrange import choose
+from scheduling.toolkit import estimates, placement
+from scheduling.toolkit.target_plan import carry_out, recall, remember, world
 from scheduling.types import JobId, Knows, Placement, Plan, Snapshot
 
 POPULATION = 16
@@ -78,7 +79,7 @@ class Ones:
     seed: int = param(0, "Seed", "Another number draws other chances.", least=0, most=1_000_000)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        question = allot.ask(snapshot)
+        question = allocation_search.ask(snapshot)
         order, old = question.order, snapshot.state
         if aim := recall(snapshot, self.period_seconds):
             again_at = old["at"] + self.period_seconds
@@ -108,7 +109,7 @@ class Brood:
         self.turn = int(snapshot.state.get("turn", 0)) + 1
         seed = [policy.seed, self.turn, int(world(snapshot), 16)]
         self.dice = np.random.default_rng(seed)
-        self.speeds = [allot.speeds(c.job, c.most, free_batch=True) for c in self.candidates]
+        self.speeds = [allocation_search.speeds(c.job, c.most, free_batch=True) for c in self.candidates]
         self.floors = [0 if c.may_have_none else c.least for c in self.candidates]
         self.expected = np.array([self._left(c) for c in self.candidates])
         self.left = self.expected.copy()
@@ -116,7 +117,7 @@ class Brood:
         self.caps = [self._cap(number) for number in range(len(self.candidates))]
         self.fixed = [self._settling(c) for c in self.candidates]
         self.at_least = [c.job.gpus if fixed else floor for c, fixed, floor in self._each(self.fixed, self.floors)]
-        self.rooms = allot.Rooms(question)
+        self.rooms = allocation_search.Rooms(question)
         for candidate, count in zip(self.candidates, self.at_least, strict=True):
             self.rooms.use(candidate.job.id, count)
         self.per_work, self.price = self._tables()

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
-from scheduling import estimates, reasons
-from scheduling.booking import Book, Market, Schedule, Worth, owned, schedule_from_json
-from scheduling.capacity import in_turn
+from scheduling.optimise.booking import Book, Market, Schedule, Worth, owned, schedule_from_json
 from scheduling.params import param
-from scheduling.realise import realise
-from scheduling.sharing import Pool, most, next_size, settle
+from scheduling.toolkit import estimates, reasons
+from scheduling.toolkit.capacity import in_turn
+from scheduling.toolkit.plan_builder import realise
+from scheduling.toolkit.sharing import Pool, most, next_size, settle
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 BIDS_PER_TURN = 50
@@ -26,7 +26,7 @@ class Pdors:
     """PD-ORS (Yu et al. 2021, arXiv 2108.02917): online primal-dual scheduling with locality.
 
     Confirmed (abstract): resources and locality are decided together, online, by a mixed packing and covering program
-    with randomised rounding. Reconstruction: prices, utilities and the dynamic program (``scheduling/booking.py``), in
+    with randomised rounding. Reconstruction: prices, utilities and the dynamic program (``scheduling/optimise/booking.py``), in
     the family of OASiS. For equal ranks the program for one slot is solved exactly by sorting nodes by price.
 
     Different on purpose: a job whose payoff is not positive is not sent away but bids again in each slot, or as soon as

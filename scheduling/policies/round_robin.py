@@ -4,10 +4,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from scheduling import reasons
-from scheduling.capacity import Capacity, queue
 from scheduling.params import param
-from scheduling.realise import realise, stand_in_line
+from scheduling.toolkit import reasons
+from scheduling.toolkit.capacity import Capacity, queue
+from scheduling.toolkit.plan_builder import realise, stand_in_line
 from scheduling.types import Job, JobId, Knows, NodeId, Placement, Plan, Snapshot
 
 CLOCK = 0.001

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from scheduling import estimates, reasons
 from scheduling.params import param
-from scheduling.realise import line_up, realise, stand_in_line
-from scheduling.sharing import settle
+from scheduling.toolkit import estimates, reasons
+from scheduling.toolkit.plan_builder import line_up, realise, stand_in_line
+from scheduling.toolkit.sharing import settle
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 POWER = 0.7

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
-from scheduling import estimates, reasons
-from scheduling.capacity import Capacity
-from scheduling.fairness import Shares
 from scheduling.params import param
-from scheduling.realise import realise
-from scheduling.sharing import Pool, fitted, most, next_size, settle
+from scheduling.toolkit import estimates, reasons
+from scheduling.toolkit.capacity import Capacity
+from scheduling.toolkit.fairness import Shares
+from scheduling.toolkit.plan_builder import realise
+from scheduling.toolkit.sharing import Pool, fitted, most, next_size, settle
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 

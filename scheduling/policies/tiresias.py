@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from scheduling import estimates, placement, reasons
-from scheduling.capacity import Capacity
 from scheduling.params import param
-from scheduling.realise import realise, stand_in_line
+from scheduling.toolkit import estimates, placement, reasons
+from scheduling.toolkit.capacity import Capacity
+from scheduling.toolkit.plan_builder import realise, stand_in_line
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 CROWD = 10

@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scheduling.after import base_of, clean
 from scheduling.check import violations
 from scheduling.decide import decide
-from scheduling.rewrite import rewritten
 from scheduling.simulate.inputs import Interruption, Loss, Options, Submission
 from scheduling.simulate.ledger import Ledger
 from scheduling.simulate.live import Live
 from scheduling.simulate.result import JobResult, Outcome, Result
 from scheduling.simulate.settle import Refused
+from scheduling.toolkit.job_updates import rewritten
+from scheduling.toolkit.projected_state import base_of, clean
 from scheduling.types import Account, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Reservation, Snapshot
 
 IDLE_TURNS = 300

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduling import estimates
 from scheduling.simulate.settle import Refused, settle
+from scheduling.toolkit import estimates
 from scheduling.types import Curve, Estimate, Job, JobId, Node, Placement, Policy, Snapshot
 
 VERSION = 1

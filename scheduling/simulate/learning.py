@@ -5,8 +5,8 @@ One ``Lessons`` belongs to one application in one simulation: start the next one
 
 from collections.abc import Callable
 
-from scheduling import performance
-from scheduling.performance import Batches, Measurement, Model, Stats
+from scheduling.toolkit import performance
+from scheduling.toolkit.performance import Batches, Measurement, Model, Stats
 from scheduling.types import Curve
 
 MOST_EPOCHS = 512

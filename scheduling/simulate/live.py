@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduling.rewrite import rewritten
 from scheduling.simulate.inputs import Interruption, Submission
 from scheduling.simulate.truth import Run
+from scheduling.toolkit.job_updates import rewritten
 from scheduling.types import Job, Placement
 
 

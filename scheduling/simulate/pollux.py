@@ -24,10 +24,10 @@ from typing import Any, Literal
 import numpy as np
 from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 
-from scheduling.performance import Batches, Stats
 from scheduling.simulate.inputs import Submission
 from scheduling.simulate.learning import Lessons
 from scheduling.simulate.truth import Knowledge, Known
+from scheduling.toolkit.performance import Batches, Stats
 from scheduling.types import Curve, Estimate, Job, NodeId, Placement
 
 Mode = Literal["rigid", "fixed", "free"]

@@ -6,9 +6,9 @@ For worlds in which a whole allocation is applied in one stroke: rounds of 60 se
 from collections.abc import Callable
 from functools import partial
 
-from scheduling.after import after
 from scheduling.check import violations
 from scheduling.decide import decide
+from scheduling.toolkit.projected_state import after
 from scheduling.types import Plan, Policy, Snapshot
 
 MOST_TURNS = 30

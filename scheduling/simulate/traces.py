@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from scheduling import estimates
 from scheduling.simulate import pollux
 from scheduling.simulate.inputs import Submission
 from scheduling.simulate.pollux import Mode
 from scheduling.simulate.truth import Knowledge, Plain, lasts, linear
+from scheduling.toolkit import estimates
 from scheduling.types import Curve, Job
 
 Throughputs = Mapping[str, Mapping[int, Curve]]

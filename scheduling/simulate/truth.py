@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from scheduling import estimates
+from scheduling.toolkit import estimates
 from scheduling.types import Curve, Estimate, Job, NodeId, Placement
 
 Knowledge = Literal["oracle", "declared", "learnt", "speed", "none"]

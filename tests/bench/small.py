@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from scheduling.performance import fit
+from scheduling.toolkit.performance import fit
 from tests.bench.targets import Target, verdict
 from tests.runners.launching import attempt, until
 from tests.scheduling.test_performance import PLANTED, measured

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portal.control.queue_order import AHEAD, standings
-from scheduling import reasons
+from scheduling.toolkit import reasons
 from scheduling.types import Job, Tier
 from tests.portal.control_world import queue, ready_node, turn
 

@@ -13,9 +13,10 @@ from portal.control.models import ChosenBatch
 from portal.control.speeds import Speeds
 from portal.jobs import logs
 from portal.jobs.models import Attempt, Job, StepStat
-from scheduling import performance, registry
+from scheduling import registry
 from scheduling.decide import decide
-from scheduling.performance import Measurement, Model, fit
+from scheduling.toolkit import performance
+from scheduling.toolkit.performance import Measurement, Model, fit
 from tests.portal import jobs_world as world
 from tests.portal.control_world import queue, ready_node
 

@@ -18,8 +18,8 @@ from portal.usage.models import CapacitySpell
 from portal.whatif import figures, history
 from portal.whatif.history import Lived, World
 from scheduling import registry
-from scheduling.estimates import DEFAULT_EXPONENT
 from scheduling.simulate import Options, Plain, Result, simulate
+from scheduling.toolkit.estimates import DEFAULT_EXPONENT
 from tests import month
 from tests.portal.control_world import queue, ready_node
 from tests.portal.jobs_world import make_environment, place

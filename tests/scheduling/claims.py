@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from scheduling import reasons, tiers
-from scheduling.capacity import Capacity, Scope
+from scheduling import tiers
+from scheduling.toolkit import reasons
+from scheduling.toolkit.capacity import Capacity, Scope
 from scheduling.types import Job, Limit, NodeId, Plan, Snapshot
 
 GPUS = r"(\d+) GPUs?"

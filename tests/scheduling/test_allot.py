@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling import allot
+from scheduling.optimise import allocation_search
 from scheduling.types import Limit
 from tests.scheduling.worlds import draw, running, waiting
 
 NONE = -np.inf
 
 
-def brute_force(values: list[allot.Values], gpus: int) -> float:
+def brute_force(values: list[allocation_search.Values], gpus: int) -> float:
     """The best sum there is."""
     best = NONE
     for counts in itertools.product(*(range(len(value)) for value in values)):
@@ -24,7 +24,7 @@ def brute_force(values: list[allot.Values], gpus: int) -> float:
     return best
 
 
-def tables(dice: random.Random, jobs: int, *, concave: bool = False) -> list[allot.Values]:
+def tables(dice: random.Random, jobs: int, *, concave: bool = False) -> list[allocation_search.Values]:
     found = []
     for _ in range(jobs):
         gains = [dice.choice([1.0, 0.7, 0.5, 0.1, 0.0, -0.2]) for _ in range(dice.randint(1, 4))]
@@ -45,9 +45,9 @@ def test_it_is_as_good_as_trying_everything(jobs: int, gpus: int, concave: bool,
     best = brute_force(values, gpus)
     if best == NONE:
         with pytest.raises(ValueError, match="least of all jobs"):
-            allot.best(values, gpus)
+            allocation_search.best(values, gpus)
         return
-    counts = allot.best(values, gpus)
+    counts = allocation_search.best(values, gpus)
     assert sum(counts) <= gpus
     assert sum(value[count] for value, count in zip(values, counts, strict=True)) == pytest.approx(best)
 
@@ -55,7 +55,7 @@ def test_it_is_as_good_as_trying_everything(jobs: int, gpus: int, concave: bool,
 @given(jobs=st.integers(0, 5), gpus=st.integers(10, 20), seed=st.integers(0, 2**32))
 def test_along_the_hulls_it_is_short_by_at_most_what_one_job_has(jobs: int, gpus: int, seed: int) -> None:
     values = tables(random.Random(seed), jobs)
-    counts = allot.along_hulls(values, gpus)
+    counts = allocation_search.along_hulls(values, gpus)
     assert sum(counts) <= gpus
     reached = sum(value[count] for value, count in zip(values, counts, strict=True))
     spread = max((np.ptp(value[np.isfinite(value)]) for value in values), default=0.0)
@@ -65,15 +65,17 @@ def test_along_the_hulls_it_is_short_by_at_most_what_one_job_has(jobs: int, gpus
 @given(jobs=st.integers(0, 5), gpus=st.integers(0, 9), seed=st.integers(0, 2**32))
 def test_concave_curves_need_no_table(jobs: int, gpus: int, seed: int) -> None:
     values = tables(random.Random(seed), jobs, concave=True)
-    reached = sum(value[count] for value, count in zip(values, allot.along_hulls(values, gpus), strict=True))
+    reached = sum(
+        value[count] for value, count in zip(values, allocation_search.along_hulls(values, gpus), strict=True)
+    )
     assert reached == pytest.approx(brute_force(values, gpus))
 
 
 def test_beyond_its_budget_it_goes_along_the_hulls() -> None:
     """The second GPU is worth nothing without the third: the hull sees that, one GPU at a time would not."""
     values = [np.array([0.0, 1.0, 1.0, 4.0]), np.array([0.0, 1.0, 1.5])]
-    assert allot.best(values, 3) == allot.best(values, 3, cells=1) == [3, 0]
-    assert allot.best(values, 4, cells=1) == [3, 1]
+    assert allocation_search.best(values, 3) == allocation_search.best(values, 3, cells=1) == [3, 0]
+    assert allocation_search.best(values, 4, cells=1) == [3, 1]
 
 
 def test_it_asks_only_about_jobs_that_something_can_be_decided_about() -> None:
@@ -87,7 +89,7 @@ def test_it_asks_only_about_jobs_that_something_can_be_decided_about() -> None:
         waiting("huge", 20),
         closed=("c",),
     )
-    question = allot.ask(lab)
+    question = allocation_search.ask(lab)
     found = {c.job.id: (c.least, c.most, c.may_have_none) for c in question.candidates}
     assert found == {"elastic": (1, 3, False), "may stop": (2, 2, True), "new": (1, 8, True)}
     assert [job.id for job in question.held] == ["fixed", "drained"]
@@ -98,7 +100,7 @@ def test_it_asks_only_about_jobs_that_something_can_be_decided_about() -> None:
 def test_what_a_limit_takes_from_one_is_shared_among_the_others() -> None:
     limit = Limit("alice", 3, frozenset({"x", "y"}))
     lab = draw({"a": 8}, waiting("x", 1, 4), waiting("y", 1, 4), waiting("z", 1, 8), limits=(limit,))
-    question = allot.ask(lab)
+    question = allocation_search.ask(lab)
     values = [np.arange(5.0), np.arange(5.0), np.arange(9.0) / 2]
-    counts = allot.within_limits(question, lambda caps: allot.solve(question, values, caps))
+    counts = allocation_search.within_limits(question, lambda caps: allocation_search.solve(question, values, caps))
     assert counts == {"x": 3, "y": 0, "z": 5}

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.backfill import LENT, RESERVED
-from scheduling.capacity import Capacity
 from scheduling.check import violations
 from scheduling.policies.fair_share import FairShare
 from scheduling.simulate import JobResult, Options, Submission, lasts, simulate
+from scheduling.toolkit.backfill import LENT, RESERVED
+from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Estimate, Job, Limit, Node, Snapshot
 from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import NOW, Decided, World, comes_to_rest, draw, running, sizes, waiting

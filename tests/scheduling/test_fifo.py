@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 
 from scheduling.check import violations
-from scheduling.estimates import speed
 from scheduling.policies.fifo import Fifo
+from scheduling.toolkit.estimates import speed
 from scheduling.types import Estimate, Job, Limit, Plan, Snapshot
 from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import NOW, draw, running, sizes, waiting

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from scheduling import allot
 from scheduling.check import violations
+from scheduling.optimise import allocation_search
+from scheduling.optimise.integer_program import Genetic, Program
 from scheduling.policies.goodput import Goodput
-from scheduling.program import Genetic, Program
 from scheduling.types import Curve, Estimate, Job, Limit, Plan, Snapshot
 from tests.examples import examples
 from tests.scheduling.strategies import snapshots
@@ -31,7 +31,7 @@ def new(id: str, curve: Curve | None, most: int = 4, **facts: object) -> Job:
 
 
 def program(snapshot: Snapshot, policy: Goodput | None = None) -> Program:
-    return Program(policy or Goodput(), snapshot, allot.ask(snapshot))
+    return Program(policy or Goodput(), snapshot, allocation_search.ask(snapshot))
 
 
 def value(of: Program, picks: list[int]) -> float:

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scheduling import reasons, registry
-from scheduling.capacity import Capacity
+from scheduling import registry
 from scheduling.check import violations
+from scheduling.toolkit import reasons
+from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Snapshot
 from tests.scheduling.strategies import EXAMPLES, built, snapshots
 from tests.scheduling.worlds import Decided, World, comes_to_rest, waiting

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling import registry
-from scheduling.capacity import Capacity
 from scheduling.policies.round_robin import RoundRobin
+from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Policy, Snapshot
 from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import World

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.levels import Levels
+from scheduling.toolkit.levels import Levels
 
 NODES = "abcdef"
 COUNTS = st.dictionaries(st.sampled_from(NODES), st.integers(0, 4))

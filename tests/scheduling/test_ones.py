@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 
-from scheduling import allot, registry
+from scheduling import registry
 from scheduling.check import violations
+from scheduling.optimise import allocation_search
 from scheduling.policies.ones import Brood, Ones
 from scheduling.types import Curve, Estimate, Limit, Plan, Snapshot
 from tests.examples import examples
@@ -73,17 +74,17 @@ def test_who_holds_half_the_gpus_for_longer_than_the_others_is_scaled_down() -> 
     big = running("big", {"a": 6}, 1, 8, speed=WELL, run_seconds=7200.0, started_at=NOW - 600)
     others = [running(id, {"a": 1}, 1, 1, speed=WELL, run_seconds=600.0, started_at=NOW - 600) for id in ("x", "y")]
     lab = draw({"a": 8}, big, *others, waiting("new", 1, 8, speed=WELL, work=Estimate(60.0), run_seconds=1.0))
-    assert Brood(Ones(), lab, allot.ask(lab)).limits[0] < 6
+    assert Brood(Ones(), lab, allocation_search.ask(lab)).limits[0] < 6
 
 
 def test_unknown_progress_is_epochs_over_epochs_and_ten() -> None:
     """Ten minutes are ten epochs: half done, so what is left is what was had."""
     x = running("x", {"a": 1}, 1, 2, run_seconds=600.0, served_gpu_seconds=600.0)
     lab = draw({"a": 2}, x)
-    brood = Brood(Ones(), lab, allot.ask(lab))
+    brood = Brood(Ones(), lab, allocation_search.ask(lab))
     assert brood.expected[0] == 600.0
     told = draw({"a": 2}, replace(x, progress=0.75))
-    assert round(Brood(Ones(), told, allot.ask(told)).expected[0]) == 200
+    assert round(Brood(Ones(), told, allocation_search.ask(told)).expected[0]) == 200
 
 
 def test_a_limit_is_kept() -> None:
@@ -99,7 +100,7 @@ def test_the_same_chances_are_drawn_for_the_same_world() -> None:
 @settings(max_examples=examples(30))
 @given(snapshot=snapshots())
 def test_every_schedule_it_breeds_fits(snapshot: Snapshot) -> None:
-    question = allot.ask(snapshot)
+    question = allocation_search.ask(snapshot)
     brood = Brood(Ones(generations=2), snapshot, question)
     brood.evolve()
     for one in brood.population:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling import packing
+from scheduling.optimise import packing
 from tests.scheduling.strategies import EXAMPLES
 
 WORKER, SERVER = [1.0, 1.0], [0.0, 2.0]

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling import booking
-from scheduling.booking import Book, Market, Worth
 from scheduling.check import violations
+from scheduling.optimise import booking
+from scheduling.optimise.booking import Book, Market, Worth
 from scheduling.policies.pdors import Pdors
 from scheduling.types import Curve, Estimate, Limit, Node, Plan, Snapshot
 from tests.scheduling.strategies import EXAMPLES, snapshots

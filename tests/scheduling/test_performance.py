@@ -8,8 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from scheduling import performance
-from scheduling.performance import Batches, Measurement, Model, Stats, best_batch, curve, efficiency, fit, from_runs
+from scheduling.toolkit import performance
+from scheduling.toolkit.performance import (
+    Batches,
+    Measurement,
+    Model,
+    Stats,
+    best_batch,
+    curve,
+    efficiency,
+    fit,
+    from_runs,
+)
 from tests.examples import examples
 
 PLANTED = Model(a_c=0.05, b_c=0.002, a_n=0.12, b_n=0.006, a_r=0.03, b_r=0.004, g=2.0, largest=16, error=0.0)

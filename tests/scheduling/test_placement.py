@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.placement import grow, place, shrink, total
+from scheduling.toolkit.placement import grow, place, shrink, total
 
 NODES = st.dictionaries(st.sampled_from("abcde"), st.integers(0, 6))
 

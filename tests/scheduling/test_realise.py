@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.check import violations
-from scheduling.realise import realise
+from scheduling.toolkit.plan_builder import realise
 from scheduling.types import Plan, Snapshot
 from tests.scheduling.strategies import snapshots
 from tests.scheduling.worlds import draw, running, sizes, waiting

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.check import violations
-from scheduling.pursue import carry_out, recall, remember
-from scheduling.rearrange import Bins, best_fit, rearrange, relabel
+from scheduling.optimise.rearrangement import Bins, best_fit, rearrange, relabel
+from scheduling.toolkit.target_plan import carry_out, recall, remember
 from scheduling.types import Job, Placement, Snapshot
 from tests.scheduling.strategies import snapshots
 from tests.scheduling.worlds import World, draw, running, waiting

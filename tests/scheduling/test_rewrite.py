@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.rewrite import rewritten
+from scheduling.toolkit.job_updates import rewritten
 from scheduling.types import Job
 from tests.scheduling.worlds import running
 

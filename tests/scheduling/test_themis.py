@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 
 from scheduling.check import violations
-from scheduling.fairness import Shares, rho
 from scheduling.policies.themis import Themis
+from scheduling.toolkit.fairness import Shares, rho
 from scheduling.types import Curve, Estimate, Plan, Snapshot
 from tests.scheduling.strategies import EXAMPLES, snapshots
 from tests.scheduling.worlds import World, comes_to_rest, draw, running, sizes, waiting

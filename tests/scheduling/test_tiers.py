@@ -4,14 +4,15 @@ from typing import ClassVar
 import pytest
 from hypothesis import given, settings
 
-from scheduling import reasons, registry, tiers
-from scheduling.capacity import Capacity
+from scheduling import registry, tiers
 from scheduling.check import violations
 from scheduling.decide import decide
 from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fifo import Fifo
-from scheduling.pursue import carry_out
-from scheduling.realise import realise
+from scheduling.toolkit import reasons
+from scheduling.toolkit.capacity import Capacity
+from scheduling.toolkit.plan_builder import realise
+from scheduling.toolkit.target_plan import carry_out
 from scheduling.types import Job, Limit, Plan, Policy, Snapshot
 from tests.scheduling.strategies import EXAMPLES, built, snapshots
 from tests.scheduling.worlds import draw, running, sizes, waiting

@@ -46,8 +46,8 @@ def changed(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> b
     ("name", "expected"),
     [
         ("own_policy", True),
-        ("scheduling.reasons", True),
-        ("scheduling.capacity", True),  # reasons is built on it
+        ("scheduling.toolkit.reasons", True),
+        ("scheduling.toolkit.capacity", True),  # reasons is built on it
         ("scheduling.decide", True),
         ("scheduling.tiers", True),
         ("scheduling.policies.fifo", False),

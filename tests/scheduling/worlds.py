@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from scheduling.decide import decide
-from scheduling.placement import plus
+from scheduling.toolkit.placement import plus
 from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Reservation, Snapshot
 
 NOW = 1000.0

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from portal.ops.demo.workload import DAY, DAYS, HOUR, Ask, Size
 from scheduling import registry
-from scheduling.reserve import around
+from scheduling.reservations import around
 from scheduling.simulate import Loss, Options, Submission, accounts_of, lasts, linear, simulate
 from scheduling.types import Job, Node, Placement, Plan, Policy, Reservation, Snapshot
 

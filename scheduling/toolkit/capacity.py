@@ -9,8 +9,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Self
 
-from scheduling import placement
-from scheduling.levels import Levels
+from scheduling.toolkit import placement
+from scheduling.toolkit.levels import Levels
 from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Snapshot
 
 UNLIMITED = 1_000_000

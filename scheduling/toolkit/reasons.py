@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from scheduling.capacity import Capacity
+from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Job, JobId, Limit, Snapshot
 
 UNSAID = "It waits."

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling import estimates, packing
+from scheduling.optimise import packing
+from scheduling.toolkit import estimates
 from scheduling.types import Job, JobId, Node, NodeId, Placement
 
 Floats = NDArray[np.float64]

@@ -7,7 +7,7 @@ nodes are listed.
 
 from collections.abc import Collection, Mapping
 
-from scheduling.levels import Levels
+from scheduling.toolkit.levels import Levels
 from scheduling.types import NodeId, Placement
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
-from scheduling import estimates, placement, reasons
-from scheduling.capacity import Capacity, in_turn
-from scheduling.levels import Levels
+from scheduling.toolkit import estimates, placement, reasons
+from scheduling.toolkit.capacity import Capacity, in_turn
+from scheduling.toolkit.levels import Levels
 from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Plan, Snapshot
 
 RESERVED, LENT, PROMISED = "reserved for", "lent to", "promised to"

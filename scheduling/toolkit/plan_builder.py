@@ -7,8 +7,8 @@ only from those who can give, stop nobody in vain, start what fits now, and tell
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from scheduling import placement, reasons
-from scheduling.capacity import Capacity
+from scheduling.toolkit import placement, reasons
+from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
 
 

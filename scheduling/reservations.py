@@ -13,7 +13,8 @@ next turn where it put them.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from scheduling import reasons, tiers
+from scheduling import tiers
+from scheduling.toolkit import reasons
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Reservation, Snapshot
 
 AHEAD_SECONDS = 30 * 86400.0

@@ -6,8 +6,8 @@ They decide how many GPUs each job should have here, and leave it to ``realise``
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 
-from scheduling import estimates, reasons
-from scheduling.capacity import Capacity
+from scheduling.toolkit import estimates, reasons
+from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Job, JobId, Plan, Snapshot
 
 LEAST_GAIN = 0.05

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_matrix
 
-from scheduling import placement
-from scheduling.allot import Question
-from scheduling.pursue import world
+from scheduling.optimise.allocation_search import Question
+from scheduling.optimise.gain import Fleet, Option, Preferences, Worth
+from scheduling.toolkit import placement
+from scheduling.toolkit.target_plan import world
 from scheduling.types import JobId, Placement, Snapshot
-from scheduling.worth import Fleet, Option, Preferences, Worth
 
 COLUMNS = 20_000
 """A larger integer program takes more than a second: then it is solved greedily."""

@@ -4,7 +4,7 @@
 after twice the time. The metric is confirmed from secondary sources; how its parts are estimated is our own.
 """
 
-from scheduling import estimates
+from scheduling.toolkit import estimates
 from scheduling.types import Estimate, Job, Snapshot
 
 

@@ -4,9 +4,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scheduling import placement, reasons
-from scheduling.capacity import Capacity
-from scheduling.realise import minus, part, start
+from scheduling.toolkit import placement, reasons
+from scheduling.toolkit.capacity import Capacity
+from scheduling.toolkit.plan_builder import minus, part, start
 from scheduling.types import Job, JobId, Placement, Plan, Snapshot
 
 PATIENCE_SECONDS = 600

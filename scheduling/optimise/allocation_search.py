@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling import estimates, placement, reasons
-from scheduling.capacity import UNLIMITED, Capacity, in_turn
+from scheduling.toolkit import estimates, placement, reasons
+from scheduling.toolkit.capacity import UNLIMITED, Capacity, in_turn
 from scheduling.types import Curve, Job, JobId, Placement, Snapshot
 
 Values = NDArray[np.float64]

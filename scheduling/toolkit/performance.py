@@ -26,7 +26,7 @@ from math import isfinite
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scheduling.estimates import DEFAULT_EXPONENT
+from scheduling.toolkit.estimates import DEFAULT_EXPONENT
 from scheduling.types import Curve, Source
 
 Array = NDArray[np.float64]

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from scheduling import allot, estimates, placement
-from scheduling.allot import Candidate, Question
+from scheduling.optimise import allocation_search
+from scheduling.optimise.allocation_search import Candidate, Question
+from scheduling.toolkit import estimates, placement
 from scheduling.types import Job, Placement, Snapshot
 
 UNCHANGED = 1e-6
@@ -51,7 +52,7 @@ class Worth:
         self.policy, self.candidate, self.job, self.fleet = policy, candidate, candidate.job, fleet
         job = self.job
         known = estimates.curve(job, free_batch=policy.free_batch)
-        self.speeds = allot.speeds(job, candidate.most, free_batch=policy.free_batch)
+        self.speeds = allocation_search.speeds(job, candidate.most, free_batch=policy.free_batch)
         self.reach = candidate.most if known else max(candidate.least, job.asked if job.waiting else 2 * job.gpus)
         """Nobody knows how such a job scales: it is tried with at most twice as many GPUs at a time."""
         self.factor = {kind: known.kinds.get(kind, 1.0) if known else 1.0 for kind in fleet.sizes}

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from scheduling import placement
-from scheduling.capacity import Capacity
-from scheduling.realise import minus
+from scheduling.toolkit import placement
+from scheduling.toolkit.capacity import Capacity
+from scheduling.toolkit.plan_builder import minus
 from scheduling.types import Job, JobId, NodeId, Placement, Snapshot
 
 MOST_BLANKS = 2_000

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from scheduling.rewrite import rewritten
+from scheduling.toolkit.job_updates import rewritten
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
 
 
