@@ -17,13 +17,13 @@ from rest_framework.viewsets import ViewSetMixin
 from portal.accounts.api import Me, Tokens
 from portal.accounts.limits_api import Limits
 from portal.cluster.api import Environments, Nodes, Reservations
-from portal.control.api import Cycles, Policies, Policy, PolicyHistory, PolicyPreview, PolicyUndo
 from portal.forecast.api import Forecasts
-from portal.gauges.api import Gauges
 from portal.jobs.api import Attempts, Events, Jobs
 from portal.jobs.log_api import Checkpoints, Log, Outputs, Streams
 from portal.jobs.metric_api import Metrics, TrainingProgress
+from portal.monitoring.api import Gauges
 from portal.projects.api import Code, Gallery, Members, Projects
+from portal.scheduler.api import Cycles, Policies, Policy, PolicyHistory, PolicyPreview, PolicyUndo
 from portal.usage.api import LedgerReport, UsageReport
 from portal.whatif.api import Simulations
 

@@ -22,7 +22,7 @@ http = get_asgi_application()
 
 # models can be imported only now
 from portal import callers  # noqa: E402
-from portal.control.agent_door import AgentDoor  # noqa: E402
+from portal.agents.asgi import AgentDoor  # noqa: E402
 from portal.jobs.routing import websocket_urlpatterns  # noqa: E402
 from portal.serving import NODES_PATH  # noqa: E402
 

@@ -10,13 +10,13 @@ app = Celery("portal")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 app.conf.beat_schedule = {
-    "tidy": {"task": "portal.control.tasks.tidy", "schedule": 3600.0},
+    "tidy": {"task": "portal.scheduler.tasks.tidy", "schedule": 3600.0},
     "look": {"task": "portal.usage.tasks.look", "schedule": 60.0},
     "roll up": {"task": "portal.usage.tasks.roll_up", "schedule": 3600.0},
-    "idle": {"task": "portal.control.tasks.idle_gpus", "schedule": 60.0, "options": {"expires": 50}},
-    "silence": {"task": "portal.control.tasks.silent_jobs", "schedule": 60.0, "options": {"expires": 50}},
+    "idle": {"task": "portal.scheduler.tasks.idle_gpus", "schedule": 60.0, "options": {"expires": 50}},
+    "silence": {"task": "portal.scheduler.tasks.silent_jobs", "schedule": 60.0, "options": {"expires": 50}},
     "alarms": {"task": "portal.cluster.tasks.tell_admins", "schedule": 60.0, "options": {"expires": 50}},
-    "gauges": {"task": "portal.gauges.tasks.roll_up", "schedule": 3600.0},
+    "monitoring": {"task": "portal.monitoring.tasks.roll_up", "schedule": 3600.0},
     "simulations": {"task": "portal.whatif.tasks.work", "schedule": 5.0, "options": {"expires": 4}},
     "forecast": {"task": "portal.forecast.tasks.refresh", "schedule": 30.0, "options": {"expires": 25}},
 }

@@ -19,10 +19,10 @@ MAIN = (
     ("jobs:list", "Jobs", "jobs", "/jobs/"),
     ("projects:gallery", "Gallery", "star", "/gallery/"),
     ("cluster:nodes", "Nodes", "node", ("/nodes/", "/reservations/")),
-    ("gauges:gpus", "GPUs", "chip", "/gpus/"),
+    ("monitoring:gpus", "GPUs", "chip", "/gpus/"),
     ("usage:usage", "Usage", "chart", "/usage/"),
 )
-ADMIN = ("control:admin", "Admin", "gear", "/admin/")
+ADMIN = ("scheduler:admin", "Admin", "gear", "/admin/")
 PERSONAL = (
     ("accounts:profile", "Your account", "user", ""),
     ("accounts:tokens", "API tokens", "key", ""),

@@ -12,8 +12,9 @@ urlpatterns = [
     path("", include("portal.jobs.urls")),
     path("", include("portal.cluster.urls")),
     path("", include("portal.usage.urls")),
-    path("", include("portal.gauges.urls")),
-    path("", include("portal.control.urls")),
+    path("", include("portal.monitoring.urls")),
+    path("", include("portal.agents.urls")),
+    path("", include("portal.scheduler.urls")),
     path("", include("portal.forecast.urls")),
     path("", include("portal.whatif.urls")),
 ]

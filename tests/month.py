@@ -199,7 +199,7 @@ def _environment(nodes: list[Any]) -> Any:
 
 
 def _config(since: datetime) -> Any:
-    from portal.control.models import SchedulerConfig
+    from portal.scheduler.models import SchedulerConfig
     from scheduling import registry
 
     return SchedulerConfig.objects.create(policy="fifo", params=registry.complete("fifo", {}), created_at=since)

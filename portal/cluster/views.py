@@ -248,7 +248,7 @@ def added_node(request: HttpRequest, pk: int) -> HttpResponse:
     about: dict[str, Any] = {"token_id": pk, "node": node, "expired": expired}
     if node is not None:
         about |= {"findings": findings.of(node), "unfit": services.blocking_problems(node), "state": state_of(node)}
-    return render(request, "cluster/part_added.html", about)
+    return render(request, "cluster/_added.html", about)
 
 
 # --- acts --------------------------------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from portal.cluster.models import Environment, Node, NodeEnvironment
-from portal.control.snapshot import with_at_most
 from portal.forecast import words
 from portal.forecast.futures import HORIZON_SECONDS, NEVER, live_on
 from portal.jobs.models import Job
 from portal.projects import inspection
+from portal.scheduler.snapshot import with_at_most
 from scheduling import types
 from scheduling.check import violations
 from scheduling.decide import decide

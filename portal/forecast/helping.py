@@ -13,9 +13,6 @@ from django.db.models import Max
 from django.utils import timezone
 
 from portal.accounts.models import User
-from portal.control.history import History
-from portal.control.models import Cycle
-from portal.control.services import current_config
 from portal.forecast.changes import Change, Help, candidates, what_helps
 from portal.forecast.services import present
 from portal.jobs import lifecycle, services
@@ -23,6 +20,9 @@ from portal.jobs.forms import UNITS
 from portal.jobs.models import Job, JobState
 from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
+from portal.scheduler.job_history import History
+from portal.scheduler.models import Cycle
+from portal.scheduler.services import current_config
 from portal.turns import BusyError, Turns
 from scheduling import types
 from scheduling.types import Policy, Snapshot

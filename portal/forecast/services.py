@@ -11,14 +11,14 @@ from django.db import transaction
 from django.db.models import Count, Q
 from django.utils import timezone
 
-from portal.control import snapshot as snapshots
-from portal.control.history import History
-from portal.control.models import PolicyState
-from portal.control.services import current_config
 from portal.forecast import words
 from portal.forecast.futures import NEVER, Futures, live_on
 from portal.forecast.models import Forecast, Score
 from portal.jobs.models import Attempt, Job, JobState
+from portal.scheduler import snapshot as snapshots
+from portal.scheduler.job_history import History
+from portal.scheduler.models import PolicyState
+from portal.scheduler.services import current_config
 from scheduling import registry
 from scheduling.simulate import Refused
 from scheduling.toolkit import reasons

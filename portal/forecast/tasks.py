@@ -3,8 +3,8 @@
 from celery import shared_task
 from django.core.cache import cache
 
-from portal.control.history import History
 from portal.forecast import services
+from portal.scheduler.job_history import History
 
 APART_SECONDS = 25
 """Several workers, or a queue that was held up, are no reason to do it more often."""

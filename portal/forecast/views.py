@@ -38,11 +38,11 @@ def what_helps(request: HttpRequest, pk: int) -> HttpResponse:
     }
     if "HX-Request" not in request.headers:
         return render(request, "forecast/help.html", about)
-    html = render_to_string("forecast/part_help.html", about, request)
+    html = render_to_string("forecast/_help.html", about, request)
     edition = hashlib.sha256(VOLATILE.sub("", html).encode()).hexdigest()[:16]
     if request.GET.get("edition") == edition:
         return HttpResponse(status=204)
-    return render(request, "forecast/part_help.html", {**about, "edition": edition})
+    return render(request, "forecast/_help.html", {**about, "edition": edition})
 
 
 @require_POST

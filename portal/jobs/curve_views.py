@@ -18,7 +18,7 @@ SMOOTHING_WORDS = {"none": "as they are", "some": "smoothed a little", "much": "
 
 
 def about_job(job: Job, smoothing: str = "none") -> dict[str, Any]:
-    """For ``jobs/part_training.html``, which shows nothing of a job that told nothing."""
+    """For ``jobs/_training.html``, which shows nothing of a job that told nothing."""
     progress = Progress.objects.filter(attempt__job=job).select_related("attempt").order_by("-attempt__number").first()
     common = {"job": job, "progress": progress, "polls": job.state not in FINISHED_STATES}
     if progress is None:
@@ -48,7 +48,7 @@ def _smoothing(request: HttpRequest) -> str:
 def training(request: HttpRequest, pk: int) -> HttpResponse:
     """What changes of the job's page while it trains."""
     job = get_object_or_404(Job.objects.visible_to(signed_in(request)), pk=pk)
-    return render(request, "jobs/part_training.html", {"training": about_job(job, _smoothing(request))})
+    return render(request, "jobs/_training.html", {"training": about_job(job, _smoothing(request))})
 
 
 @require_safe

@@ -1,6 +1,6 @@
 """How long steps of a training take, by what it runs on and with what batch: from its reports to one row for each.
 
-From these rows ``portal.control.history`` learns how fast a program is on how many GPUs.
+From these rows ``portal.scheduler.job_history`` learns how fast a program is on how many GPUs.
 """
 
 from collections.abc import Sequence

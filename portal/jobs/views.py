@@ -217,7 +217,7 @@ def new_warnings(request: HttpRequest) -> HttpResponse:
     if code is None:
         raise Http404
     environment = Environment.objects.filter(key=request.GET.get("environment", "")).first()
-    return render(request, "jobs/part_warnings.html", {"warnings": warnings_for(code, environment), "code": code})
+    return render(request, "jobs/_warnings.html", {"warnings": warnings_for(code, environment), "code": code})
 
 
 # --- one job -----------------------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def detail_live(request: HttpRequest, pk: int) -> HttpResponse:
     """The parts of the page that change; nothing when ``edition`` is still what one has."""
     job = _job_with_all(request, pk)
     place = f"edition-{secrets.token_hex(8)}"  # that no name or text of a user's can contain
-    html = render_to_string("jobs/part_live.html", {**_about(request, job), "edition": place, "oob": True}, request)
+    html = render_to_string("jobs/_live.html", {**_about(request, job), "edition": place, "oob": True}, request)
     edition = hashlib.sha256(VOLATILE.sub("", html.replace(place, "")).encode()).hexdigest()[:16]
     if request.GET.get("edition") == edition:
         return HttpResponse(status=204)

@@ -65,7 +65,7 @@ def max_body_bytes(path: bytes) -> int:
 
 def may_send_much(path: bytes, authorization: str) -> bool:
     """Whether a large body is kept before its request is looked at: outputs and checkpoints, of nodes that have reported."""
-    from portal.control.agents import has_shown_token  # noqa: PLC0415
+    from portal.agents.views import has_shown_token  # noqa: PLC0415
 
     return not path.startswith(NODES_PATH.encode()) or has_shown_token(authorization)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from django.http import Http404, QueryDict
 
-from portal.control.forms import PolicyForm
-from portal.control.models import SchedulerConfig
+from portal.scheduler.forms import PolicyForm
+from portal.scheduler.models import SchedulerConfig
 from portal.whatif.services import MOST_POLICIES, WINDOWS, Choice
 from scheduling import registry
 

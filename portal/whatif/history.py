@@ -20,11 +20,11 @@ from django.db.models import Q, QuerySet
 
 from portal.accounts.models import User
 from portal.cluster.models import Gpu, Node, NodeEnvironment
-from portal.control import snapshot as snapshots
-from portal.control.history import History
-from portal.control.snapshot import Row
 from portal.jobs.models import Allocation, Attempt, Job, JobEvent, JobState, Outcome
 from portal.jobs.rules import GOES_ON
+from portal.scheduler import snapshot as snapshots
+from portal.scheduler.job_history import History
+from portal.scheduler.snapshot import Row
 from portal.usage.models import CapacitySpell
 from scheduling import types
 from scheduling.simulate import Loss, Plain, Submission, lasts, linear

@@ -5,7 +5,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from portal.control.models import SchedulerConfig
+from portal.scheduler.models import SchedulerConfig
 
 
 class Simulation(models.Model):

@@ -7,9 +7,9 @@ from typing import Any
 
 from portal import charts, relative
 from portal.charts import Chart, Series
-from portal.control import services as control
-from portal.control.forms import query_of
-from portal.control.models import SchedulerConfig
+from portal.scheduler import services as control
+from portal.scheduler.forms import query_of
+from portal.scheduler.models import SchedulerConfig
 from portal.whatif.models import Simulation
 from scheduling import registry
 from scheduling.params import Param

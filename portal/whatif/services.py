@@ -11,9 +11,9 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from portal.accounts.models import User
-from portal.control import services as control
 from portal.refused import Refused
-from portal.whatif import figures, lives, progress
+from portal.scheduler import services as control
+from portal.whatif import figures, progress, simulation_runs
 from portal.whatif.history import World
 from portal.whatif.models import Simulation
 from scheduling import registry
@@ -190,14 +190,14 @@ class _Speaker:
 
 
 def _carry_out(simulation: Simulation) -> dict[str, Any]:
-    world = lives.read(simulation.start, simulation.end)
+    world = simulation_runs.read(simulation.start, simulation.end)
     speaker = _Speaker(simulation, world)
     worlds = []
     for place, each in enumerate(simulation.policies):
         speaker.begin(place)
         policy = registry.build(each["policy"], each["params"])
         try:
-            result = lives.live(world, policy, on_turn=speaker.turned)
+            result = simulation_runs.live(world, policy, on_turn=speaker.turned)
             worlds.append(figures.told(world, figures.simulated(world, result)))
         except (Cancelled, TooLong):
             raise

@@ -10,8 +10,8 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from django.views.decorators.vary import vary_on_headers
 
 from portal.accounts.permissions import admin_required, signed_in
-from portal.control import services as control
 from portal.refused import Refused
+from portal.scheduler import services as control
 from portal.whatif import progress, report, services
 from portal.whatif.forms import WhatifForm
 from portal.whatif.models import Simulation
@@ -69,7 +69,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
     if "HX-Request" in request.headers:
         if simulation.is_over:
             return HttpResponse(status=204, headers={"HX-Refresh": "true"})
-        return render(request, "whatif/part_progress.html", about)
+        return render(request, "whatif/_progress.html", about)
     worlds = report.columns(simulation)
     about["worlds"] = worlds
     if simulation.result:

@@ -105,9 +105,9 @@ def measure(queued: int, finished: int, nodes: int) -> Measured:
     from django.db import connection
     from django.test.utils import CaptureQueriesContext
 
-    from portal.control import snapshot
-    from portal.control.history import History
     from portal.jobs.models import Container
+    from portal.scheduler import snapshot
+    from portal.scheduler.job_history import History
     from scheduling import registry
     from tests import servers
     from tests.portal.control_world import agents_do_as_told, heartbeat, queue, ready_node, turn

@@ -11,9 +11,9 @@ from typing import Any
 from django.utils import timezone
 
 from portal.cluster.models import Environment, Node
-from portal.control.recording import recorded
 from portal.jobs.models import Allocation, Attempt, Container, Job
 from portal.projects.models import Project
+from portal.scheduler.recording import recorded
 from scheduling import wire
 from scheduling.types import Snapshot
 

@@ -278,7 +278,7 @@ def turn_ms() -> tuple[float, float]:
 
     By the clock, and the scheduler's own computing.
     """
-    from portal.control.history import History
+    from portal.scheduler.job_history import History
     from tests.portal.control_world import heartbeat, lead, turn
 
     epoch, history, took, computed = lead(), History(), [], []

@@ -16,9 +16,9 @@ from django.utils import timezone  # noqa: E402
 from portal.accounts.models import User  # noqa: E402
 from portal.cluster import quarantine  # noqa: E402
 from portal.cluster.models import Node  # noqa: E402
-from portal.gauges.models import Ring  # noqa: E402
 from portal.jobs import lifecycle, logs  # noqa: E402
 from portal.jobs.models import Allocation, Attempt, Container, Job  # noqa: E402
+from portal.monitoring.models import Ring  # noqa: E402
 from portal.projects.models import Membership  # noqa: E402
 from tests import month as made_up  # noqa: E402
 from tests import seed  # noqa: E402
@@ -93,7 +93,7 @@ def month() -> dict[str, Any]:
 
 def past_month() -> int:
     """A month of jobs that are all over, decided by the default; how many."""
-    from portal.control.services import switch_policy
+    from portal.scheduler.services import switch_policy
 
     made = made_up.make(live=False)
     User.objects.update(password=User.objects.get(username="bob").password)
@@ -176,7 +176,7 @@ def shut_out(job: int, user: str) -> int:
 
 def lab_at_work(node: str = "gpu-delta") -> dict[str, Any]:
     """A node of its own with an elastic job on all four GPUs, and one that waits for two; ``turn`` is the scheduler."""
-    from portal.control.services import switch_policy
+    from portal.scheduler.services import switch_policy
     from tests.portal import control_world as lab
 
     switch_policy(None, "elastic_fifo", {})
@@ -200,9 +200,9 @@ def turn() -> dict[str, int]:
 
 def line_of_jobs() -> dict[str, Any]:
     """A node of its own with one GPU free, and jobs that wait for more than that; forecasts are made and some scored."""
-    from portal.control.services import switch_policy
     from portal.forecast import services
     from portal.forecast.models import Score
+    from portal.scheduler.services import switch_policy
     from tests.portal import control_world as lab
 
     Node.objects.update(cordoned=True)

@@ -16,9 +16,9 @@ from django.test import Client
 from portal.accounts.models import ApiToken, AuditEntry, Invite, Limit, User
 from portal.accounts.sessions import SessionStore
 from portal.cluster.models import JoinToken, Node
-from portal.control.models import SchedulerConfig
 from portal.jobs.models import Attempt, Job, JobEvent, LogStream, Output
 from portal.projects.models import CodeVersion, Membership, Project
+from portal.scheduler.models import SchedulerConfig
 from tests.laws.people import World
 from tests.laws.tour_table import Visit
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from portal.agents import views
 from portal.cluster import services as cluster
 from portal.cluster.models import Gpu, Node
-from portal.control import agents
 from portal.jobs.models import Container, Job
 from tests.portal.jobs_world import make_job, make_project, make_user, place
 
@@ -65,14 +65,14 @@ class Lookups:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        seen = agents._seen
+        seen = views._seen
 
         def counted(held: str) -> str:
             found = seen(held)
             self.count += 1
             return found
 
-        monkeypatch.setattr(agents, "_seen", counted)
+        monkeypatch.setattr(views, "_seen", counted)
 
     async def reach(self, count: int) -> None:
         async with asyncio.timeout(30):

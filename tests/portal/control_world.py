@@ -6,12 +6,12 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.cluster.models import Node, NodeEnvironment
-from portal.control import cycle
-from portal.control.leadership import Leadership
-from portal.control.models import Leader
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Container, ContainerState, Job
 from portal.projects.models import Project
+from portal.scheduler import cycle
+from portal.scheduler.leader_election import Leadership
+from portal.scheduler.models import Leader
 from tests.portal.jobs_world import make_environment, make_job, make_node, make_project, make_user
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from django.utils import timezone
 
 from portal.cluster.models import Node
-from portal.gauges.models import Ring
 from portal.jobs.models import Allocation, Attempt, Container, Job, LogStream
+from portal.monitoring.models import Ring
 from tests.portal.control_world import queue
 
 

@@ -9,8 +9,8 @@ from django.core.cache import cache
 from django.utils import timezone
 
 from portal.cluster.models import Node
-from portal.control import silence as look
 from portal.jobs import logs
+from portal.jobs import silence_check as look
 from portal.jobs.models import Container, Job
 from tests.portal import jobs_world as world
 

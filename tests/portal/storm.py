@@ -38,9 +38,9 @@ def storm(
     """
     from django.db import Error, connection
 
-    from portal.control import cycle
-    from portal.control.services import switch_policy
     from portal.jobs.models import FINISHED_STATES, Job
+    from portal.scheduler import cycle
+    from portal.scheduler.services import switch_policy
     from tests.portal.control_world import agents_do_as_told, heartbeat, lead, queue, ready_node
 
     chance = random.Random(7)
@@ -132,7 +132,7 @@ def main() -> None:
     import django
 
     django.setup()
-    from portal.control import cycle
+    from portal.scheduler import cycle
 
     cycle.take_lock = lambda: True
     print(json.dumps(asdict(storm(int(sys.argv[1]), switch_every=0.1, switches=10))))

@@ -15,9 +15,9 @@ from django.test import Client
 from django.utils import timezone
 
 from portal.cluster.models import Gpu, Node
-from portal.control import tasks
 from portal.jobs import checkpoints, lifecycle
 from portal.jobs.models import Attempt, CheckpointSet, Container, Job, StopReason
+from portal.scheduler import tasks
 from runners.agent.checkpoints import JobCheckpoints
 from runners.agent.portal_client import PortalRefusedError
 from tests.portal.agents_world import Agent

@@ -13,10 +13,10 @@ from django.test import AsyncClient, Client
 
 from portal import callers
 from portal.accounts.models import ApiToken
+from portal.agents import asgi, queries, views
 from portal.asgi import AtMost, application, client_of, nodes_application
 from portal.cluster import services as cluster
 from portal.cluster.models import Node
-from portal.control import agent_door, agent_rows, agents
 from portal.jobs.models import Container
 from portal.serving.__main__ import may_send_much
 from portal.wake import node_bell, ring
@@ -32,8 +32,8 @@ Answer = tuple[int, dict[str, str], bytes]
 async def threads() -> AsyncIterator[None]:
     """Leaves no connection behind in the threads that answer."""
     yield
-    await asyncio.to_thread(agent_door.reports.close)
-    await asyncio.to_thread(agent_door.pieces.close)
+    await asyncio.to_thread(asgi.reports.close)
+    await asyncio.to_thread(asgi.pieces.close)
     await sync_to_async(connections.close_all)()
 
 
@@ -182,7 +182,7 @@ async def test_a_database_that_is_away_is_said_and_forgotten(monkeypatch: pytest
         raise OperationalError("the server closed the connection unexpectedly")
 
     with monkeypatch.context() as broken:
-        broken.setattr(agent_rows, "see", away)
+        broken.setattr(queries, "see", away)
         status, headers, _ = await ask("POST", "/agent/v1/sync", agent.token, report)
         assert (status, headers["Retry-After"]) == (503, "5")
     assert (await ask("POST", "/agent/v1/sync", agent.token, report))[0] == 200
@@ -206,7 +206,7 @@ async def test_so_many_requests_at_once_and_no_more() -> None:
 
 async def test_a_node_may_send_much_once_it_has_reported() -> None:
     agent = await sync_to_async(Agent)()
-    agents._heard_of.clear()
+    views._heard_of.clear()
     assert not may_send_much(b"/agent/v1/containers/a/outputs/b", f"Bearer {agent.token}")
     assert may_send_much(b"/projects/1/code", "")
     status, _, _ = await ask("GET", "/agent/v1/wait?seen=x", agent.token)

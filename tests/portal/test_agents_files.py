@@ -12,7 +12,7 @@ from django.db import connections
 from django.http import StreamingHttpResponse
 from django.test import AsyncClient
 
-from portal.control import agents
+from portal.agents import views
 from portal.jobs import audience, outputs
 from portal.jobs.models import Container, Output
 from portal.projects import store
@@ -189,7 +189,7 @@ async def test_waiting_ends_when_something_is_desired(monkeypatch: pytest.Monkey
     assert not waiting.done()
     await sync_to_async(job_on)(agent)
     ring(node_bell(agent.node.pk))
-    assert (await asyncio.wait_for(waiting, agents.WAIT_SECONDS / 2)).json()["seen"] != seen
-    monkeypatch.setattr(agents, "WAIT_SECONDS", 0.2)
+    assert (await asyncio.wait_for(waiting, views.WAIT_SECONDS / 2)).json()["seen"] != seen
+    monkeypatch.setattr(views, "WAIT_SECONDS", 0.2)
     now = (await sync_to_async(agent.sync)())["seen"]
     assert (await http.get(f"/agent/v1/wait?seen={now}", headers=agent.headers)).json() == {"seen": now}

@@ -15,9 +15,9 @@ from django.utils import timezone
 
 from portal.cluster.installation import installation_id
 from portal.cluster.models import Gpu, Installation
-from portal.control import runspec
 from portal.jobs import checkpoints, lifecycle, logs, outputs
 from portal.jobs.models import Allocation, Attempt, CheckpointSet, Container, Job, LogStream, Output
+from portal.scheduler import run_specs
 from runners.spec import JobIdentity, RunSpec, group_of
 from tests.portal.agents_world import Agent, about
 from tests.portal.jobs_world import make_job, make_project, make_user
@@ -44,7 +44,7 @@ def start(job: Job, agent: Agent, **ids: int) -> Container:
         attempt = lifecycle.start_attempt(job, "fifo v1")
     gpu = Gpu.objects.filter(node=agent.node).first()
     assert gpu is not None
-    spec = runspec.host_spec(attempt, 0, runspec.Part(agent.node, (gpu,)), 1, 2, 1)
+    spec = run_specs.host_spec(attempt, 0, run_specs.Part(agent.node, (gpu,)), 1, 2, 1)
     more = {"pk": ids["container"]} if ids else {}
     part = Container.objects.create(
         **more, attempt=attempt, node=agent.node, index=0, role="host", name=spec.name, spec=spec.to_json()
@@ -160,7 +160,7 @@ def test_a_reply_names_the_job_beside_a_spec_that_earlier_agents_understand(
 def test_the_names_of_an_attempt_are_its_own(agent: Agent) -> None:
     job = make_job(make_project(make_user("alice")), launcher="command")
     attempts = [Attempt(pk=pk, job=job, number=1) for pk in (7, 7)]
-    names = [[runspec.new_name(attempt, index) for index in (0, 1, 1)] for attempt in attempts]
+    names = [[run_specs.new_name(attempt, index) for index in (0, 1, 1)] for attempt in attempts]
     every = [*names[0], *names[1]]
     assert all(re.fullmatch(rf"sl-{job.pk}-a1-[0-9a-f]{{12}}-[0-9a-f]{{6}}-[01]", name) for name in every)
     assert len(set(every)) == 6, "one that came after the backup and the next with its index have one name"
@@ -171,7 +171,7 @@ def test_the_names_of_an_attempt_are_its_own(agent: Agent) -> None:
 def test_an_attempt_that_the_release_before_began_keeps_its_names(agent: Agent) -> None:
     """One that grows after the upgrade must stay in its network."""
     job = make_job(make_project(make_user("alice")))
-    name = runspec.new_name(Attempt(job=job, number=3, uid=None), 2)
+    name = run_specs.new_name(Attempt(job=job, number=3, uid=None), 2)
     assert name.endswith("-2") and group_of(name) == group_of(f"sl-{job.pk}-a3-0") == f"sl-{job.pk}-a3"
 
 

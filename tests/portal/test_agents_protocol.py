@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 
+from portal.agents import sync
+from portal.agents.views import AgentError
 from portal.cluster import services as cluster
 from portal.cluster.models import Environment, Gpu, Node
-from portal.control import agent_sync
-from portal.control.agents import AgentError
 from portal.jobs import lifecycle, logs, services
 from portal.jobs.models import Attempt, Container
 from portal.jobs.rules import STOP_SECONDS
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 @pytest.fixture(autouse=True)
 def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_sync, "ENVIRONMENTS_SECONDS", 0.0)
+    monkeypatch.setattr(sync, "ENVIRONMENTS_SECONDS", 0.0)
 
 
 def test_a_container_is_listed_run_reported_and_collected() -> None:
@@ -276,13 +276,13 @@ def test_what_the_fence_has_ended_while_the_portal_was_away_has_not_run_into_its
     away = timedelta(minutes=10)
     Node.objects.update(last_seen_at=F("last_seen_at") - away)
     Attempt.objects.update(started_at=F("started_at") - away, created_at=F("created_at") - away)
-    take_in = agent_sync._take_in
+    take_in = sync._take_in
 
     def with_a_look(*args: Any, **named: Any) -> None:
         take_in(*args, **named)
         lifecycle.sweep()
 
-    monkeypatch.setattr(agent_sync, "_take_in", with_a_look)
+    monkeypatch.setattr(sync, "_take_in", with_a_look)
     agent.sync(*(about(part, "EXITED", exit_code=1, exit_reason="fenced") for part in parts))
     lifecycle.sweep()
     job.refresh_from_db()

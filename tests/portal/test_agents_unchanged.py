@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 
+from portal.agents import sync
+from portal.agents.protocol import READINGS, digest_of
 from portal.cluster import services as cluster
 from portal.cluster.models import Gpu, Node, NodeEnvironment
-from portal.control import agent_sync
-from portal.control.agent_reports import READINGS, digest_of
-from portal.gauges.models import Sample
 from portal.jobs import lifecycle
 from portal.jobs.models import Container
+from portal.monitoring.models import Sample
 from tests.examples import HUNT, examples
 from tests.portal.agents_world import Agent, about, job_on
 from tests.portal.jobs_world import make_environment, make_user
@@ -34,7 +34,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_is = NOON
-        monkeypatch.setattr(agent_sync, "timezone", self)
+        monkeypatch.setattr(sync, "timezone", self)
 
     def now(self) -> datetime:
         return self.now_is
@@ -42,7 +42,7 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    monkeypatch.setattr(agent_sync, "COMPARE_SECONDS", 10**6)
+    monkeypatch.setattr(sync, "COMPARE_SECONDS", 10**6)
     return Clock(monkeypatch)
 
 
@@ -175,8 +175,8 @@ def test_an_admin_s_word_counts_at_once(agent: Agent) -> None:
 
 
 def test_after_a_silence_everything_is_compared(agent: Agent, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_sync, "COMPARE_SECONDS", 10**9)  # for no other reason
-    monkeypatch.setattr(agent_sync, "ENVIRONMENTS_SECONDS", 0.0)
+    monkeypatch.setattr(sync, "COMPARE_SECONDS", 10**9)  # for no other reason
+    monkeypatch.setattr(sync, "ENVIRONMENTS_SECONDS", 0.0)
     agent.sync()
     Gpu.objects.update(present=False)
     agent.sync()
@@ -187,7 +187,7 @@ def test_after_a_silence_everything_is_compared(agent: Agent, clock: Clock, monk
 
 
 def test_rows_that_went_astray_are_mended_in_time(agent: Agent, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_sync, "COMPARE_SECONDS", 300)
+    monkeypatch.setattr(sync, "COMPARE_SECONDS", 300)
     agent.sync()
     Gpu.objects.update(present=False)
     for _ in range(61):
@@ -197,7 +197,7 @@ def test_rows_that_went_astray_are_mended_in_time(agent: Agent, clock: Clock, mo
 
 
 def test_an_environment_that_is_offered_later_is_noted(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_sync, "ENVIRONMENTS_SECONDS", 0.0)
+    monkeypatch.setattr(sync, "ENVIRONMENTS_SECONDS", 0.0)
     agent.report["environments"].append({"key": "later", "state": "ready"})
     agent.sync()
     make_environment("later")
@@ -208,7 +208,7 @@ def test_an_environment_that_is_offered_later_is_noted(agent: Agent, monkeypatch
 def test_a_report_that_could_not_be_written_is_not_known(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     agent.report["environments"][0].update(state="failed")
     with monkeypatch.context() as broken, pytest.raises(RuntimeError):
-        broken.setattr(agent_sync, "_take_environments", _break)
+        broken.setattr(sync, "_take_environments", _break)
         agent.sync()
     agent.sync()
     assert NodeEnvironment.objects.get().state == "failed"

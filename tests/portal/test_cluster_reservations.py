@@ -13,8 +13,8 @@ from django.utils import timezone
 from portal.accounts.models import AuditEntry, User
 from portal.cluster import reservations
 from portal.cluster.models import Reservation
-from portal.control import snapshot
 from portal.refused import Refused
+from portal.scheduler import snapshot
 from tests.portal import jobs_world as world
 from tests.portal.control_world import queue, ready_node, turn
 

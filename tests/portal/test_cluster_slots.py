@@ -8,11 +8,11 @@ from django.utils import timezone
 
 from portal.cluster.models import Gpu
 from portal.cluster.slots import counted, in_cpu_slots, lab_noun, noun
-from portal.control.places import Nodes, why_nowhere
-from portal.gauges import band, ribbon
-from portal.gauges.band import Formed, Part, Try
 from portal.jobs.models import Allocation
 from portal.jobs.whereabouts import held_by_node, held_now
+from portal.monitoring import resize_timeline, timeline_svg
+from portal.monitoring.resize_timeline import Formed, Part, Try
+from portal.scheduler.availability import Nodes, why_nowhere
 from tests.portal import jobs_world as world
 from tests.portal.control_world import queue, ready_node
 from tests.portal.jobs_world import make_node
@@ -124,9 +124,9 @@ def test_changes_of_a_job_on_cpu_slots_name_cpu_slots() -> None:
     part = Part("h0", "a", 1, start, None, "", "")
     more = Part("h1", "b", 1, start + timedelta(minutes=1), None, "", "")
     rings = (Formed(start, ("h0",)), Formed(start + timedelta(minutes=1), ("h0", "h1")))
-    found = band.band([Try(1, "", "", None, (part, more), rings)], "CPU slot")
+    found = resize_timeline.band([Try(1, "", "", None, (part, more), rings)], "CPU slot")
     assert found.changes[0].cause == "1 idle CPU slot of b joined."
-    drawn = ribbon.draw(found, start + timedelta(minutes=5))
+    drawn = timeline_svg.draw(found, start + timedelta(minutes=5))
     assert "2 CPU slots: a (1 CPU slot), b (1 CPU slot)" in drawn and "GPU" not in drawn
 
 

@@ -12,8 +12,8 @@ from portal.cluster import services as cluster
 from portal.cluster import unconfined
 from portal.cluster.models import Node
 from portal.cluster.views import machines_for
-from portal.control.up.welcome import submit_examples
 from portal.jobs.models import Job
+from portal.ops.up.welcome import submit_examples
 from portal.refused import Refused
 from tests.portal import jobs_world as world
 from tests.portal.control_world import agents_do_as_told, queue, ready_node, turn

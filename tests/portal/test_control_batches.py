@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from portal.agents import sync
 from portal.cluster.models import Node
-from portal.control import agent_sync, snapshot
-from portal.control.models import ChosenBatch
 from portal.jobs.models import Attempt, Job
+from portal.scheduler import snapshot
+from portal.scheduler.models import ChosenBatch
 from scheduling import registry
 from scheduling.types import Plan, Snapshot
 from tests.portal.control_world import queue, ready_node, turn
@@ -32,7 +33,7 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 def told(job: Job) -> set[int]:
     """What the nodes hear about the job's containers."""
-    said = [entry for node in Node.objects.all() for entry in agent_sync.desired(node.token_digest)["containers"]]
+    said = [entry for node in Node.objects.all() for entry in sync.desired(node.token_digest)["containers"]]
     return {entry["batch"] for entry in said if entry["spec"]["job"] == job.pk}
 
 
@@ -43,13 +44,11 @@ def test_the_chosen_batch_is_told_and_kept_until_another_is_chosen(choose: Any) 
     choose(64)
     turn()
     assert told(job) == {64} and snapshot.take().jobs[0].batch == 64
-    seen = agent_sync.desired(Node.objects.get().token_digest)["seen"]
+    seen = sync.desired(Node.objects.get().token_digest)["seen"]
     choose(128)
     turn()
     assert told(job) == {128} and ChosenBatch.objects.get().batch == 128
-    assert agent_sync.desired(Node.objects.get().token_digest)["seen"] != seen, (
-        "an agent that waits for news hears of it"
-    )
+    assert sync.desired(Node.objects.get().token_digest)["seen"] != seen, "an agent that waits for news hears of it"
     choose(0)
     turn()
     assert told(job) == {128}
@@ -61,7 +60,7 @@ def test_the_node_is_rung_only_when_the_batch_changes(choose: Any, monkeypatch: 
     choose(64)
     turn()
     rung: list[int] = []
-    monkeypatch.setattr("portal.control.batches.wake_node", rung.append)
+    monkeypatch.setattr("portal.scheduler.batch_sizes.wake_node", rung.append)
     turn()
     assert rung == []
     choose(32)

@@ -12,12 +12,12 @@ from django.utils import timezone
 
 from portal.accounts.models import AuditEntry
 from portal.cluster.models import Node
-from portal.control import apply as applying
-from portal.control import cycle, snapshot
-from portal.control.models import Cycle, Leader, SchedulerConfig
-from portal.control.services import switch_policy
 from portal.jobs import lifecycle, services
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent
+from portal.scheduler import apply as applying
+from portal.scheduler import cycle, snapshot
+from portal.scheduler.models import Cycle, Leader, SchedulerConfig
+from portal.scheduler.services import switch_policy
 from runners.spec import RunSpec
 from scheduling import registry
 from scheduling.types import Plan, Snapshot

@@ -9,9 +9,9 @@ from django.apps import apps
 from django.test import Client
 
 from portal.accounts.models import AuditEntry, User
-from portal.control import services
-from portal.control.models import SchedulerConfig
 from portal.refused import Refused
+from portal.scheduler import services
+from portal.scheduler.models import SchedulerConfig
 from portal.whatif.models import Simulation
 from scheduling import registry
 from tests.portal import jobs_world as world

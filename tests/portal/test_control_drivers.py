@@ -5,11 +5,12 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from portal.agents import sync
 from portal.cluster.models import Node
-from portal.control import agent_sync, drivers, snapshot
-from portal.control import apply as applying
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job
+from portal.scheduler import apply as applying
+from portal.scheduler import driver_failover, snapshot
 from scheduling.types import Plan
 from tests.portal.control_world import agents_do_as_told, gpus_of, queue, ready_node, turn
 
@@ -46,7 +47,7 @@ def lose(name: str) -> None:
 def lost_first_node(job: Job) -> None:
     lose("a")
     lifecycle.sweep(timezone.now())
-    drivers.replace(timezone.now() + LATER)
+    driver_failover.replace(timezone.now() + LATER)
     agents_do_as_told()
     assert live(job) == {"h2-2": "b", "h3-3": "b", "driver-4": "b"}
 
@@ -62,16 +63,16 @@ def test_a_drain_of_the_first_node_restarts_nothing(job: Job) -> None:
     turn()
     assert live(job) == {"h2-2": "b", "h3-3": "b"}  # it may be that the ring has just ended
     lifecycle.sweep()
-    drivers.replace(timezone.now() + LATER)
+    driver_failover.replace(timezone.now() + LATER)
     assert live(job) == {"h2-2": "b", "h3-3": "b", "driver-4": "b"}
     assert job.attempts.count() == 1 and job.events.filter(kind="driver").count() == 1
-    drivers.replace(timezone.now() + LATER)
+    driver_failover.replace(timezone.now() + LATER)
     assert len(live(job)) == 3
 
 
 def test_supervisors_are_told_of_the_new_driver(job: Job) -> None:
     test_a_drain_of_the_first_node_restarts_nothing(job)
-    told = agent_sync.desired(Node.objects.get(name="b").token_digest)["containers"]
+    told = sync.desired(Node.objects.get(name="b").token_digest)["containers"]
     assert {entry["spec"]["hostname"]: entry["driver"] for entry in told} == {
         "h2": "10.192.0.6",
         "h3": "10.192.0.6",
@@ -85,7 +86,7 @@ def test_supervisors_are_told_of_the_new_driver(job: Job) -> None:
 def test_the_loss_of_the_first_node_restarts_nothing(job: Job) -> None:
     lose("a")
     lifecycle.sweep(timezone.now())
-    drivers.replace(timezone.now() + LATER)
+    driver_failover.replace(timezone.now() + LATER)
     assert live(job) == {"h2-2": "b", "h3-3": "b", "driver-4": "b"}
     agents_do_as_told()
     seen = next(each for each in snapshot.take().jobs if each.id == str(job.pk))
@@ -115,7 +116,7 @@ def test_a_ring_is_not_resized_while_it_waits_for_its_driver(job: Job) -> None:
     fewer = Plan({str(job.pk): {b: 1}})
     moving = {job.pk: "The job's driver is being moved."}
     assert applying.apply(snapshot.take(), fewer, "t").dropped == moving
-    drivers.replace(timezone.now() + LATER)
+    driver_failover.replace(timezone.now() + LATER)
     assert applying.apply(snapshot.take(), fewer, "t").dropped == moving
     agents_do_as_told()
     assert applying.apply(snapshot.take(), fewer, "t").resized == [job.pk]
@@ -147,7 +148,7 @@ def test_a_job_that_is_cancelled_gets_no_driver(job: Job) -> None:
     lose("a")
     lifecycle.sweep(timezone.now())
     Job.objects.update(intent=Job.Intent.CANCEL)
-    drivers.replace(timezone.now() + LATER)
+    driver_failover.replace(timezone.now() + LATER)
     assert live(job) == {"h2-2": "b", "h3-3": "b"}
     lifecycle.sweep(timezone.now())
     agents_do_as_told()
@@ -182,7 +183,7 @@ def test_a_job_whose_least_size_spans_nodes_stops_as_a_whole_when_one_is_drained
 def test_a_job_whose_least_size_spans_nodes_ends_when_one_is_lost(spanning: Job, name: str) -> None:
     lose(name)
     lifecycle.sweep(timezone.now())
-    drivers.replace(timezone.now() + LATER)
+    driver_failover.replace(timezone.now() + LATER)
     assert live(spanning) == {}
     agents_do_as_told()
     lifecycle.sweep()

@@ -10,10 +10,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from portal.cluster.models import Node
-from portal.control import history as module
-from portal.control import snapshot
-from portal.control.history import USAGE_DAYS, History, Holding, Like, speed_on
 from portal.jobs.models import Job
+from portal.scheduler import job_history as module
+from portal.scheduler import snapshot
+from portal.scheduler.job_history import USAGE_DAYS, History, Holding, Like, speed_on
 from scheduling.types import Curve
 from tests.portal.control_world import queue, ready_node
 from tests.portal.past import attempt, changed, ran

@@ -7,10 +7,10 @@ from django.utils import timezone
 
 from portal.accounts.limits import set_limit
 from portal.cluster.models import Node, Reservation
-from portal.control import drivers, moves
-from portal.gauges.models import Ring
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Container, ContainerState, Job
+from portal.monitoring.models import Ring
+from portal.scheduler import drain_migration, driver_failover
 from tests.portal.control_world import agents_do_as_told, gpus_of, queue, ready_node, turn
 from tests.portal.jobs_world import make_user
 
@@ -62,7 +62,7 @@ def test_it_moves_without_a_restart(job: Job) -> None:
     assert wanted(job) == {"h2": "b", "h3": "c"}
     agents_do_as_told()
     lifecycle.sweep()
-    drivers.replace(timezone.now() + timedelta(seconds=5))
+    driver_failover.replace(timezone.now() + timedelta(seconds=5))
     assert set(wanted(job)) == {"h2", "h3", "driver"}
     assert job.attempts.count() == 1 and gpus_of(job) == 2
     assert not Allocation.objects.filter(gpu__node__name="a", released_at=None).exists()
@@ -105,7 +105,7 @@ def test_nodes_that_others_have_reserved_are_no_room(job: Job) -> None:
 def test_new_hosts_that_do_not_come_are_not_waited_for_for_ever(job: Job) -> None:
     drain("a")
     turn()
-    later = timezone.now() + moves.PATIENCE + timedelta(seconds=1)
+    later = timezone.now() + drain_migration.PATIENCE + timedelta(seconds=1)
     Node.objects.update(last_seen_at=later)
     turn(now=later)
     assert job.attempts.get(number=1).stop_reason == "drained"

@@ -7,10 +7,10 @@ from django.utils import timezone
 
 from portal.accounts.models import Limit
 from portal.cluster.models import Node
-from portal.control import snapshot
-from portal.control.services import switch_policy
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, Job, Outcome
+from portal.scheduler import snapshot
+from portal.scheduler.services import switch_policy
 from tests.portal.control_world import agents_do_as_told, gpus_of, heartbeat, queue, ready_node, turn
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]

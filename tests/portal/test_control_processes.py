@@ -15,13 +15,13 @@ from django.test import override_settings
 
 from portal import settings as settings_file
 from portal.cluster.models import JoinToken
-from portal.control.management.commands import up
-from portal.control.management.commands.up import Command
-from portal.control.up import preflight
-from portal.control.up.preflight import AlreadyRunning, lock_home
-from portal.control.up.processes import Keeper, Program
+from portal.ops.management.commands import up
 from portal.ops.management.commands.demo import Command as DemoCommand
+from portal.ops.management.commands.up import Command
 from portal.ops.prerequisites import port_findings
+from portal.ops.up import preflight
+from portal.ops.up.preflight import AlreadyRunning, lock_home
+from portal.ops.up.processes import Keeper, Program
 from runners.agent.settings import Identity
 from tests.portal import jobs_world as world
 from tests.portal.control_world import queue, ready_node
@@ -92,7 +92,7 @@ def test_it_kills_what_ignores_sigterm(tmp_path: Path) -> None:
 def test_programs_die_with_a_keeper_that_was_killed(tmp_path: Path) -> None:
     script = (
         "import os, sys, time; from pathlib import Path\n"
-        "from portal.control.up.processes import Keeper, Program\n"
+        "from portal.ops.up.processes import Keeper, Program\n"
         f"k = Keeper(Path({str(tmp_path)!r}))\n"
         "k.start(Program('child', (sys.executable, '-c', 'import time; time.sleep(60)'), os.environ))\n"
         "print(k.kept[0].process.pid, flush=True); time.sleep(60)\n"

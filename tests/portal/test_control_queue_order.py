@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from portal.control.queue_order import AHEAD, standings
+from portal.scheduler.queue_order import AHEAD, standings
 from scheduling.toolkit import reasons
 from scheduling.types import Job, Tier
 from tests.portal.control_world import queue, ready_node, turn

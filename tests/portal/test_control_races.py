@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from django.db import connection, connections
 
-from portal.control import cycle, leadership
-from portal.control.leadership import Leadership
-from portal.control.management.commands.runscheduler import Command
-from portal.control.models import Leader
 from portal.jobs.models import Attempt
+from portal.scheduler import cycle, leader_election
+from portal.scheduler.leader_election import Leadership
+from portal.scheduler.management.commands.runscheduler import Command
+from portal.scheduler.models import Leader
 from tests.portal.control_world import lead, queue, ready_node, turn
 from tests.portal.homes import migrate
 from tests.portal.storm import Weather, storm
@@ -158,10 +158,10 @@ def test_the_loop_stands_by_leads_and_gives_up_the_lead_when_deposed(
     ready_node("a", 2)
     job = queue()
     mine, command = Leadership(tmp_path / "lock"), Command()
-    monkeypatch.setattr(leadership.Leadership, "_lock", lambda self: False)
+    monkeypatch.setattr(leader_election.Leadership, "_lock", lambda self: False)
     command.turn(mine)
     assert mine.epoch is None and not job.attempts.exists()
-    monkeypatch.setattr(leadership.Leadership, "_lock", lambda self: True)
+    monkeypatch.setattr(leader_election.Leadership, "_lock", lambda self: True)
     command.turn(mine)
     assert job.attempts.count() == 1
     lead()

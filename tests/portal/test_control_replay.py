@@ -9,12 +9,12 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from portal.control import recording, tasks
-from portal.control.models import Cycle, Recording, SchedulerConfig
-from portal.control.recording import recorded
-from portal.control.replay import Summary, replay
-from portal.control.services import switch_policy
 from portal.jobs.models import Container
+from portal.scheduler import recording, tasks
+from portal.scheduler.models import Cycle, Recording, SchedulerConfig
+from portal.scheduler.recording import recorded
+from portal.scheduler.replay import Summary, replay
+from portal.scheduler.services import switch_policy
 from scheduling import registry
 from scheduling.version import version_of
 from scheduling.wire import snapshot_to_text

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from portal.control import runspec
 from portal.jobs import lifecycle, services
 from portal.jobs.models import Job
+from portal.scheduler import run_specs
 from runners.launch.ringlog import MOST_RINGS
 from runners.spec import RunSpec
 from tests.portal import jobs_world as world
@@ -20,9 +20,9 @@ def spec_of(job: Job, role: str) -> RunSpec:
     attempt = lifecycle.start_attempt(job, "fifo v1")
     node = world.make_node(gpus=1)
     spec = (
-        runspec.driver_spec(attempt, 0, node, 1)
+        run_specs.driver_spec(attempt, 0, node, 1)
         if role == "driver"
-        else runspec.host_spec(attempt, 1, runspec.Part(node, (node.gpus.get(),)), 1, 1, 1)
+        else run_specs.host_spec(attempt, 1, run_specs.Part(node, (node.gpus.get(),)), 1, 1, 1)
     )
     return RunSpec.from_json(spec.to_json())
 

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from portal.agents import sync
 from portal.cluster.models import Node
-from portal.control import agent_sync, rings, snapshot
-from portal.control import apply as applying
 from portal.jobs import lifecycle
 from portal.jobs.models import Attempt, Container
+from portal.scheduler import apply as applying
+from portal.scheduler import overlay_networks as rings
+from portal.scheduler import snapshot
 from runners.spec import RunSpec
 from scheduling.types import Plan
 from tests.portal.control_world import agents_do_as_told, gpus_of, queue, ready_node, turn
@@ -134,7 +136,7 @@ def test_a_ring_grows_to_another_node_at_an_address_that_nothing_there_has() -> 
 def told(node: Node) -> dict[str, tuple[str, list[str]]]:
     return {
         entry["spec"]["hostname"]: (entry["driver"], entry["peers"])
-        for entry in agent_sync.desired(node.token_digest)["containers"]
+        for entry in sync.desired(node.token_digest)["containers"]
     }
 
 

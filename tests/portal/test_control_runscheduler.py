@@ -12,8 +12,8 @@ import pytest
 from django.core.management import call_command
 
 from portal.cluster.models import Environment
-from portal.control.apps import offer_environments
-from portal.control.models import Leader
+from portal.scheduler.apps import offer_environments
+from portal.scheduler.models import Leader
 from runners.environments.images import catalogue
 from tests.portal.control_world import gpus_of, queue, ready_node
 from tests.portal.homes import migrate

@@ -10,10 +10,10 @@ from kombu.exceptions import OperationalError
 
 from portal.accounts.models import User
 from portal.celery import app
-from portal.control import silence as look
-from portal.control.tasks import silent_jobs
 from portal.jobs import causes, lifecycle
+from portal.jobs import silence_check as look
 from portal.jobs.models import Attempt, Job, JobEvent, JobState, Outcome, StopReason
+from portal.scheduler.tasks import silent_jobs
 from tests.portal.silence_world import Lab
 
 pytestmark = pytest.mark.django_db
@@ -193,7 +193,7 @@ def test_the_queries_are_few_however_many_are_silent(lab: Lab, django_assert_max
 
 
 def test_the_task_looks_each_minute(lab: Lab, job: Job) -> None:
-    entry = {"task": "portal.control.tasks.silent_jobs", "schedule": 60.0, "options": {"expires": 50}}
+    entry = {"task": "portal.scheduler.tasks.silent_jobs", "schedule": 60.0, "options": {"expires": 50}}
     assert entry in list(app.conf.beat_schedule.values())
     lab.passes(31)
     silent_jobs()

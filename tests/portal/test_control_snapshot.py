@@ -12,11 +12,11 @@ from django.utils import timezone
 
 from portal.accounts.models import Limit
 from portal.cluster.models import Node, NodeEnvironment
-from portal.control import apply as applying
-from portal.control import snapshot
-from portal.control.history import History
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, CheckpointSet, Container, Job
+from portal.scheduler import apply as applying
+from portal.scheduler import snapshot
+from portal.scheduler.job_history import History
 from scheduling.types import Job as JobView
 from scheduling.types import Node as NodeView
 from scheduling.types import Plan

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from portal.control import snapshot
-from portal.control.history import History
-from portal.control.models import ChosenBatch
-from portal.control.speeds import Speeds
 from portal.jobs import logs
 from portal.jobs.models import Attempt, Job, StepStat
+from portal.scheduler import snapshot
+from portal.scheduler.job_history import History
+from portal.scheduler.models import ChosenBatch
+from portal.scheduler.throughput import Speeds
 from scheduling import registry
 from scheduling.decide import decide
 from scheduling.toolkit import performance

@@ -9,8 +9,8 @@ from django.utils import timezone
 from portal.cluster import quarantine
 from portal.cluster.models import Gpu
 from portal.cluster.quarantine import release
-from portal.control import suspects
-from portal.control.suspects import Stay, failures_in_a_row, look_after_exits
+from portal.jobs import gpu_failures
+from portal.jobs.gpu_failures import Stay, failures_in_a_row, look_after_exits
 from portal.jobs.models import Container
 from tests.portal.jobs_world import add_host, exit, make_code, make_job, make_node, make_project, make_user, place, run
 
@@ -153,8 +153,8 @@ class TestGpusThatFailed:
         part = attempt.containers.get()
         run(part)
         self.fails(gpus[0])
-        suspects.leave()
-        suspects.leave()
+        gpu_failures.leave()
+        gpu_failures.leave()
         attempt.refresh_from_db()
         assert (attempt.wanted, attempt.stop_reason) == ("stop", "gpu_fault")
         exit(Container.objects.get(pk=part.pk), None, "stopped")
@@ -166,7 +166,7 @@ class TestGpusThatFailed:
         attempt = place(job, gpus[:1], driver=True)
         more = add_host(attempt, 5, gpus[1].node, gpus[1:])
         self.fails(gpus[1])
-        suspects.leave()
+        gpu_failures.leave()
         attempt.refresh_from_db()
         more.refresh_from_db()
         assert (attempt.wanted, more.wanted, more.stop_reason) == ("run", "stop", "gpu_fault")
@@ -180,6 +180,6 @@ class TestGpusThatFailed:
         attempt = place(make_job(Lab().project), gpus[:1])
         if how != "before":
             quarantine.take_out(admin, gpus[0])
-        suspects.leave()
+        gpu_failures.leave()
         attempt.refresh_from_db()
         assert attempt.wanted == "run"

@@ -14,12 +14,12 @@ from django.utils import timezone
 
 from portal.accounts.models import AuditEntry, User
 from portal.cluster.models import Node
-from portal.control import preview, services
-from portal.control.forms import PolicyForm, query_of
-from portal.control.models import Cycle, PolicyState, SchedulerConfig
 from portal.jobs import services as jobs
 from portal.jobs.models import Attempt, Job
 from portal.refused import Refused
+from portal.scheduler import preview, services
+from portal.scheduler.forms import PolicyForm, query_of
+from portal.scheduler.models import Cycle, PolicyState, SchedulerConfig
 from scheduling import registry
 from scheduling.params import Param
 from scheduling.registry import Description

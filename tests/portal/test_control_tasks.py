@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from portal.control.tasks import KEY_LIFE, remove_stale_files, tidy
 from portal.jobs.models import IdempotencyKey
+from portal.scheduler.tasks import KEY_LIFE, remove_stale_files, tidy
 from tests.laws.people import make_world
 
 pytestmark = pytest.mark.django_db

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from portal.control.up.logs import LOG_BYTES, LogFile, TerminalHandler, follow, grave, quiet_logging
-from portal.control.up.processes import Keeper, Program
-from portal.control.up.terminal import CLEAR, PIPE_SECONDS, Terminal
+from portal.ops.up.logs import LOG_BYTES, LogFile, TerminalHandler, follow, grave, quiet_logging
+from portal.ops.up.processes import Keeper, Program
+from portal.ops.up.terminal import CLEAR, PIPE_SECONDS, Terminal
 
 
 class Screen(io.StringIO):

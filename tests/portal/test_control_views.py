@@ -7,8 +7,8 @@ from django.test import Client
 from django.utils import timezone
 
 from portal.accounts.models import User
-from portal.control import services
-from portal.control.models import Cycle, SchedulerConfig
+from portal.scheduler import services
+from portal.scheduler.models import Cycle, SchedulerConfig
 from scheduling import registry
 from tests.portal import jobs_world as world
 

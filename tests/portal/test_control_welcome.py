@@ -9,12 +9,12 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.accounts.services import HOUSE_USER
 from portal.cluster.models import Environment, NodeEnvironment
-from portal.control import snapshot
-from portal.control.apps import offer_environments
-from portal.control.up.welcome import SETTLED, Story, submit_examples, unfinished_examples
 from portal.jobs.gallery import run_example
 from portal.jobs.models import FINISHED_STATES, Job, JobState
+from portal.ops.up.welcome import SETTLED, Story, submit_examples, unfinished_examples
 from portal.projects.examples import find
+from portal.scheduler import snapshot
+from portal.scheduler.apps import offer_environments
 from tests.portal.agents_world import Agent
 from tests.portal.jobs_world import make_node, make_user
 

@@ -122,7 +122,7 @@ change = Ledger.change
     [
         ("portal.jobs.lifecycle._release", released_later, "web: commit of ended", "has ended and holds a GPU"),
         (
-            "portal.control.apply.Allocation.objects.bulk_create",
+            "portal.scheduler.apply.Allocation.objects.bulk_create",
             held_later,
             "scheduler: commit of placed",
             "had {'",

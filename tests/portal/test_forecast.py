@@ -11,14 +11,14 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.cluster.models import Node
-from portal.control.history import History
-from portal.control.services import switch_policy
 from portal.forecast import services, tasks
 from portal.forecast.models import Forecast, Score
 from portal.jobs import lifecycle
 from portal.jobs import services as jobs
 from portal.jobs.models import Attempt, Job
 from portal.projects.models import Membership
+from portal.scheduler.job_history import History
+from portal.scheduler.services import switch_policy
 from tests.portal.control_world import agents_do_as_told, project_of, queue, ready_node, turn
 from tests.portal.jobs_world import make_user
 

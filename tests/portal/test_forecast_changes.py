@@ -13,12 +13,12 @@ from django.utils import timezone
 
 from portal.accounts.models import Limit, User
 from portal.cluster.models import Environment, NodeEnvironment
-from portal.control.services import switch_policy
 from portal.forecast import changes, helping
 from portal.jobs import services as jobs
 from portal.jobs.models import Attempt, Job, JobState
 from portal.projects.models import Membership
 from portal.refused import Refused
+from portal.scheduler.services import switch_policy
 from scheduling import registry
 from tests.examples import examples
 from tests.portal.control_world import agents_do_as_told, gpus_of, heartbeat, project_of, queue, ready_node, turn

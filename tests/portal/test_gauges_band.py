@@ -10,11 +10,11 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.cluster.models import Node
-from portal.gauges import band, ribbon
-from portal.gauges.band import Band, Formed, Part, Try
-from portal.gauges.models import Ring
 from portal.jobs import lifecycle
 from portal.jobs.models import Attempt, Container, Job
+from portal.monitoring import resize_timeline, timeline_svg
+from portal.monitoring.models import Ring
+from portal.monitoring.resize_timeline import Band, Formed, Part, Try
 from tests.portal import jobs_world as world
 from tests.portal.agents_world import Agent, job_on
 
@@ -43,7 +43,7 @@ def test_each_ring_is_a_stretch_and_each_difference_a_change() -> None:
     parts = [part("h1", "a", 2), part("h2", "a", stop="preempted"), part("h3", "b", stop="drained"), part("h4", "b")]
     parts.append(part("h5", "c", exit="lost"))
     three = Formed(at(20), ("h1", "h1", "h4"), None)
-    found = band.band([tried(parts, TWO, GREW, three)])
+    found = resize_timeline.band([tried(parts, TWO, GREW, three)])
     assert [(each.gpus, each.since, each.until) for each in found.stretches] == [
         (2, at(0), at(10)),
         (6, at(10), at(20)),
@@ -69,13 +69,13 @@ def test_each_ring_is_a_stretch_and_each_difference_a_change() -> None:
 )
 def test_the_cause_is_why_a_host_has_left(stop: str, exit: str, said: str) -> None:
     parts = [part("h1", "a"), part("h2", "b", stop=stop, exit=exit)]
-    [change] = band.band([tried(parts, Formed(at(0), ("h1", "h2")), Formed(at(5), ("h1",), 31.0))]).changes
+    [change] = resize_timeline.band([tried(parts, Formed(at(0), ("h1", "h2")), Formed(at(5), ("h1",), 31.0))]).changes
     assert (change.cause, change.cost) == (said, "31 s")
 
 
 def test_a_ring_that_formed_anew_on_the_same_hosts_is_a_change_when_it_cost_time() -> None:
     rings = (TWO, Formed(at(1), ("h1", "h1"), None), Formed(at(2), ("h1", "h1"), 6.0))
-    [change] = band.band([tried([part("h1", "a", 2)], *band._merged(rings))]).changes
+    [change] = resize_timeline.band([tried([part("h1", "a", 2)], *resize_timeline._merged(rings))]).changes
     assert (change.at, change.before, change.after) == (at(2), 2, 2)
     assert change.cause == "A rank ended and was started again."
 
@@ -84,7 +84,7 @@ def test_what_a_new_driver_found_and_formed_anew_is_one_change() -> None:
     found = Formed(at(5), ("h2",), None)  # the first host went with its node, and with it the driver
     rings = (Formed(at(0), ("h1", "h2")), found, Formed(at(5.1), ("h2",), 41.0))
     parts = [part("h1", "a", exit="lost"), part("h2", "b")]
-    [change] = band.band([tried(parts, *band._merged(rings))]).changes
+    [change] = resize_timeline.band([tried(parts, *resize_timeline._merged(rings))]).changes
     assert (change.at, change.cause, change.cost_seconds) == (at(5), "Node a was lost.", 41.0)
 
 
@@ -100,7 +100,7 @@ def test_what_a_new_driver_found_and_formed_anew_is_one_change() -> None:
 def test_between_two_attempts_nothing_runs_and_that_is_the_cost(outcome: str, exit: str, said: str) -> None:
     first = tried([part("h1", "a", 2, exit=exit)], TWO, outcome=outcome, ended=at(5))
     second = tried([part("h1", "b", 2)], Formed(at(7), ("h1", "h1")), number=2)
-    found = band.band([first, second])
+    found = resize_timeline.band([first, second])
     [change] = found.changes
     assert (change.cause, change.cost_seconds) == (said, 120.0)
     assert [each.until for each in found.stretches] == [at(5), None]
@@ -111,15 +111,15 @@ def test_an_attempt_whose_driver_says_nothing_is_read_from_its_containers() -> N
         return Part(host, "a", gpus, at(since), None if until is None else at(until), "", "")
 
     parts = [ran("h1", 0, None, 2), ran("h2", 10, 20), ran("h3", 10.02, None), Part("h4", "a", 1, None, None, "", "")]
-    found = band._from_containers(parts)
+    found = resize_timeline._from_containers(parts)
     assert [ring.at for ring in found] == [at(0), at(10.02), at(20)]
     assert [len(ring.hosts) for ring in found] == [2, 4, 3]
 
 
 def test_the_picture_says_the_same_without_colours_or_script() -> None:
     parts = [part("h1", "a<b>", 2), *(part(f"h{n}", "c") for n in range(2, 6))]
-    found = band.band([tried(parts, TWO, GREW)])
-    picture = ribbon.draw(found, at(20))
+    found = resize_timeline.band([tried(parts, TWO, GREW)])
+    picture = timeline_svg.draw(found, at(20))
     assert picture.count('aria-label="On how many GPUs it ran: 2, then 6."') == 3
     assert "a&lt;b&gt; (2 GPUs), attempt 1" in picture and "<b>" not in picture
     assert "style=" not in picture and "2 to 6 GPUs: 4 idle GPUs of c joined." in picture
@@ -128,10 +128,12 @@ def test_the_picture_says_the_same_without_colours_or_script() -> None:
 def test_changes_at_the_same_moment_have_one_number_in_the_picture() -> None:
     """The table has them all."""
     rings = [Formed(at(0), ("h1",)), *(Formed(at(1 + n / 1000), ("h1",) * (2 - n % 2), 1.0) for n in range(80))]
-    found = band.band([tried([part("h1", "a", 2)], *rings)])
-    assert ribbon.draw(found, at(60)).count('class="number"') == 3
+    found = resize_timeline.band([tried([part("h1", "a", 2)], *rings)])
+    assert timeline_svg.draw(found, at(60)).count('class="number"') == 3
     assert [number for number, _ in found.latest] == list(range(31, 81))
-    assert ribbon.draw(Band(found.stretches[:1], ()), at(0)).count('class="stretch') == 3  # no time has passed yet
+    assert (
+        timeline_svg.draw(Band(found.stretches[:1], ()), at(0)).count('class="stretch') == 3
+    )  # no time has passed yet
 
 
 # --- what agents tell --------------------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ class TestTelling:
     def test_a_driver_that_goes_round_in_circles_does_not_fill_the_database(
         self, agent: Agent, driver: Container, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("portal.gauges.rings.MOST_RINGS", 3)
+        monkeypatch.setattr("portal.monitoring.rings.MOST_RINGS", 3)
         for number in range(1, 8):
             assert self.tell(agent, driver, told(number, "h0")) == 200
         assert Ring.objects.count() == 3
@@ -269,6 +271,6 @@ class TestShowing:
 
     def test_a_job_that_never_ran_has_an_empty_one(self, alice: User) -> None:
         job = world.make_job(world.make_project(alice), elastic=True)
-        assert band.of_job(job) == Band((), ())
+        assert resize_timeline.of_job(job) == Band((), ())
         assert "On how many CPU slots" not in self.page(alice, job)
         assert not Attempt.objects.exists()

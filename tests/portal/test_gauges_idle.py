@@ -7,13 +7,13 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from portal.control import idle as look
-from portal.control.tasks import idle_gpus
-from portal.gauges import idle, sampling
-from portal.gauges.idle import Rule
-from portal.gauges.models import Sample
-from portal.gauges.sampling import SLOT, Reading
 from portal.jobs.models import Allocation, Job, JobEvent, JobState
+from portal.monitoring import idle, sampling
+from portal.monitoring import idle_check as look
+from portal.monitoring.idle import Rule
+from portal.monitoring.models import Sample
+from portal.monitoring.sampling import SLOT, Reading
+from portal.scheduler.tasks import idle_gpus
 from tests.portal import jobs_world as world
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -12,11 +12,11 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.cluster import services as cluster
 from portal.cluster.models import Gpu, Node
-from portal.gauges import gantt, looks, rollups, sampling, series
-from portal.gauges.models import Hour
-from portal.gauges.sampling import Reading
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Job
+from portal.monitoring import gantt, rollups, sampling, series, visibility
+from portal.monitoring.models import Hour
+from portal.monitoring.sampling import Reading
 from tests.portal import jobs_world as world
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
@@ -177,7 +177,7 @@ class TestOverTime:
     ) -> None:
         sampled(node, 49, percent=10)
         job = running(people["alice"], [node.gpus.get(index=0)], minutes=20)
-        found = looks.of_attempt(job.attempts.get(), timezone.now())
+        found = visibility.of_attempt(job.attempts.get(), timezone.now())
         assert found is not None and len(found.gpus) == 1
         known = [value for value in found.trace.values[found.gpus[0].pk]["utilisation"] if value is not None]
         assert 17 * 4 <= len(known) <= 20 * 4  # of 49 minutes with readings
@@ -216,9 +216,9 @@ class TestTimeline:
         Allocation.objects.filter(attempt__job=long_ago).update(
             allocated_at=now - timedelta(hours=5), released_at=now - timedelta(hours=4)
         )
-        line = looks.timeline(people["alice"], gpus, now - timedelta(hours=1), now)
+        line = visibility.timeline(people["alice"], gpus, now - timedelta(hours=1), now)
         assert line.spans == ()
-        line = looks.timeline(people["alice"], gpus, now - timedelta(hours=6), now)
+        line = visibility.timeline(people["alice"], gpus, now - timedelta(hours=6), now)
         assert [span.job for span in line.spans] == [long_ago]
 
     @pytest.mark.parametrize("leaves", ["machine", "gpu"])
@@ -237,12 +237,12 @@ class TestTimeline:
         (span,) = told(people["alice"], f"timeline/?window=hour&node={gone.pk}")["results"]
         assert (span["job"], span["node"][:4], span["index"]) == (job.pk, "gone", 0)
         later = timezone.now() + timedelta(seconds=1)
-        assert set(looks.gpus_with_history(later)) == set(node.gpus.all()), "an empty lane"
+        assert set(visibility.gpus_with_history(later)) == set(node.gpus.all()), "an empty lane"
 
     def test_more_than_can_be_drawn_is_cut_and_said(
         self, people: dict[str, User], node: Node, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(looks, "MOST_SPANS", 1)
+        monkeypatch.setattr(visibility, "MOST_SPANS", 1)
         running(people["alice"], list(node.gpus.all()))
         assert "Only the latest are drawn." in seen(people["alice"], "/gpus/timeline/")
 
@@ -254,7 +254,7 @@ class TestTimeline:
         running(people["alice"], list(node.gpus.all()), minutes=600)
         now = timezone.now()
         gpus = list(node.gpus.select_related("node"))
-        line = looks.timeline(people["alice"], gpus, now - timedelta(hours=1), now)
+        line = visibility.timeline(people["alice"], gpus, now - timedelta(hours=1), now)
         frame = gantt.Frame(gantt.SIZES[0], now - timedelta(hours=1), now)
         assert {frame.across(span.since) for span in line.spans} == {gantt.LEFT}
         assert f'x="{gantt.LEFT:.1f}"' in gantt.draw(gpus, line.spans, frame.since, frame.until)

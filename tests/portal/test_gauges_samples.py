@@ -8,12 +8,12 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from portal.agents import sync
 from portal.cluster.models import Gpu
-from portal.control import agent_sync
-from portal.gauges import rollups, sampling
-from portal.gauges.models import Hour, Sample
-from portal.gauges.sampling import Reading
-from portal.gauges.tasks import roll_up
+from portal.monitoring import rollups, sampling
+from portal.monitoring.models import Hour, Sample
+from portal.monitoring.sampling import Reading
+from portal.monitoring.tasks import roll_up
 from tests.portal.agents_world import Agent
 from tests.portal.jobs_world import make_node
 
@@ -26,7 +26,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_is = NOON
-        monkeypatch.setattr(agent_sync, "timezone", self)
+        monkeypatch.setattr(sync, "timezone", self)
 
     def now(self) -> datetime:
         return self.now_is

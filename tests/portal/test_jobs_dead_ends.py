@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from portal.control.drivers import REST
 from portal.jobs import survivors
 from portal.jobs.models import Attempt, Container, ContainerState, Job
 from portal.jobs.rules import (
@@ -25,6 +24,7 @@ from portal.jobs.rules import (
     silence_allowed,
 )
 from portal.jobs.survivors import Bond, Part, SeenPart, ended_well, hosts_of, lacks_driver
+from portal.scheduler.driver_failover import REST
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 TURN = timedelta(seconds=1)

@@ -19,11 +19,6 @@ from django.test import Client, override_settings
 
 from portal.accounts.models import AuditEntry, User
 from portal.cluster.models import Gpu, Node, Reservation
-from portal.control import snapshot
-from portal.control.models import SchedulerConfig
-from portal.control.up.preflight import lock_home
-from portal.gauges import band
-from portal.gauges.models import Hour, Sample
 from portal.jobs import causes, logs
 from portal.jobs.models import (
     Allocation,
@@ -37,10 +32,15 @@ from portal.jobs.models import (
     Output,
     Progress,
 )
+from portal.monitoring import resize_timeline
+from portal.monitoring.models import Hour, Sample
 from portal.ops.demo import month, people, traffic
 from portal.ops.demo.rows import Written
 from portal.ops.demo.workload import DAYS, Size
 from portal.ops.management.commands import demo
+from portal.ops.up.preflight import lock_home
+from portal.scheduler import snapshot
+from portal.scheduler.models import SchedulerConfig
 from portal.usage.models import LedgerDay, UsageDay
 from portal.whatif import figures, history
 from runners.agent.journal import Ledger
@@ -141,7 +141,7 @@ def _short() -> set[int]:
 def test_elastic_jobs_grow_and_shrink(lab: Written) -> None:
     grown, shrunk = 0, 0
     for job in Job.objects.filter(elastic=True, state=JobState.SUCCEEDED):
-        changes = band.of_job(job).changes
+        changes = resize_timeline.of_job(job).changes
         grown += any(change.after > change.before for change in changes)
         shrunk += any(change.after < change.before for change in changes)
         assert all(1 <= change.after <= job.max_gpus for change in changes)

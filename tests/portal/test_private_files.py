@@ -11,7 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import Client
 
 from portal import settings
-from portal.control.up.logs import LogFile
+from portal.ops.up.logs import LogFile
 from tests.portal import jobs_world as world
 
 

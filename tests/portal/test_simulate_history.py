@@ -12,9 +12,9 @@ from django.core.management import CommandError, call_command
 from django.db import OperationalError
 from django.utils import timezone
 
-from portal.control.services import switch_policy
+from portal.scheduler.services import switch_policy
 from portal.usage.models import CapacitySpell
-from portal.whatif import figures, history, lives
+from portal.whatif import figures, history, simulation_runs
 from scheduling import registry
 from tests import month
 from tests.portal.control_world import queue, ready_node
@@ -60,7 +60,7 @@ def test_its_figures_are_those_of_the_page(lab: month.Month) -> None:
     out = json.loads(simulate("--history", "7", "--policy", "srjf", "--json", "-"))
     end = timezone.now()
     world = history.read(end - timedelta(days=7), end)
-    result = lives.live(world, registry.build("srjf", {}))
+    result = simulation_runs.live(world, registry.build("srjf", {}))
     pages = {
         "really": figures.told(world, figures.really(world))["total"],
         "srjf": figures.told(world, figures.simulated(world, result))["total"],

@@ -16,8 +16,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from portal.accounts.models import User
-from portal.control.services import switch_policy
 from portal.refused import Refused
+from portal.scheduler.services import switch_policy
 from portal.whatif import services, tasks
 from portal.whatif.models import Simulation
 from tests import month

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from portal.cluster.models import Gpu
-from portal.gauges import sampling
-from portal.gauges.models import Hour, Sample
-from portal.gauges.rollups import HOUR, hour_of
-from portal.gauges.sampling import Reading
+from portal.monitoring import sampling
+from portal.monitoring.models import Hour, Sample
+from portal.monitoring.rollups import HOUR, hour_of
+from portal.monitoring.sampling import Reading
 from portal.ops.demo.inserts import insert
 from portal.ops.demo.people import Made
 from portal.ops.demo.play import BACK_AT, LOST_AT

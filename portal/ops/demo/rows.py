@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from portal.accounts.models import AuditEntry
 from portal.cluster.models import Gpu, Reservation
-from portal.control import rings, runspec
-from portal.control.models import SchedulerConfig
-from portal.gauges.models import Ring
 from portal.jobs import causes, lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent, JobState, Outcome
+from portal.monitoring.models import Ring
 from portal.ops.demo.people import PEOPLE, Made
 from portal.ops.demo.play import BACK_AT, END, KNOWN_BEFORE, LOST_AT, SWITCHES, Piece, Story, Try
 from portal.ops.demo.workload import Fate
+from portal.scheduler import overlay_networks, run_specs
+from portal.scheduler.models import SchedulerConfig
 from portal.usage.models import CapacitySpell
 from runners.demo.programs import ENDINGS
 from runners.spec import RunSpec
@@ -144,7 +144,7 @@ def write_jobs(made: Made, stories: list[Story], configs: Sequence[SchedulerConf
         for story, job in zip(stories, written.jobs, strict=True)
         for number, tried in enumerate(story.tries, start=1)
     ]
-    numbers = iter(range(rings.how_many() * 1000))
+    numbers = iter(range(overlay_networks.how_many() * 1000))
     attempts = Attempt.objects.bulk_create(
         _attempt(job, number, tried, story, configs, _network(len(made.nodes), story, tried, numbers), at)
         for story, job, number, tried in tries
@@ -216,7 +216,7 @@ def _began(story: Story, number: int, tried: Try) -> float | None:
 def _network(nodes: int, story: Story, tried: Try, numbers: Iterator[int]) -> int | None:
     """The number of its network over several nodes, as ``apply`` gives it."""
     several = len({piece.node for piece in tried.pieces}) > 1
-    return next(numbers) % rings.how_many() if several or (story.ask.habit.elastic and nodes > 1) else None
+    return next(numbers) % overlay_networks.how_many() if several or (story.ask.habit.elastic and nodes > 1) else None
 
 
 def _attempt(
@@ -273,14 +273,14 @@ def _containers(
     ranks = sum(piece.gpus for piece in tried.pieces if piece.since == tried.placed)
     at_first = sum(piece.since == tried.placed for piece in tried.pieces)
     drivers, hosts = [], []
-    if runspec.has_driver(job):
-        spec = runspec.driver_spec(attempt, 0, made.nodes[first.node], ranks)
+    if run_specs.has_driver(job):
+        spec = run_specs.driver_spec(attempt, 0, made.nodes[first.node], ranks)
         whole = Piece(first.node, 0, tried.placed, None, tried.ended)
         drivers.append(_container(made, attempt, tried, whole, 0, spec, began, story.ask.fate, at, base=False))
     for index, piece in enumerate(tried.pieces, start=len(drivers)):
-        part = runspec.Part(made.nodes[piece.node], written.gpus_of[id(piece)])
+        part = run_specs.Part(made.nodes[piece.node], written.gpus_of[id(piece)])
         node_gpus = len(made.gpus[piece.node])
-        spec = runspec.host_spec(attempt, index, part, ranks, node_gpus, at_first)
+        spec = run_specs.host_spec(attempt, index, part, ranks, node_gpus, at_first)
         runs = began if piece.since == tried.placed else piece.since + GROWS_SECONDS
         hosts.append(
             _container(made, attempt, tried, piece, index, spec, runs, story.ask.fate, at, base=piece is first)

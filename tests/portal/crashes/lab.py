@@ -108,7 +108,7 @@ class Lab:
         commit = database._commit
         new: dict[str, object] = {
             **{f"runners.{module}.time": self.node_clock for module in TIMED},
-            "portal.control.agent_sync.time": self.clock,
+            "portal.agents.sync.time": self.clock,
             "django.utils.timezone.datetime": Now,
             "runners.agent.program.threading": SimpleNamespace(Thread=Later, Lock=threading.Lock),
             "runners.agent.program.LogShipper": Shipper,

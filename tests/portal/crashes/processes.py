@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from django.conf import settings
 
-from portal.control import agent_sync
-from portal.control.leadership import Leadership
-from portal.control.management.commands.runscheduler import Command
+from portal.agents import sync
 from portal.jobs import lifecycle
 from portal.jobs.clock import WallClock
+from portal.scheduler.leader_election import Leadership
+from portal.scheduler.management.commands.runscheduler import Command
 from portal.wake import SCHEDULER
 from tests.portal.crashes.points import Killed
 
@@ -94,7 +94,7 @@ class Web(Process):
     kind = "web"
 
     def begin(self) -> None:
-        agent_sync._prepared[:] = [float("-inf"), []]
+        sync._prepared[:] = [float("-inf"), []]
 
     def answer(self, work: Callable[[], Answer]) -> Answer:
         """Raises Away when none came."""

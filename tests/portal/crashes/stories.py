@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from portal.cluster import services as cluster
-from portal.control.services import switch_policy
 from portal.jobs import services
 from portal.jobs.models import Attempt
+from portal.scheduler.services import switch_policy
 from tests.portal.crashes.judge import Expected
 from tests.portal.crashes.lab import Lab, Story
 

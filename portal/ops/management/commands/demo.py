@@ -19,13 +19,13 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.cluster.models import Node
-from portal.control.management.commands import up
-from portal.control.up.preflight import AlreadyRunning, lock_home
-from portal.control.up.processes import Keeper, Program
-from portal.control.up.welcome import Story
 from portal.jobs.models import Progress
 from portal.ops.demo import month, people, traffic
 from portal.ops.demo.workload import Size
+from portal.ops.management.commands import up
+from portal.ops.up.preflight import AlreadyRunning, lock_home
+from portal.ops.up.processes import Keeper, Program
+from portal.ops.up.welcome import Story
 from portal.refused import Refused
 from runners.agent.settings import Identity
 from runners.demo.nodes import DemoAgent, Reached, start_node

@@ -16,12 +16,12 @@ from django.db.models import Min
 from django.utils import timezone
 
 from portal import charts, relative
-from portal.control import policy_args
-from portal.control import services as control
-from portal.control.models import SchedulerConfig
 from portal.refused import Refused
+from portal.scheduler import policy_args
+from portal.scheduler import services as control
+from portal.scheduler.models import SchedulerConfig
 from portal.usage.models import CapacitySpell
-from portal.whatif import lives, report
+from portal.whatif import report, simulation_runs
 from scheduling.simulate import Loss, Options, Result, Submission, accounts_of, compare, plot, simulate, traces
 from scheduling.simulate import Refused as NotAllowed
 from scheduling.simulate.truth import Knowledge
@@ -171,19 +171,19 @@ class Command(BaseCommand):
         days = given["history"]
         end = timezone.now()
         start = end - timedelta(days=days)
-        world = lives.read(start, end)
-        really = compare.Run(REALLY, "", {}, *lives.happened(world))
+        world = simulation_runs.read(start, end)
+        really = compare.Run(REALLY, "", {}, *simulation_runs.happened(world))
         if not really.summary.jobs:
             raise Refused("No job came to its end by itself in these days: there is nothing to compare.")
         options = Options(release_seconds=max(0.0, given["release"]), window_seconds=max(0.0, given["window"]))
         runs = []
         for each in policies:
-            result = lives.live(
+            result = simulation_runs.live(
                 world, each.policy, options=options, clock=time.perf_counter,
                 on_progress=_progress(each.name, sys.stderr),
             )  # fmt: skip
             _done(each.name, result, sys.stderr)
-            runs.append(compare.Run(each.name, each.key, each.params, *lives.simulated(world, result)))
+            runs.append(compare.Run(each.name, each.key, each.params, *simulation_runs.simulated(world, result)))
         config = control.current_config()
         about = {
             "history": f"of {days} days until {end:%Y-%m-%d %H:%M} UTC",

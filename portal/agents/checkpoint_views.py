@@ -1,0 +1,126 @@
+"""The agents' API about checkpoints, beneath ``/agent/v1/containers/<name>/checkpoints``.
+
+A node reads and changes those of jobs that have a container on it, as long as that is not over.
+"""
+
+from collections.abc import Callable
+
+from django.conf import settings
+from django.contrib.auth.decorators import login_not_required
+from django.http import HttpRequest, HttpResponseBase, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+
+from portal.agents.protocol import parse
+from portal.agents.views import (
+    AgentError,
+    agent_view,
+    announced,
+    authenticated,
+    body_of,
+    body_pieces,
+    not_found,
+    own_container,
+)
+from portal.cluster.models import Node
+from portal.jobs import checkpoints
+from portal.jobs.models import Container, ContainerState
+from portal.jobs.outputs import BadPath, pieces
+from portal.streaming import stream
+
+MAX_SET_BYTES = 4 * 1024 * 1024
+View = Callable[..., HttpResponseBase]
+
+
+def by_method(**views: View) -> View:
+    """One address, a view for each method; a method that has none is refused by any of them."""
+
+    @csrf_exempt
+    @login_not_required
+    def door(request: HttpRequest, **named: str) -> HttpResponseBase:
+        return views.get(request.method or "", next(iter(views.values())))(request, **named)
+
+    return door
+
+
+def _open(request: HttpRequest, name: str) -> tuple[Node, Container]:
+    """The container whose job it is about; it has not been collected yet."""
+    node = authenticated(request)
+    container = own_container(node, name)
+    if node.approved_at is None or container.collected_at is not None:
+        raise not_found()
+    return node, container
+
+
+def _live(request: HttpRequest, name: str) -> tuple[Node, Container]:
+    node, container = _open(request, name)
+    if container.state == ContainerState.EXITED:
+        raise not_found()
+    return node, container
+
+
+@agent_view("GET")
+def _newest(request: HttpRequest, name: str) -> HttpResponseBase:
+    """The set from which a container goes on. 425 while another node has yet to send what came last."""
+    node, container = _live(request, name)
+    through_portal = checkpoints.go_through_portal(node)
+    if through_portal and (elsewhere := checkpoints.still_coming(container.attempt, node)):
+        raise AgentError(425, "coming", f"waiting for its checkpoints from {elsewhere}")
+    row = checkpoints.newest(container.attempt.job_id)
+    if row and through_portal:
+        checkpoints.tell_of_start(container.attempt, row)
+    found = {"version": row.version, "files": row.files} if row else {"version": 0, "files": {}}
+    return JsonResponse({**found, "through_portal": through_portal})
+
+
+@agent_view("POST")
+def _change(request: HttpRequest, name: str) -> HttpResponseBase:
+    """``{"changed": {path: entry}, "deleted": {path: time}}``; empty only asks whether there is anything to do."""
+    node, container = _open(request, name)
+    data = parse(body_of(request, MAX_SET_BYTES))
+    try:
+        changed = checkpoints.read_entries(data.get("changed", {}))
+        deleted = checkpoints.read_deleted(data.get("deleted", {}))
+        kept = checkpoints.keep(container.attempt, changed, deleted)
+    except (BadPath, checkpoints.BadSet) as error:
+        raise AgentError(400, "invalid", str(error)) from error
+    except checkpoints.TooMuch as error:
+        raise AgentError(413, "too_large", str(error)) from error
+    through_portal = checkpoints.go_through_portal(node)
+    return JsonResponse(
+        {
+            "before": kept.before,
+            "version": kept.version,
+            "missing": list(kept.missing),
+            "outdated": kept.outdated,
+            "through_portal": through_portal,
+            "most_bytes": settings.MAX_CHECKPOINTS_MIB << 20,
+        }
+    )
+
+
+@agent_view("GET")
+def _piece(request: HttpRequest, name: str, sha256: str) -> HttpResponseBase:
+    _, container = _live(request, name)
+    try:
+        file = checkpoints.open_piece(container.attempt.job, sha256)
+    except FileNotFoundError:
+        raise not_found() from None
+    return stream(request, pieces(file), "application/octet-stream")
+
+
+@agent_view("PUT")
+def _put_piece(request: HttpRequest, name: str, sha256: str) -> HttpResponseBase:
+    _, container = _open(request, name)
+    if (announced(request) or 0) > checkpoints.PIECE_BYTES:
+        raise AgentError(413, "too_large", f"At most {checkpoints.PIECE_BYTES >> 20} MiB at once.")
+    try:
+        checkpoints.store_piece(container.attempt.job, sha256, body_pieces(request))
+    except checkpoints.BadSet as error:
+        raise AgentError(400, "invalid", str(error)) from error
+    except checkpoints.TooMuch as error:
+        raise AgentError(413, "too_large", str(error)) from error
+    return JsonResponse({}, status=201)
+
+
+whole = by_method(GET=_newest, POST=_change)
+piece = by_method(GET=_piece, PUT=_put_piece)

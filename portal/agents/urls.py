@@ -1,0 +1,19 @@
+from django.urls import URLPattern, URLResolver, path
+
+from portal.agents import checkpoint_views, identity_views, ring_views, views
+
+app_name = "agents"
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("agent/v1/join", views.join, name="join"),
+    path("agent/v1/sync", views.sync, name="sync"),
+    path("agent/v1/token", views.new_token, name="token"),
+    path("agent/v1/wait", views.wait, name="wait"),
+    path("agent/v1/code/<str:sha256>", views.code, name="code"),
+    path("agent/v1/containers/<str:name>/logs/<str:stream>", views.append_log, name="log"),
+    path("agent/v1/containers/<str:name>/outputs/<path:path>", views.output, name="output"),
+    path("agent/v1/containers/<str:name>/identity", identity_views.identity, name="identity"),
+    path("agent/v1/containers/<str:name>/rings", ring_views.tell, name="rings"),
+    path("agent/v1/containers/<str:name>/checkpoints", checkpoint_views.whole, name="checkpoints"),
+    path("agent/v1/containers/<str:name>/checkpoints/<str:sha256>", checkpoint_views.piece, name="checkpoint"),
+]

@@ -1,0 +1,313 @@
+"""The API that agents speak, ``/agent/v1/`` (docs/architecture.md, "The agent's protocol").
+
+A node knows nothing but its token, and sees nothing but its own containers. Everything may be repeated.
+"""
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.contrib.auth.decorators import login_not_required
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHttpResponse
+from django.http.request import UnreadablePostError
+from django.views.decorators.csrf import csrf_exempt
+
+from portal.accounts.models import digest
+from portal.agents import sync as agent_sync
+from portal.agents.protocol import NAME, BadReport, load, parse, read_join, read_marks
+from portal.cluster import services as cluster
+from portal.cluster.models import Node
+from portal.jobs import audience, logs, outputs
+from portal.jobs.models import Container, ContainerState
+from portal.projects import store
+from portal.refused import Refused
+from portal.wake import Switchboard, node_bell
+
+logger = logging.getLogger(__name__)
+
+MAX_JOIN_BYTES = 128 * 1024
+MAX_SYNC_BYTES = 2 * 1024 * 1024
+MAX_LOG_BYTES = 1024 * 1024
+MAX_OFFSET = 1 << 50
+WAIT_SECONDS = 45.0
+"""Proxies commonly give up after 50 s or 60 s. A bell that was not heard costs little: a node is told what is desired in each
+answer to its reports."""
+PIECE = 256 * 1024
+
+View = Callable[..., HttpResponseBase]
+Run = Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]]
+
+
+class AgentError(Exception):
+    """Becomes ``{"error": {"code", "message"}}``."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+    def response(self) -> JsonResponse:
+        response = JsonResponse({"error": {"code": self.code, "message": str(self)}}, status=self.status)
+        if self.status == 401:
+            response["WWW-Authenticate"] = "Bearer"
+        return response
+
+
+def not_found() -> AgentError:
+    """Made anew each time: an exception that is raised again keeps all it was ever raised through."""
+    return AgentError(404, "not_found", "This node has no such thing.")
+
+
+def no_node() -> AgentError:
+    return AgentError(401, "token", "This node's token is unknown or was revoked. Join again with a new join token.")
+
+
+def agent_view(method: str) -> Callable[[View], View]:
+    """A door for agents: one method, no cookies, errors as JSON."""
+
+    def decorate(view: View) -> View:
+        @csrf_exempt
+        @login_not_required
+        @functools.wraps(view)
+        def door(request: HttpRequest, **named: Any) -> HttpResponseBase:
+            try:
+                if request.method != method:
+                    raise AgentError(405, "method", f"Use {method}.")
+                return view(request, **named)
+            except AgentError as error:
+                return error.response()
+            except (BadReport, UnreadablePostError) as error:
+                return AgentError(400, "invalid", str(error) or "The body could not be read.").response()
+            except Refused as error:
+                return AgentError(403, "refused", str(error)).response()
+
+        return door
+
+    return decorate
+
+
+def authenticated(request: HttpRequest) -> Node:
+    node = cluster.node_for(_token(request))
+    if node is None:
+        raise no_node()
+    return node
+
+
+_heard_of: dict[str, int] = {}
+"""Nodes by the digest of their token, once they have shown it: whose report is worth reading, and whose bell to listen
+to. Whether the token still counts the database says each time."""
+
+
+def recognised(request: HttpRequest) -> int:
+    """The node that holds its token, or did; for what is asked most."""
+    held = digest(_token(request))
+    if held not in _heard_of:
+        _heard_of[held] = authenticated(request).pk
+    return _heard_of[held]
+
+
+def has_shown_token(authorization: str) -> bool:
+    """Whether a node has reported with this header since the process began. Nodes report every few seconds."""
+    scheme, _, token = authorization.partition(" ")
+    return scheme.lower() == "bearer" and digest(token.strip()) in _heard_of
+
+
+def _of_holder(work: Callable[..., dict[str, Any]], held: str, *args: Any) -> dict[str, Any]:
+    try:
+        return work(held, *args)
+    except agent_sync.UnknownToken:
+        _heard_of.pop(held, None)
+        raise no_node() from None
+
+
+def _token(request: HttpRequest) -> str:
+    """Empty without one; no node has that."""
+    scheme, _, token = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def body_of(request: HttpRequest, most: int) -> bytes:
+    too_much = AgentError(413, "too_large", f"At most {most >> 10} KiB at once.")
+    if (announced(request) or 0) > most:
+        raise too_much
+    try:
+        body = request.body
+    except RequestDataTooBig as error:
+        raise too_much from error
+    if len(body) > most:
+        raise too_much
+    return body
+
+
+def announced(request: HttpRequest) -> int | None:
+    length = request.META.get("CONTENT_LENGTH", "")
+    return int(length) if length.isascii() and length.isdecimal() and len(length) < 19 else None
+
+
+def own_container(node: Node, name: str) -> Container:
+    rows = Container.objects.filter(node=node, name=name) if NAME.fullmatch(name) else Container.objects.none()
+    container = rows.select_related("attempt").defer("spec").first()
+    if container is None:
+        raise not_found()
+    return container
+
+
+# --- joining and reporting ---------------------------------------------------------------------------------------
+
+
+@agent_view("POST")
+def join(request: HttpRequest) -> HttpResponseBase:
+    asked = read_join(parse(body_of(request, MAX_JOIN_BYTES)))
+    joined = cluster.join(asked.join_token, asked.name, asked.runtime, asked.facts, asked.problems)
+    return JsonResponse({"node": joined.node.pk, "token": joined.token}, status=201)
+
+
+@agent_view("POST")
+def sync(request: HttpRequest) -> HttpResponseBase:
+    recognised(request)  # before its report is read
+    data = load(body_of(request, MAX_SYNC_BYTES))
+    return JsonResponse(_of_holder(agent_sync.turn, digest(_token(request)), data))
+
+
+@agent_view("POST")
+def new_token(request: HttpRequest) -> HttpResponseBase:
+    """For an agent that was told to ``rotate``. An answer that is lost costs nothing: the old token still works."""
+    response = JsonResponse({"token": cluster.give_new_token(authenticated(request))}, status=201)
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+@csrf_exempt
+@login_not_required
+async def wait(request: HttpRequest, run: Run = sync_to_async) -> HttpResponseBase:
+    """Answers when what is desired differs from ``seen``, or after 45 s. ``run`` calls what asks the database."""
+    if request.method != "GET":
+        return AgentError(405, "method", "Use GET.").response()
+    seen = request.GET.get("seen", "")
+    until = time.monotonic() + WAIT_SECONDS
+    try:
+        held = digest(_token(request))
+        node_id = _heard_of.get(held) or await run(recognised)(request)
+        with Switchboard.here().listening(node_bell(node_id)) as bell:
+            while True:
+                bell.clear()
+                now_seen = await run(_seen)(held)  # it may have been approved or removed
+                if now_seen != seen:
+                    return JsonResponse({"seen": now_seen})
+                try:
+                    await asyncio.wait_for(bell.wait(), until - time.monotonic())
+                except TimeoutError:
+                    return JsonResponse({"seen": seen})
+    except AgentError as error:
+        return error.response()
+
+
+def _seen(held: str) -> str:
+    return str(_of_holder(agent_sync.desired, held)["seen"])
+
+
+# --- code, logs, outputs -----------------------------------------------------------------------------------------
+
+
+@csrf_exempt
+@login_not_required
+async def code(request: HttpRequest, sha256: str) -> HttpResponseBase:
+    """The tar of a code version, for a node that runs it."""
+    if request.method != "GET":
+        return AgentError(405, "method", "Use GET.").response()
+    try:
+        path, size = await sync_to_async(_code_path)(request, sha256)
+    except AgentError as error:
+        return error.response()
+    response = StreamingHttpResponse(_pieces_of(path), content_type="application/x-tar")
+    response["Content-Length"] = str(size)
+    return response
+
+
+def _code_path(request: HttpRequest, sha256: str) -> tuple[Path, int]:
+    node = authenticated(request)
+    live = Container.objects.filter(node=node, node__approved_at__isnull=False).exclude(state=ContainerState.EXITED)
+    if len(sha256) > 64 or not live.filter(attempt__job__code__sha256=sha256).exists():
+        raise not_found()
+    path = store.path_of(sha256)
+    try:
+        return path, path.stat().st_size
+    except FileNotFoundError as error:
+        logger.error("the code %s is in the database but not in %s", sha256, path.parent)
+        raise AgentError(404, "code_lost", "The portal no longer has this code. Upload it again.") from error
+
+
+async def _pieces_of(path: Path) -> AsyncIterator[bytes]:
+    with await asyncio.to_thread(path.open, "rb") as file:
+        while piece := await asyncio.to_thread(file.read, PIECE):
+            yield piece
+
+
+@agent_view("POST")
+def append_log(request: HttpRequest, name: str, stream: str) -> HttpResponseBase:
+    container = own_container(authenticated(request), name)
+    offset = _whole_number(request, "offset")
+    label = request.GET.get("label", "").replace("\0", "").encode(errors="replace").decode()
+    data = body_of(request, MAX_LOG_BYTES)
+    try:
+        row = logs.open_stream(container, stream, label)
+        size = logs.append(
+            row, offset, data, read_marks(request.headers.get("Marks", "")), final=request.GET.get("final") == "1"
+        )
+    except logs.OffsetMismatch as error:
+        return JsonResponse({"size": error.size}, status=409)
+    except ValueError as error:
+        raise AgentError(400, "invalid", str(error)) from error
+    return JsonResponse({"size": size, "watched": audience.watched(container.attempt.job_id)})
+
+
+@csrf_exempt
+@login_not_required
+def output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
+    return (_offer_output if request.method == "POST" else _put_output)(request, name=name, path=path)
+
+
+@agent_view("PUT")
+def _put_output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
+    container = own_container(authenticated(request), name)
+    with _output_refusals():
+        outputs.store(container.attempt, path, body_pieces(request), announced(request))
+    return JsonResponse({}, status=201)
+
+
+@agent_view("POST")
+def _offer_output(request: HttpRequest, name: str, path: str) -> HttpResponseBase:
+    """Whether a file of ``size`` bytes would be kept: asked before a large one is sent."""
+    container = own_container(authenticated(request), name)
+    with _output_refusals():
+        outputs.check_room(container.attempt, path, _whole_number(request, "size"))
+    return JsonResponse({})
+
+
+@contextmanager
+def _output_refusals() -> Iterator[None]:
+    try:
+        yield
+    except outputs.BadPath as error:
+        raise AgentError(400, "invalid", str(error)) from error
+    except outputs.TooMuch as error:
+        raise AgentError(413, "too_large", str(error)) from error
+
+
+def _whole_number(request: HttpRequest, name: str) -> int:
+    """Of bytes, in the address."""
+    value = request.GET.get(name, "")
+    if not (value.isascii() and value.isdecimal() and len(value) < 19 and int(value) <= MAX_OFFSET):
+        raise AgentError(400, "invalid", f"{name} must be a whole number of bytes.")
+    return int(value)
+
+
+def body_pieces(request: HttpRequest) -> Iterator[bytes]:
+    while piece := request.read(PIECE):
+        yield piece

@@ -1,5 +1,0 @@
-from django.apps import AppConfig
-
-
-class GaugesConfig(AppConfig):
-    name = "portal.gauges"

@@ -1,0 +1,31 @@
+"""What one may ask of pages and endpoints about GPUs. Nonsense is as if it had not been asked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from portal.monitoring.series import WINDOWS, Window
+from portal.monitoring.visibility import STATES
+
+LONGEST = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    words: str = ""
+    state: str = ""
+    node: int | None = None
+    window: Window = WINDOWS["hour"]
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.words or self.state or self.node)
+
+
+def read(query: Mapping[str, str], usual: str = "hour") -> Asked:
+    state, node = query.get("state", ""), query.get("node", "")
+    return Asked(
+        words=query.get("q", "").replace("\0", "").strip()[:LONGEST],
+        state=state if state in STATES else "",
+        node=int(node) if node.isascii() and node.isdecimal() and len(node) <= 18 else None,
+        window=WINDOWS.get(query.get("window", ""), WINDOWS[usual]),
+    )

@@ -1,0 +1,103 @@
+"""The timeline as SVG: a lane for each GPU, a bar for each time it was held. Pure; no script, no inline style."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import NamedTuple
+
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
+
+from portal.charts import LETTER, SIZES, TONES, Size, time_ticks
+from portal.cluster.models import Gpu
+from portal.monitoring.visibility import Span
+
+TOP, LEFT, RIGHT = 22, 34, 8
+NAME, LANE, BAR = 20, 20, 15
+"""Heights in pixels: of a node's name, of a lane, of the bar in it."""
+LEAST = 1.5
+"""What was held for a moment is still seen."""
+STRANGER = "another project"
+
+
+class Frame(NamedTuple):
+    size: Size
+    since: datetime
+    until: datetime
+
+    def across(self, moment: datetime) -> float:
+        part = (moment - self.since) / (self.until - self.since)
+        return LEFT + (self.size.width - LEFT - RIGHT) * min(1.0, max(0.0, part))
+
+
+def draw(gpus: Sequence[Gpu], spans: Sequence[Span], since: datetime, until: datetime) -> SafeString:
+    """``gpus`` in the order of their lanes, those of a node together."""
+    by_gpu: dict[int, list[Span]] = {gpu.pk: [] for gpu in gpus}
+    for span in spans:
+        by_gpu[span.gpu].append(span)
+    pictures = []
+    for size in SIZES:
+        frame = Frame(size, since, until)
+        body, height = _lanes(frame, gpus, by_gpu)
+        ticks = "".join(_ticks(frame, height))
+        pictures.append(
+            f'<svg class="chart-picture {size.css}" viewBox="0 0 {size.width} {height}" role="group"'
+            f' aria-label="Who held which GPU">{ticks}{body}</svg>'
+        )
+    return mark_safe("".join(pictures))  # noqa: S308  # every text in it went through escape()
+
+
+def _lanes(frame: Frame, gpus: Sequence[Gpu], by_gpu: dict[int, list[Span]]) -> tuple[str, int]:
+    parts, top = [], TOP
+    for _, of_node in groupby(gpus, key=lambda gpu: gpu.node_id):
+        lanes = list(of_node)
+        parts.append(f'<text class="name" x="2" y="{top + 14}">{escape(lanes[0].node.name)}</text>')
+        top += NAME
+        for gpu in lanes:
+            middle = top + LANE / 2
+            parts.append(f'<text x="{LEFT - 8}" y="{middle + 4:.0f}" text-anchor="end">{gpu.index}</text>')
+            parts.append(f'<path class="grid" d="M{LEFT} {top + LANE - 1}H{frame.size.width - RIGHT}"/>')
+            parts += [_bar(frame, span, gpu, top + (LANE - BAR) // 2) for span in reversed(by_gpu[gpu.pk])]
+            top += LANE
+    return "".join(parts), top + 6
+
+
+def _ticks(frame: Frame, height: int) -> Iterator[str]:
+    least, most = frame.since.timestamp(), frame.until.timestamp()
+    for moment, text in time_ticks(frame.since, least, most, frame.size.ticks):
+        x = frame.across(datetime.fromtimestamp(moment, frame.since.tzinfo))
+        anchor = "start" if x < LEFT + 20 else "end" if x > frame.size.width - RIGHT - 20 else "middle"
+        yield f'<path class="grid" d="M{x:.1f} {TOP - 4}V{height - 6}"/>'
+        yield f'<text x="{x:.1f}" y="12" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _bar(frame: Frame, span: Span, gpu: Gpu, top: int) -> str:
+    left, right = frame.across(span.since), frame.across(span.until or frame.until)
+    width = max(LEAST, right - left)
+    said = escape(f"{gpu.node.name} {gpu.label}: {said_of(span)}, {said_time(span)}")
+    css = f"tone-{TONES[span.job.pk % len(TONES)]}" if span.job else "tone-grey"
+    rect = (
+        f'<rect class="span {css}{" mine" if span.mine else ""}" x="{left:.1f}" y="{top}" width="{width:.1f}"'
+        f' height="{BAR}" rx="2"><title>{said}</title></rect>'
+    )
+    if span.job is None:
+        return rect
+    letters = int((width - 6) / LETTER)
+    words = f"#{span.job.pk} {span.job.name}"
+    label = words if len(words) <= letters else f"#{span.job.pk}" if len(f"#{span.job.pk}") <= letters else ""
+    text = f'<text class="name" x="{left + 4:.1f}" y="{top + 12}">{escape(label)}</text>' if label else ""
+    return f'<a href="{reverse("jobs:detail", args=[span.job.pk])}" aria-label="{said}">{rect}{text}</a>'
+
+
+def said_of(span: Span) -> str:
+    if span.attempt is None:
+        return STRANGER
+    job = span.attempt.job
+    return f"{job.name} #{job.pk} of {job.submitted_by.username}"
+
+
+def said_time(span: Span) -> str:
+    since = f"{timezone.localtime(span.since):%d %b, %H:%M}"
+    return f"from {since} to {timezone.localtime(span.until):%d %b, %H:%M}" if span.until else f"since {since}"

@@ -1,0 +1,105 @@
+"""GPUs that are held and do nothing: found in the samples, judged by the lab's rule. Everything but the reading is pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from django.conf import settings
+
+from portal.jobs.models import Allocation
+from portal.monitoring.models import Sample
+from portal.monitoring.rollups import by_gpu
+from portal.monitoring.sampling import Reading
+
+GAP = timedelta(minutes=2)
+"""Of a longer silence nobody knows what the GPU did: it breaks the time of idleness."""
+
+Readings = Sequence[tuple[datetime, Reading]]
+Verdict = Literal["", "warn", "stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Under ``percent`` for ``after`` is idle; ``stops`` puts the job on hold when it still is as long again."""
+
+    percent: int
+    after: timedelta
+    stops: bool
+
+
+def rule() -> Rule | None:
+    """The lab's; None when it looks for nothing."""
+    if not settings.IDLE_GPU_MINUTES:
+        return None
+    after = timedelta(minutes=settings.IDLE_GPU_MINUTES)
+    return Rule(settings.IDLE_GPU_PERCENT, after, settings.IDLE_GPU_RULE == "stop")
+
+
+def quiet_since(readings: Readings, percent: int, now: datetime) -> datetime | None:
+    """Since when one GPU has done less than ``percent`` without a break; None when it works or says nothing.
+
+    ``readings`` ascend. What is older than they are is not known and does not count.
+    """
+    since, after = None, now
+    for at, reading in reversed(readings):
+        if after - at > GAP or reading.utilisation is None or reading.utilisation >= percent:
+            break
+        since = after = at
+    return since
+
+
+def idle_since(gpus: Mapping[int, Readings], held_since: datetime, percent: int, now: datetime) -> datetime | None:
+    """Since when an attempt has had all of its GPUs idle. A GPU without readings is not idle, as far as one knows."""
+    found = []
+    for readings in gpus.values():
+        own = [(at, reading) for at, reading in readings if at >= held_since]
+        since = quiet_since(own, percent, now)
+        if since is None:
+            return None
+        found.append(since)
+    return max(found, default=None)
+
+
+def judge(idle_for: timedelta, warned_for: timedelta | None, rule: Rule) -> Verdict:
+    """``warned_for``: how long ago it was warned of this idleness; None: not yet."""
+    if idle_for < rule.after:
+        return ""
+    if warned_for is None:
+        return "warn"
+    return "stop" if rule.stops and warned_for >= rule.after else ""
+
+
+def idle_attempts(rule: Rule, now: datetime, job: int | None = None) -> dict[int, datetime]:
+    """Live attempts whose GPUs are all idle for as long as the rule says, and since when. Two or three queries.
+
+    First the last samples of all nodes; only of attempts that were idle in those, what came before.
+    """
+    rows = Allocation.objects.filter(released_at=None, attempt__ended_at=None)
+    if job is not None:
+        rows = rows.filter(attempt__job=job)
+    held: dict[int, list[tuple[int, int, datetime]]] = {}
+    for attempt, gpu, node, since in rows.values_list("attempt", "gpu", "gpu__node", "allocated_at"):
+        held.setdefault(attempt, []).append((gpu, node, since))
+    old_enough = {key: parts for key, parts in held.items() if all(now - since >= rule.after for *_, since in parts)}
+    quiet = _idle_of(old_enough, rule.percent, now, GAP)
+    candidates = {key: parts for key, parts in old_enough.items() if key in quiet}
+    found = _idle_of(candidates, rule.percent, now, 2 * rule.after + GAP)
+    return {key: since for key, since in found.items() if now - since >= rule.after}
+
+
+def _idle_of(
+    held: Mapping[int, list[tuple[int, int, datetime]]], percent: int, now: datetime, back: timedelta
+) -> dict[int, datetime]:
+    nodes = {node for parts in held.values() for _, node, _ in parts}
+    if not nodes:
+        return {}
+    rows = Sample.objects.filter(node__in=nodes, at__gte=now - back).order_by("at")
+    readings = by_gpu(rows.values_list("at", "readings"))
+    found = {}
+    for attempt, parts in held.items():
+        of_gpus = {gpu: readings.get(gpu, []) for gpu, _, _ in parts}
+        since = idle_since(of_gpus, max(since for *_, since in parts), percent, now)
+        if since is not None:
+            found[attempt] = since
+    return found

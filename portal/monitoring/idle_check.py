@@ -1,0 +1,44 @@
+"""The look for idle GPUs, once a minute: a line in the job's history, then what the lab's rule says."""
+
+from datetime import datetime
+
+from django.db import transaction
+from django.utils import timezone
+
+from portal.jobs import lifecycle, services
+from portal.jobs.models import Attempt, JobEvent
+from portal.monitoring import idle
+from portal.monitoring.idle import Rule
+from portal.ui import duration
+
+KIND = "idle"
+
+
+def sweep(now: datetime | None = None) -> int:
+    """Warns of each time of idleness once. How many were warned of or put on hold. May be repeated."""
+    rule = idle.rule()
+    if rule is None:
+        return 0
+    now = now or timezone.now()
+    found = idle.idle_attempts(rule, now)
+    acted = 0
+    for attempt in Attempt.objects.filter(pk__in=found, ended_at=None).select_related("job").order_by("job_id"):
+        acted += _look_at(attempt, found[attempt.pk], rule, now)
+    return acted
+
+
+@transaction.atomic
+def _look_at(attempt: Attempt, since: datetime, rule: Rule, now: datetime) -> bool:
+    job = lifecycle.locked(attempt.job_id)
+    # The samples reach back twice the rule's time. Idleness that is as long seems to begin there, and was warned of.
+    began = attempt.created_at if now - since >= 2 * rule.after else since
+    warned = JobEvent.objects.filter(job=job, kind=KIND, at__gte=began).last()
+    verdict = idle.judge(now - since, now - warned.at if warned else None, rule)
+    length = duration((now - since).total_seconds())
+    if verdict == "warn":
+        then = " If it stays so, the job is put on hold." if rule.stops else ""
+        text = f"Its GPUs have done less than {rule.percent} % for {length}.{then}"
+        lifecycle.record(job, KIND, text, attempt=attempt.number)
+    elif verdict == "stop":
+        services.hold_by_rule(job, f"Put on hold by the lab's rule: its GPUs were idle for {length}.")
+    return bool(verdict)

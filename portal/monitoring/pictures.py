@@ -1,0 +1,71 @@
+"""Charts of what GPUs did."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from portal import charts
+from portal.charts import Chart, Series
+from portal.cluster.models import Gpu
+from portal.monitoring.rollups import mean
+from portal.monitoring.series import Trace
+
+MOST_LINES = 8
+"""More lines than this cannot be told apart: their mean is drawn, with the lowest and the highest."""
+SHOWN: tuple[tuple[str, str, str, float], ...] = (
+    ("utilisation", "Utilisation", "%", 1),
+    ("memory", "Memory in use", "GiB", 1024),
+    ("temperature", "Temperature", "°C", 1),
+)
+
+
+def over_time(trace: Trace, gpus: Sequence[Gpu]) -> list[Chart]:
+    """One for each thing that any of the GPUs says; none for CPU slots."""
+    return [
+        _chart(trace, gpus, metric, title, unit, scale) for metric, title, unit, scale in SHOWN if trace.says(metric)
+    ]
+
+
+def _chart(trace: Trace, gpus: Sequence[Gpu], metric: str, title: str, unit: str, scale: float) -> Chart:
+    rows = {
+        gpu.pk: [None if value is None else round(value / scale, 2) for value in trace.values[gpu.pk][metric]]
+        for gpu in gpus
+    }
+    if len(gpus) <= MOST_LINES:
+        several = len({gpu.node_id for gpu in gpus}) > 1
+        lines = [Series(name_of(gpu, several), rows[gpu.pk]) for gpu in gpus]
+    else:
+        steps = list(zip(*rows.values(), strict=True))
+        lines = [
+            Series("mean", [mean(_known(step)) for step in steps], "teal"),
+            Series("lowest", [_extreme(min, step) for step in steps], "blue"),
+            Series("highest", [_extreme(max, step) for step in steps], "amber"),
+        ]
+    ends = (0.0, 100.0) if unit == "%" else None
+    desc = _desc(rows.values(), title, unit)
+    return charts.lines(title, trace.times, lines, unit, desc=desc, least_and_most=ends)
+
+
+def name_of(gpu: Gpu, with_node: bool) -> str:
+    return f"{gpu.node.name} {gpu.label}" if with_node else gpu.label
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _extreme(of: Callable[[list[float]], float], values: Sequence[float | None]) -> float | None:
+    known = _known(values)
+    return of(known) if known else None
+
+
+def _desc(rows: Iterable[Sequence[float | None]], title: str, unit: str) -> str:
+    known = [value for row in rows for value in _known(row)]
+    average = charts.said_value(round(sum(known) / len(known), 1), unit)
+    return f"{title}: {average} on average, {charts.said_value(max(known), unit)} at most."
+
+
+def small(values: Sequence[float | None]) -> str:
+    """Of the last hour, for a cell; empty when nothing was said."""
+    known = _known(values)
+    if not known:
+        return ""
+    return charts.sparkline(values, f"In the last hour {round(sum(known) / len(known))} % on average.")

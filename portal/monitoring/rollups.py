@@ -1,0 +1,111 @@
+"""Samples -> hours, once each hour is over; and forgetting, so that both tables stay bounded."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from portal.cluster.models import Gpu
+from portal.monitoring.models import Hour, Sample
+from portal.monitoring.sampling import Reading
+
+HOUR = timedelta(hours=1)
+RAW_LIFE = timedelta(hours=3)
+"""Longer than the hour that is not rolled up yet and the longest look for idle GPUs (two hours)."""
+HOUR_LIFE = timedelta(days=31)
+SETTLE = timedelta(minutes=1)
+"""The last reports of an hour are written by then."""
+BATCH = 500
+
+Values = Sequence[float | None]
+
+
+def hour_of(moment: datetime) -> datetime:
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+def roll_up(now: datetime | None = None) -> int:
+    """Makes the hours that are over and not made yet, forgets what is too old. How many hours of GPUs were made."""
+    now = now or timezone.now()
+    made = 0
+    first = Sample.objects.order_by("at").values_list("at", flat=True).first()
+    hour = hour_of(first) if first else now
+    while hour + HOUR + SETTLE <= now:
+        if not Hour.objects.filter(at=hour).exists():
+            made += _make(hour)
+        hour += HOUR
+    Sample.objects.filter(at__lt=now - RAW_LIFE).delete()
+    Hour.objects.filter(at__lt=now - HOUR_LIFE).delete()
+    return made
+
+
+@transaction.atomic
+def _make(hour: datetime) -> int:
+    """All or nothing: an hour that is there is whole."""
+    known = set(Gpu.objects.values_list("pk", flat=True))
+    rows = Sample.objects.filter(at__gte=hour, at__lt=hour + HOUR).order_by("node_id", "at")
+    made, batch = 0, []
+    for _, samples in groupby(rows.values_list("node_id", "at", "readings").iterator(), key=lambda row: row[0]):
+        for gpu, readings in by_gpu((at, said) for _, at, said in samples).items():
+            if gpu in known:
+                batch.append(summary(gpu, hour, readings))
+        if len(batch) >= BATCH:
+            made += len(Hour.objects.bulk_create(batch, ignore_conflicts=True))
+            batch = []
+    return made + len(Hour.objects.bulk_create(batch, ignore_conflicts=True))
+
+
+def by_gpu(samples: Iterable[tuple[datetime, list[Any]]]) -> dict[int, list[tuple[datetime, Reading]]]:
+    """Rows of samples, as they are stored, taken apart."""
+    found: dict[int, list[tuple[datetime, Reading]]] = defaultdict(list)
+    for at, said in samples:
+        for values in said:
+            reading = Reading(*values)
+            found[reading.gpu].append((at, reading))
+    return found
+
+
+def summary(gpu: int, hour: datetime, readings: Sequence[tuple[datetime, Reading]]) -> Hour:
+    """Pure: one GPU's readings of an hour -> its row."""
+    minutes: list[list[Reading]] = [[] for _ in range(60)]
+    for at, reading in readings:
+        minutes[int((at - hour).total_seconds()) // 60].append(reading)
+
+    def per_minute(of: str) -> list[float | None]:
+        return [_rounded(mean(_known(some, of))) for some in minutes]
+
+    whole = [reading for _, reading in readings]
+    utilisation, memory, temperature = (
+        list(_known(whole, of)) for of in ("utilisation", "memory", "temperature")
+    )  # fmt: skip
+    return Hour(
+        gpu_id=gpu,
+        at=hour,
+        utilisation_mean=mean(utilisation),
+        utilisation_max=max(utilisation, default=None),
+        memory_mean_mib=mean(memory),
+        memory_max_mib=max(memory, default=None),
+        temperature_mean=mean(temperature),
+        temperature_max=max(temperature, default=None),
+        minutes={
+            **{of: per_minute(of) for of in ("utilisation", "memory", "temperature")},
+            "peak": [max(_known(some, "utilisation"), default=None) for some in minutes],
+        },
+    )
+
+
+def _known(readings: Iterable[Reading], of: str) -> Iterator[int]:
+    return (value for reading in readings if (value := getattr(reading, of)) is not None)
+
+
+def mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return sum(known) / len(known) if known else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)

@@ -1,0 +1,14 @@
+"""Once an hour, and may be repeated."""
+
+from celery import shared_task
+
+from portal.monitoring import rollups
+
+
+@shared_task(ignore_result=True)
+def roll_up() -> None:
+    rollups.roll_up()
+
+
+shared_task(roll_up.run, name="portal.gauges.tasks.roll_up", ignore_result=True)
+"""The name of the release before, whose scheduler may have queued it."""

@@ -1,0 +1,157 @@
+"""Pages about GPUs: now, over time, and who held them when."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.core.paginator import Paginator
+from django.db.models import Avg, Count, Exists, Max, OuterRef
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, render
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from portal.accounts.models import User
+from portal.accounts.permissions import signed_in
+from portal.cluster.models import LIVE_NODE, Gpu, Node
+from portal.cluster.services import holder
+from portal.cluster.slots import lab_noun, noun
+from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Job
+from portal.monitoring import forms, gantt, idle, pictures, resize_timeline, series, timeline_svg, visibility
+
+PER_PAGE = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One GPU as the list draws it."""
+
+    gpu: Gpu
+    job: Any
+    """The job that holds it, None when it is free."""
+    visible: bool
+    mine: bool
+    spark: str
+
+
+@require_safe
+def gpus(request: HttpRequest) -> HttpResponse:
+    user, now, asked = signed_in(request), timezone.now(), forms.read(request.GET)
+    found = visibility.filtered(visibility.gpus_in_lab(), user, words=asked.words, state=asked.state, node=asked.node)
+    page = Paginator(visibility.with_holders(found), PER_PAGE).get_page(request.GET.get("page"))
+    shown = list(page.object_list)
+    about = {
+        "page": page,
+        "rows": _rows(user, shown, series.last_hour(shown, now)),
+        "asked": asked,
+        "states": visibility.STATES.items(),
+        "total": _total(),
+        "query": request.GET.urlencode(),
+    }
+    return render(request, "monitoring/gpus.html", about)
+
+
+def _rows(user: User, shown: Sequence[Gpu], hours: dict[int, list[float | None]]) -> list[Row]:
+    holders = {gpu.pk: holder(gpu) for gpu in shown}
+    known = visibility.known_to(user, [job.pk for job in holders.values() if job])
+    rows = []
+    for gpu in shown:
+        job = holders[gpu.pk]
+        mine = job is not None and job.submitted_by_id == user.pk
+        visible = job is not None and job.pk in known
+        rows.append(Row(gpu, job, visible, mine, pictures.small(hours[gpu.pk])))
+    return rows
+
+
+def _total() -> dict[str, Any]:
+    """Of the whole lab."""
+    held = Exists(Allocation.objects.filter(gpu=OuterRef("pk"), released_at=None))
+    rows = visibility.gpus_in_lab().order_by()
+    known = rows.aggregate(
+        count=Count("pk"), utilisation=Avg("utilisation_percent"), hottest=Max("temperature_celsius")
+    )
+    return {**known, "noun": lab_noun(), "busy": rows.filter(held).count()}
+
+
+@require_safe
+def node(request: HttpRequest, pk: int) -> HttpResponse:
+    """One machine's GPUs over time, and who held them."""
+    user, now, asked = signed_in(request), timezone.now(), forms.read(request.GET)
+    machine = get_object_or_404(Node.objects.filter(LIVE_NODE, approved_at__isnull=False), pk=pk)
+    of_node = list(visibility.gpus_in_lab().filter(node=machine))
+    since = now - asked.window.length
+    line = visibility.timeline(user, of_node, since, now)
+    about = {
+        "node": machine,
+        "gpus": of_node,
+        "noun": noun(gpu.kind for gpu in of_node),
+        "charts": pictures.over_time(series.trace(of_node, since, now, now), of_node),
+        "picture": gantt.draw(of_node, line.spans, since, now),
+        "line": line,
+        **_windows(request, asked),
+    }
+    return render(request, "monitoring/node.html", about)
+
+
+@require_safe
+def timeline(request: HttpRequest) -> HttpResponse:
+    user, now, asked = signed_in(request), timezone.now(), forms.read(request.GET, "day")
+    since = now - asked.window.length
+    found = visibility.filtered(visibility.gpus_with_history(since), user, words=asked.words, node=asked.node)
+    page = Paginator(found, PER_PAGE).get_page(request.GET.get("page"))
+    shown = list(page.object_list)
+    line = visibility.timeline(user, shown, since, now)
+    names = {gpu.pk: pictures.name_of(gpu, True) for gpu in shown}
+    about = {
+        "page": page,
+        "picture": gantt.draw(shown, line.spans, since, now),
+        "line": line,
+        "noun": lab_noun(),
+        "spans": [(names[span.gpu], span) for span in line.spans],
+        **_windows(request, asked),
+    }
+    return render(request, "monitoring/timeline.html", about)
+
+
+def _windows(request: HttpRequest, asked: forms.Asked) -> dict[str, Any]:
+    """Links to other windows, which keep the rest of what is asked."""
+    links = []
+    for window in series.WINDOWS.values():
+        query = request.GET.copy()
+        query.pop("page", None)
+        query["window"] = window.key
+        links.append((window.text, query.urlencode(), window == asked.window))
+    return {"asked": asked, "windows": links, "query": request.GET.urlencode()}
+
+
+@require_safe
+def of_job(request: HttpRequest, pk: int) -> HttpResponse:
+    """What its GPUs did: the part of the job's page that is asked for again while it runs."""
+    job = get_object_or_404(Job.objects.visible_to(signed_in(request)), pk=pk)
+    return render(request, "monitoring/_job.html", about_job(job))
+
+
+def about_job(job: Job) -> dict[str, Any]:
+    """The band of all its attempts, and readings of the last one that held a GPU."""
+    now = timezone.now()
+    last = job.attempts.filter(allocations__isnull=False).order_by("-number").first()
+    found = visibility.of_attempt(last, now) if last else None
+    drawn = pictures.over_time(found.trace, found.gpus) if found else []
+    over_time = resize_timeline.of_job(job)
+    return {
+        "job": job,
+        "attempt": last,
+        "charts": drawn,
+        "band": over_time,
+        "ribbon": timeline_svg.draw(over_time, now) if job.elastic and over_time.stretches or over_time.changes else "",
+        "polls": job.state not in FINISHED_STATES,
+        **(_idleness(job, last, now) if last and last.ended_at is None else {}),
+    }
+
+
+def _idleness(job: Job, attempt: Attempt, now: datetime) -> dict[str, Any]:
+    """The same look as the lab's sweep takes, so that page and history agree."""
+    rule = idle.rule()
+    since = idle.idle_attempts(rule, now, job.pk).get(attempt.pk) if rule else None
+    return {"idle_since": since, "rule": rule}

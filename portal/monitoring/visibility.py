@@ -1,0 +1,128 @@
+"""What one may see of GPUs and of who holds them. Whose job it is, those may know who may see the job."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Exists, OuterRef, Prefetch, Q, QuerySet
+
+from portal.accounts.models import User
+from portal.cluster.models import Gpu, usable_gpu
+from portal.cluster.services import LIVE_ALLOCATIONS
+from portal.jobs.models import Allocation, Attempt, Job
+from portal.monitoring import series
+from portal.monitoring.series import Trace
+
+STATES = {"busy": "busy", "mine": "held by my jobs", "free": "free", "unfit": "unfit"}
+MOST_SPANS = 600
+"""Of one page of the timeline: more cannot be told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One GPU held by one attempt."""
+
+    gpu: int
+    since: datetime
+    until: datetime | None
+    """None while it is held."""
+    attempt: Attempt | None
+    """None when the viewer may not see the job."""
+    mine: bool
+
+    @property
+    def job(self) -> Job | None:
+        return self.attempt.job if self.attempt else None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    spans: tuple[Span, ...]
+    cut: bool
+    """There are more than are shown."""
+
+
+def gpus_in_lab() -> QuerySet[Gpu]:
+    """Of approved machines, in the order of their names."""
+    rows = Gpu.objects.filter(present=True, node__removed_at=None, node__approved_at__isnull=False)
+    return rows.select_related("node").order_by("node__name", "node", "index")
+
+
+def gpus_with_history(since: datetime) -> QuerySet[Gpu]:
+    """Those of the lab, and those that have left it since, with or without their machine, if a job held them."""
+    held = Allocation.objects.filter(gpu=OuterRef("pk")).filter(Q(released_at=None) | Q(released_at__gt=since))
+    rows = Gpu.objects.filter(node__approved_at__isnull=False).filter(
+        Q(present=True, node__removed_at=None) | Exists(held)
+    )
+    return rows.select_related("node").order_by("node__name", "node", "index")
+
+
+def filtered(
+    rows: QuerySet[Gpu], user: User, *, words: str = "", state: str = "", node: int | None = None
+) -> QuerySet[Gpu]:
+    held = Allocation.objects.filter(gpu=OuterRef("pk"), released_at=None)
+    if words := words.replace("\0", "").strip():
+        rows = rows.filter(Q(node__name__icontains=words) | Q(model__icontains=words))
+    if node is not None:
+        rows = rows.filter(node=node)
+    if state == "busy":
+        rows = rows.filter(Exists(held))
+    elif state == "mine":
+        rows = rows.filter(Exists(held.filter(attempt__job__submitted_by=user)))
+    elif state == "free":
+        rows = rows.filter(~Exists(held)).filter(usable_gpu())
+    elif state == "unfit":
+        rows = rows.exclude(usable_gpu())
+    return rows
+
+
+def with_holders(rows: QuerySet[Gpu]) -> QuerySet[Gpu]:
+    """So that ``cluster.services.holder`` knows."""
+    live = Allocation.objects.filter(released_at=None).select_related("attempt__job__submitted_by")
+    return rows.prefetch_related(Prefetch("allocations", live, to_attr=LIVE_ALLOCATIONS))
+
+
+def known_to(user: User, jobs: Collection[int]) -> set[int]:
+    return set(Job.objects.visible_to(user).filter(pk__in=set(jobs)).values_list("pk", flat=True))
+
+
+def timeline(user: User, gpus: Collection[Gpu], since: datetime, until: datetime) -> Timeline:
+    """Who held these GPUs, the latest first. Two queries."""
+    rows = Allocation.objects.filter(gpu__in=gpus, allocated_at__lt=until)
+    rows = rows.filter(Q(released_at=None) | Q(released_at__gt=since)).select_related("attempt__job__submitted_by")
+    found = list(rows.order_by("-allocated_at", "-id")[: MOST_SPANS + 1])
+    known = known_to(user, [row.attempt.job_id for row in found])
+    spans = tuple(
+        Span(
+            row.gpu_id,
+            row.allocated_at,
+            row.released_at,
+            row.attempt if row.attempt.job_id in known else None,
+            row.attempt.job.submitted_by_id == user.pk,
+        )
+        for row in found[:MOST_SPANS]
+    )
+    return Timeline(spans, len(found) > MOST_SPANS)
+
+
+@dataclass(frozen=True, slots=True)
+class OfAttempt:
+    """What an attempt's GPUs did while they were its own."""
+
+    attempt: Attempt
+    gpus: tuple[Gpu, ...]
+    trace: Trace
+
+
+def of_attempt(attempt: Attempt, now: datetime) -> OfAttempt | None:
+    """None when it held no GPU."""
+    rows = list(attempt.allocations.select_related("gpu__node").order_by("gpu__node__name", "gpu__index"))
+    if not rows:
+        return None
+    gpus = {row.gpu_id: row.gpu for row in rows}
+    spells: dict[int, list[tuple[datetime, datetime]]] = {gpu: [] for gpu in gpus}
+    for row in rows:
+        spells[row.gpu_id].append((row.allocated_at, row.released_at or now))
+    since = min(row.allocated_at for row in rows)
+    until = max(row.released_at or now for row in rows)
+    return OfAttempt(attempt, tuple(gpus.values()), series.trace(list(gpus.values()), since, until, now, spells))

@@ -1,0 +1,254 @@
+"""``manage.py up``: everything of the small size on this machine, in one process group (``make run``)."""
+
+import logging
+import logging.config
+import os
+import shlex
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from celery.beat import EmbeddedService
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError, connection
+
+from portal.accounts.services import has_admin, setup_link
+from portal.celery import app
+from portal.cluster.services import issue_join_token
+from portal.jobs.models import Container
+from portal.ops.up.logs import quiet_logging
+from portal.ops.up.preflight import AlreadyRunning, answers, findings, listen, lock_home
+from portal.ops.up.processes import Keeper, Program
+from portal.ops.up.terminal import Terminal
+from portal.ops.up.welcome import Story, submit_examples, unfinished_examples
+from portal.serving.handover import handover_pair
+from portal.ui import counted
+from runners.agent.settings import Identity
+from runners.agent.signals import StopSignal
+
+LOOK_SECONDS = 0.5
+PORTAL_SECRETS = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "EMAIL_HOST_PASSWORD")
+"""Never given to the agent, which runs beside users' code; nor are the files named by ``NAME_FILE``."""
+HOST = os.environ.get("HOST") or "127.0.0.1"
+
+
+def begin_schedule(file: Path) -> None:
+    """In a thread of this process, which carries the tasks out itself: it must know them, or it would only send them."""
+    app.loader.import_default_modules()
+    EmbeddedService(app, thread=True, schedule_filename=str(file)).start()
+
+
+class Command(BaseCommand):
+    later: Sequence[Program] = ()
+    """What is started once the portal answers."""
+    link: str | None = None
+    """Where the first person becomes admin."""
+
+    command = "make run"
+
+    help = "Start the portal, the scheduler and this machine's agent together, and keep them running until Ctrl-C."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """1. Check that it can start. 2. Migrate. 3. Start the programs. 4. Print where and how to sign in.
+        5. Keep the programs running, and report the first jobs. 6. On Ctrl-C or SIGTERM stop them all."""
+        self.stopping = StopSignal(signal.SIGINT, signal.SIGTERM)
+        self._preflight()
+        folder = self._log_folder()
+        self._log_into(folder / "up.log")
+        call_command("migrate", verbosity=0, interactive=False)
+        keeper = Keeper(folder, self.terminal)
+        try:
+            programs = self._programs()
+            for program in programs:
+                if not program.needs_web:
+                    keeper.start(program)
+            self.later = [program for program in programs if program.needs_web]
+            self._announce()
+            self._keep(keeper)
+        finally:
+            self.terminal.progress("")
+            self.say(f"Stopping ... {stopped_with(running_here(settings.HOME))}".rstrip())
+            keeper.stop()
+            self.say(f"Stopped. All data is kept; start again with: {start_command(self.command, self.given_home)}")
+
+    @property
+    def given_home(self) -> Path:
+        """What SCHEDULEARN_HOME was set to."""
+        return settings.HOME
+
+    @cached_property
+    def terminal(self) -> Terminal:
+        self.stdout.ending = ""  # lines end where the terminal ends them
+        return Terminal(self.stdout)
+
+    def say(self, text: str) -> None:
+        self.terminal.say(text)
+
+    sockets: Sequence[socket.socket] = ()
+    """Kept open for the web processes, which inherit them each time they start."""
+
+    def _preflight(self) -> None:
+        try:
+            self.lock = lock_home(settings.HOME)
+        except AlreadyRunning:
+            raise CommandError(
+                f"Schedulearn is already running with {settings.HOME}. Stop it there, or choose another SCHEDULEARN_HOME."
+            ) from None
+        for finding in findings(settings.HOME, HOST, settings.PORT):
+            if finding.fatal:
+                raise CommandError(f"{finding.text} {finding.fix.replace('make run', self.command)}")
+
+    def _log_folder(self) -> Path:
+        folder = settings.HOME / "log"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def _log_into(self, path: Path) -> None:
+        # In the settings, because Celery sets Django up again when it loads the tasks.
+        settings.LOGGING = quiet_logging(settings.LOGGING, path, self.terminal)
+        logging.config.dictConfig(settings.LOGGING)
+
+    def _programs(self) -> list[Program]:
+        env = {
+            **os.environ,
+            "SCHEDULEARN_HOME": str(settings.HOME),
+            "PORT": str(settings.PORT),
+            "SCHEDULEARN_URL": f"http://127.0.0.1:{settings.PORT}",
+        }
+        python = sys.executable
+        programs = [
+            *self._web_programs(env),
+            Program("scheduler", (python, "manage.py", "runscheduler"), env),
+            *self._agent_program(env),
+        ]
+        if settings.LAB:
+            beat = ("-B", "-s", str(self._beat_file()))
+            programs.append(Program("worker", (python, "-m", "celery", "-A", "portal", "worker", *beat), env))
+        return programs
+
+    def _web_programs(self, env: Mapping[str, str]) -> list[Program]:
+        """One process for people and one for nodes, so that neither pages nor uploads delay a node's lease, and one that
+        gives each its connections. Connections wait in the sockets made here while one of them starts again."""
+        to_pages, pages = handover_pair()
+        to_nodes, nodes = handover_pair()
+        self.sockets = [listen(HOST, settings.PORT), to_pages, pages, to_nodes, nodes]
+        listening = self.sockets[0]
+
+        def program(name: str, module: str, arguments: Sequence[str], *given: socket.socket) -> Program:
+            handles = tuple(each.fileno() for each in given)
+            words = (sys.executable, "-m", module, *arguments, *(str(handle) for handle in handles))
+            return Program(name, words, env, handles=handles)
+
+        return [
+            program("web", "portal.serving", ["--handed-over"], pages),
+            program("nodes", "portal.serving", ["--only", "nodes", "--handed-over"], nodes),
+            program("entry", "portal.serving.entry", [], listening, to_pages, to_nodes),
+        ]
+
+    def _agent_program(self, env: Mapping[str, str]) -> list[Program]:
+        """This machine's agent, which joins by itself at the first start."""
+        env = {name: value for name, value in env.items() if name.removesuffix("_FILE") not in PORTAL_SECRETS}
+        if not (settings.HOME / "agent" / "node.json").exists():
+            env["SCHEDULEARN_JOIN_TOKEN"] = issue_join_token(None, approves=True)
+        command = (sys.executable, "-m", "runners.agent", "--stop-jobs-on-exit")
+        return [Program("agent", command, env, 25, needs_web=True)]
+
+    def _beat_file(self) -> Path:
+        """When what is periodic was done last. Celery's default is a file in the folder of the code."""
+        return settings.HOME / "beat"
+
+    def _announce(self) -> None:
+        self.link = setup_link(settings.SITE_URL)
+        self.say(f"\nSchedulearn is starting at {settings.SITE_URL}")
+        if self.link:
+            self.say(f"Set up your admin account with this link, which works once:\n\n    {self.link}\n")
+        self.say(f"Logs are in {settings.HOME / 'log'}. Ctrl-C stops everything.\n")
+
+    def _keep(self, keeper: Keeper) -> None:
+        if not settings.LAB:
+            begin_schedule(self._beat_file())
+        story = self._story()
+        web = ready = False
+        while not self.stopping.wait(LOOK_SECONDS):
+            keeper.look()
+            self.each_look()
+            if not web and (web := answers(HOST, settings.PORT)):
+                for program in self.later:
+                    keeper.start(program)
+            if story is not None and not story.over:
+                self._tell(story)
+                if story.succeeded:
+                    ready = True
+                    self._say_ready("Everything is prepared, for elastic jobs too.")
+            if web and not ready and (story is None or story.begun or not story.shows_a_first_success):
+                ready = True
+                self._say_ready("Schedulearn is ready.")
+
+    def _tell(self, story: Story) -> None:
+        try:
+            for line in story.news():
+                self.say(f"  {line}")
+            self.terminal.progress(*story.progress())
+        except DatabaseError:
+            logging.getLogger(__name__).exception("the progress of the first jobs could not be read")
+            connection.close()
+            time.sleep(LOOK_SECONDS)
+
+    def _say_ready(self, what: str) -> None:
+        if self.link and not has_admin():
+            self.say(f"\n{what} Set up your admin account here:\n\n    {self.link}\n")
+        else:
+            self.say(f"\n{what} Sign in at {settings.SITE_URL}\n")
+
+    def each_look(self) -> None:
+        """For the demo lab."""
+
+    def _story(self) -> Story | None:
+        submitted = submit_examples()
+        jobs = submitted or unfinished_examples()
+        if not jobs:
+            return None
+        story = Story(jobs, settings.SITE_URL, shows_a_first_success=bool(submitted))
+        if submitted:
+            self.say("Two examples show how it works: a plain training first, then an elastic one with Horovod.")
+        for chapter in story.chapters:
+            self.say(f"  {chapter.name}: {chapter.link}")
+        self.say("")
+        return story
+
+
+def start_command(command: str, home: Path) -> str:
+    """What starts the same lab again, with the settings that it was given."""
+    given = {"SCHEDULEARN_HOME": str(home), "HOST": HOST, "PORT": str(settings.PORT)}
+    usual = {
+        "SCHEDULEARN_HOME": str(settings.DEFAULT_HOME),
+        "HOST": "127.0.0.1",
+        "PORT": str(settings.DEFAULT_PORT),
+    }
+    return " ".join([command, *(f"{name}={shlex.quote(word)}" for name, word in given.items() if word != usual[name])])
+
+
+def running_here(home: Path) -> int:
+    """How many jobs run on this machine, whose agent ends with the portal."""
+    try:
+        identity = Identity.read(home / "agent" / "node.json")
+        if identity is None:
+            return 0
+        parts = Container.objects.filter(node=identity.node, exited_at=None, attempt__ended_at=None)
+        return parts.values("attempt__job").distinct().count()
+    except (OSError, ValueError, DatabaseError):
+        return 0  # only for a sentence
+
+
+def stopped_with(jobs: int) -> str:
+    """What a stop does to jobs on this machine; nothing where none runs."""
+    if not jobs:
+        return ""
+    return f"{counted(jobs, 'running job')} {'stops' if jobs == 1 else 'stop'} too, and will run again after the next start."

@@ -1,0 +1,108 @@
+"""Log files of the programs that ``make run`` starts: rotated by size, with warnings and errors on the terminal too."""
+
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import IO, Any
+
+from portal.ops.up.terminal import Terminal
+
+LOG_BYTES = 10 * 2**20
+KEPT_FILES = 4
+"""Earlier files of each program: ``web.log.1`` is the newest of them."""
+RECORD = re.compile(r"\[?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}:? (?P<level>[A-Z]+)(/\w+\])? (?P<text>.*)")
+"""A line that begins a record, in our own format or Celery's; others continue the record before (tracebacks)."""
+GRAVE = frozenset({"WARNING", "ERROR", "CRITICAL"})
+SHOWN_CHARACTERS = 500
+
+
+class PrivateFileHandler(RotatingFileHandler):
+    """Its files are read by their owner alone."""
+
+    def _open(self) -> Any:
+        def opener(path: str, flags: int) -> int:
+            return os.open(path, flags, 0o600)
+
+        return open(self.baseFilename, self.mode, encoding=self.encoding, errors=self.errors, opener=opener)  # noqa: PTH123
+
+
+class LogFile:
+    """One program's file. Rotated while it is written, so that no program has to know of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.handler = PrivateFileHandler(path, maxBytes=LOG_BYTES, backupCount=KEPT_FILES)
+        self.handler.setFormatter(logging.Formatter("%(message)s"))
+
+    def write(self, line: str) -> None:
+        self.handler.handle(logging.makeLogRecord({"msg": line}))
+
+    def close(self) -> None:
+        self.handler.close()
+
+
+def grave(line: str) -> str | None:
+    """The text of a warning or error; None for other lines."""
+    found = RECORD.match(line)
+    return found["text"][:SHOWN_CHARACTERS] if found and found["level"] in GRAVE else None
+
+
+def follow(name: str, stream: IO[bytes], log: LogFile, terminal: Terminal | None) -> threading.Thread:
+    """Copy what a program writes into its log file until it ends; its warnings and errors also to the terminal."""
+
+    def copy() -> None:
+        with stream:
+            for raw in stream:
+                line = raw.decode(errors="replace").rstrip("\n")
+                log.write(line)
+                if terminal is not None and (text := grave(line)) is not None:
+                    terminal.say(f"{name}: {text}")
+
+    return _started(f"log of {name}", copy)
+
+
+def pass_on(name: str, stream: IO[bytes], terminal: Terminal) -> threading.Thread:
+    """Copy everything that a program writes to the terminal."""
+
+    def copy() -> None:
+        with stream:
+            for raw in stream:
+                terminal.say(raw.decode(errors="replace").rstrip("\n"))
+
+    return _started(f"output of {name}", copy)
+
+
+def _started(name: str, copy: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=copy, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+class TerminalHandler(logging.Handler):
+    """Warnings and errors of this process."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        super().__init__(logging.WARNING)
+        self.terminal = terminal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.terminal.say(f"{record.levelname.lower()}: {record.getMessage()[:SHOWN_CHARACTERS]}")
+
+
+def quiet_logging(config: Mapping[str, Any], path: Path, terminal: Terminal) -> dict[str, Any]:
+    """Django's ``LOGGING`` for this process: everything goes to a file, warnings and errors to the terminal too."""
+    handlers: dict[str, Any] = {
+        "file": {
+            "()": PrivateFileHandler,
+            "filename": str(path),
+            "maxBytes": LOG_BYTES,
+            "backupCount": KEPT_FILES,
+            "formatter": "line",
+        },
+        "terminal": {"()": TerminalHandler, "terminal": terminal},
+    }
+    return {**config, "handlers": handlers, "root": {**config["root"], "handlers": list(handlers)}}

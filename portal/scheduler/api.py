@@ -1,0 +1,130 @@
+"""The scheduling policy over REST: everybody may know it, admins look at what a switch would change, switch and undo."""
+
+from typing import Any
+
+from django.db.models import Exists, OuterRef
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import mixins, viewsets
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from portal.accounts.permissions import IsAdmin, signed_in
+from portal.refused import Refused
+from portal.rest import Pages, refusals
+from portal.scheduler import preview, services
+from portal.scheduler.models import Cycle, Recording, SchedulerConfig
+from portal.scheduler.serializers import (
+    AskedSerializer,
+    ConfigSerializer,
+    CycleSerializer,
+    PlannedChangeSerializer,
+    PolicySerializer,
+    PreviewAnswerSerializer,
+    PreviewSerializer,
+    SwitchSerializer,
+    UndoSerializer,
+)
+from scheduling import registry
+
+
+class Policy(APIView):
+    def get_permissions(self) -> list[Any]:
+        return [IsAdmin()] if self.request.method == "PUT" else [IsAuthenticated()]
+
+    @extend_schema(operation_id="policy", tags=["policy"], responses={200: ConfigSerializer, **refusals()})
+    def get(self, request: Request) -> Response:
+        """The policy in force with its parameters."""
+        return Response(ConfigSerializer(services.current_config()).data)
+
+    @extend_schema(
+        operation_id="policy_switch",
+        tags=["policy"],
+        request=SwitchSerializer,
+        responses={200: ConfigSerializer, **refusals(400, 404, 409)},
+    )
+    def put(self, request: Request) -> Response:
+        """Decide by another policy from the next turn on. What runs goes on, but for what its preview shows."""
+        asked = SwitchSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        data, actor = asked.validated_data, signed_in(request)
+        try:
+            if "ticket" in data:
+                config = preview.confirm(actor, data["policy"], data.get("params", {}), data["ticket"])
+            else:
+                config = services.switch_policy(actor, data["policy"], data.get("params", {}))
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        return Response(ConfigSerializer(config).data)
+
+
+class PolicyPreview(APIView):
+    permission_classes = [IsAdmin]
+
+    @extend_schema(
+        operation_id="policy_preview",
+        tags=["policy"],
+        request=AskedSerializer,
+        parameters=[OpenApiParameter("page", int), OpenApiParameter("page_size", int)],
+        responses={200: PreviewAnswerSerializer, **refusals(400, 404)},
+    )
+    def post(self, request: Request) -> Response:
+        """What a switch would change now, job by job, what may hurt first. Switches nothing."""
+        asked = AskedSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        try:
+            found = preview.look(asked.validated_data["policy"], asked.validated_data.get("params", {}))
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        pages = Pages()
+        rows = pages.paginate_queryset(found.changes, request, view=self)
+        answer = pages.get_paginated_response(PlannedChangeSerializer(rows, many=True, context={"preview": found}).data)
+        answer.data["preview"] = PreviewSerializer(found).data
+        return answer
+
+
+class PolicyUndo(APIView):
+    permission_classes = [IsAdmin]
+
+    @extend_schema(
+        operation_id="policy_undo",
+        tags=["policy"],
+        request=UndoSerializer,
+        responses={200: ConfigSerializer, **refusals(400, 404, 409)},
+    )
+    def post(self, request: Request) -> Response:
+        """Return to the configuration before the one in force, as a new one. Undoing twice is doing it again."""
+        asked = UndoSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        config = services.undo_switch(signed_in(request), asked.validated_data.get("config"))
+        return Response(ConfigSerializer(config).data)
+
+
+@extend_schema(tags=["policy"])
+class PolicyHistory(mixins.ListModelMixin, viewsets.GenericViewSet[SchedulerConfig]):
+    """Every configuration there was, the one in force first."""
+
+    permission_classes = [IsAdmin]
+    serializer_class = ConfigSerializer
+    queryset = SchedulerConfig.objects.select_related("created_by")
+
+
+@extend_schema(tags=["policy"])
+class Cycles(mixins.ListModelMixin, viewsets.GenericViewSet[Cycle]):
+    """Turns of the scheduler that decided something or found something wrong, the last first."""
+
+    permission_classes = [IsAdmin]
+    serializer_class = CycleSerializer
+    queryset = Cycle.objects.select_related("config").annotate(
+        recorded=Exists(Recording.objects.filter(cycle=OuterRef("pk")))
+    )
+
+
+class Policies(APIView):
+    @extend_schema(
+        operation_id="policies_list", tags=["policy"], responses={200: PolicySerializer(many=True), **refusals()}
+    )
+    def get(self, request: Request) -> Response:
+        """The policies there are, with their parameters explained."""
+        return Response(PolicySerializer(list(registry.describe_all()), many=True).data)

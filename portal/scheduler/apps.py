@@ -1,0 +1,30 @@
+from typing import Any
+
+from django.apps import AppConfig
+from django.db.models.signals import post_migrate
+
+
+class SchedulerConfig(AppConfig):
+    name = "portal.scheduler"
+    label = "control"  # of the tables and migrations, from before the app was called scheduler
+
+    def ready(self) -> None:
+        post_migrate.connect(offer_environments, sender=self)
+
+
+def offer_environments(using: str = "default", **kwargs: Any) -> None:
+    """Rows for the curated environments: new ones appear, changed ones follow their recipe, dropped ones retire."""
+    from portal.cluster.models import Environment
+    from runners.environments.images import catalogue
+
+    entries = catalogue()
+    rows = Environment.objects.using(using)
+    for entry in entries:
+        facts: dict[str, Any] = {
+            "title": entry.title,
+            "description": entry.description,
+            "packages": list(entry.packages),
+        }
+        facts |= {"position": entry.position, "on_demand": entry.on_demand, "retired": False}
+        rows.update_or_create(key=entry.key, defaults=facts)
+    rows.exclude(key__in=[entry.key for entry in entries]).update(retired=True)

@@ -1,0 +1,142 @@
+"""Elastic rings whose nodes are being drained leave them without a restart, if there is room elsewhere.
+
+A ring that could not go on without the nodes it has to leave is given as many GPUs as it needs at least on others, and
+those it has are asked back. While the new hosts are on their way into the ring it is left alone; then its old hosts are
+stopped one by one, as in any drain (``lifecycle.sweep``). For a moment it may have more GPUs than its maximum, but never
+more than its owner's limits allow. Without room under these it restarts from its checkpoint.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from django.db import IntegrityError, transaction
+from django.db.models import Min
+from django.utils import timezone
+
+from portal.accounts.limits import limits_for
+from portal.cluster import reservations
+from portal.cluster.models import Gpu
+from portal.jobs import lifecycle
+from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, StopReason
+from portal.monitoring.models import Ring
+from portal.scheduler import apply as applying
+from portal.scheduler.availability import USABLE_GPU, places_of, read_nodes
+from scheduling.toolkit.placement import place
+
+PATIENCE = timedelta(minutes=3)
+"""For containers to start elsewhere, import what they need, and join. After it, the checkpoint has to do."""
+RESERVED_AHEAD = timedelta(hours=1)
+"""A node that others have reserved within this time is nowhere to move to."""
+
+
+def turn(now: datetime | None = None) -> frozenset[int]:
+    """The attempts that a drain has to leave alone until the next turn. Two queries when no node is being drained."""
+    now = now or timezone.now()
+    _stay_after_all()
+    draining = Container.objects.filter(node__draining=True).exclude(state=ContainerState.EXITED)
+    leaving = Attempt.objects.filter(
+        ended_at__isnull=True,
+        wanted=Attempt.Wanted.RUN,
+        ring__isnull=False,
+        job__elastic=True,
+        job__intent=Job.Intent.RUN,
+        pk__in=draining.values("attempt"),
+    )
+    return frozenset(pk for pk in leaving.order_by("job_id").values_list("pk", flat=True) if _moves(pk, now))
+
+
+def _stay_after_all() -> None:
+    """Whoever was about to leave a node that is no longer drained keeps what it has there, and nothing else."""
+    asked = Allocation.objects.filter(
+        released_at__isnull=True,
+        requested_back_at__isnull=False,
+        container__wanted=Container.Wanted.RUN,
+        container__node__draining=False,
+    )
+    for pk, since in asked.order_by("attempt__job").values_list("attempt").annotate(Min("requested_back_at")):
+        with transaction.atomic():
+            attempt = Attempt.objects.get(pk=pk)
+            lifecycle.locked(attempt.job_id)
+            lifecycle.let_keep(attempt)
+            for part in attempt.containers.filter(role=Container.Role.HOST, assigned_at__gte=since):
+                lifecycle.stop_container(part, StopReason.PREEMPTED)
+
+
+@transaction.atomic
+def _moves(pk: int, now: datetime) -> bool:
+    job = lifecycle.locked(Attempt.objects.values_list("job", flat=True).get(pk=pk))
+    attempt = Attempt.objects.select_related("job").get(pk=pk)
+    if attempt.ended_at or attempt.wanted != Attempt.Wanted.RUN or job.intent != Job.Intent.RUN:
+        return False
+    parts = attempt.containers.filter(role=Container.Role.HOST).select_related("node").order_by("index")
+    live = [part for part in parts if part.state != ContainerState.EXITED and part.wanted == Container.Wanted.RUN]
+    staying = [part for part in live if not part.node.draining]
+    began = Allocation.objects.filter(container__in=live, released_at__isnull=True).aggregate(
+        at=Min("requested_back_at")
+    )["at"]
+    ranks = _ranks_on(attempt, staying)
+    lacking = job.min_gpus - sum(len(part.spec["gpus"]) for part in staying)
+    if began is None:
+        if len(staying) == len(live) or (lacking <= 0 and (ranks is None or ranks >= job.min_gpus)):
+            return False
+        return _begin(job, attempt, live, max(0, lacking), now)
+    if lacking > 0 or (ranks is not None and ranks >= job.min_gpus):
+        return False  # it cannot move any more, or it is there: the drain takes its course
+    if now - began > PATIENCE:
+        lifecycle.stop_attempt(attempt, StopReason.DRAINED)
+    return True
+
+
+def _ranks_on(attempt: Attempt, hosts: Sequence[Container]) -> int | None:
+    """How many ranks the last ring had on these; None when nobody has told."""
+    last = Ring.objects.filter(driver__attempt=attempt).order_by("driver__index", "number").last()
+    names = {part.spec["hostname"] for part in hosts}
+    return None if last is None else sum(host in names for host in last.hosts)
+
+
+def _begin(job: Job, attempt: Attempt, live: Sequence[Container], lacking: int, now: datetime) -> bool:
+    """Takes GPUs elsewhere and asks back those it has to leave; False when there is no room."""
+    held = attempt.allocations.filter(released_at__isnull=True, requested_back_at__isnull=True)
+    try:
+        with transaction.atomic():
+            if lacking:
+                _check_limits(job, lacking)
+                before = Counter(held.values_list("gpu__node", flat=True))
+                applying.grow(job, {str(node): gpus for node, gpus in before.items()}, _room(job, lacking, now), now)
+    except (applying.Gone, lifecycle.Stale, IntegrityError):
+        return False
+    lifecycle.ask_back(attempt, now)
+    names = ", ".join(sorted({part.node.name for part in live if part.node.draining}))
+    lifecycle.record(job, "moving", f"It leaves {names} for other nodes while it runs, because of a drain.")
+    return True
+
+
+def _check_limits(job: Job, count: int) -> None:
+    """Raises Gone when so many GPUs more, beside those it has yet to leave, would be too many for a limit of its owner."""
+    for limit in limits_for(job.submitted_by):
+        if limit.max_gpus is None or limit.soft:
+            continue
+        held = Allocation.objects.filter(
+            released_at__isnull=True, attempt__job__submitted_by__in=limit.user_ids
+        ).count()
+        if held + count > limit.max_gpus:
+            raise applying.Gone(f"the limit of {limit.name} is reached")
+
+
+def _room(job: Job, count: int, now: datetime) -> dict[int, int]:
+    """Free GPUs for it on nodes that others reach. Raises Gone when there are too few."""
+    nodes = read_nodes(now)
+    taken = Allocation.objects.filter(released_at__isnull=True).values("gpu")
+    usable = Gpu.objects.filter(USABLE_GPU, node__in=nodes.open - nodes.out_of_reach).exclude(pk__in=taken)
+    free = Counter(str(node) for node in usable.values_list("node", flat=True))
+    reserved = {
+        str(row.node_id)
+        for row in reservations.in_force(now)
+        if row.start <= now + RESERVED_AHEAD and job.submitted_by_id not in reservations.owners(row)
+    }
+    allowed = places_of(nodes, job.environment_id).ids - reserved
+    found = place({node: free[node] for node in sorted(free)}, count, spread=True, allowed=allowed)
+    if found is None:
+        raise applying.Gone("there is no room elsewhere")
+    return {int(node): gpus for node, gpus in found.items()}

@@ -1,0 +1,58 @@
+"""Gives a ring that outlived its driver another one, on the node of its first host that is left.
+
+The ranks go on meanwhile: they need a driver only when the ring changes. Their supervisors are told where it is by
+their agents (``agent_sync``), and it takes the ranks over that they have.
+"""
+
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef
+from django.utils import timezone
+
+from portal.jobs import lifecycle
+from portal.jobs.models import Attempt, Container, ContainerState, Job
+from portal.jobs.survivors import bond_of, hosts_of, lacks_driver
+from portal.scheduler import overlay_networks, run_specs
+from portal.wake import wake_node
+
+REST = timedelta(seconds=3)
+"""A driver whose ring has just ended ends a moment before its hosts."""
+
+
+def replace(now: datetime | None = None) -> None:
+    """May be repeated. One query when every ring has its driver."""
+    live = Container.objects.filter(attempt=OuterRef("pk"), role=Container.Role.DRIVER)
+    without = Attempt.objects.filter(
+        ~Exists(live.exclude(state=ContainerState.EXITED)),
+        ended_at__isnull=True,
+        wanted=Attempt.Wanted.RUN,
+        ring__isnull=False,
+        job__elastic=True,
+    )
+    for pk in without.order_by("job_id").values_list("pk", flat=True):
+        _replace(pk, now or timezone.now())
+
+
+@transaction.atomic
+def _replace(pk: int, now: datetime) -> None:
+    job = lifecycle.locked(Attempt.objects.values_list("job", flat=True).get(pk=pk))
+    attempt = Attempt.objects.select_related("job__environment", "job__code").get(pk=pk)
+    parts = list(attempt.containers.select_related("node").order_by("index"))
+    drivers = [part for part in parts if part.role == Container.Role.DRIVER]
+    if attempt.ended_at or job.intent != Job.Intent.RUN or not lacks_driver(bond_of(job, attempt), parts):
+        return
+    if not drivers or any(part.exited_at is None or now - part.exited_at < REST for part in drivers):
+        return
+    live = [part for part in parts if part.state != ContainerState.EXITED]
+    hosts = [part for part in hosts_of(live) if part.wanted == Container.Wanted.RUN]
+    running = [part.node for part in hosts if part.state == ContainerState.RUNNING]
+    if not running:
+        return
+    home = min(running, key=lambda node: node.draining)
+    index = overlay_networks.next_index([part.index for part in parts], [part.index for part in live])
+    spec = run_specs.driver_spec(attempt, index, home, len(hosts))
+    lifecycle.add_container(attempt, home, index, Container.Role.DRIVER, spec.name, spec.to_json())
+    lifecycle.record(job, "driver", f"The ring's driver moved to {home.name}; the ranks go on.", container=spec.name)
+    for node in {part.node_id for part in live}:
+        wake_node(node)

@@ -1,0 +1,70 @@
+"""Who leads, when several schedulers run: one does, the others stand by and take over when it is gone.
+
+The lock only keeps two from working against each other. What makes it safe is the epoch: taking the lead raises
+it, and every transaction of a turn checks it, so that one who slept through its succession writes nothing.
+"""
+
+import fcntl
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from django.conf import settings
+from django.db import DatabaseError, connection, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from portal.scheduler.models import Leader
+
+LOCK = 0x5C4ED_1EAD
+"""PostgreSQL's session lock of the leader: freed by the server the moment our connection is gone."""
+
+
+class Leadership:
+    """A try at leading. ``epoch`` is None while standing by."""
+
+    def __init__(self, lock_file: Path | None = None) -> None:
+        self.epoch: int | None = None
+        self._lock_file = lock_file or settings.HOME / "scheduler.lock"
+        self._file: IO[str] | None = None
+
+    def take(self) -> bool:
+        """True when we lead now. Never waits for the one who does."""
+        if self.epoch is None and self._lock():
+            self.epoch = self._next_epoch()
+        return self.epoch is not None
+
+    def let_go(self) -> None:
+        """Lets another take over at once. Harmless when we do not lead, or the connection is gone."""
+        self.epoch = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if connection.vendor == "postgresql" and connection.connection is not None:
+            with suppress(DatabaseError), connection.cursor() as cursor:
+                # The server frees the lock of a closed connection too, but in its own time.
+                cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
+            connection.close()
+
+    def _lock(self) -> bool:
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_try_advisory_lock(%s)", [LOCK])
+                return bool(cursor.fetchone()[0])
+        file = self._lock_file.open("a")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return False
+        self._file = file
+        return True
+
+    def _next_epoch(self) -> int:
+        with transaction.atomic():
+            Leader.objects.get_or_create(pk=1)
+            holder = f"{socket.gethostname()} pid {os.getpid()}"[:120]
+            Leader.objects.filter(pk=1).update(epoch=F("epoch") + 1, holder=holder, since=timezone.now())
+            return Leader.objects.get(pk=1).epoch

@@ -1,0 +1,56 @@
+"""A policy as a filter, for other people's simulators and tools."""
+
+import json
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from portal.scheduler import policy_args
+from scheduling.simulate.filter import BadRequest, Filter
+from scheduling.simulate.settle import Refused
+
+
+class Command(BaseCommand):
+    """Reads one snapshot per line and answers each with one allocation, in a line of its own; see docs/policies.md.
+
+    What it remembers lives as long as it runs. A line that makes no sense is answered with ``{"error": ...}`` and
+    changes nothing. Needs no database.
+    """
+
+    help = "Read one JSON snapshot per line, answer one JSON plan per line. docs/policies.md has the format."
+    requires_system_checks = []  # noqa: RUF012
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        policy_args.add_arguments(parser)
+
+    def handle(self, *args: Any, policies: list[tuple[str, dict[str, str]]], **options: Any) -> None:
+        if len(policies) != 1:
+            raise CommandError("Name one policy.")
+        try:
+            policy, _ = policy_args.build(*policies[0])
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+        asked = Filter(policy)
+        try:
+            for line in sys.stdin:
+                if line.strip():
+                    self.stdout.write(json.dumps(answer(asked, line)))
+                    self.stdout.flush()
+        except BrokenPipeError:
+            sys.stderr.close()  # who asked has gone; Python would complain about it once more at the end
+
+
+def answer(asked: Filter, line: str) -> dict[str, Any]:
+    try:
+        return asked.answer(json.loads(line))
+    except BadRequest as error:
+        return {"error": f"{error}."}
+    except ValueError as error:
+        return {"error": f"This line is no JSON: {error}."}
+    except RecursionError:
+        return {"error": "This line is nested too deeply."}
+    except Refused as error:
+        return {"error": f"The policy made a plan that breaks a rule: {error}"}
+    except Exception as error:
+        return {"error": f"The policy failed: {type(error).__name__}: {error}"}

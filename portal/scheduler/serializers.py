@@ -1,0 +1,160 @@
+"""What the API says and hears about scheduling policies."""
+
+from typing import Any, get_args
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from portal.scheduler.models import Cycle, SchedulerConfig
+from scheduling import changes
+from scheduling.params import KINDS, Param
+from scheduling.types import Knows
+
+
+class ParamSerializer(serializers.Serializer[Param]):
+    name = serializers.CharField()
+    kind = serializers.SerializerMethodField()
+    default = serializers.JSONField()
+    label = serializers.CharField()  # type: ignore[assignment]  # a field of this name, not DRF's option
+    help = serializers.CharField()
+    least = serializers.FloatField(allow_null=True)
+    most = serializers.FloatField(allow_null=True)
+    choices = serializers.SerializerMethodField(help_text="Values it may have; empty: any.")
+    group = serializers.CharField(help_text="The heading it stands under; empty for none.")
+
+    def get_kind(self, param: Param) -> str:
+        return KINDS[param.kind]
+
+    def get_choices(self, param: Param) -> list[str]:
+        return [value for value, _ in param.choices]
+
+
+class PolicySerializer(serializers.Serializer[Any]):
+    key = serializers.CharField()
+    title = serializers.CharField()
+    explanation = serializers.CharField()
+    good_for = serializers.CharField()
+    needs = serializers.CharField(help_text="What it needs to know of the jobs.")
+    knows = serializers.ChoiceField(
+        choices=get_args(Knows),
+        help_text="What it is made to know: nothing, speeds of jobs on more GPUs, or also job lengths.",
+    )
+    experimental = serializers.BooleanField()
+    params = ParamSerializer(many=True)
+
+
+class ConfigSerializer(serializers.ModelSerializer[SchedulerConfig]):
+    id = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="Null before anybody chose: the default decides."
+    )
+    created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True, allow_null=True)
+
+    class Meta:
+        model = SchedulerConfig
+        fields = ("id", "policy", "params", "version", "undoes", "created_by", "created_at")
+        read_only_fields = fields
+        extra_kwargs = {
+            "version": {"help_text": "Of the policy's code when it was chosen."},
+            "undoes": {"help_text": "The configuration that this one took back."},
+        }
+
+
+class AskedSerializer(serializers.Serializer[Any]):
+    policy = serializers.CharField(max_length=40)
+    params = serializers.DictField(required=False, help_text="Those left out get their defaults.")
+
+
+class SwitchSerializer(AskedSerializer):
+    ticket = serializers.CharField(
+        required=False,
+        max_length=4000,
+        help_text="Of a preview: the switch is refused with 409 when other running jobs would be stopped or resized "
+        "than that showed, or another configuration is in force. Left out: switch whatever happens.",
+    )
+
+
+class UndoSerializer(serializers.Serializer[Any]):
+    config = serializers.IntegerField(
+        required=False, help_text="The configuration to take back; refused with 409 when it is not in force."
+    )
+
+
+class EtaSerializer(serializers.Serializer[Any]):
+    starts = serializers.FloatField(allow_null=True, help_text="Seconds since 1970; null where nobody can tell.")
+    ends = serializers.FloatField(allow_null=True)
+
+
+class PlannedChangeSerializer(serializers.Serializer[Any]):
+    """``preview`` in the context is the one it is a part of."""
+
+    job = serializers.IntegerField()
+    kind = serializers.ChoiceField(choices=changes.KINDS)
+    present = serializers.SerializerMethodField(help_text="What the policy in force would do with it now.")
+    before = serializers.DictField(child=serializers.IntegerField(), help_text="GPUs it holds now, by node.")
+    after = serializers.DictField(child=serializers.IntegerField())
+    reason = serializers.CharField(help_text="Why it waits, for one that does.")
+    eta_before = serializers.SerializerMethodField()
+    eta_after = serializers.SerializerMethodField()
+
+    def get_present(self, change: Any) -> str:
+        return str(self.context["preview"].present.get(change.job, ""))
+
+    @extend_schema_field(EtaSerializer(allow_null=True))
+    def get_eta_before(self, change: Any) -> Any:
+        return _eta(self.context["preview"].before.get(change.job))
+
+    @extend_schema_field(EtaSerializer(allow_null=True))
+    def get_eta_after(self, change: Any) -> Any:
+        return _eta(self.context["preview"].after.get(change.job))
+
+
+def _eta(eta: Any) -> Any:
+    return None if eta is None else EtaSerializer(eta).data
+
+
+class PreviewSerializer(serializers.Serializer[Any]):
+    """Without ``changes``, which are paged beside it."""
+
+    policy = serializers.CharField()
+    params = serializers.DictField()
+    config = serializers.IntegerField(help_text="The configuration in force.")
+    snapshot_sha256 = serializers.CharField(source="sha256")
+    counts = serializers.DictField(child=serializers.IntegerField(), help_text="Jobs by what happens to them.")
+    wrong = serializers.CharField(help_text="Why the policy cannot decide; empty when it can.")
+    ticket = serializers.CharField(help_text="For PUT policy/, within an hour.")
+
+
+class PreviewAnswerSerializer(serializers.Serializer[Any]):
+    count = serializers.IntegerField()
+    next = serializers.URLField(allow_null=True)
+    previous = serializers.URLField(allow_null=True)
+    results = PlannedChangeSerializer(many=True)
+    preview = PreviewSerializer()
+
+
+class CycleSerializer(serializers.ModelSerializer[Cycle]):
+    policy = serializers.CharField(source="config.policy", allow_null=True, default=None)
+    recorded = serializers.BooleanField(help_text="What it saw and planned is kept: manage.py replay decides it again.")
+
+    class Meta:
+        model = Cycle
+        fields = (
+            "id",
+            "at",
+            "config",
+            "policy",
+            "version",
+            "epoch",
+            "snapshot_sha256",
+            "duration_ms",
+            "plan_ms",
+            "jobs_seen",
+            "started",
+            "resized",
+            "stopped",
+            "waiting",
+            "dropped",
+            "error",
+            "recorded",
+        )
+        read_only_fields = fields

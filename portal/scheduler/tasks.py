@@ -1,0 +1,61 @@
+"""Housekeeping: once an hour what is no longer needed is deleted; once a minute idle GPUs and silent jobs are looked for."""
+
+import time
+from datetime import timedelta
+
+from celery import shared_task
+from django.conf import settings
+from django.core.management import call_command
+from django.utils import timezone
+
+from portal import wake
+from portal.jobs import checkpoints, silence_check
+from portal.jobs.models import IdempotencyKey
+from portal.monitoring import idle_check
+from portal.scheduler import recording
+
+KEY_LIFE = timedelta(days=7)
+"""A script that repeats a submit does so within minutes."""
+BELLS_KEPT_SECONDS = 24 * 3600
+INCOMING_LIFE_SECONDS = 24 * 3600
+"""A file still coming in after a day is what a killed process left."""
+
+
+@shared_task(ignore_result=True)
+def idle_gpus() -> None:
+    idle_check.sweep()
+
+
+@shared_task(ignore_result=True)
+def silent_jobs() -> None:
+    silence_check.sweep()
+
+
+@shared_task(ignore_result=True)
+def tidy() -> None:
+    """May be repeated and may run twice at once."""
+    IdempotencyKey.objects.filter(created_at__lt=timezone.now() - KEY_LIFE).delete()
+    call_command("clearsessions", verbosity=0)
+    remove_stale_files()
+    recording.forget()
+    checkpoints.forget()
+    wake.sweep(BELLS_KEPT_SECONDS)
+
+
+for task in (idle_gpus, silent_jobs, tidy):
+    shared_task(task.run, name=f"portal.control.tasks.{task.__name__}", ignore_result=True)
+"""The names of the release before, which its scheduler may have queued."""
+
+
+def remove_stale_files() -> int:
+    """How many files of uploads and outputs that never got their name were deleted."""
+    before, removed = time.time() - INCOMING_LIFE_SECONDS, 0
+    for folder in (settings.HOME / "code", settings.HOME / "outputs"):
+        for path in folder.rglob(".incoming-*"):
+            try:
+                if path.lstat().st_mtime < before:
+                    path.unlink()
+                    removed += 1
+            except FileNotFoundError:
+                continue  # it got its name meanwhile
+    return removed

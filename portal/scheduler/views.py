@@ -1,0 +1,294 @@
+"""The admin's entrance, and the pages where the scheduling policy is chosen, previewed, switched and undone."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.contrib.auth.models import Group
+from django.core.paginator import Page, Paginator
+from django.db.models import Q
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import redirect, render
+from django.urls import NoReverseMatch, reverse
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from portal.accounts.models import Limit, User
+from portal.accounts.permissions import admin_required, signed_in
+from portal.cluster.models import LIVE_NODE, Node
+from portal.jobs.models import Job, JobState
+from portal.refused import Refused
+from portal.scheduler import preview, services
+from portal.scheduler.forms import PolicyForm, query_of
+from portal.scheduler.models import Cycle, Leader, SchedulerConfig
+from scheduling import registry
+from scheduling.changes import Change, Kind
+from scheduling.types import Placement
+
+SWITCHES_SHOWN = 10
+CYCLES_SHOWN = 15
+CHANGES_SHOWN = 50
+NOW_SECONDS = 5.0
+"""What is to happen within so many seconds happens now."""
+LABELS: dict[Kind, tuple[str, str, str]] = {
+    "preempted": ("preempted", "is preempted", "are preempted"),
+    "restarts": ("preempted", "restarts elsewhere", "restart elsewhere"),
+    "shrinks": ("stopping", "shrinks", "shrink"),
+    "moves": ("draining", "moves", "move"),
+    "grows": ("running", "grows", "grow"),
+    "starts": ("ready", "starts", "start"),
+    "waits": ("waiting", "waits", "wait"),
+    "goes on": ("busy", "goes on", "go on"),
+}
+"""A badge's look, and words for what happens to one job or to several."""
+
+
+@admin_required
+@require_safe
+def admin(request: HttpRequest) -> HttpResponse:
+    nodes = list(Node.objects.filter(LIVE_NODE).only("approved_at", "problems", "last_seen_at", "draining", "cordoned"))
+    about = {
+        "nodes": len(nodes),
+        "nodes_waiting": sum(node.approved_at is None for node in nodes),
+        "nodes_unfit": sum(bool(node.problems) for node in nodes),
+        "users": User.objects.filter(is_active=True).count(),
+        "groups": Group.objects.count(),
+        "limits": Limit.objects.filter(Q(max_gpus__isnull=False) | Q(max_queued__isnull=False)).count(),
+        "policy": services.title_of(services.current_config().policy),
+        "queued": Job.objects.filter(state=JobState.QUEUED).count(),
+        "running": Job.objects.filter(state=JobState.RUNNING).count(),
+        "trouble": _trouble(),
+    }
+    return render(request, "scheduler/admin.html", about)
+
+
+# --- choosing ----------------------------------------------------------------------------------------------------
+
+
+@admin_required
+@require_safe
+def policy(request: HttpRequest) -> HttpResponse:
+    """``?policy=key`` shows another policy's parameters; sending them leads to the preview."""
+    config = services.current_config()
+    # one that has left the code cannot be shown, but another can be chosen instead
+    key = request.GET.get("policy") or (config.policy if config.policy in registry.POLICIES else registry.DEFAULT)
+    return _choose(request, _form(request.GET, key, config), config)
+
+
+def _choose(request: HttpRequest, form: PolicyForm, config: SchedulerConfig, status: int = 200) -> HttpResponse:
+    switches = Paginator(SchedulerConfig.objects.select_related("created_by", "undoes"), SWITCHES_SHOWN)
+    page = switches.get_page(request.GET.get("page"))
+    undo_to = services.before_last()
+    if undo_to is not None and (undo_to.policy, undo_to.params) == (config.policy, config.params):
+        undo_to = None  # the former default was kept: there is nothing to return to
+    about = {
+        "config": config,
+        "policies": registry.describe_all(),
+        "chosen": form.policy,
+        "form": form,
+        "page": page,
+        "switches": [_described(row) for row in page],
+        "undo_to": undo_to,
+        "undo_title": services.title_of(undo_to.policy) if undo_to else "",
+        "cycles": Cycle.objects.select_related("config")[:CYCLES_SHOWN],
+        "leader": Leader.objects.first(),
+        "trouble": _trouble(),
+        "former_default": services.title_of(config.policy) if services.has_former_default(config) else "",
+        "new_default": registry.describe(registry.DEFAULT),
+        "whatif": _whatif(registry.DEFAULT, registry.complete(registry.DEFAULT, {})),
+    }
+    return render(request, "scheduler/policy.html", about, status=status)
+
+
+def _form(data: QueryDict, key: str, config: SchedulerConfig) -> PolicyForm:
+    """Filled with what ``data`` says when it says anything, else with what is in force or the defaults."""
+    if key not in registry.POLICIES:
+        raise Http404
+    in_force = config.params if key == config.policy else None
+    return PolicyForm(registry.describe(key), data if "set" in data else None, in_force)
+
+
+# --- looking, switching, undoing ---------------------------------------------------------------------------------
+
+
+@admin_required
+@require_http_methods(["GET", "HEAD", "POST"])
+def policy_preview(request: HttpRequest) -> HttpResponse:
+    """GET shows what a switch to the policy of its query would change now; POST with the ticket of that switches."""
+    config = services.current_config()
+    form = _form(request.GET, request.GET.get("policy", ""), config)
+    key, params, again = form.policy.key, {item.name: item.default for item in form.policy.params}, ""
+    if form.is_bound and not form.is_valid():
+        return _choose(request, form, config, 400)
+    params = form.cleaned_data if form.is_bound else {**params, **(config.params if key == config.policy else {})}
+    try:
+        if request.method == "POST":
+            try:
+                preview.confirm(signed_in(request), key, params, request.POST.get("ticket", ""))
+            except Refused as refusal:
+                again = str(refusal)
+            else:
+                title = services.title_of(key)
+                messages.success(request, f"From the next turn on, “{title}” decides. You can undo it below.")
+                return redirect("scheduler:policy")
+        found = preview.look(key, params)
+    except ValueError as error:
+        if not form.is_bound:
+            raise Http404 from error  # what is in force no longer fits its policy
+        form.add_error(None, str(error))
+        return _choose(request, form, config, 400)
+    page = Paginator(_news(found), CHANGES_SHOWN).get_page(request.GET.get("page"))
+    about = {
+        "found": found,
+        "chosen": form.policy,
+        "same_policy": key == config.policy,
+        "now_title": services.title_of(config.policy),
+        "again": again,
+        "said": _words(key, found.params),
+        "counts": [(LABELS[kind][1 if count == 1 else 2], count) for kind, count in found.counts.items() if count],
+        "as_now": found.present and all(found.present.get(each.job) == each.kind for each in found.changes),
+        "disturbed": sum(found.counts[kind] for kind in ("preempted", "restarts", "shrinks", "moves", "grows")),
+        "stopped": found.counts["preempted"] + found.counts["restarts"],
+        "page": page,
+        "rows": _rows(found, page),
+        "taken_at": datetime.fromtimestamp(found.snapshot.now, UTC),
+        "back": query_of(key, found.params),
+        "whatif": _whatif(key, found.params),
+    }
+    return render(request, "scheduler/preview.html", about, status=409 if again else 200)
+
+
+@admin_required
+@require_POST
+def policy_undo(request: HttpRequest) -> HttpResponse:
+    """Takes back the switch that the page showed as the last one."""
+    last = request.POST.get("config", "")
+    try:
+        if not (last.isascii() and last.isdecimal() and len(last) < 19):
+            raise Refused("This does not say which switch to undo. Look again.", "conflict")
+        config = services.undo_switch(signed_in(request), int(last))
+        messages.success(request, f"Undone: from the next turn on, “{services.title_of(config.policy)}” decides again.")
+    except Refused as refusal:
+        messages.error(request, str(refusal))
+    return redirect("scheduler:policy")
+
+
+@admin_required
+@require_POST
+def policy_keep(request: HttpRequest) -> HttpResponse:
+    """Choose the former default that is in force, which ends the notice about it."""
+    try:
+        config = services.keep_policy(signed_in(request))
+        messages.success(request, f"“{services.title_of(config.policy)}” stays in force.")
+    except Refused as refusal:
+        messages.error(request, str(refusal))
+    return redirect("scheduler:policy")
+
+
+# --- words -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the preview's table."""
+
+    number: str
+    name: str
+    owner: str
+    look: str
+    words: str
+    anyway: bool
+    """The policy in force would do the same to it now."""
+    before: str
+    after: str
+    reason: str
+    starts: list[tuple[datetime | None, bool]]
+    """Under the policy in force and under the new one, and whether that is now; one entry where both say the same."""
+    ends: list[tuple[datetime | None, bool]]
+
+
+def _news(found: preview.Preview) -> list[Change]:
+    """All but those who just go on."""
+    return [change for change in found.changes if change.kind != "goes on"]
+
+
+def _rows(found: preview.Preview, page: Page) -> list[Row]:
+    names = {node.id: node.name for node in found.snapshot.nodes}
+    shown = Job.objects.filter(pk__in=[int(change.job) for change in page]).select_related("submitted_by")
+    jobs = {str(job.pk): job for job in shown.only("name", "submitted_by__username")}
+    return [_row(change, jobs[change.job], found, names) for change in page if change.job in jobs]
+
+
+def _row(change: Change, job: Job, found: preview.Preview, names: dict[str, str]) -> Row:
+    before, after = (each.get(change.job, preview.Eta()) for each in (found.before, found.after))
+    look, words, _ = LABELS[change.kind]
+    now = found.snapshot.now
+    return Row(
+        number=change.job,
+        name=job.name,
+        owner=job.submitted_by.username,
+        look=look,
+        words=words,
+        anyway=found.present.get(change.job) == change.kind,
+        before=_placement(change.before, names),
+        after=_placement(change.after, names),
+        reason=change.reason,
+        starts=[] if change.before else _times(now, before.starts, after.starts),
+        ends=_times(now, before.ends, after.ends),
+    )
+
+
+def _placement(where: Placement, names: dict[str, str]) -> str:
+    return ", ".join(f"{gpus} on {names.get(node, node)}" for node, gpus in sorted(where.items())) or "no GPUs"
+
+
+def _times(now: float, *seconds: float | None) -> list[tuple[datetime | None, bool]]:
+    found: list[tuple[datetime | None, bool]] = [
+        (None, False) if each is None else (datetime.fromtimestamp(each, UTC), each < now + NOW_SECONDS)
+        for each in seconds
+    ]
+    return found[:1] if found[0] == found[1] else found
+
+
+def _whatif(key: str, params: Mapping[str, Any]) -> str:
+    """Where the last days are simulated under this policy; empty while there is no such page."""
+    try:
+        return f"{reverse('whatif:new')}?{urlencode({'policy': key, 'params': json.dumps(dict(params))})}"
+    except NoReverseMatch:
+        return ""
+
+
+def _described(row: SchedulerConfig) -> dict[str, Any]:
+    """A switch in words."""
+    known = row.policy in registry.POLICIES
+    return {
+        "row": row,
+        "title": services.title_of(row.policy),
+        "params": _words(row.policy, row.params),
+        "query": query_of(row.policy, row.params) if known else "",
+    }
+
+
+def _words(key: str, params: Any) -> list[tuple[str, object]]:
+    about = {item.name: item for item in registry.describe(key).params} if key in registry.POLICIES else {}
+    return [
+        (about[name].label if name in about else name, _plain(value, about.get(name))) for name, value in params.items()
+    ]
+
+
+def _plain(value: object, param: Any) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return dict(param.choices).get(value, value) if param else value
+
+
+def _trouble() -> Cycle | None:
+    """The last turn, when it went wrong and nobody has switched since. However long ago: what goes on being wrong
+    is recorded once, and so is its end (``cycle._record``)."""
+    last = Cycle.objects.select_related("config").first()
+    if last is None or not last.error or last.config_id != services.current_config().pk:
+        return None
+    return last
