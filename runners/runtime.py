@@ -1,6 +1,6 @@
 """What the agent asks of whatever runs containers: a few verbs, each of which may be repeated.
 
-Three implementations: ``docker_runtime`` (labs), ``process_runtime`` (one's own machine) and ``fake_runtime`` (tests).
+Three implementations: ``docker`` (labs), ``process`` (one's own machine) and ``fake`` (tests).
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """An elastic ring over several nodes goes on without what it lost, be it its first host or its driver: pure functions.
 
 Its ranks keep their work in memory. What left the ring without anybody's fault counts no longer, as long as enough of
-it is left; a new driver takes over (``control.drivers``). Any other attempt depends on its driver and its base.
+it is left; a new driver takes over (``scheduler.driver_failover``). Any other attempt depends on its driver and its base.
 """
 
 from collections.abc import Sequence

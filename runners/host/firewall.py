@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from runners.runtime import Problem
 
 RULE = ("INPUT", "-i", "slj-+", "-j", "DROP")
-"""``slj-`` begins the name of every bridge that ``hostconfig`` asks for."""
+"""``slj-`` begins the name of every bridge that ``host_config`` asks for."""
 
 RING_PORT = 24_789
 """UDP, for jobs over several nodes. Not VXLAN's usual 4789: Docker's own swarm uses that one."""

@@ -1,6 +1,6 @@
 """Sharing GPUs out in counts: what policies need that give the next GPU to whoever deserves it most.
 
-They decide how many GPUs each job should have here, and leave it to ``realise`` where those are.
+They decide how many GPUs each job should have here, and leave it to ``plan_builder`` where those are.
 """
 
 from collections.abc import Callable, Mapping
