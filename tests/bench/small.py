@@ -13,7 +13,7 @@ from pathlib import Path
 from scheduling.toolkit.performance import fit
 from tests.bench.targets import Target, verdict
 from tests.runners.launching import attempt, until
-from tests.scheduling.test_performance import PLANTED, measured
+from tests.scheduling.toolkit.test_performance import PLANTED, measured
 
 FITS = 5
 MOST_FIT_SECONDS = 0.05

@@ -3,4 +3,4 @@
 from tests.runners.conftest import engine as engine
 from tests.runners.conftest import folders as folders
 from tests.runners.conftest import pretender as pretender
-from tests.runners.test_docker_runtime import runtime as runtime
+from tests.runners.runtimes.test_docker import runtime as runtime

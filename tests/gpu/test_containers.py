@@ -9,7 +9,7 @@ from runners.runtime import Folders
 from runners.runtimes.docker import DockerRuntime
 from runners.runtimes.host_config import GPU_UUID
 from tests.runners.conftest import make_spec
-from tests.runners.test_docker_runtime import exited, run, wait
+from tests.runners.runtimes.test_docker import exited, run, wait
 
 pytestmark = [pytest.mark.gpu, pytest.mark.docker, pytest.mark.timeout(900)]
 

@@ -1,0 +1,95 @@
+"""The agent with a real engine and real supervisors in hardened containers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runners.runtimes.docker import DockerRuntime
+from runners.spec import Resources
+from tests import engine as engines
+from tests.fake_portal import FakePortal
+from tests.runners.agent.test_process import COUNT, lines
+from tests.runners.agent_bench import NAME, Bench, entry, give_code, spec_of
+
+pytestmark = pytest.mark.docker
+
+SLEEP = ("python", "-c", "import time; time.sleep(600)")
+SMALL = Resources(memory_mib=256, shm_mib=64, tmp_mib=16, disk_mib=64)
+
+
+@pytest.fixture(scope="module")
+def image(engine: None) -> str:
+    return engines.job_environment_image("python")
+
+
+@pytest.fixture
+def bench(image: str, portal: FakePortal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr("runners.agent.program.SYNC_SECONDS", 1.0)
+    monkeypatch.setattr("runners.agent.program.TEND_SECONDS", 0.5)
+    runtime = DockerRuntime(f"test {tmp_path}", "node", lambda key: image)
+    bench = Bench(tmp_path / "agent", portal, runtime)
+    yield bench
+    bench.stop()
+    for seen in runtime.list():
+        runtime.remove(seen.name)
+
+
+def test_its_log_and_outputs_arrive_across_an_agents_restart(bench: Bench, portal: FakePortal) -> None:
+    sha256 = give_code(portal, {"count.py": COUNT})
+    portal.want(entry(spec_of(sha256, command=("python", "count.py"), resources=SMALL)))
+    bench.start()
+    portal.until(lambda: len(portal.log(NAME)) > 1000, 60)
+    bench.stop()
+    before = len(portal.log(NAME))
+    bench.start()
+    portal.until(lambda: len(portal.log(NAME)) > before, 60)
+    (bench.files.container(NAME) / "workspace" / "enough").touch()
+    portal.until(lambda: not portal.desired, 90)
+    count = int(portal.outputs[NAME, "result.txt"])
+    assert portal.log(NAME) == lines(count)
+    assert count > before // len(lines(1)) and portal.outputs.keys() == {(NAME, "result.txt")}
+    assert (portal.container(NAME)["exit_code"], portal.container(NAME)["exit_reason"]) == (0, "exited")
+    portal.until(lambda: not bench.runtime.list() and not bench.files.container(NAME).exists(), 20)
+
+
+def test_memory_and_disk_limits_are_named(bench: Bench, portal: FakePortal) -> None:
+    sha256 = give_code(portal)
+    greedy = ("python", "-c", "x = bytearray(1 << 30)")
+    filling = ("python", "-c", "import os, time; open('junk', 'wb').write(os.urandom(80 << 20)); time.sleep(600)")
+    portal.want(
+        entry(spec_of(sha256, command=greedy, resources=SMALL)),
+        entry(spec_of(sha256, "sl-2-a1-0", job=2, command=filling, resources=SMALL)),
+    )
+    bench.start()
+    portal.until(lambda: not portal.desired, 90)
+    assert portal.container(NAME)["exit_reason"] == "oom"
+    assert portal.container("sl-2-a1-0")["exit_reason"] == "disk"
+
+
+def test_orphans_go_and_what_is_not_ours_stays(bench: Bench, portal: FakePortal, image: str, tmp_path: Path) -> None:
+    sha256 = give_code(portal)
+    foreign = DockerRuntime(f"other {tmp_path}", "node", lambda key: image)
+    try:
+        for job, runtime in ((7, bench.runtime), (8, bench.runtime), (9, foreign)):
+            spec = spec_of(sha256, f"sl-{job}-a1-0", job=job, command=SLEEP, resources=SMALL)
+            runtime.create(spec, bench.files.make_container(spec))
+            if job != 8:
+                runtime.start(spec.name)
+        bench.start()
+        portal.until(lambda: portal.reports and portal.reports[-1]["full_pass"], 60)
+        assert bench.runtime.list() == []
+        assert [seen.name for seen in foreign.list()] == ["sl-9-a1-0"]
+    finally:
+        foreign.remove("sl-9-a1-0")
+
+
+def test_a_stop_reaches_the_ranks_through_the_supervisor(bench: Bench, portal: FakePortal) -> None:
+    wanted = entry(spec_of(give_code(portal), command=SLEEP, resources=SMALL))
+    portal.want(wanted)
+    bench.start()
+    portal.until(lambda: portal.container(NAME).get("state") == "RUNNING", 60)
+    portal.want({**wanted, "wanted": "stop", "stop": {"reason": "cancelled", "grace_seconds": 2}})
+    portal.until(lambda: not portal.desired, 30)
+    assert portal.container(NAME)["exit_reason"] == "stopped"
+    assert b"cancelled" in portal.log(NAME, "setup")

@@ -1,0 +1,126 @@
+"""Errors, strangers and links of GPUs, against a driver that is played."""
+
+import os
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runners.host import gpus
+from runners.host.gpu_watch import Watch
+from runners.host.gpus import Gpu, cuda_devices
+from tests.runners.host.test_gpus import A100, Driver, NVMLError
+
+NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+class Watched(Driver):
+    """A driver that also queues events and lists processes."""
+
+    nvmlEventTypeXidCriticalError = 8  # noqa: N815 - named after what it plays
+    NVML_P2P_CAPS_INDEX_NVLINK = 2
+    NVML_P2P_STATUS_OK = 0
+
+    def __init__(self, *devices: dict[str, Any]) -> None:
+        super().__init__(*devices)
+        self.events: list[tuple[dict[str, Any], int]] = []
+        self.registered: list[str] = []
+
+    def nvmlEventSetCreate(self) -> str:
+        return "set"
+
+    def nvmlDeviceRegisterEvents(self, device: dict[str, Any], kinds: int, events: str) -> None:
+        self.registered.append(device["uuid"])
+
+    def nvmlEventSetWait_v2(self, events: str, milliseconds: int) -> Any:
+        assert milliseconds == 0  # a look must not wait
+        if not self.events:
+            raise NVMLError("Timeout")
+        device, code = self.events.pop(0)
+        return SimpleNamespace(device=device, eventType=8, eventData=code)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, device: dict[str, Any]) -> list[Any]:
+        return [SimpleNamespace(pid=pid) for pid in device.get("processes", ())]
+
+    def nvmlDeviceGetP2PStatus(self, one: dict[str, Any], other: dict[str, Any], kind: int) -> int:
+        return 0 if other["uuid"] in one.get("near", ()) else 1
+
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, device: dict[str, Any]) -> Any:
+        return self.answer(device, "pcie")
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, device: dict[str, Any]) -> Any:
+        return 16
+
+
+def watch_of(driver: Watched, monkeypatch: pytest.MonkeyPatch) -> Watch:
+    monkeypatch.setattr(gpus, "inventory", lambda: cuda_devices(driver))
+    return Watch(driver, lambda: NOON)
+
+
+def look(watch: Watch, ours: set[int] | None = None) -> list[Gpu]:
+    return watch.inventory(lambda pid: pid in (ours or set()))
+
+
+def test_a_grave_error_is_kept_with_its_time_and_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Watched(dict(A100), {**A100, "uuid": "GPU-2"})
+    watch = watch_of(driver, monkeypatch)
+    assert [gpu.fault for gpu in look(watch)] == ["", ""]
+    assert driver.registered == ["GPU-1", "GPU-2"]
+    driver.events.append((driver.devices[1], 79))
+    for _ in range(2):  # it is still said when asked again
+        first, second = look(watch)
+        assert first.fault == ""
+        assert second.fault == "XID 79 (it has fallen off the bus) at 2026-11-21 12:00:00 UTC"
+    assert driver.registered == ["GPU-1", "GPU-2"]
+
+
+@pytest.mark.parametrize("code", [13, 31, 43, 45, 63])
+def test_what_a_program_did_to_itself_is_no_fault_of_the_device(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Watched(dict(A100))
+    watch = watch_of(driver, monkeypatch)
+    driver.events.append((driver.devices[0], code))
+    assert look(watch)[0].fault == "" and not driver.events
+
+
+def test_memory_errors_are_a_fault_each_time_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = {**A100, "ecc": 1}
+    watch = watch_of(Watched(device), monkeypatch)
+    assert look(watch)[0].fault == "1 memory error that could not be corrected"
+    device["ecc"] = 3
+    assert look(watch)[0].fault == "3 memory errors that could not be corrected"
+
+
+def test_a_device_that_is_lost_is_still_known_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = dict(A100)
+    watch = watch_of(Watched(device), monkeypatch)
+    look(watch)
+    device["lost"] = True
+    (gpu,) = look(watch)
+    assert gpu.uuid == "GPU-1" and not gpu.healthy
+    assert gpu.fault.startswith("The driver has lost it at ")
+    device["lost"] = False
+    (gpu,) = look(watch)
+    assert gpu.healthy and gpu.fault.startswith("The driver has lost it at ")  # until an admin says so
+
+
+def test_somebody_else_s_process_is_named_and_ours_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    me = os.getpid()
+    watch = watch_of(Watched({**A100, "processes": [me, 2**22 + 1]}), monkeypatch)  # the other one has ended
+    (gpu,) = look(watch)
+    assert gpu.outside.endswith(f"process {me}") and ";" not in gpu.outside
+    assert look(watch, {me})[0].outside == ""
+
+
+def test_links_are_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = {**A100, "near": ["GPU-2"], "pcie": 5}
+    first, second = look(watch_of(Watched(one, {**A100, "uuid": "GPU-2"}), monkeypatch))
+    assert first.links == "NVLink to GPU 1; PCIe 5.0 x16" and second.links == ""
+
+
+def test_a_driver_that_stops_answering_spoils_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Watched(dict(A100))
+    watch = watch_of(driver, monkeypatch)
+    monkeypatch.setattr(gpus, "inventory", lambda: [Gpu("GPU-1", 0, "cuda", "A100")])
+    driver.start = NVMLError("gone")
+    assert [gpu.uuid for gpu in look(watch)] == ["GPU-1"]

@@ -1,0 +1,279 @@
+"""Ranks that are started before their driver is up: they load meanwhile, and are the ranks that it then asks for.
+
+Real supervisors; their ranks have a Horovod that only says who they are.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runners.launch import network
+from runners.launch.early import Early, likely
+from runners.launch.files import Control, Host, Places
+from runners.launch.hosts import Hosts
+from runners.launch.newcomers import NEWCOMER
+from runners.launch.processes import Processes, Wakeup
+from runners.launch.rendezvous import Routes, Server, serve
+from runners.launch.ringwork import RingWork
+from runners.launch.scribe import Scribe
+from runners.launch.work import Desk
+from tests.runners.launch.test_static_ring import ring_of
+from tests.runners.launching import Attempt, Container, attempt, local_ring, until
+
+BASICS = """
+import os
+class HorovodBasics:
+    def init(self):
+        print("rank", os.environ["HOROVOD_RANK"], "of", os.environ["HOROVOD_SIZE"], flush=True)
+"""
+TRAINS = """
+import os, time
+print("loading as", os.environ["HOROVOD_RANK"], flush=True)
+from horovod.common.basics import HorovodBasics
+HorovodBasics().init()
+"""
+
+
+def all_told(containers: list[Container]) -> None:
+    """Every host knows them, as its agent says."""
+    hosts = [(container.spec.hostname, container.spec.slots) for container in containers if container.spec.slots]
+    for container in containers:
+        container.tell(hosts=hosts)
+        package = container.workspace / "horovod" / "common"
+        package.mkdir(parents=True, exist_ok=True)
+        (package / "basics.py").write_text(BASICS)
+
+
+# Who they are
+
+
+def test_a_host_knows_its_ranks_by_the_hosts_of_the_ring() -> None:
+    hosts = [Host("h1", 2), Host("h2", 1)]
+    assert [(slot.rank, slot.size, slot.local_rank) for slot in likely(hosts, "h1", 2)] == [(0, 3, 0), (1, 3, 1)]
+    assert [(slot.rank, slot.cross_rank, slot.cross_size) for slot in likely(hosts, "h2", 1)] == [(2, 1, 2)]
+
+
+@pytest.mark.parametrize(("name", "count"), [("h3", 1), ("h1", 1), ("h2", 2)])
+def test_a_host_that_is_not_among_them_as_it_is_knows_nothing(name: str, count: int) -> None:
+    assert likely([Host("h1", 2), Host("h2", 1)], name, count) == []
+    assert likely([], name, count) == []
+
+
+def test_a_slot_waits_from_its_early_start_until_it_is_asked_for() -> None:
+    early = Early()
+    early.begin("0")
+    early.begin("1")
+    early.ended("1", 127)
+    assert early.waiting() == ["0", "1"]
+    assert early.ask_for("0", {"HOROVOD_RANK": "4"}) is None
+    assert early.ask_for("1", {}) == 127
+    assert early.waiting() == []
+    assert early.place("0") == {"HOROVOD_RANK": "4"}
+    early.ended("0", 0)
+    assert early.place("0") is None  # who comes there now was started by the driver
+
+
+def test_of_a_ring_that_trains_only_the_driver_knows_the_place() -> None:
+    early = Early()
+    early.begin("0")
+    early.ask_for("0", {NEWCOMER: "1"})
+    assert early.place("0") is None
+    assert early.place("7") is None
+
+
+def test_the_network_of_a_ring_is_known_before_its_driver_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "localhost")
+    assert network.own_address_in("driver.invalid", 21_000) == "127.0.0.1"
+    assert network.own_address_in("127.0.0.9", 21_000) == "127.0.0.1"
+
+
+# With real supervisors and a real driver
+
+
+def test_ranks_load_before_there_is_a_driver_and_are_the_ones_it_asks_for(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        driver, h1, h2 = containers = ring_of(made, TRAINS, 2, 1, start=False)
+        all_told(containers)
+        h1.start()
+        h2.start()
+        until(lambda: "loading as 1" in h1.log("1") and "loading as 2" in h2.log("0"))
+        assert "rank" not in h1.log("0")
+        driver.start()
+        assert driver.wait() == {"code": 0, "reason": "exited", "detail": ""}
+        assert (h1.wait()["code"], h2.wait()["code"]) == (0, 0)
+    logs = [h1.log("0"), h1.log("1"), h2.log("0")]
+    assert logs == [f"loading as {rank}\nrank {rank} of 3\n" for rank in range(3)]
+    assert h1.labels() == {"setup": "set-up", "0": "rank 0", "1": "rank 1"}
+
+
+def test_a_rank_that_fails_before_there_is_a_driver_fails_the_attempt(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        driver, host = containers = ring_of(made, "raise SystemExit(9)", 1, start=False)
+        all_told(containers)
+        host.start()
+        until(lambda: "ended with exit code 9" in host.log("setup"))
+        driver.start()
+        exit = driver.wait()
+        assert (exit["code"], exit["detail"]) == (9, "Rank 0 on h1 ended with exit code 9")
+        assert host.wait()["code"] == 9
+
+
+def test_a_program_that_does_not_exist_fails_the_attempt(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        ring = local_ring(1, 1)
+        command = ("no-such-program",)
+        driver = made.container(command, "horovod", "driver", "driver", 0, ring)
+        host = made.container(command, "horovod", "host", "h1", 1, ring)
+        all_told([driver, host])
+        host.start()
+        driver.start()
+        assert driver.wait()["code"] == 127
+        assert "could not be started" in host.log("setup")
+
+
+def test_ranks_that_wait_for_their_driver_end_when_the_job_is_stopped(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        containers = ring_of(made, TRAINS, 1, start=False)
+        host = containers[1]
+        all_told(containers)
+        host.start()
+        until(lambda: "loading" in host.log())
+        host.tell(stop={"reason": "cancelled", "grace_seconds": 60}, hosts=[("h1", 1)])
+        assert host.wait(30)["reason"] == "stopped"
+
+
+def test_ranks_that_wait_for_their_driver_end_with_their_lease(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        containers = ring_of(made, TRAINS, 1, start=False)
+        host = containers[1]
+        all_told(containers)
+        host.start(SCHEDULEARN_FENCE_SECONDS="2")
+        until(lambda: "loading" in host.log())
+        host.stop_renewing()
+        assert host.wait(30)["reason"] == "fenced"
+
+
+# With a driver that the test plays
+
+
+class Played:
+    """A driver whose word the test decides, and a host with one slot."""
+
+    def __init__(self, made: Attempt) -> None:
+        ring = local_ring(1, 2)
+        command = ("python", "-c", TRAINS)
+        self.host = made.container(command, "horovod", "host", "h1", 1, ring, elastic=True)
+        self.hosts = Hosts()
+        self.asked: list[tuple[str, int]] = []
+        routes = Routes(poll=self.hosts.poll, exited=self.hosts.exited, first_place=self.first_place)
+        self.server: Server = serve(ring.secret, routes, "127.0.0.1", ring.port)
+        all_told([self.host])
+        self.host.start()
+        until(lambda: "loading" in self.host.log() and self.hosts.present())
+
+    def first_place(self, host: str, slot: int) -> dict[str, str]:
+        self.asked.append((host, slot))
+        return {"HOROVOD_RANK": "5", "HOROVOD_SIZE": "6"}
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> Iterator[Played]:
+    with attempt(tmp_path) as made:
+        one = Played(made)
+        yield one
+        one.server.shutdown()
+        one.server.server_close()
+
+
+def test_an_early_rank_of_a_ring_that_trains_asks_its_driver(played: Played) -> None:
+    env = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", NEWCOMER: "1"}
+    run = played.hosts.start("h1", 0, 1, env)
+    until(run.ended.is_set)
+    assert (run.code, played.asked) == (0, [("h1", 0)])
+    assert played.host.log() == "loading as 0\nrank 5 of 6\n"
+    assert played.host.labels()["0"] == "rank 1"
+
+
+def test_an_early_rank_learns_from_its_driver_that_it_is_another_one(played: Played) -> None:
+    run = played.hosts.start("h1", 0, 1, {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"})
+    until(run.ended.is_set)
+    assert (run.code, played.asked) == (0, [])
+    assert played.host.log() == "loading as 0\nrank 1 of 2\n"
+
+
+def test_a_host_that_is_not_needed_ends_its_early_ranks(played: Played) -> None:
+    played.hosts.leave("h1")
+    assert played.host.wait(30) == {"code": 0, "reason": "stopped", "detail": "left the ring"}
+
+
+def test_a_ring_that_is_over_before_it_began_ends_early_ranks(played: Played) -> None:
+    played.hosts.end(1, "too few hosts came")
+    exit = played.host.wait(30)
+    assert (exit["code"], exit["detail"]) == (1, "too few hosts came")
+
+
+def test_a_slot_is_started_anew_after_its_early_rank(played: Played) -> None:
+    first = played.hosts.start("h1", 0, 1, {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"})
+    until(first.ended.is_set)
+    second = played.hosts.start("h1", 0, 0, {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1"})
+    until(second.ended.is_set)
+    assert played.host.log().endswith("loading as 0\nrank 0 of 1\n")
+
+
+@contextmanager
+def work_of_a_host(folder: Path) -> Iterator[tuple[RingWork, Container]]:
+    """What its supervisor does, one turn at a time, and no driver."""
+    with attempt(folder) as made:
+        containers = ring_of(made, TRAINS, 1, start=False)
+        host = containers[1]
+        all_told(containers)
+        places = Places(host.control, host.scribe, host.workspace, folder, host.outputs, host.checkpoints)
+        control, scribe, processes = Control(host.control), Scribe(host.scribe), Processes()
+        control.refresh()
+        desk = Desk(host.spec, places, control, scribe, processes, dict(os.environ))
+        assert host.spec.ring is not None
+        work = RingWork(desk, host.spec.ring, Wakeup())
+        try:
+            yield work, host
+        finally:
+            processes.signal(signal.SIGKILL)
+            until(lambda: processes.reap() or not processes.running())
+            work.close()
+            scribe.close()
+
+
+def test_an_early_rank_is_expected_before_its_process_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may ask who it is before the supervisor's thread goes on."""
+    with work_of_a_host(tmp_path) as (work, _):
+        expected: list[list[str]] = []
+
+        def start_rank(*_: object) -> int:
+            expected.append(work._early.waiting())
+            return 127
+
+        monkeypatch.setattr(Desk, "start_rank", start_rank)
+        work.begin()
+        assert expected == [["0"]]
+
+
+def test_a_driver_that_never_comes_ends_the_attempt_with_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runners.launch.ringwork.FORM_SECONDS", 0.5)
+    with work_of_a_host(tmp_path) as (work, host):
+        work.begin()
+        assert work.desk.processes.running() == {"0"}
+
+        def verdict() -> Any:
+            work.turn()
+            return work.verdict()
+
+        assert until(verdict).reason == "launch_error"
+        assert "did not answer within" in host.log("setup")
+    assert json.loads((host.scribe / "log" / "streams.json").read_text())["0"] == {"label": "rank 0"}

@@ -1,0 +1,99 @@
+"""Ranks that never join each other are reported, with real supervisors and a real driver.
+
+Their torch and Horovod are made up: what counts is that they are begun.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from runners.launch.joining import SENTENCE, Joining
+from runners.launch.work import Verdict
+from tests.runners.launch.test_static_ring import ring_of
+from tests.runners.launching import WAIT_FOR_RELEASE, Attempt, Container, attempt, until
+
+HOROVOD = """
+class HorovodBasics:
+    def init(self):
+        pass
+"""
+GROUPS = """
+def init_process_group(backend):
+    pass
+"""
+OPTIMIZERS = """
+hooks = []
+def register_optimizer_step_post_hook(hook):
+    hooks.append(hook)
+def step():
+    for hook in hooks:
+        hook()
+"""
+PLAIN = "print('trained')"
+WITH_HOROVOD = "from horovod.common.basics import HorovodBasics; HorovodBasics().init()"
+WITH_A_GROUP = "from torch.distributed.distributed_c10d import init_process_group; init_process_group('gloo')"
+STEPS = f"""
+from torch.optim.optimizer import step
+for number in range(25):
+    step()
+{WAIT_FOR_RELEASE}"""
+FAILS = "raise SystemExit(3)"
+
+
+def started(made: Attempt, program: str, *slots: int) -> list[Container]:
+    containers = ring_of(made, program, *slots, start=False)
+    for container in containers:
+        for name, text in (
+            ("horovod/common/basics.py", HOROVOD),
+            ("torch/distributed/distributed_c10d.py", GROUPS),
+            ("torch/optim/optimizer.py", OPTIMIZERS),
+        ):
+            place = container.workspace / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+        container.start()
+    return containers[1:]
+
+
+def test_a_program_that_knows_nothing_of_ranks_is_told_of_when_it_has_ended_well(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        hosts = started(made, PLAIN, 2, 1)
+        assert [host.wait() for host in hosts] == [{"code": 0, "reason": "exited", "detail": SENTENCE}] * 2
+    assert [host.log("setup").count(SENTENCE) for host in hosts] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "program", [WITH_HOROVOD, WITH_A_GROUP, f"import os\nif os.environ['HOROVOD_RANK'] == '1': {WITH_A_GROUP}"]
+)
+def test_ranks_of_which_one_has_joined_are_not(tmp_path: Path, program: str) -> None:
+    with attempt(tmp_path) as made:
+        (host,) = started(made, program, 2)
+        assert host.wait() == {"code": 0, "reason": "exited", "detail": ""}
+    assert SENTENCE not in host.log("setup")
+
+
+def test_ranks_that_train_without_the_others_are_told_of_while_they_do(tmp_path: Path) -> None:
+    with attempt(tmp_path) as made:
+        (host,) = started(made, STEPS, 2)
+        until(lambda: SENTENCE in host.log("setup"), told=host.told)
+        made.release()
+        assert host.wait() == {"code": 0, "reason": "exited", "detail": SENTENCE}
+    assert host.log("setup").count(SENTENCE) == 1
+
+
+@pytest.mark.parametrize(("program", "slots", "code"), [(PLAIN, 1, 0), (FAILS, 2, 3)])
+def test_a_single_rank_and_ranks_that_failed_are_not(tmp_path: Path, program: str, slots: int, code: int) -> None:
+    with attempt(tmp_path) as made:
+        (host,) = started(made, program, slots)
+        assert host.wait()["code"] == code
+    assert SENTENCE not in host.log("setup")
+
+
+def test_what_a_host_says_of_its_end_is_kept(tmp_path: Path) -> None:
+    said: list[str] = []
+    joining = Joining(tmp_path, said.append)
+    (tmp_path / "joining.started").touch()
+    assert joining.noted(Verdict(0, "stopped", "left the ring")).detail == "left the ring"
+    assert joining.noted(Verdict(1, "exited")).detail == ""
+    (tmp_path / "joining.joined").touch()
+    assert joining.noted(Verdict(0, "exited")).detail == ""
