@@ -65,5 +65,5 @@ def test_whatever_installs_a_requirements_file_requires_hashes(path: str) -> Non
 def test_make_installs_the_locks_and_nothing_else() -> None:
     text = (ROOT / "Makefile").read_text()
     rules = re.findall(r"^\$\(VENV\)/installed(?:-dev)?: (.+?) \|", text, re.MULTILINE)
-    installed = re.findall(r"-m runners\.installing \S+ (\S+)", text)
+    installed = re.findall(r"-m runners\.environments\.installing \S+ (\S+)", text)
     assert rules == installed == ["requirements.lock", "requirements-dev.lock"]

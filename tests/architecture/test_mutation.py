@@ -99,7 +99,8 @@ def test_all_subjects_have_enough_seeded_faults() -> None:
 
 
 def test_the_test_modules_that_a_fault_names_are_there() -> None:
-    modules = {path.stem for path in (catalogue.ROOT / "tests").rglob("test_*.py")}
+    paths = list((catalogue.ROOT / "tests").rglob("test_*.py"))
+    modules = {path.stem for path in paths} | {f"{path.parent.name}/{path.stem}" for path in paths}
     assert {name for each in load() for name in each.tests} <= modules
 
 

@@ -37,7 +37,7 @@ STEPS = (1.0, 2.0, 3.0, 4.0)
 """Seconds between two rounds."""
 PERIOD_SECONDS = 8
 """Of the scheduler, when no bell rings: turns are most of the work of a run."""
-TIMED = ("agent", "hands", "loops", "machine", "log_shipper", "outputs", "checkpoints", "diskwatch")
+TIMED = ("program", "actions", "loops", "machine", "log_shipper", "outputs", "checkpoints", "disk_watch")
 Answer = TypeVar("Answer")
 Story = Callable[["Lab"], Iterator[Callable[[], object]]]
 """After each part, what it waits for."""
@@ -107,7 +107,7 @@ class Lab:
         database: Any = connection
         commit = database._commit
         new: dict[str, object] = {
-            **{f"runners.{module}.time": self.node_clock for module in TIMED},
+            **{f"runners.agent.{module}.time": self.node_clock for module in TIMED},
             "portal.agents.sync.time": self.clock,
             "django.utils.timezone.datetime": Now,
             "runners.agent.program.threading": SimpleNamespace(Thread=Later, Lock=threading.Lock),

@@ -44,7 +44,7 @@ def upgrade(app: str, migration: str) -> None:
 
 
 def upgrade_control() -> None:
-    upgrade("control", "0005_keep_the_chosen_policy")
+    upgrade("scheduler", "0005_keep_the_chosen_policy")
 
 
 # --- upgrades

@@ -172,7 +172,7 @@ import django
 django.setup()
 from pathlib import Path
 from portal.celery import app
-from portal.control.management.commands import up
+from portal.ops.management.commands import up
 
 class Service:
     def __init__(self, app, **options):

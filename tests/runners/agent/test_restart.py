@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from runners.agent import actions, journal
 from runners.runtime import Folders
 from runners.runtimes.fake import BadRuntime, FakeRuntime, NeverRuntime
 from runners.spec import RunSpec
@@ -91,13 +92,11 @@ class TestRestart:
         if crash in ("create", "start"):
             monkeypatch.setattr(bench.runtime, crash, dies(getattr(bench.runtime, crash)))
         elif crash == "unpack":
-            monkeypatch.setattr("runners.agent.actions.unpack", dies(__import__("runners.agent.actions").hands.unpack))
+            monkeypatch.setattr("runners.agent.actions.unpack", dies(actions.unpack))
         elif crash == "fetch":
             monkeypatch.setattr(agent.code, "fetch", dies(agent.code.fetch))
         elif crash == "forget":
-            monkeypatch.setattr(
-                "runners.agent.journal.delete_tree", dies(__import__("runners.agent.journal").ledger.delete_tree)
-            )
+            monkeypatch.setattr("runners.agent.journal.delete_tree", dies(journal.delete_tree))
         else:
             monkeypatch.setattr(agent.hands, f"_{crash}", dies(getattr(agent.hands, f"_{crash}")))
         monkeypatch.setattr("threading.excepthook", lambda args: None)

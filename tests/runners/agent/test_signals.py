@@ -9,7 +9,7 @@ from runners.agent.signals import StopSignal
 
 WAITER = """
 import signal, sys
-from runners.signals import StopSignal
+from runners.agent.signals import StopSignal
 stop = StopSignal(signal.SIGTERM, signal.SIGINT)
 print("ready", flush=True)
 while not stop.wait(0.0001):
@@ -33,7 +33,7 @@ def test_ctrl_c_and_sigterm_together_end_a_waiting_program() -> None:
 def test_a_signal_that_the_kernel_gives_to_another_thread_ends_the_wait() -> None:
     waiter = """
 import signal, threading, time
-from runners.signals import StopSignal
+from runners.agent.signals import StopSignal
 stop = StopSignal(signal.SIGTERM)
 other = threading.Thread(target=time.sleep, args=(3600,), daemon=True)
 other.start()
