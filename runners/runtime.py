@@ -1,6 +1,6 @@
 """What the agent asks of whatever runs containers: a few verbs, each of which may be repeated.
 
-Three implementations: ``docker`` (labs), ``process`` (one's own machine) and ``fake`` (tests).
+Three implementations: ``runtimes.docker`` (labs), ``runtimes.process`` (one's own machine) and ``runtimes.fake`` (tests).
 """
 
 from collections.abc import Callable, Sequence

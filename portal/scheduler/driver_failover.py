@@ -1,7 +1,7 @@
 """Gives a ring that outlived its driver another one, on the node of its first host that is left.
 
 The ranks go on meanwhile: they need a driver only when the ring changes. Their supervisors are told where it is by
-their agents (``sync``), and it takes the ranks over that they have.
+their agents (``portal.agents.sync``), and it takes the ranks over that they have.
 """
 
 from datetime import datetime, timedelta

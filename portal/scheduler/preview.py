@@ -37,7 +37,7 @@ ETA_SECONDS = 3.0
 """For simulating on under each policy; what is not known by then stays open."""
 HORIZON_SECONDS = 30 * 86_400.0
 TICKET_SECONDS = 3600
-SALT = "portal.scheduler.preview"
+SALT = "portal.control.preview"  # as before the module moved: previews that are open outlive an upgrade
 LOOK_AGAIN = "Nothing was switched. Look again, then confirm."
 T = TypeVar("T")
 

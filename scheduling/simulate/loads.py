@@ -166,7 +166,7 @@ def _alone(kind: str) -> float:
 
 @lru_cache(maxsize=4096)
 def _batch_curve(kind: str, most: int, batches: tuple[int, ...]) -> Curve:
-    """Of the best of ``batch_sizes`` on each size, in parts of what one GPU does with all it can hold."""
+    """Of the best of ``batches`` on each size, in parts of what one GPU does with all it can hold."""
     tried = np.array(batches)
     table = [_rates(kind, gpus, tried) for gpus in range(1, most + 1)]
     best = tuple(int(tried[row.argmax()]) for row in table)

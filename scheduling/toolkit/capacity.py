@@ -120,7 +120,7 @@ class Capacity:
         nodes = {node.id: node.leaving for node in self.nodes_of(job)}
         for other, where in self._held_at_first.items():
             left = self.held.get(other, {})
-            for node in where.keys() & nodes.keys() if left is not where else ():
+            for node in where.keys() & nodes.keys():
                 nodes[node] += max(0, where[node] - left.get(node, 0))
         return sum(nodes.values()) + max((limit.leaving for limit, _ in self.limits_of(job)), default=0)
 

@@ -107,7 +107,7 @@ def test_gpus_for_a_growth_that_is_put_off_are_promised_and_not_in_use() -> None
     }
 
 
-def test_a_job_of_a_lower_tier_is_told_that_too() -> None:
+def test_the_reason_of_a_job_of_a_lower_tier_names_them_too() -> None:
     grows = running("1", {"a": 3}, 3, 8, tier="premium")
     done = decide(SHARES, damped(draw({"a": 4}, grows, waiting("2", 1, tier="standard", owner="bob"))))
     assert sizes(done) == {"1": 3}

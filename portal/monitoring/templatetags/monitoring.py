@@ -1,4 +1,4 @@
-"""What a job's page shows of its GPUs. Written there as ``{% load monitoring %}``: jobs know nothing of gauges."""
+"""What a job's page shows of its GPUs. Written there as ``{% load monitoring %}``: jobs know nothing of monitoring."""
 
 from typing import Any
 

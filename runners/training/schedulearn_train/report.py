@@ -8,7 +8,7 @@ nobody reads it, the line is left out. Without the variable nothing is told.
     {"kind": "metric", "at", "step", "name", "value"}
 
 ``at`` is Unix time, ``done`` the part of all work from 0 to 1, ``total`` all work in samples or null, ``seconds`` what a
-``batch`` of samples takes: those of a step, unless steps have fewer samples, as with a parameter server. ``batch_sizes`` are the
+``batch`` of samples takes: those of a step, unless steps have fewer samples, as with a parameter server. ``batches`` are the
 batch that was chosen at first, the least and the most that may be chosen; ``noise`` (null while it is not known) is what
 ``noise.py`` calls sqr and var. A line of ``ranks`` is of as many as its lists are long, from rank ``first`` on: their samples
 of a step, the seconds in which they computed and waited for the others, the seconds of computing that were expected, and the
