@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.run.execution import Run
 from tests.run.isolation import hiding, plain_environment
 from tests.run.layers import ELSEWHERE, LAYERS, Layer, Level, layers_of, named
 from tests.run.lint import run_linter
+from tests.run.pace import USUAL_SECONDS, Pace, measured_pace
 from tests.run.packages import Need
 from tests.run.report import Result, budget_of, over_budget, slowest, table
 
@@ -91,6 +93,39 @@ def test_a_layer_may_exceed_its_budget_by_half() -> None:
     assert over_budget(results, budget) == ["browser"]
     lines = table(results, budget, "test").splitlines()
     assert "OVER BUDGET" in lines[2] and "OVER BUDGET" not in lines[1] + lines[3]
+
+
+def test_a_slower_machine_has_more_time() -> None:
+    results = {"browser": Result(seconds=150)}
+    budget = {"browser": 1.0}
+    assert over_budget(results, budget, slowness=1.6) == ["browser"]
+    assert over_budget(results, budget, slowness=1.7) == []
+    assert "OVER BUDGET" not in table(results, budget, "test", slowness=1.7)
+
+
+def test_waiting_for_a_processor_does_not_count_against_a_layer_of_low_priority() -> None:
+    results = {
+        "portal": Result(seconds=900, processor_seconds=80, aside=True),
+        "runners": Result(seconds=95, processor_seconds=180, aside=True),
+        "system": Result(seconds=95, processor_seconds=5),
+    }
+    assert over_budget(results, dict.fromkeys(results, 1.0)) == ["runners", "system"]
+
+
+def test_the_pace_is_the_usual_sample_beside_the_reference() -> None:
+    pace = Pace()
+    assert pace.slowness == 1.0
+    pace.samples = [USUAL_SECONDS / 2] * 3
+    assert pace.slowness == 1.0
+    pace.samples = [USUAL_SECONDS * 2, USUAL_SECONDS * 2.5, USUAL_SECONDS * 90]
+    assert pace.slowness == 2.5
+
+
+def test_samples_end_with_the_run() -> None:
+    with measured_pace() as pace:
+        pass
+    assert pace.samples and min(pace.samples) > 0
+    assert "pace" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.parametrize(("what", "status"), [("check", 0), ("test", 1), ("all", 1), ("portal", 0)])

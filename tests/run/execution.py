@@ -152,7 +152,7 @@ class Run:
             result = count(report) if report.exists() else Result(failed=1, note=f"pytest ended with {code}")
         if code not in (0, 1) and not result.failed:
             result.failed, result.note = 1, f"pytest ended with {code}"
-        result.seconds, result.processor_seconds = time.monotonic() - started, processors
+        result.seconds, result.processor_seconds, result.aside = time.monotonic() - started, processors, aside
         return result
 
     def _command(self, layer: Layer, report: Path, aside: bool) -> list[str]:
