@@ -15,13 +15,14 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSetMixin
 
 from portal.accounts.api import Me, Tokens
-from portal.accounts.limits_api import Limits
-from portal.cluster.api import Environments, Nodes, Reservations
+from portal.cluster.api import Environments, Reservations
 from portal.forecast.api import Forecasts
 from portal.jobs.api import Attempts, Events, Jobs
+from portal.jobs.limits_api import Limits
 from portal.jobs.log_api import Checkpoints, Log, Outputs, Streams
 from portal.jobs.metric_api import Metrics, TrainingProgress
 from portal.monitoring.api import Gauges
+from portal.monitoring.node_api import Nodes
 from portal.projects.api import Code, Gallery, Members, Projects
 from portal.scheduler.api import Cycles, Policies, Policy, PolicyHistory, PolicyPreview, PolicyUndo
 from portal.usage.api import LedgerReport, UsageReport

@@ -18,7 +18,7 @@ MAIN = (
     ("projects:list", "Projects", "folder", "/projects/"),
     ("jobs:list", "Jobs", "jobs", "/jobs/"),
     ("projects:gallery", "Gallery", "star", "/gallery/"),
-    ("cluster:nodes", "Nodes", "node", ("/nodes/", "/reservations/")),
+    ("monitoring:nodes", "Nodes", "node", ("/nodes/", "/reservations/")),
     ("monitoring:gpus", "GPUs", "chip", "/gpus/"),
     ("usage:usage", "Usage", "chart", "/usage/"),
 )

@@ -1,4 +1,4 @@
-"""Admin pages about people: users, groups, limits, invitations, the audit log."""
+"""Admin pages about people: users, groups, invitations, the audit log."""
 
 from typing import Any
 
@@ -15,9 +15,8 @@ from django.views.decorators.http import require_POST
 from django.views.generic import ListView
 
 from portal.accounts import services
-from portal.accounts.forms import GroupForm, InviteForm, LimitForm, MembersForm
-from portal.accounts.limits import overview, set_limit, usage_together
-from portal.accounts.models import AuditEntry, Invite, Limit, User
+from portal.accounts.forms import GroupForm, InviteForm, MembersForm
+from portal.accounts.models import AuditEntry, Invite, User
 from portal.accounts.permissions import AdminOnly, admin_required, signed_in
 from portal.refused import Refused
 
@@ -119,59 +118,6 @@ def delete_group(request: HttpRequest, pk: int) -> HttpResponse:
     services.delete_group(signed_in(request), row)
     messages.success(request, f"The group {row.name} is gone; its members keep their accounts.")
     return redirect("accounts:groups")
-
-
-@admin_required
-def limits(request: HttpRequest) -> HttpResponse:
-    """All limits beside what is used of them; ``?who=`` leads to the form of a user or a group."""
-    if who := request.GET.get("who", "").strip():
-        if found := Group.objects.filter(name=who).first():
-            return redirect("accounts:limit-group", found.pk)
-        if person := User.objects.filter(username=who).first():
-            return redirect("accounts:limit-user", person.pk)
-        messages.error(request, f"No user and no group is called “{who}”.")
-        return redirect("accounts:limits")
-    return render(
-        request,
-        "accounts/admin_limits.html",
-        {
-            "limits": overview(),
-            "groups": Group.objects.order_by("name"),
-            "usual_waiting": settings.MAX_WAITING_JOBS,
-        },
-    )
-
-
-@admin_required
-def limit_user(request: HttpRequest, pk: int) -> HttpResponse:
-    person = get_object_or_404(User, pk=pk)
-    return _edit_limit(request, person, person.username, [person.pk])
-
-
-@admin_required
-def limit_group(request: HttpRequest, pk: int) -> HttpResponse:
-    group = get_object_or_404(Group, pk=pk)
-    return _edit_limit(request, group, f"the group {group.name}", list(group.user_set.values_list("pk", flat=True)))
-
-
-def _edit_limit(request: HttpRequest, owner: User | Group, name: str, user_ids: list[int]) -> HttpResponse:
-    now = Limit.objects.filter(**{"user" if isinstance(owner, User) else "group": owner}).first()
-    initial = {name: getattr(now, name) for name in LimitForm.base_fields} if now else {}
-    form = LimitForm(request.POST if request.method == "POST" else None, initial=initial)
-    if request.method == "POST" and form.is_valid():
-        set_limit(signed_in(request), owner, **form.cleaned_data)
-        messages.success(
-            request, f"The limit of {name} is saved. It counts from now on; running jobs keep what they hold."
-        )
-        return redirect("accounts:limits")
-    context = {
-        "form": form,
-        "name": name,
-        "usage": usage_together(user_ids),
-        "members": None if isinstance(owner, User) else len(user_ids),
-        "limit": now,
-    }
-    return render(request, "accounts/admin_limit.html", context, status=400 if form.errors else 200)
 
 
 @admin_required

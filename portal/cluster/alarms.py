@@ -52,7 +52,7 @@ def _silent(node: Node) -> Alarm:
     since = f"{timezone.localtime(node.last_seen_at):%d %b, %H:%M %Z}"
     key = f"node {node.pk} {node.last_seen_at.timestamp():.0f}"
     return Alarm(
-        key, f"Node {node.name} has said nothing since {since}.", reverse("cluster:admin-node", args=[node.pk])
+        key, f"Node {node.name} has said nothing since {since}.", reverse("monitoring:admin-node", args=[node.pk])
     )
 
 
@@ -61,7 +61,7 @@ def _quarantined(gpu: Gpu) -> Alarm:
     key = f"gpu {gpu.pk} {gpu.quarantined_at.timestamp():.0f}"
     reason = " ".join(gpu.quarantine_reason.split()).rstrip(".")  # an agent's words: no second line in a mail's head
     text = f"{gpu.label} of {gpu.node.name} is out of use: {reason}."
-    return Alarm(key, text, reverse("cluster:admin-node", args=[gpu.node_id]))
+    return Alarm(key, text, reverse("monitoring:admin-node", args=[gpu.node_id]))
 
 
 def tell(now: datetime | None = None) -> int:

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.apps import apps
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import Prefetch, Q
+from django.db.models import Q
 from django.utils import timezone
 
 from portal.accounts.audit import audit
 from portal.accounts.models import User, digest
 from portal.cluster import unconfined
-from portal.cluster.models import LIVE_NODE, Gpu, JoinToken, Node, NodeEnvironment, new_token
+from portal.cluster.models import LIVE_NODE, JoinToken, Node, new_token
 from portal.refused import Refused
 from portal.wake import wake_node, wake_scheduler
 
@@ -24,7 +23,6 @@ JOIN_TOKEN_LIFETIME = timedelta(hours=1)
 TRIES = 5
 SECRET = frozenset({"token_digest", "next_token_digest"})
 """No trace of an act names these."""
-LIVE_ALLOCATIONS = "live_allocations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,33 +286,6 @@ def _change(actor: User | None, node: Node, action: str, **values: Any) -> Node:
 
 def _plain(value: object) -> object:
     return value.isoformat() if isinstance(value, datetime) else value
-
-
-# --- looking -----------------------------------------------------------------------------------------------------
-
-
-def nodes_with_gpus() -> list[Node]:
-    """Registered machines, with GPUs, who holds these (``holder``), and environments: four queries whatever the size."""
-    allocations = apps.get_model("jobs", "Allocation").objects.filter(released_at__isnull=True)
-    live = allocations.select_related("attempt__job__submitted_by", "attempt__job__project")
-    gpus = Gpu.objects.filter(present=True).prefetch_related(Prefetch("allocations", live, to_attr=LIVE_ALLOCATIONS))
-    environments = NodeEnvironment.objects.select_related("environment").order_by("environment__position")
-    return list(
-        Node.objects.filter(LIVE_NODE).prefetch_related(Prefetch("gpus", gpus), Prefetch("environments", environments))
-    )
-
-
-def holder(gpu: Gpu) -> Any:
-    """The job that holds a GPU of ``nodes_with_gpus``, or None."""
-    live = getattr(gpu, LIVE_ALLOCATIONS)
-    return live[0].attempt.job if live else None
-
-
-def known_jobs(user: User, nodes: Sequence[Node]) -> set[int]:
-    """Which of the jobs that hold GPUs of ``nodes_with_gpus`` the user may know of: one query for all."""
-    held = {job.pk for node in nodes for gpu in node.gpus.all() if (job := holder(gpu))}
-    visible = apps.get_model("jobs", "Job").objects.visible_to(user)
-    return set(visible.filter(pk__in=held).values_list("pk", flat=True))
 
 
 def is_online(node: Node, now: datetime | None = None) -> bool:

@@ -4,15 +4,12 @@ from portal.cluster import views
 
 app_name = "cluster"
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("nodes/", views.nodes, name="nodes"),
     path("reservations/", views.reservations, name="reservations"),
     re_path(r"^reservations/(?P<pk>[0-9]{1,18})/cancel$", views.cancel_reservation, name="cancel-reservation"),
-    path("admin/nodes/", views.admin_nodes, name="admin-nodes"),
     path("agent/install.sh", views.install_script, name="agent-install"),
     path("agent/schedulearn-agent-<str:sha256>.tar.gz", views.agent_archive, name="agent-archive"),
     path("admin/nodes/add", views.add_node, name="add-node"),
     re_path(r"^admin/nodes/added/(?P<pk>[0-9]{1,18})$", views.added_node, name="added-node"),
-    re_path(r"^admin/nodes/(?P<pk>[0-9]{1,18})/$", views.admin_node, name="admin-node"),
     re_path(r"^admin/nodes/(?P<pk>[0-9]{1,18})/rejoin$", views.rejoin_node, name="rejoin-node"),
     re_path(
         r"^admin/nodes/(?P<pk>[0-9]{1,18})/gpus/(?P<gpu>[0-9]{1,18})/(?P<what>quarantine|release)$",

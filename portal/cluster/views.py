@@ -1,7 +1,6 @@
 """Nodes: what everyone may see of them, and what admins do with them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
@@ -15,108 +14,15 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from portal.accounts.models import User
 from portal.accounts.permissions import admin_required, signed_in
-from portal.cluster import agent_package, findings, quarantine, services, unconfined
+from portal.cluster import agent_package, findings, quarantine, services
 from portal.cluster import reservations as calendar
 from portal.cluster.forms import ReservationForm
-from portal.cluster.models import LIVE_NODE, Environment, Gpu, Node, NodeEnvironment, Reservation
-from portal.cluster.slots import lab_noun, node_nouns, noun
+from portal.cluster.models import LIVE_NODE, Gpu, Node, Reservation
+from portal.cluster.node_state import state_of
+from portal.cluster.slots import lab_noun, node_nouns
 from portal.refused import Refused
 
 Verb = Callable[[User, Node], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One GPU as the page draws it."""
-
-    gpu: Gpu
-    job: Any
-    """The job that holds it, None when it is free."""
-    visible: bool
-    mine: bool
-
-    @property
-    def css(self) -> str:
-        if not self.gpu.healthy or self.gpu.quarantined_at is not None:
-            return "bad"
-        if self.gpu.outside and self.job is None:
-            return "outside"
-        if self.job is None:
-            return "free"
-        return "mine" if self.mine else "busy"
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """One node as the page draws it."""
-
-    node: Node
-    state: str
-    """A key of ``ui.BADGES``."""
-    said: str
-    slots: tuple[Slot, ...]
-    environments: tuple[NodeEnvironment, ...]
-
-    @property
-    def takes_work(self) -> bool:
-        return self.state == "ready"
-
-    @property
-    def free(self) -> int:
-        return sum(slot.job is None and slot.gpu.usable for slot in self.slots)
-
-    @property
-    def busy(self) -> int:
-        return sum(slot.job is not None for slot in self.slots)
-
-
-def state_of(node: Node, refused: bool = False) -> tuple[str, str]:
-    """The one thing about a node that matters most now: a badge and its words. ``refused``: as the banner explains, it gets
-    no new jobs because people would be kept apart too little there."""
-    if node.approved_at is None:
-        return "waiting", "waits for approval"
-    if node.token_revoked_at is not None:
-        return "revoked", "token revoked"
-    if not services.is_online(node):
-        return "lost", "not heard of" if node.last_seen_at else "never heard of"
-    if node.draining:
-        return "draining", "draining"
-    if node.cordoned:
-        return "held", "takes no new work"
-    if not node.ready:
-        return "preparing", "starting"
-    return ("held", "takes no new jobs") if refused else ("ready", "up")
-
-
-def machines_for(user: User) -> list[Machine]:
-    nodes = services.nodes_with_gpus()
-    refused = any(node.runtime == unconfined.PROCESS for node in nodes) and unconfined.is_refused(unconfined.PROCESS)
-    known = services.known_jobs(user, nodes)
-    machines = []
-    for node in nodes:
-        slots = []
-        for gpu in node.gpus.all():
-            job = services.holder(gpu)
-            slots.append(
-                Slot(gpu, job, job is not None and job.pk in known, job is not None and job.submitted_by_id == user.pk)
-            )
-        state = state_of(node, refused and node.runtime == unconfined.PROCESS)
-        machines.append(Machine(node, *state, tuple(slots), tuple(node.environments.all())))
-    return machines
-
-
-@require_safe
-def nodes(request: HttpRequest) -> HttpResponse:
-    machines = [machine for machine in machines_for(signed_in(request)) if machine.node.approved_at]
-    about = {
-        "machines": machines,
-        "total": sum(len(machine.slots) for machine in machines),
-        "unit": lab_noun(),
-        "busy": sum(machine.busy for machine in machines),
-        "preparing": [place for machine in machines for place in machine.environments if place.state != "ready"],
-        "environments": Environment.objects.filter(retired=False),
-    }
-    return render(request, "cluster/nodes.html", about)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -153,35 +59,6 @@ def cancel_reservation(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 # --- for admins --------------------------------------------------------------------------------------------------
-
-
-@admin_required
-@require_safe
-def admin_nodes(request: HttpRequest) -> HttpResponse:
-    machines = machines_for(signed_in(request))
-    waiting = [machine for machine in machines if machine.node.approved_at is None]
-    about = {
-        "machines": machines,
-        "waiting": waiting,
-        "quarantined": [slot for machine in machines for slot in machine.slots if slot.gpu.quarantined_at],
-    }
-    return render(request, "cluster/admin_nodes.html", about)
-
-
-@admin_required
-@require_safe
-def admin_node(request: HttpRequest, pk: int) -> HttpResponse:
-    """One machine: what its agent found, its GPUs, its token."""
-    machine = next((each for each in machines_for(signed_in(request)) if each.node.pk == int(pk)), None)
-    if machine is None:
-        raise Http404
-    about = {
-        "machine": machine,
-        "node": machine.node,
-        "findings": findings.of(machine.node),
-        "noun": noun(slot.gpu.kind for slot in machine.slots),
-    }
-    return render(request, "cluster/admin_node.html", about)
 
 
 # --- adding a machine --------------------------------------------------------------------------------------------
@@ -277,7 +154,7 @@ def node_act(request: HttpRequest, pk: int, what: str) -> HttpResponse:
     except Refused as refusal:
         messages.error(request, refusal.message)
     back_to_node = request.POST.get("back") == "node" and what != "remove"
-    return redirect("cluster:admin-node", pk) if back_to_node else redirect("cluster:admin-nodes")
+    return redirect("monitoring:admin-node", pk) if back_to_node else redirect("monitoring:admin-nodes")
 
 
 @admin_required
@@ -293,4 +170,4 @@ def gpu_act(request: HttpRequest, pk: int, gpu: int, what: str) -> HttpResponse:
             messages.success(request, f"Nothing more is placed on {row.label}. What runs there goes on.")
     except Refused as refusal:
         messages.error(request, refusal.message)
-    return redirect("cluster:admin-node", pk)
+    return redirect("monitoring:admin-node", pk)

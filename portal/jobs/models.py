@@ -23,6 +23,8 @@ class JobState(models.TextChoices):
     CANCELLED = "CANCELLED", "cancelled"
 
 
+WAITING_STATES = (JobState.QUEUED, JobState.HELD)
+UNFINISHED_STATES = (JobState.QUEUED, JobState.RUNNING, JobState.HELD)
 FINISHED_STATES = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 

@@ -24,7 +24,7 @@ from portal.accounts.models import User
 from portal.cluster.models import Environment, Gpu
 from portal.cluster.slots import counted, lab_noun
 from portal.jobs import lifecycle, rules
-from portal.jobs.models import FINISHED_STATES, Attempt, IdempotencyKey, Job, JobState, StopReason
+from portal.jobs.models import FINISHED_STATES, WAITING_STATES, Attempt, IdempotencyKey, Job, StopReason
 from portal.jobs.survivors import bond_of
 from portal.projects.models import CodeVersion, Project
 from portal.projects.services import may_manage, may_submit, require_member, role_of
@@ -46,7 +46,6 @@ MAX_ENV_VARS = 100
 MAX_ENV_VALUE_LENGTH = 4096
 PROGRESS_LIMITS = {"restarts_without_progress": (1, 18), "silent_rank_minutes": (0, 7 * 24 * 60)}
 """Minimum and maximum by field. The driver keeps the latest 20 rings; empty is the lab's setting."""
-WAITING_STATES = (JobState.QUEUED, JobState.HELD)
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 RESERVED_ENV = re.compile(

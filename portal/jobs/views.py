@@ -21,11 +21,12 @@ from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.alarms import alarms
 from portal.cluster.models import Environment
-from portal.cluster.services import holder, is_online, nodes_with_gpus
+from portal.cluster.services import is_online
 from portal.jobs import checkpoints, services, silence
 from portal.jobs.curve_views import about_job
 from portal.jobs.forms import JobForm, specification, warnings_for
-from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Container, Job, JobState
+from portal.jobs.models import FINISHED_STATES, UNFINISHED_STATES, Allocation, Attempt, Container, Job, JobState
+from portal.jobs.occupancy import holder, nodes_with_gpus
 from portal.jobs.whereabouts import held_by_node, held_now
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import may_submit, role_of
@@ -34,7 +35,6 @@ from portal.refused import Refused
 PAGE_SIZE = 25
 MOST_OUTPUTS = 200
 MOST_EVENTS = 200
-ACTIVE = (JobState.QUEUED, JobState.RUNNING, JobState.HELD)
 STATE_FILTERS = (("active", "active"), *((state.value.lower(), state.label) for state in JobState))
 VOLATILE = re.compile(r'<time.*?</time>|name="csrfmiddlewaretoken" value="[^"]*"', re.DOTALL)
 """What differs each time a page is made though nothing has happened."""
@@ -55,7 +55,7 @@ def for_lists(jobs: QuerySet[Job]) -> QuerySet[Job]:
 def home(request: HttpRequest) -> HttpResponse:
     user = signed_in(request)
     mine = Job.objects.visible_to(user).filter(submitted_by=user)
-    active = list(for_lists(mine.filter(state__in=ACTIVE))[:10])
+    active = list(for_lists(mine.filter(state__in=UNFINISHED_STATES))[:10])
     recent = list(for_lists(mine.filter(state__in=FINISHED_STATES)).order_by("-finished_at")[:6])
     nodes = [node for node in nodes_with_gpus() if node.approved_at]  # the others are the admins' business
     gpus = [gpu for node in nodes for gpu in node.gpus.all()]
@@ -104,15 +104,15 @@ def job_list(request: HttpRequest) -> HttpResponse:
         "is_filtered": any(asked.values()),
         "states": STATE_FILTERS,
         "projects": Project.objects.visible_to(user).order_by("name").only("name")[:500],
-        "unfinished": [state.value for state in ACTIVE],
-        "can_cancel": any(job.state in ACTIVE for job in page.object_list),
+        "unfinished": [state.value for state in UNFINISHED_STATES],
+        "can_cancel": any(job.state in UNFINISHED_STATES for job in page.object_list),
     }
     return render(request, "jobs/list.html", about)
 
 
 def _filtered(jobs: QuerySet[Job], user: User, asked: dict[str, str]) -> QuerySet[Job]:
     if asked["state"] == "active":
-        jobs = jobs.filter(state__in=ACTIVE)
+        jobs = jobs.filter(state__in=UNFINISHED_STATES)
     elif asked["state"].upper() in JobState.values:
         jobs = jobs.filter(state=asked["state"].upper())
     if asked["mine"]:

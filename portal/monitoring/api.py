@@ -14,11 +14,11 @@ from rest_framework.viewsets import ViewSet
 
 from portal.accounts.permissions import signed_in
 from portal.cluster.models import Gpu
-from portal.cluster.serializers import GpuSerializer
-from portal.cluster.services import holder
 from portal.jobs.models import Job
+from portal.jobs.occupancy import visible_holders, with_holders
 from portal.monitoring import forms, series, visibility
 from portal.monitoring import resize_timeline as band
+from portal.monitoring.node_serializers import GpuSerializer
 from portal.monitoring.series import Trace
 from portal.monitoring.visibility import Span
 from portal.rest import Pages, refusals
@@ -167,8 +167,8 @@ class Gauges(ViewSet):
             visibility.gpus_in_lab(), user, words=asked.words, state=asked.state, node=asked.node
         )
         pages = Pages()
-        page = pages.paginate_queryset(visibility.with_holders(rows), request, view=self) or []
-        known = visibility.known_to(user, [job.pk for gpu in page if (job := holder(gpu))])
+        page = pages.paginate_queryset(with_holders(rows), request, view=self) or []
+        known = visible_holders(user, page)
         return pages.get_paginated_response(GaugeSerializer(page, many=True, context={"known_jobs": known}).data)
 
     @extend_schema(operation_id="gpu_readings", parameters=[WINDOW], responses={200: TraceSerializer, **refusals(404)})

@@ -15,9 +15,9 @@ from django.views.decorators.http import require_safe
 from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.models import LIVE_NODE, Gpu, Node
-from portal.cluster.services import holder
 from portal.cluster.slots import lab_noun, noun
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Job
+from portal.jobs.occupancy import holder, visible_holders, with_holders
 from portal.monitoring import forms, gantt, idle, pictures, resize_timeline, series, timeline_svg, visibility
 
 PER_PAGE = 40
@@ -39,7 +39,7 @@ class Row:
 def gpus(request: HttpRequest) -> HttpResponse:
     user, now, asked = signed_in(request), timezone.now(), forms.read(request.GET)
     found = visibility.filtered(visibility.gpus_in_lab(), user, words=asked.words, state=asked.state, node=asked.node)
-    page = Paginator(visibility.with_holders(found), PER_PAGE).get_page(request.GET.get("page"))
+    page = Paginator(with_holders(found), PER_PAGE).get_page(request.GET.get("page"))
     shown = list(page.object_list)
     about = {
         "page": page,
@@ -53,11 +53,10 @@ def gpus(request: HttpRequest) -> HttpResponse:
 
 
 def _rows(user: User, shown: Sequence[Gpu], hours: dict[int, list[float | None]]) -> list[Row]:
-    holders = {gpu.pk: holder(gpu) for gpu in shown}
-    known = visibility.known_to(user, [job.pk for job in holders.values() if job])
+    known = visible_holders(user, shown)
     rows = []
     for gpu in shown:
-        job = holders[gpu.pk]
+        job = holder(gpu)
         mine = job is not None and job.submitted_by_id == user.pk
         visible = job is not None and job.pk in known
         rows.append(Row(gpu, job, visible, mine, pictures.small(hours[gpu.pk])))

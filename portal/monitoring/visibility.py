@@ -4,12 +4,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Exists, OuterRef, Prefetch, Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from portal.accounts.models import User
 from portal.cluster.models import Gpu, usable_gpu
-from portal.cluster.services import LIVE_ALLOCATIONS
 from portal.jobs.models import Allocation, Attempt, Job
+from portal.jobs.occupancy import visible_job_ids
 from portal.monitoring import series
 from portal.monitoring.series import Trace
 
@@ -76,22 +76,12 @@ def filtered(
     return rows
 
 
-def with_holders(rows: QuerySet[Gpu]) -> QuerySet[Gpu]:
-    """So that ``cluster.services.holder`` knows."""
-    live = Allocation.objects.filter(released_at=None).select_related("attempt__job__submitted_by")
-    return rows.prefetch_related(Prefetch("allocations", live, to_attr=LIVE_ALLOCATIONS))
-
-
-def known_to(user: User, jobs: Collection[int]) -> set[int]:
-    return set(Job.objects.visible_to(user).filter(pk__in=set(jobs)).values_list("pk", flat=True))
-
-
 def timeline(user: User, gpus: Collection[Gpu], since: datetime, until: datetime) -> Timeline:
     """Who held these GPUs, the latest first. Two queries."""
     rows = Allocation.objects.filter(gpu__in=gpus, allocated_at__lt=until)
     rows = rows.filter(Q(released_at=None) | Q(released_at__gt=since)).select_related("attempt__job__submitted_by")
     found = list(rows.order_by("-allocated_at", "-id")[: MOST_SPANS + 1])
-    known = known_to(user, [row.attempt.job_id for row in found])
+    known = visible_job_ids(user, [row.attempt.job_id for row in found])
     spans = tuple(
         Span(
             row.gpu_id,

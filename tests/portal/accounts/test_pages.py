@@ -342,11 +342,11 @@ class TestAdminPages:
         )
         client.post(reverse("accounts:group", args=[group.pk]), {"names": "alice, bob"})
         assert set(group.user_set.values_list("username", flat=True)) == {"alice", "bob"}
-        where = client.get(reverse("accounts:limits") + "?who=students")["Location"]
+        where = client.get(reverse("jobs:limits") + "?who=students")["Location"]
         assert "2 people hold 0 GPUs" in client.get(where).content.decode()
         client.post(where, {"max_gpus": "4", "max_queued": ""})
         assert limits_for(people["bob"])[0].max_gpus == 4
-        assert "0 of 4" in client.get(reverse("accounts:limits")).content.decode()
+        assert "0 of 4" in client.get(reverse("jobs:limits")).content.decode()
         client.post(where, {"max_gpus": "4", "weight": "2.5", "premium": "on"})
         assert 'value="2.5"' in client.get(where).content.decode()
         assert may_use_premium(people["bob"]) and not may_use_premium(people["charlie"])
@@ -371,6 +371,6 @@ class TestAdminPages:
         assert "&lt;b&gt;students" in only and "<b>students" not in only and "limit.set</td>" not in only
 
     def test_members_find_no_admin_pages(self, people: dict[str, User]) -> None:
-        for name in ("users", "groups", "limits", "invites", "audit"):
-            assert browser(people["alice"]).get(reverse(f"accounts:{name}")).status_code == 404
-            assert browser().get(reverse(f"accounts:{name}")).status_code == 302
+        for name in ("accounts:users", "accounts:groups", "jobs:limits", "accounts:invites", "accounts:audit"):
+            assert browser(people["alice"]).get(reverse(name)).status_code == 404
+            assert browser().get(reverse(name)).status_code == 302

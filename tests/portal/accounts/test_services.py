@@ -9,11 +9,9 @@ from django.utils import timezone
 
 from portal.accounts import services
 from portal.accounts.audit import audit
-from portal.accounts.limits import limits_for, limits_in_force, may_use_premium, set_limit, usage_of
+from portal.accounts.limits import limits_for, limits_in_force, may_use_premium, set_limit
 from portal.accounts.models import ApiToken, AuditEntry, Invite, Limit, User
-from portal.jobs.models import Allocation
 from portal.refused import Refused
-from tests.portal.jobs_world import make_job, make_node, make_project, make_user, place
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
@@ -172,15 +170,6 @@ class TestLimits:
         set_limit(ada, alice, max_gpus=None, max_queued=None, weight=3.0)
         assert limits_for(alice) == ()
         assert [(limit.user_id, limit.weight) for limit in limits_in_force()] == [(alice.pk, 3.0)]
-
-    def test_gpus_count_until_they_are_released(self) -> None:
-        node = make_node(gpus=2)
-        job = make_job(make_project(make_user("bob")))
-        attempt = place(job, list(node.gpus.order_by("index")))
-        first, _ = attempt.allocations.order_by("gpu__index")
-        assert usage_of([job.submitted_by_id])[job.submitted_by_id].gpus == 2
-        Allocation.objects.filter(pk=first.pk).update(released_at=timezone.now())
-        assert usage_of([job.submitted_by_id])[job.submitted_by_id].gpus == 1
 
     def test_premium_is_for_admins_and_whom_they_let(self, ada: User, alice: User) -> None:
         set_limit(ada, alice, max_gpus=2, max_queued=None)

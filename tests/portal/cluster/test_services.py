@@ -1,7 +1,5 @@
 """What admins do with machines, and the trace it leaves."""
 
-from typing import Any
-
 import pytest
 from django.utils import timezone
 
@@ -89,22 +87,6 @@ def test_join_tokens_are_kept_as_digests(admin: User) -> None:
 )
 def test_a_name_is_fit_for_pages_and_sentences(said: str, name: str) -> None:
     assert services.clean_name(said) == name
-
-
-def test_looking_at_all_nodes_costs_the_same_few_queries(django_assert_num_queries: Any) -> None:
-    project = make_project(make_user("alice"))
-    for _ in range(5):
-        node = make_node(gpus=4)
-        place(make_job(project), list(Gpu.objects.filter(node=node).select_related("node"))[:2])
-    with django_assert_num_queries(4):
-        nodes = services.nodes_with_gpus()
-        held = [
-            services.holder(gpu).submitted_by.username
-            for node in nodes
-            for gpu in node.gpus.all()
-            if services.holder(gpu)
-        ]
-    assert held == ["alice"] * 10
 
 
 def test_of_two_machines_that_join_at_once_under_one_name_the_later_takes_the_next(

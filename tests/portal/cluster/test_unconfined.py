@@ -11,8 +11,8 @@ from portal.accounts.models import Invite, User
 from portal.cluster import services as cluster
 from portal.cluster import unconfined
 from portal.cluster.models import Node
-from portal.cluster.views import machines_for
 from portal.jobs.models import Job
+from portal.monitoring.node_views import machines_for
 from portal.ops.up.welcome import submit_examples
 from portal.refused import Refused
 from tests.portal import jobs_world as world

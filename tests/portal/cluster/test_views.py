@@ -13,7 +13,7 @@ from django.utils import timezone
 from portal.accounts.models import AuditEntry, User, digest
 from portal.cluster import services
 from portal.cluster.models import JoinToken, Node
-from portal.cluster.views import state_of
+from portal.cluster.node_state import state_of
 from tests.portal import jobs_world as world
 
 pytestmark = pytest.mark.django_db

@@ -11,9 +11,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSet
 
-from portal.accounts.limits import LimitWithUsage, limit_of, set_limit, visible_limits, with_usage
+from portal.accounts.limits import set_limit, visible_limits
 from portal.accounts.models import User
 from portal.accounts.permissions import IsAdmin, signed_in
+from portal.jobs.limits import LimitWithUsage, limit_with_usage, with_usage
 from portal.rest import Pages, refusals
 
 
@@ -120,4 +121,4 @@ class Limits(ViewSet):
         return self._answer(owner)
 
     def _answer(self, owner: User | Group) -> Response:
-        return Response(OwnerLimitSerializer(limit_of(owner)).data)
+        return Response(OwnerLimitSerializer(limit_with_usage(owner)).data)

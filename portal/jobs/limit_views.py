@@ -1,0 +1,66 @@
+"""Admin pages about limits, beside what is used of them."""
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.models import Group
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+
+from portal.accounts.forms import LimitForm
+from portal.accounts.limits import set_limit
+from portal.accounts.models import Limit, User
+from portal.accounts.permissions import admin_required, signed_in
+from portal.jobs.limits import all_limits_with_usage, usage_together
+
+
+@admin_required
+def limits(request: HttpRequest) -> HttpResponse:
+    """All limits beside what is used of them; ``?who=`` leads to the form of a user or a group."""
+    if who := request.GET.get("who", "").strip():
+        if found := Group.objects.filter(name=who).first():
+            return redirect("jobs:limit-group", found.pk)
+        if person := User.objects.filter(username=who).first():
+            return redirect("jobs:limit-user", person.pk)
+        messages.error(request, f"No user and no group is called “{who}”.")
+        return redirect("jobs:limits")
+    return render(
+        request,
+        "jobs/admin_limits.html",
+        {
+            "limits": all_limits_with_usage(),
+            "groups": Group.objects.order_by("name"),
+            "usual_waiting": settings.MAX_WAITING_JOBS,
+        },
+    )
+
+
+@admin_required
+def limit_user(request: HttpRequest, pk: int) -> HttpResponse:
+    person = get_object_or_404(User, pk=pk)
+    return _edit_limit(request, person, person.username, [person.pk])
+
+
+@admin_required
+def limit_group(request: HttpRequest, pk: int) -> HttpResponse:
+    group = get_object_or_404(Group, pk=pk)
+    return _edit_limit(request, group, f"the group {group.name}", list(group.user_set.values_list("pk", flat=True)))
+
+
+def _edit_limit(request: HttpRequest, owner: User | Group, name: str, user_ids: list[int]) -> HttpResponse:
+    now = Limit.objects.filter(**{"user" if isinstance(owner, User) else "group": owner}).first()
+    initial = {name: getattr(now, name) for name in LimitForm.base_fields} if now else {}
+    form = LimitForm(request.POST if request.method == "POST" else None, initial=initial)
+    if request.method == "POST" and form.is_valid():
+        set_limit(signed_in(request), owner, **form.cleaned_data)
+        messages.success(
+            request, f"The limit of {name} is saved. It counts from now on; running jobs keep what they hold."
+        )
+        return redirect("jobs:limits")
+    context = {
+        "form": form,
+        "name": name,
+        "usage": usage_together(user_ids),
+        "members": None if isinstance(owner, User) else len(user_ids),
+        "limit": now,
+    }
+    return render(request, "jobs/admin_limit.html", context, status=400 if form.errors else 200)

@@ -1,0 +1,136 @@
+"""Nodes over REST, with the jobs that hold their GPUs. Every user may read; admins act."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.http import Http404
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers, status
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import ViewSet
+
+from portal.accounts.models import User
+from portal.accounts.permissions import IsAdmin, signed_in
+from portal.cluster import quarantine, services
+from portal.cluster.models import LIVE_NODE, Gpu, Node
+from portal.jobs.occupancy import nodes_with_gpus, visible_holders
+from portal.monitoring.node_serializers import NodeSerializer
+from portal.rest import refusals
+
+Act = Callable[[User | None, Node], Node]
+
+
+class JoinTokenSerializer(serializers.Serializer[Any]):
+    token = serializers.CharField(help_text="For one new machine, for an hour. Shown in this answer only.")
+
+
+class Nodes(ViewSet):
+    """The machines of the lab. A lab has few, so the list has no pages."""
+
+    LOOKING = ("list", "retrieve")
+
+    def get_permissions(self) -> list[Any]:
+        return [IsAuthenticated()] if self.action in self.LOOKING else [IsAdmin()]
+
+    def _context(self, nodes: Sequence[Node]) -> dict[str, Any]:
+        gpus = [gpu for node in nodes for gpu in node.gpus.all()]
+        return {"known_jobs": visible_holders(signed_in(self.request), gpus)}
+
+    def _shown(self, user: User) -> list[Node]:
+        """Machines that wait for approval are the admins' business."""
+        return [node for node in nodes_with_gpus() if node.approved_at is not None or user.is_admin]
+
+    @extend_schema(operation_id="nodes_list", responses={200: NodeSerializer(many=True), **refusals()})
+    def list(self, request: Request) -> Response:
+        rows = self._shown(signed_in(request))
+        return Response(NodeSerializer(rows, many=True, context=self._context(rows)).data)
+
+    @extend_schema(operation_id="nodes_retrieve", responses={200: NodeSerializer, **refusals(404)})
+    def retrieve(self, request: Request, pk: int) -> Response:
+        return self._detail(pk)
+
+    def _detail(self, pk: int) -> Response:
+        node = next((node for node in self._shown(signed_in(self.request)) if node.pk == pk), None)
+        if node is None:
+            raise Http404
+        return Response(NodeSerializer(node, context=self._context([node])).data)
+
+    def _act(self, act: Act, pk: int) -> Response:
+        act(signed_in(self.request), _live(pk))
+        return self._detail(pk)
+
+    @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
+    def approve(self, request: Request, pk: int) -> Response:
+        """Lets a machine that joined take work."""
+        return self._act(services.approve, pk)
+
+    @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
+    def cordon(self, request: Request, pk: int) -> Response:
+        """No new work; what runs goes on."""
+        return self._act(services.cordon, pk)
+
+    @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
+    def drain(self, request: Request, pk: int) -> Response:
+        """No new work, and what runs is stopped and placed elsewhere."""
+        return self._act(services.drain, pk)
+
+    @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
+    def resume(self, request: Request, pk: int) -> Response:
+        """Takes work again."""
+        return self._act(services.resume, pk)
+
+    @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
+    def rotate_token(self, request: Request, pk: int) -> Response:
+        """Its agent takes a new token; the old one works until the new one is first used."""
+        return self._act(services.rotate_token, pk)
+
+    @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
+    def revoke_token(self, request: Request, pk: int) -> Response:
+        """Its token stops working at once, and its jobs are run elsewhere."""
+        return self._act(services.revoke_token, pk)
+
+    @extend_schema(request=None, responses={201: JoinTokenSerializer, **refusals(404, 409)})
+    def rejoin_token(self, request: Request, pk: int) -> Response:
+        """A one-time token with which this machine comes back as the same node."""
+        token = services.issue_rejoin_token(signed_in(request), _live(pk))
+        return Response({"token": token}, status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
+
+    @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
+    def quarantine_gpu(self, request: Request, pk: int, index: int) -> Response:
+        """Takes a GPU out of use; what runs there goes on."""
+        quarantine.take_out(signed_in(request), _gpu(_live(pk), index))
+        return self._detail(pk)
+
+    @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
+    def release_gpu(self, request: Request, pk: int, index: int) -> Response:
+        """Ends the quarantine of a GPU."""
+        quarantine.release(signed_in(request), _gpu(_live(pk), index))
+        return self._detail(pk)
+
+    @extend_schema(responses={204: None, **refusals(404, 409)})
+    def destroy(self, request: Request, pk: int) -> Response:
+        """Takes an empty machine out of the lab."""
+        services.remove(signed_in(request), _live(pk))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    @extend_schema(request=None, responses={201: JoinTokenSerializer, **refusals(404)})
+    def join_token(self, request: Request) -> Response:
+        """A one-time token with which a new machine joins."""
+        token = services.issue_join_token(signed_in(request))
+        return Response({"token": token}, status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
+
+
+def _gpu(node: Node, index: int) -> Gpu:
+    gpu = Gpu.objects.filter(node=node, index=index, present=True).first()
+    if gpu is None:
+        raise Http404
+    return gpu
+
+
+def _live(pk: int) -> Node:
+    node = Node.objects.filter(LIVE_NODE, pk=pk).first()
+    if node is None:
+        raise Http404
+    return node
