@@ -21,6 +21,7 @@ from portal.jobs.api import Attempts, Events, Jobs
 from portal.jobs.limits_api import Limits
 from portal.jobs.log_api import Checkpoints, Log, Outputs, Streams
 from portal.jobs.metric_api import Metrics, TrainingProgress
+from portal.jobs.resize_timeline.api import ResizeTimelines
 from portal.monitoring.api import Gauges
 from portal.monitoring.node_api import Nodes
 from portal.projects.api import Code, Gallery, Members, Projects
@@ -101,7 +102,7 @@ v1 = [
     at(f"{JOB}outputs/", Outputs, get="list"),
     at(f"{JOB}outputs/<path:path>", Outputs, pages=False, get="file"),
     at(f"{JOB}readings/", Gauges, get="of_job"),
-    at(f"{JOB}band/", Gauges, get="band"),
+    at(f"{JOB}band/", ResizeTimelines, get="retrieve"),
     at("environments/", Environments, get="list"),
     at("environments/<slug:key>/", Environments, get="retrieve"),
     at("nodes/", Nodes, get="list"),

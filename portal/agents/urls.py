@@ -1,6 +1,6 @@
 from django.urls import URLPattern, URLResolver, path
 
-from portal.agents import checkpoint_views, identity_views, ring_views, views
+from portal.agents import checkpoint_views, identity_views, rank_group_views, views
 
 app_name = "agents"
 
@@ -13,7 +13,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("agent/v1/containers/<str:name>/logs/<str:stream>", views.append_log, name="log"),
     path("agent/v1/containers/<str:name>/outputs/<path:path>", views.output, name="output"),
     path("agent/v1/containers/<str:name>/identity", identity_views.identity, name="identity"),
-    path("agent/v1/containers/<str:name>/rings", ring_views.tell, name="rings"),
+    path("agent/v1/containers/<str:name>/rings", rank_group_views.report, name="rings"),
     path("agent/v1/containers/<str:name>/checkpoints", checkpoint_views.whole, name="checkpoints"),
     path("agent/v1/containers/<str:name>/checkpoints/<str:sha256>", checkpoint_views.piece, name="checkpoint"),
 ]

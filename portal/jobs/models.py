@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.cluster.models import Environment, Gpu, Node
+from portal.jobs.resize_timeline.models import RankGroup as RankGroup
 from portal.projects.models import CodeVersion, Project
 
 

@@ -90,7 +90,7 @@ ASKED_OUTCOMES: dict[str, Outcome] = {
 
 
 class SeenAttempt(NamedTuple):
-    """What the clock's rules look at in a live attempt, and in its job (the last four)."""
+    """What the clock's rules look at in a live attempt and its job."""
 
     id: int
     job_id: int

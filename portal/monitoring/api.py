@@ -1,6 +1,5 @@
 """GPUs over REST: how they are, what they did, and who held them."""
 
-from dataclasses import asdict
 from typing import Any
 
 from django.http import Http404
@@ -17,7 +16,6 @@ from portal.cluster.models import Gpu
 from portal.jobs.models import Job
 from portal.jobs.occupancy import visible_holders, with_holders
 from portal.monitoring import forms, series, visibility
-from portal.monitoring import resize_timeline as band
 from portal.monitoring.node_serializers import GpuSerializer
 from portal.monitoring.series import Trace
 from portal.monitoring.visibility import Span
@@ -86,40 +84,6 @@ class TimelineSerializer(serializers.Serializer[Any]):
     until = serializers.DateTimeField()
     cut = serializers.BooleanField(help_text="There is more: ask for a shorter window or one node.")
     results = SpanSerializer(many=True)
-
-
-class PlaceSerializer(serializers.Serializer[Any]):
-    """GPUs of one node."""
-
-    node = serializers.CharField()
-    gpus = serializers.IntegerField()
-
-
-class StretchSerializer(serializers.Serializer[Any]):
-    """A time on the same GPUs."""
-
-    since = serializers.DateTimeField()
-    until = serializers.DateTimeField(allow_null=True, help_text="Null while it lasts.")
-    gpus = serializers.IntegerField()
-    attempt = serializers.IntegerField()
-    nodes = PlaceSerializer(many=True)
-
-
-class ResizeSerializer(serializers.Serializer[Any]):
-    """One of the changes between the stretches."""
-
-    at = serializers.DateTimeField()
-    before = serializers.IntegerField()
-    after = serializers.IntegerField()
-    cause = serializers.CharField()
-    cost_seconds = serializers.FloatField(
-        allow_null=True, help_text="How long nothing was trained for it; null when nobody has measured it (yet)."
-    )
-
-
-class BandSerializer(serializers.Serializer[Any]):
-    stretches = StretchSerializer(many=True)
-    changes = ResizeSerializer(many=True)
 
 
 WINDOW = OpenApiParameter("window", str, enum=list(series.WINDOWS), description="How far back from now.")
@@ -197,16 +161,6 @@ class Gauges(ViewSet):
         if found is None:
             raise Http404
         return Response(TraceSerializer(_told(found.trace, found.gpus)).data)
-
-    @extend_schema(operation_id="job_band", responses={200: BandSerializer, **refusals(404)})
-    def band(self, request: Request, job_pk: int) -> Response:
-        """On how many GPUs a job ran when, over all attempts, why that changed, and what each change cost."""
-        found = band.of_job(get_object_or_404(Job.objects.visible_to(signed_in(request)), pk=job_pk))
-        stretches = [
-            {**asdict(stretch), "nodes": [{"node": name, "gpus": gpus} for name, gpus in stretch.nodes]}
-            for stretch in found.stretches
-        ]
-        return Response(BandSerializer({"stretches": stretches, "changes": found.changes}).data)
 
     @extend_schema(
         operation_id="timeline", parameters=[WINDOW, NODE], responses={200: TimelineSerializer, **refusals()}

@@ -1,13 +1,12 @@
 """What GPUs did over time: samples of the last hours, and hours of the last month made from them.
 
-Written from agents' reports (``sampling``, ``rings``) and by ``rollups`` alone. Nothing decides by these rows but the
+Written from agents' reports (``sampling``) and by ``rollups`` alone. Nothing decides by these rows but the
 look for idle GPUs, and nothing else is lost with them.
 """
 
 from django.db import models
 
 from portal.cluster.models import Gpu, Node
-from portal.jobs.models import Container
 
 
 class Sample(models.Model):
@@ -43,21 +42,3 @@ class Hour(models.Model):
     class Meta:
         ordering = ["gpu", "at"]
         constraints = [models.UniqueConstraint(fields=["gpu", "at"], name="one_hour_per_gpu")]
-
-
-class Ring(models.Model):
-    """A ring that an attempt's ranks formed, as its driver tells it."""
-
-    driver = models.ForeignKey(Container, on_delete=models.CASCADE, related_name="rings")
-    number = models.PositiveIntegerField()
-    """Among those of this driver, from 1."""
-    at = models.DateTimeField()
-    hosts = models.JSONField(default=list)
-    """The host of each rank: ["h1", "h1", "h2"]."""
-    cost_seconds = models.FloatField(null=True)
-    """How long the ranks could not train for it; null while nobody has told, and for an attempt's first ring."""
-
-    class Meta:
-        ordering = ["driver", "number"]
-        indexes = [models.Index(fields=["at"], name="ring_at")]
-        constraints = [models.UniqueConstraint(fields=["driver", "number"], name="ring_number_once_per_driver")]

@@ -18,7 +18,9 @@ from portal.cluster.models import LIVE_NODE, Gpu, Node
 from portal.cluster.slots import lab_noun, noun
 from portal.jobs.models import FINISHED_STATES, Allocation, Attempt, Job
 from portal.jobs.occupancy import holder, visible_holders, with_holders
-from portal.monitoring import forms, gantt, idle, pictures, resize_timeline, series, timeline_svg, visibility
+from portal.jobs.resize_timeline.svg import draw
+from portal.jobs.resize_timeline.timeline import timeline_of
+from portal.monitoring import forms, gantt, idle, pictures, series, visibility
 
 PER_PAGE = 40
 
@@ -132,18 +134,18 @@ def of_job(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def about_job(job: Job) -> dict[str, Any]:
-    """The band of all its attempts, and readings of the last one that held a GPU."""
+    """The resize timeline of all attempts, and readings of the last one that held a GPU."""
     now = timezone.now()
     last = job.attempts.filter(allocations__isnull=False).order_by("-number").first()
     found = visibility.of_attempt(last, now) if last else None
     drawn = pictures.over_time(found.trace, found.gpus) if found else []
-    over_time = resize_timeline.of_job(job)
+    timeline = timeline_of(job)
     return {
         "job": job,
         "attempt": last,
         "charts": drawn,
-        "band": over_time,
-        "ribbon": timeline_svg.draw(over_time, now) if job.elastic and over_time.stretches or over_time.changes else "",
+        "timeline": timeline,
+        "timeline_svg": draw(timeline, now) if job.elastic and timeline.segments or timeline.changes else "",
         "polls": job.state not in FINISHED_STATES,
         **(_idleness(job, last, now) if last and last.ended_at is None else {}),
     }

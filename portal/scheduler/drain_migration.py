@@ -19,7 +19,7 @@ from portal.cluster import reservations
 from portal.cluster.models import Gpu
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, ContainerState, Job, StopReason
-from portal.monitoring.models import Ring
+from portal.jobs.resize_timeline.models import RankGroup
 from portal.scheduler import apply as applying
 from portal.scheduler.availability import USABLE_GPU, places_of, read_nodes
 from scheduling.toolkit.placement import place
@@ -90,7 +90,7 @@ def _moves(pk: int, now: datetime) -> bool:
 
 def _ranks_on(attempt: Attempt, hosts: Sequence[Container]) -> int | None:
     """How many ranks the last ring had on these; None when nobody has told."""
-    last = Ring.objects.filter(driver__attempt=attempt).order_by("driver__index", "number").last()
+    last = RankGroup.objects.filter(driver__attempt=attempt).order_by("driver__index", "number").last()
     names = {part.spec["hostname"] for part in hosts}
     return None if last is None else sum(host in names for host in last.hosts)
 

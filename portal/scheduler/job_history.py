@@ -21,8 +21,8 @@ from django.db.models import Count, F, Max, Min, Sum
 from numpy.typing import NDArray
 
 from portal.jobs.models import Allocation, Attempt, JobState, LogStream, Outcome, StepStat
+from portal.jobs.resize_timeline.models import RankGroup
 from portal.jobs.rules import GOES_ON
-from portal.monitoring.models import Ring
 from portal.scheduler.throughput import LEAST_REPORTS, ROWS_KEPT, Speeds, Steps, measured_speeds
 from scheduling.toolkit import performance
 from scheduling.toolkit.estimates import DEFAULT_EXPONENT
@@ -243,7 +243,7 @@ class History:
 
     def _refresh_changes(self, since: datetime, still: datetime) -> None:
         job = ("driver__attempt__job__project", "driver__attempt__job__launcher", "driver__attempt__job__entry")
-        rows = Ring.objects.filter(at__gte=since, cost_seconds__isnull=False).order_by("at", "pk")
+        rows = RankGroup.objects.filter(at__gte=since, cost_seconds__isnull=False).order_by("at", "pk")
         self._changes.begin_again()
         for at, seconds, project, launcher, entry in rows.values_list("at", "cost_seconds", *job):
             for key in ((project, launcher, entry), launcher):

@@ -18,7 +18,7 @@ from portal.cluster import quarantine  # noqa: E402
 from portal.cluster.models import Node  # noqa: E402
 from portal.jobs import lifecycle, logs  # noqa: E402
 from portal.jobs.models import Allocation, Attempt, Container, Job  # noqa: E402
-from portal.monitoring.models import Ring  # noqa: E402
+from portal.jobs.resize_timeline.models import RankGroup  # noqa: E402
 from portal.projects.models import Membership  # noqa: E402
 from tests import month as made_up  # noqa: E402
 from tests import seed  # noqa: E402
@@ -70,7 +70,7 @@ def resized_job() -> dict[str, int]:
     sizes = (["h0"] * 2, None, 0), ([*["h0"] * 2, "h2", "h3", "h4", "h5"], 5.31, 14), (["h0", "h0", "h2"], 0.62, 38)
     for number, (names, cost, minute) in enumerate(sizes, 1):
         at = began + timedelta(minutes=minute)
-        Ring.objects.create(driver=driver, number=number, at=at, hosts=names, cost_seconds=cost)
+        RankGroup.objects.create(driver=driver, number=number, at=at, hosts=names, cost_seconds=cost)
     for row in (Job.objects.filter(pk=job.pk), Attempt.objects.filter(pk=attempt.pk)):
         row.update(started_at=began)
     second.gpus.update(kind="cuda", model="NVIDIA A100-SXM4-40GB", memory_mib=40_960, links="NVLink to 0, 1, 2, 3")

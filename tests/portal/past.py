@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from portal.cluster.models import Node
 from portal.jobs.models import Allocation, Attempt, Container, Job, LogStream
-from portal.monitoring.models import Ring
+from portal.jobs.resize_timeline.models import RankGroup
 from tests.portal.control_world import queue
 
 
@@ -43,4 +43,4 @@ def changed(job: Job, *costs: float | None) -> None:
     assert part.exited_at is not None
     at = part.exited_at - timedelta(minutes=1)
     for number, cost in enumerate(costs, start=1):
-        Ring.objects.create(driver=part, number=number, at=at, hosts=["h0"], cost_seconds=cost)
+        RankGroup.objects.create(driver=part, number=number, at=at, hosts=["h0"], cost_seconds=cost)

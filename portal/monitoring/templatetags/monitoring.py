@@ -12,5 +12,5 @@ register = template.Library()
 
 @register.inclusion_tag("monitoring/_job.html")
 def job_gpus(job: Job) -> dict[str, Any]:
-    """On how many GPUs it ran when, if that changed; what they did over the last attempt, if they said it."""
+    """The resize timeline of the job, and the readings of the GPUs of its last attempt."""
     return views.about_job(job)

@@ -10,7 +10,7 @@ from portal.accounts.models import AuditEntry
 from portal.cluster.models import Gpu, Reservation
 from portal.jobs import causes, lifecycle
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent, JobState, Outcome
-from portal.monitoring.models import Ring
+from portal.jobs.resize_timeline.models import RankGroup
 from portal.ops.demo.people import PEOPLE, Made
 from portal.ops.demo.play import BACK_AT, END, KNOWN_BEFORE, LOST_AT, SWITCHES, Piece, Story, Try
 from portal.ops.demo.workload import Fate
@@ -170,7 +170,7 @@ def write_jobs(made: Made, stories: list[Story], configs: Sequence[SchedulerConf
         ),
         batch_size=500,
     )  # fmt: skip
-    Ring.objects.bulk_create(_rings(written), batch_size=500)
+    RankGroup.objects.bulk_create(_rings(written), batch_size=500)
     return written
 
 
@@ -340,7 +340,7 @@ def _exit(fate: Fate, tried: Try, piece: Piece, node: str, *, base: bool, stoppe
     return 1, "exited", ""
 
 
-def _rings(written: Written) -> Iterator[Ring]:
+def _rings(written: Written) -> Iterator[RankGroup]:
     """What each driver reported of the ranks that train together: at the start, and after each change."""
     for ran in written.ran:
         if ran.driver is None or ran.began is None:
@@ -359,7 +359,9 @@ def _rings(written: Written) -> Iterator[Ring]:
                 if piece.since <= when and (piece.asked_back or piece.until or END + 1) > when
             ]
             cost_seconds = round(cost, 2) if number > 1 else None
-            yield Ring(driver=ran.driver, number=number, at=written.at(when), hosts=hosts, cost_seconds=cost_seconds)
+            yield RankGroup(
+                driver=ran.driver, number=number, at=written.at(when), hosts=hosts, cost_seconds=cost_seconds
+            )
 
 
 # --- causes and history ----------------------------------------------------------------------------------------------

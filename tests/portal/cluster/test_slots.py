@@ -9,9 +9,9 @@ from django.utils import timezone
 from portal.cluster.models import Gpu
 from portal.cluster.slots import counted, in_cpu_slots, lab_noun, noun
 from portal.jobs.models import Allocation
+from portal.jobs.resize_timeline.svg import draw
+from portal.jobs.resize_timeline.timeline import AttemptSpan, GroupSpan, HostSpan, build_timeline
 from portal.jobs.whereabouts import held_by_node, held_now
-from portal.monitoring import resize_timeline, timeline_svg
-from portal.monitoring.resize_timeline import Formed, Part, Try
 from portal.scheduler.availability import Nodes, why_nowhere
 from tests.portal import jobs_world as world
 from tests.portal.control_world import queue, ready_node
@@ -95,7 +95,7 @@ def test_pages_about_devices_name_them_by_their_kind(kind: str, word: str) -> No
     history = page(f"/gpus/nodes/{node.pk}/")
     assert f"What its 2 {word}s did" in history and f"a {word} 1: " in history
     assert f"Take {word} 0 out of use?" in page(f"/admin/nodes/{node.pk}/")
-    assert f"On how many {word}s" in page(f"/jobs/{job.pk}/gpus")
+    assert f"Number of {word}s" in page(f"/jobs/{job.pk}/gpus")
 
 
 @pytest.mark.django_db
@@ -121,12 +121,12 @@ def test_reservations_and_limits_name_what_the_nodes_offer(kind: str, word: str,
 
 def test_changes_of_a_job_on_cpu_slots_name_cpu_slots() -> None:
     start = datetime(2026, 11, 1, tzinfo=UTC)
-    part = Part("h0", "a", 1, start, None, "", "")
-    more = Part("h1", "b", 1, start + timedelta(minutes=1), None, "", "")
-    rings = (Formed(start, ("h0",)), Formed(start + timedelta(minutes=1), ("h0", "h1")))
-    found = resize_timeline.band([Try(1, "", "", None, (part, more), rings)], "CPU slot")
+    part = HostSpan("h0", "a", 1, start, None, "", "")
+    more = HostSpan("h1", "b", 1, start + timedelta(minutes=1), None, "", "")
+    rings = (GroupSpan(start, ("h0",)), GroupSpan(start + timedelta(minutes=1), ("h0", "h1")))
+    found = build_timeline([AttemptSpan(1, "", "", None, (part, more), rings)], "CPU slot")
     assert found.changes[0].cause == "1 idle CPU slot of b joined."
-    drawn = timeline_svg.draw(found, start + timedelta(minutes=5))
+    drawn = draw(found, start + timedelta(minutes=5))
     assert "2 CPU slots: a (1 CPU slot), b (1 CPU slot)" in drawn and "GPU" not in drawn
 
 

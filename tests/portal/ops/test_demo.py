@@ -32,7 +32,7 @@ from portal.jobs.models import (
     Output,
     Progress,
 )
-from portal.monitoring import resize_timeline
+from portal.jobs.resize_timeline.timeline import timeline_of
 from portal.monitoring.models import Hour, Sample
 from portal.ops.demo import month, people, traffic
 from portal.ops.demo.rows import Written
@@ -141,7 +141,7 @@ def _short() -> set[int]:
 def test_elastic_jobs_grow_and_shrink(lab: Written) -> None:
     grown, shrunk = 0, 0
     for job in Job.objects.filter(elastic=True, state=JobState.SUCCEEDED):
-        changes = resize_timeline.of_job(job).changes
+        changes = timeline_of(job).changes
         grown += any(change.after > change.before for change in changes)
         shrunk += any(change.after < change.before for change in changes)
         assert all(1 <= change.after <= job.max_gpus for change in changes)

@@ -9,7 +9,7 @@ from portal.accounts.limits import set_limit
 from portal.cluster.models import Node, Reservation
 from portal.jobs import lifecycle
 from portal.jobs.models import Allocation, Container, ContainerState, Job
-from portal.monitoring.models import Ring
+from portal.jobs.resize_timeline.models import RankGroup
 from portal.scheduler import drain_migration, driver_failover
 from tests.portal.control_world import agents_do_as_told, gpus_of, queue, ready_node, turn
 from tests.portal.jobs_world import make_user
@@ -35,7 +35,7 @@ def tell(job: Job, *hosts: str) -> None:
     """Its driver says that these ranks' hosts form the ring now."""
     driver = Container.objects.filter(attempt__job=job, role="driver").order_by("index").last()
     assert driver is not None
-    Ring.objects.create(driver=driver, number=driver.rings.count() + 1, at=timezone.now(), hosts=list(hosts))
+    RankGroup.objects.create(driver=driver, number=driver.rank_groups.count() + 1, at=timezone.now(), hosts=list(hosts))
 
 
 def drain(*names: str) -> None:
