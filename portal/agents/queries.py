@@ -1,8 +1,8 @@
 """The few statements that nearly every report of an agent comes to, in plain SQL for PostgreSQL and SQLite.
 
-Hundreds of nodes report every few seconds. Django needs five times as long to put such a statement together as the
-database to carry it out, and each time a thread waits for the database costs as much again: so PostgreSQL is sent several
-at once. What happens more seldom goes by the models, as everywhere else.
+Hundreds of nodes report every few seconds. Django takes five times as long to build such a statement as the database takes
+to execute it, and each round trip costs a thread as much again: so PostgreSQL is sent several statements at once. Rarer
+changes go through the models.
 """
 
 import json
@@ -20,32 +20,41 @@ from portal.jobs.rules import STOP_SECONDS
 from portal.monitoring import sampling
 
 Readings = tuple[int | None, int | None, int | None]
-"""Of a GPU, in the order of ``agent_reports.READINGS``."""
+"""Of a GPU, in the order of ``protocol.READINGS``."""
 Statement = tuple[str, Sequence[Any]]
 
-
+TABLES = (
+    "cluster_gpu",
+    "cluster_node",
+    "control_chosenbatch",
+    "gauges_sample",
+    "jobs_attempt",
+    "jobs_container",
+    "jobs_job",
+)
+"""All that the statements below use; a test compares them with the models."""
 COLLECT_DAYS = 7
-"""A node that could not hand over a container's log in this time no longer has it."""
-SPECS_REMEMBERED = 4096
-"""Of the containers that nodes are told of, the same in each answer."""
+"""A node that has not sent the rest of a container's log in this time no longer has it."""
+MAX_CACHED_SPECS = 4096
+"""Container specifications, which are the same in each answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """The node that asks, as much of it as its answer depends on."""
+class ReportingNode:
+    """The node that reports: what its answer depends on."""
 
     pk: int
     approved: bool
     rotate: bool
     known: bool
-    """It was seen, for its report says what the last one said that was written (``Node.said``)."""
+    """Its report is the same as the last one that was stored (``Node.said``), and it has not been away meanwhile."""
     sample_due: bool
-    """None was kept yet of this slot."""
+    """There is no sample of the present slot yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A container that its node is told of."""
+class ListedContainer:
+    """A container in the answer to its node."""
 
     name: str
     attempt: int
@@ -56,44 +65,60 @@ class Part:
     wanted: str
     stop_reason: str
     given_up: bool
-    """It was told to stop, and does not."""
+    """It was asked to stop and has not stopped in time."""
     batch: int
     job_uid: str
     """32 hexadecimal digits."""
     spec: Mapping[str, Any]
 
 
+NODE_COLUMNS = {
+    "pk": "node.id",
+    "approved": "node.approved_at IS NOT NULL",
+    "rotate": "node.rotation_asked_at IS NOT NULL",
+    "known": "node.last_seen_at = %s AND node.said = %s",
+    "sample_due": "NOT EXISTS (SELECT 1 FROM gauges_sample AS sample WHERE sample.node_id = node.id AND sample.at = %s)",
+}
+CONTAINER_COLUMNS = {
+    "name": "container.name",
+    "attempt": "container.attempt_id",
+    "epoch": "attempt.number",
+    "role": "container.role",
+    "state": "container.state",
+    "detail": "container.detail",
+    "wanted": "container.wanted",
+    "stop_reason": "container.stop_reason",
+    "given_up": "COALESCE(container.stop_requested_at <= %s, FALSE)",
+    "batch": "COALESCE(chosen.batch, 0)",
+    "job_uid": "job.uid",
+    "spec": "container.spec",
+}
+"""By field of ``ListedContainer``; all null for a node without containers."""
+
 SEE = """
 UPDATE cluster_node SET last_seen_at = %s
 WHERE token_digest = %s AND removed_at IS NULL AND said = %s AND last_seen_at >= %s
 """
-LOOK = """
-SELECT node.id, node.approved_at IS NOT NULL, node.rotation_asked_at IS NOT NULL,
-       node.last_seen_at = %s AND node.said = %s,
-       NOT EXISTS (SELECT 1 FROM gauges_sample AS sample WHERE sample.node_id = node.id AND sample.at = %s),
-       part.name, part.attempt_id, attempt.number, part.role, part.state, part.detail, part.wanted, part.stop_reason,
-       COALESCE(part.stop_requested_at <= %s, FALSE), COALESCE(chosen.batch, 0), job.uid,
-       part.spec
+LOOK = f"""
+SELECT {", ".join((*NODE_COLUMNS.values(), *CONTAINER_COLUMNS.values()))}
 FROM cluster_node AS node
-LEFT JOIN jobs_container AS part ON part.node_id = node.id AND node.approved_at IS NOT NULL AND (
-    part.state <> 'EXITED' OR (part.collected_at IS NULL AND part.exited_at > %s)
+LEFT JOIN jobs_container AS container ON container.node_id = node.id AND node.approved_at IS NOT NULL AND (
+    container.state <> 'EXITED' OR (container.collected_at IS NULL AND container.exited_at > %s)
 )
-LEFT JOIN jobs_attempt AS attempt ON attempt.id = part.attempt_id
+LEFT JOIN jobs_attempt AS attempt ON attempt.id = container.attempt_id
 LEFT JOIN jobs_job AS job ON job.id = attempt.job_id
-LEFT JOIN control_chosenbatch AS chosen ON chosen.attempt_id = part.attempt_id
+LEFT JOIN control_chosenbatch AS chosen ON chosen.attempt_id = container.attempt_id
 WHERE node.token_digest = %s AND node.removed_at IS NULL
-ORDER BY part.id
-"""
-OF_NODE = 5
-"""Columns of the node in each row; the rest are a container's, or null."""
+ORDER BY container.id
+"""  # noqa: S608
 GPUS = "SELECT id FROM cluster_gpu WHERE node_id = %s ORDER BY id"
 LOCKED = " FOR NO KEY UPDATE"
 READ = """
 UPDATE cluster_gpu SET
-    utilisation_percent = CAST(said.column2 AS smallint),
-    memory_used_mib = CAST(said.column3 AS integer),
-    temperature_celsius = CAST(said.column4 AS smallint)
-FROM (VALUES {}) AS said WHERE cluster_gpu.node_id = %s AND cluster_gpu.uuid = said.column1
+    utilisation_percent = CAST(reported.column2 AS smallint),
+    memory_used_mib = CAST(reported.column3 AS integer),
+    temperature_celsius = CAST(reported.column4 AS smallint)
+FROM (VALUES {}) AS reported WHERE cluster_gpu.node_id = %s AND cluster_gpu.uuid = reported.column1
 """
 SAMPLE = """
 INSERT INTO gauges_sample (node_id, at, readings)
@@ -106,73 +131,73 @@ HAVING COUNT(*) > 0
 ON CONFLICT DO NOTHING
 """
 AS_LISTS = {"postgresql": "jsonb_agg(jsonb_build_array", "sqlite": "json_group_array(json_array"}
-"""By the database's kind."""
+"""By database vendor."""
 
 
-def see(held: str, said: str, now: datetime) -> tuple[Caller | None, list[Part]]:
-    """As ``look``, after the node was seen, if what it said is known and it has not been away meanwhile."""
+def see(token_digest: str, report_digest: str, now: datetime) -> tuple[ReportingNode | None, list[ListedContainer]]:
+    """Record that a node was seen, if its report is known and it has not been away meanwhile; then as ``look``."""
     with connection.cursor() as cursor:
-        # The second statement looks after the first one has the node's row: a container that was declared lost
-        # before that is not told of any more.
-        _together(cursor, *_seeing_and_looking(held, said, now))
+        # The second statement reads after the first has locked the node's row: a container that was declared lost
+        # before that is no longer in the answer.
+        _together(cursor, *_seeing_and_looking(token_digest, report_digest, now))
         return _found(cursor.fetchall())
 
 
-def look(held: str, now: datetime) -> tuple[Caller | None, list[Part]]:
-    """Who holds the token with this digest, and the containers it is told of: none before it is approved.
+def look(token_digest: str, now: datetime) -> tuple[ReportingNode | None, list[ListedContainer]]:
+    """Return the node with this token and the containers that its answer lists; none before it is approved.
 
-    Those that live, and those that ended lately and are not collected.
+    These are the live ones, and those that ended within ``COLLECT_DAYS`` and are not collected.
     """
-    _, looking = _seeing_and_looking(held, "", now)
+    _, looking = _seeing_and_looking(token_digest, "", now)
     with connection.cursor() as cursor:
         cursor.execute(*looking)
         return _found(cursor.fetchall())
 
 
-def _seeing_and_looking(held: str, said: str, now: datetime) -> tuple[Statement, Statement]:
+def _seeing_and_looking(token_digest: str, report_digest: str, now: datetime) -> tuple[Statement, Statement]:
     heard_since = now - timedelta(seconds=settings.NODE_LOST_AFTER_SECONDS)
     stoppable_since, collectable_since = now - timedelta(seconds=STOP_SECONDS), now - timedelta(days=COLLECT_DAYS)
     at, heard, *listed = _moments(now, heard_since, sampling.slot_of(now), stoppable_since, collectable_since)
-    return (SEE, [at, held, said, heard]), (LOOK, [at, said, *listed, held])
+    return (SEE, [at, token_digest, report_digest, heard]), (LOOK, [at, report_digest, *listed, token_digest])
 
 
-def _found(rows: Sequence[Sequence[Any]]) -> tuple[Caller | None, list[Part]]:
+def _found(rows: Sequence[Sequence[Any]]) -> tuple[ReportingNode | None, list[ListedContainer]]:
     if not rows:
         return None, []
-    pk, *facts = rows[0][:OF_NODE]
-    parts = [
-        Part(*(*row[OF_NODE:-2], str(row[-2]).replace("-", ""), _spec(row[-1])))
-        for row in rows
-        if row[OF_NODE] is not None
-    ]
-    return Caller(pk, *map(bool, facts)), parts
+    named = [dict(zip((*NODE_COLUMNS, *CONTAINER_COLUMNS), row, strict=True)) for row in rows]
+    first = {name: named[0][name] for name in NODE_COLUMNS}
+    node = ReportingNode(first.pop("pk"), **{name: bool(value) for name, value in first.items()})
+    containers = [{name: row[name] for name in CONTAINER_COLUMNS} for row in named if row["name"] is not None]
+    for row in containers:
+        row |= {"job_uid": str(row["job_uid"]).replace("-", ""), "spec": _spec(row["spec"])}
+    return node, [ListedContainer(**row) for row in containers]
 
 
-@lru_cache(SPECS_REMEMBERED)
+@lru_cache(MAX_CACHED_SPECS)
 def _spec(text: str) -> Mapping[str, Any]:
-    """Read by all, changed by nobody."""
+    """Return the specification, which all share and none may change."""
     spec: Mapping[str, Any] = json.loads(text)
     return spec
 
 
-def write_readings(node_id: int, said: Mapping[str, Readings], now: datetime) -> None:
-    """What GPUs read now, by UUID: onto their rows, and as the sample of this slot. Nothing when they say nothing."""
-    if all(value is None for values in said.values() for value in values):
+def write_readings(node_id: int, readings: Mapping[str, Readings], now: datetime) -> None:
+    """Store the readings of a node's GPUs, by UUID, and the sample of this slot; nothing when all of them are None."""
+    if all(value is None for values in readings.values() for value in values):
         return
     vendor, slot = connection.vendor, _moments(sampling.slot_of(now))
-    values, marks = ", ".join(["(%s, %s, %s, %s)"] * len(said)), ", ".join(["%s"] * len(said))
+    values, marks = ", ".join(["(%s, %s, %s, %s)"] * len(readings)), ", ".join(["%s"] * len(readings))
     with connection.cursor() as cursor:
         _together(
             cursor,
             # Their rows are locked in the order of their ids, as the scheduler does. SQLite has one writer and no such lock.
             (GPUS + LOCKED * (vendor == "postgresql"), [node_id]),
-            (READ.format(values), [*(value for uuid, each in said.items() for value in (uuid, *each)), node_id]),
-            (SAMPLE.format(AS_LISTS[vendor], marks), [node_id, *slot, node_id, *said]),
+            (READ.format(values), [*(value for uuid, each in readings.items() for value in (uuid, *each)), node_id]),
+            (SAMPLE.format(AS_LISTS[vendor], marks), [node_id, *slot, node_id, *readings]),
         )
 
 
 def _together(cursor: CursorWrapper, *statements: Statement) -> None:
-    """In one transaction; PostgreSQL is asked once. The last one's rows can be fetched."""
+    """Execute the statements in one transaction, on PostgreSQL in one round trip. The rows of the last can be fetched."""
     if connection.vendor == "postgresql":
         cursor.execute(";".join(sql for sql, _ in statements), [value for _, values in statements for value in values])
         return
@@ -182,6 +207,6 @@ def _together(cursor: CursorWrapper, *statements: Statement) -> None:
 
 
 def _moments(*values: datetime) -> list[Any]:
-    """As the database keeps them: SQLite has no type for them."""
+    """Return the values as the database stores them: SQLite has no type for them."""
     adapt = connection.ops.adapt_datetimefield_value
     return [adapt(value) for value in values]

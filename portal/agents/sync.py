@@ -1,10 +1,10 @@
-"""One turn of an agent's report: facts into rows, then what is desired of its node.
+"""Handles a report of an agent: stores its facts, then answers with the desired state of its node.
 
-The order matters: first the node is seen, then what it reports is written, then what is desired is read. A container
-that was declared lost meanwhile is therefore never in the answer, and its lease is not renewed.
+The order matters: the node is marked as seen, then its report is stored, then the desired state is read. A container that
+was declared lost meanwhile is therefore never in the answer, and its lease is not renewed.
 
-Nearly all reports say what the one before said. These are known by a digest (``Node.said``), and come to two
-statements, sent at once: that the node was seen, and what its containers shall do.
+Nearly all reports repeat the one before. Their digest (``Node.said``) shows it, and they take two statements in one round
+trip: one marks the node as seen, one reads the desired state of its containers.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from portal.agents.protocol import (
     read_report,
     storable,
 )
-from portal.agents.queries import Caller, Part
+from portal.agents.queries import ListedContainer, ReportingNode
 from portal.cluster import quarantine
 from portal.cluster import services as cluster
 from portal.cluster.installation import installation_id
@@ -47,9 +47,9 @@ from portal.usage import capacity
 from portal.wake import wake_scheduler
 
 COMPARE_SECONDS = 900
-"""So often a report is compared with all rows although it says nothing new: whatever became of them is mended then."""
+"""At this interval a report is compared with all rows even if it repeats the last one, which repairs rows that differ."""
 ENVIRONMENTS_SECONDS = 5.0
-"""So long what is to be prepared is remembered: the same for all nodes, and each takes minutes."""
+"""How long the list of environments to prepare is cached: it is the same for all nodes, and preparing one takes minutes."""
 # The agent's columns are what it reports, each under its own name.
 GPU_FIELDS = [each.name for each in fields(GpuReport) if each.name not in ("uuid", *READINGS)]
 """Written when they change; readings once per slot of ``sampling``."""
@@ -57,30 +57,30 @@ ENVIRONMENT_FIELDS = [each.name for each in fields(EnvironmentReport) if each.na
 
 
 class UnknownToken(Exception):  # noqa: N818
-    """No machine of the lab holds it; or nobody has used it yet."""
+    """No node of the lab has this token, or the node has not joined with it yet."""
 
 
-def turn(held: str, data: dict[str, Any]) -> dict[str, Any]:
-    """Takes a report in, as it came, and answers what is desired. ``held`` is the digest of a token."""
+def turn(token_digest: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Store a report, as received, and return the answer to its node."""
     now, containers = timezone.now(), read_containers(storable({"containers": data.get("containers", [])}))
-    # Nodes are compared at different times; one that is compared anew has another salt for it.
-    salt = f"{(int(now.timestamp()) + int(held[:4], 16)) // COMPARE_SECONDS} {_environments()}"
-    said = digest_of(data, salt)
-    node, parts = _known(*queries.see(held, said, now))
+    # The salt changes when the node's next comparison is due, at a different time for each node.
+    salt = f"{(int(now.timestamp()) + int(token_digest[:4], 16)) // COMPARE_SECONDS} {_environments.value()}"
+    report_digest = digest_of(data, salt)
+    node, listed = _known(*queries.see(token_digest, report_digest, now))
     if not node.known:
         report, row = read_report(storable(data)), Node.objects.get(pk=node.pk)
         cluster.check_runtime(report.runtime)
         if _was_away(row, now):
-            # Before it is heard of again: what its fence has ended would count as having run until now.
-            _take_containers(node.pk, containers)
-        _take_in(row, report, said, now, sample=node.sample_due)
-        node, parts = _known(*queries.look(held, now))
+            # Before the node counts as seen again: jobs that its fence ended would count as having run until now.
+            _store_containers(node.pk, containers)
+        _store_report(row, report, report_digest, now, sample=node.sample_due)
+        node, listed = _known(*queries.look(token_digest, now))
     elif node.sample_due:
         queries.write_readings(node.pk, read_readings(data), now)
-    if _is_news(parts, containers):
-        _take_containers(node.pk, containers)
-        node, parts = _known(*queries.look(held, now))
-    return _answer(node, parts, now)
+    if _has_news(listed, containers):
+        _store_containers(node.pk, containers)
+        node, listed = _known(*queries.look(token_digest, now))
+    return _answer(node, listed, now)
 
 
 def _was_away(node: Node, now: datetime) -> bool:
@@ -88,24 +88,24 @@ def _was_away(node: Node, now: datetime) -> bool:
     return node.last_seen_at is None or now - node.last_seen_at > away
 
 
-def _known(node: Caller | None, parts: list[Part]) -> tuple[Caller, list[Part]]:
+def _known(node: ReportingNode | None, listed: list[ListedContainer]) -> tuple[ReportingNode, list[ListedContainer]]:
     if node is None:
         raise UnknownToken
-    return node, parts
+    return node, listed
 
 
-def _take_in(node: Node, report: Report, said: str, now: datetime, *, sample: bool) -> None:
-    """Writes what a report says of its node, column by column where it differs."""
+def _store_report(node: Node, report: Report, report_digest: str, now: datetime, *, sample: bool) -> None:
+    """Update the columns of the node, its GPUs and environments that differ from the report."""
     _see(node, report, now)
     with transaction.atomic():
-        # Holds the node's row: of two reports at once, that one's digest stays whose word stays in the rows.
-        Node.objects.filter(pk=node.pk).update(said=said)
-        _take_gpus(node, _with_duplicates_unfit(node, report.gpus, now), now if sample else None)
-        _take_environments(node, report.environments)
+        # Locks the node's row: of two reports at once, the digest and the rows come from the same one.
+        Node.objects.filter(pk=node.pk).update(said=report_digest)
+        _store_gpus(node, _with_duplicates_unfit(node, report.gpus, now), now if sample else None)
+        _store_environments(node, report.environments)
 
 
 def _see(node: Node, report: Report, now: datetime) -> None:
-    said = {
+    reported = {
         "last_seen_at": now,
         "boot": report.boot,
         "ready": report.full_pass,
@@ -114,7 +114,7 @@ def _see(node: Node, report: Report, now: datetime) -> None:
         "problems": list(report.problems),
     }
     was_away = _was_away(node, now)
-    changed = {name: value for name, value in said.items() if getattr(node, name) != value}
+    changed = {name: value for name, value in reported.items() if getattr(node, name) != value}
     Node.objects.filter(pk=node.pk).update(**changed)
     if "ready" in changed or "boot" in changed or was_away:
         wake_scheduler()
@@ -145,8 +145,8 @@ def _with_duplicates_unfit(node: Node, reports: tuple[GpuReport, ...], now: date
     return tuple(checked(report) for report in reports)
 
 
-def _take_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime | None) -> None:
-    """Readings are kept when ``sampled_at`` says so."""
+def _store_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime | None) -> None:
+    """Update the node's GPUs; with ``sampled_at`` also keep a sample of their readings."""
     known = {gpu.uuid: gpu for gpu in _locked(node.pk)}
     changed, read, news = [], [], False
     faults: list[tuple[Gpu, str]] = []
@@ -154,7 +154,7 @@ def _take_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime 
     for report in reports:
         gpu = known.pop(report.uuid, None)
         if gpu is not None and not report.fault:
-            report = replace(report, fault=gpu.fault)  # an agent that started anew has forgotten it
+            report = replace(report, fault=gpu.fault)  # an agent forgets it when it restarts
         if gpu is None:
             fields = {name: getattr(report, name) for name in (*GPU_FIELDS, *READINGS)}
             gpu, _ = Gpu.objects.get_or_create(node=node, uuid=report.uuid, defaults=fields)
@@ -191,7 +191,7 @@ def _take_gpus(node: Node, reports: tuple[GpuReport, ...], sampled_at: datetime 
 
 
 def _locked(node_id: int) -> QuerySet[Gpu]:
-    """The node's GPUs, in one order, so that nobody who locks some of them can wait for us and we for them."""
+    """The node's GPUs, locked in the order that all use, so that no two transactions wait for each other."""
     return Gpu.objects.select_for_update(no_key=True).filter(node=node_id).order_by("pk")
 
 
@@ -199,7 +199,7 @@ def _differs(row: object, report: object, names: Sequence[str]) -> bool:
     return any(getattr(row, name) != getattr(report, name) for name in names)
 
 
-def _take_environments(node: Node, reports: tuple[EnvironmentReport, ...]) -> None:
+def _store_environments(node: Node, reports: tuple[EnvironmentReport, ...]) -> None:
     known = {
         row.environment.key: row for row in NodeEnvironment.objects.filter(node=node).select_related("environment")
     }
@@ -220,24 +220,24 @@ def _take_environments(node: Node, reports: tuple[EnvironmentReport, ...]) -> No
         wake_scheduler()
 
 
-def _is_news(parts: Sequence[Part], reports: Sequence[ContainerReport]) -> bool:
-    """Whether a report may have something to write; also when it is about a container that is not listed."""
-    listed = {part.name: part for part in parts}
+def _has_news(listed: Sequence[ListedContainer], reports: Sequence[ContainerReport]) -> bool:
+    """Return whether the reports may change a row; one about a container that is not listed may."""
+    known = {container.name: container for container in listed}
     for report in reports:
-        part = listed.get(report.name)
-        if part is None or report.state != part.state or report.detail != part.detail or report.collected:
+        row = known.get(report.name)
+        if row is None or report.state != row.state or report.detail != row.detail or report.collected:
             return True
     return False
 
 
-def _take_containers(node_id: int, reports: Sequence[ContainerReport]) -> None:
+def _store_containers(node_id: int, reports: Sequence[ContainerReport]) -> None:
     by_name = {report.name: report for report in reports}
     rows = Container.objects.filter(node=node_id, name__in=by_name).select_related("attempt", "node").defer("spec")
     ended: list[int] = []
     for row in rows.order_by("attempt__job_id", "id"):
         report = by_name[row.name]
         if report.epoch != row.attempt.number:
-            continue  # of another try: nothing it says counts
+            continue  # it belongs to another attempt
         if report.state != row.state or report.detail != row.detail:
             if report.state == ContainerState.EXITED:
                 ended.append(row.pk)
@@ -258,55 +258,55 @@ def _take_containers(node_id: int, reports: Sequence[ContainerReport]) -> None:
 # --- what is desired ---------------------------------------------------------------------------------------------
 
 
-def desired(held: str) -> dict[str, Any]:
-    """What the node with this token shall do, and ``seen``: a digest of what its containers shall do."""
+def desired(token_digest: str) -> dict[str, Any]:
+    """Return the desired state of the node with this token, and ``seen``, a digest of that of its containers."""
     now = timezone.now()
-    return _answer(*_known(*queries.look(held, now)), now)
+    return _answer(*_known(*queries.look(token_digest, now)), now)
 
 
-def _answer(node: Caller, parts: Sequence[Part], now: datetime) -> dict[str, Any]:
-    wanted = {"approved": node.approved, "containers": _containers(node, parts)}
+def _answer(node: ReportingNode, listed: Sequence[ListedContainer], now: datetime) -> dict[str, Any]:
+    wanted = {"approved": node.approved, "containers": _containers(node, listed)}
     return {
         **wanted,
         "seen": hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:32],
-        # What follows nobody is woken for: each answer to a report has it anew.
-        "environments": _environments() if node.approved else [],
+        # Changes of the rest wake no node: the next answer brings them.
+        "environments": _environments.value() if node.approved else [],
         "lease_seconds": settings.FENCE_SECONDS,
         "now": now.timestamp(),
         "rotate": node.rotate,
     }
 
 
-def _containers(node: Caller, parts: Sequence[Part]) -> list[dict[str, Any]]:
-    hosts = _hosts([part.attempt for part in parts if _needs_hosts(part)])
-    elsewhere = _elsewhere(node.pk, {part.attempt for part in parts if (part.spec.get("ring") or {}).get("number")})
+def _containers(node: ReportingNode, listed: Sequence[ListedContainer]) -> list[dict[str, Any]]:
+    hosts = _hosts([each.attempt for each in listed if _needs_hosts(each)])
+    elsewhere = _elsewhere(node.pk, {each.attempt for each in listed if (each.spec.get("ring") or {}).get("number")})
     nowhere = Elsewhere()
     return [
         {
-            "spec": part.spec,
-            # Beside the spec, in which an agent of an earlier release accepts no key that it does not know.
-            "identity": {"installation": installation_id(), "job": part.job_uid},
-            # What will not stop gets no lease any more; if that does not end it either, the sweep calls it lost.
-            "wanted": "collect" if part.state == ContainerState.EXITED or part.given_up else part.wanted,
-            "stop": {"reason": part.stop_reason, "grace_seconds": part.spec.get("grace_seconds", 10)}
-            if part.wanted == Container.Wanted.STOP
+            "spec": each.spec,
+            # Beside the spec: an agent of an earlier release refuses a spec with unknown keys.
+            "identity": {"installation": installation_id(), "job": each.job_uid},
+            # A container that does not stop gets no further lease; if that does not end it, the sweep declares it lost.
+            "wanted": "collect" if each.state == ContainerState.EXITED or each.given_up else each.wanted,
+            "stop": {"reason": each.stop_reason, "grace_seconds": each.spec.get("grace_seconds", 10)}
+            if each.wanted == Container.Wanted.STOP
             else None,
-            "hosts": hosts[part.attempt] if _needs_hosts(part) else [],
-            "batch": part.batch,
-            "driver": elsewhere.get(part.attempt, nowhere).driver,
-            "peers": sorted(elsewhere.get(part.attempt, nowhere).peers),
+            "hosts": hosts[each.attempt] if _needs_hosts(each) else [],
+            "batch": each.batch,
+            "driver": elsewhere.get(each.attempt, nowhere).driver,
+            "peers": sorted(elsewhere.get(each.attempt, nowhere).peers),
         }
-        for part in parts
+        for each in listed
     ]
 
 
-def _needs_hosts(part: Part) -> bool:
-    """A driver gathers them; torchrun's hosts must know how many they are, and Horovod's who their ranks will be."""
-    return part.role == Container.Role.DRIVER or part.spec.get("launcher") != Job.Launcher.COMMAND
+def _needs_hosts(container: ListedContainer) -> bool:
+    """Return whether it is a driver, which gathers the hosts, or a host of torchrun or Horovod, which must know the others."""
+    return container.role == Container.Role.DRIVER or container.spec.get("launcher") != Job.Launcher.COMMAND
 
 
 def _hosts(attempt_ids: list[int]) -> dict[int, list[dict[str, Any]]]:
-    """An attempt's hosts that may form its ring: those that shall run and have not ended."""
+    """Return the hosts of each attempt that may train together: those that should run and have not ended."""
     hosts: dict[int, list[dict[str, Any]]] = defaultdict(list)
     if attempt_ids:
         rows = Container.objects.filter(attempt__in=attempt_ids, role=Container.Role.HOST, wanted=Container.Wanted.RUN)
@@ -317,12 +317,12 @@ def _hosts(attempt_ids: list[int]) -> dict[int, list[dict[str, Any]]]:
 
 @dataclass
 class Elsewhere:
-    """What an attempt over several nodes has on others."""
+    """What an attempt over several nodes has on the others."""
 
     driver: str = ""
-    """Where its driver is now, on whatever node."""
+    """The address of its driver, on whichever node."""
     peers: set[str] = field(default_factory=set)
-    """Addresses of the other nodes on which it has live containers."""
+    """The addresses of the other nodes on which it has live containers."""
 
 
 def _elsewhere(node_id: int, attempts: set[int]) -> dict[int, Elsewhere]:
@@ -339,22 +339,30 @@ def _elsewhere(node_id: int, attempts: set[int]) -> dict[int, Elsewhere]:
     return found
 
 
-def _environments() -> list[str]:
-    """Those to prepare: what jobs wait for first, in the order they came, then those that are offered before any does."""
-    now, (read_at, keys) = time.monotonic(), _prepared
-    if now >= read_at + ENVIRONMENTS_SECONDS:
-        keys = _read_environments()
-        _prepared[:] = [now, keys]
-    return keys
+class EnvironmentOrder:
+    """The environments that nodes prepare: those of waiting jobs in the order these came, then those offered to all."""
+
+    def __init__(self) -> None:
+        self._read_at = float("-inf")
+        self._keys: list[str] = []
+
+    def value(self) -> list[str]:
+        """Return their keys, at most ``ENVIRONMENTS_SECONDS`` old."""
+        now = time.monotonic()
+        if now >= self._read_at + ENVIRONMENTS_SECONDS:
+            self._read_at, self._keys = now, self._read()
+        return self._keys
+
+    def forget(self) -> None:
+        """Read them again the next time, as a process that has just started."""
+        self._read_at = float("-inf")
+
+    def _read(self) -> list[str]:
+        active = Job.objects.filter(state__in=(JobState.QUEUED, JobState.RUNNING)).order_by()
+        first = dict(active.values_list("environment").annotate(first=Min("id")))
+        offered = Environment.objects.filter(retired=False).order_by("position", "key")
+        wanted = (row for row in offered if row.pk in first or not row.on_demand)
+        return [row.key for row in sorted(wanted, key=lambda row: first.get(row.pk, float("inf")))]
 
 
-_prepared: list[Any] = [float("-inf"), []]
-"""When ``_environments`` were read, and what they were."""
-
-
-def _read_environments() -> list[str]:
-    active = Job.objects.filter(state__in=(JobState.QUEUED, JobState.RUNNING)).order_by()
-    first = dict(active.values_list("environment").annotate(first=Min("id")))
-    offered = Environment.objects.filter(retired=False).order_by("position", "key")
-    wanted = (row for row in offered if row.pk in first or not row.on_demand)
-    return [row.key for row in sorted(wanted, key=lambda row: first.get(row.pk, float("inf")))]
+_environments = EnvironmentOrder()

@@ -7,8 +7,9 @@ Everything may be repeated. Locks are taken in one order: job, attempt, node, co
 
 import logging
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from itertools import starmap
 from typing import Any
 
 from django.db import DatabaseError, transaction
@@ -50,8 +51,9 @@ from portal.wake import wake_job_viewers, wake_node, wake_scheduler
 
 logger = logging.getLogger(__name__)
 
-JOB_FIELDS = 4
-"""The last ones of SeenAttempt."""
+ATTEMPT_LOOKUPS = {name: f"job__{name}" for name in ("intent", "elastic", "min_gpus", "time_limit_seconds")}
+CONTAINER_LOOKUPS = {"slots": "spec__slots", "draining": "node__draining", "last_seen_at": "node__last_seen_at"}
+"""Fields of ``SeenAttempt`` and ``SeenPart`` that lie in other rows."""
 RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED
 
 
@@ -369,7 +371,7 @@ def sweep(now: datetime | None = None, moving: Collection[int] = ()) -> None:
     if now is None:
         now = timezone.now()
         clock_steps.account(wall_clock, now, doubted=in_doubt)
-    for attempt, parts in _seen():
+    for attempt, parts in _live_attempts():
         parts = [part._replace(draining=False) for part in parts] if attempt.id in moving else parts
         for due in overdue(attempt, parts, now):
             if in_doubt and due.what in ("silent", "unstoppable"):
@@ -381,16 +383,20 @@ def sweep(now: datetime | None = None, moving: Collection[int] = ()) -> None:
                 logger.exception("sweeping attempt %s", attempt.id)
 
 
-def _seen() -> list[tuple[SeenAttempt, list[SeenPart]]]:
-    """The live attempts in the order of their jobs, with their containers."""
-    jobs = [f"job__{name}" for name in SeenAttempt._fields[-JOB_FIELDS:]]
+def _live_attempts() -> list[tuple[SeenAttempt, list[SeenPart]]]:
+    """Return the live attempts in the order of their jobs, with their containers, in two queries."""
     live = Attempt.objects.filter(ended_at__isnull=True).order_by("job_id")
-    attempts = [SeenAttempt(*row) for row in live.values_list(*SeenAttempt._fields[:-JOB_FIELDS], *jobs)]
+    attempts = [SeenAttempt(*row) for row in live.values_list(*_lookups(SeenAttempt, ATTEMPT_LOOKUPS))]
     parts: dict[int, list[SeenPart]] = {attempt.id: [] for attempt in attempts}
     rows = Container.objects.filter(attempt__in=parts).order_by("attempt", "index")
-    for row in rows.values_list(*SeenPart._fields[:-3], "spec__slots", "node__draining", "node__last_seen_at"):
-        parts[row[1]].append(SeenPart(*row))
+    for part in starmap(SeenPart, rows.values_list(*_lookups(SeenPart, CONTAINER_LOOKUPS))):
+        parts[part.attempt_id].append(part)
     return [(attempt, parts[attempt.id]) for attempt in attempts]
+
+
+def _lookups(row: type[SeenAttempt | SeenPart], elsewhere: Mapping[str, str]) -> list[str]:
+    """Return where each field of ``row`` is looked up: under its own name, or ``elsewhere``."""
+    return [elsewhere.get(name, name) for name in row._fields]
 
 
 def _carry_out(seen: SeenAttempt, due: Due, now: datetime) -> None:

@@ -276,13 +276,13 @@ def test_what_the_fence_has_ended_while_the_portal_was_away_has_not_run_into_its
     away = timedelta(minutes=10)
     Node.objects.update(last_seen_at=F("last_seen_at") - away)
     Attempt.objects.update(started_at=F("started_at") - away, created_at=F("created_at") - away)
-    take_in = sync._take_in
+    store_report = sync._store_report
 
     def with_a_look(*args: Any, **named: Any) -> None:
-        take_in(*args, **named)
+        store_report(*args, **named)
         lifecycle.sweep()
 
-    monkeypatch.setattr(sync, "_take_in", with_a_look)
+    monkeypatch.setattr(sync, "_store_report", with_a_look)
     agent.sync(*(about(part, "EXITED", exit_code=1, exit_reason="fenced") for part in parts))
     lifecycle.sweep()
     job.refresh_from_db()

@@ -208,7 +208,7 @@ def test_an_environment_that_is_offered_later_is_noted(agent: Agent, monkeypatch
 def test_a_report_that_could_not_be_written_is_not_known(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     agent.report["environments"][0].update(state="failed")
     with monkeypatch.context() as broken, pytest.raises(RuntimeError):
-        broken.setattr(sync, "_take_environments", _break)
+        broken.setattr(sync, "_store_environments", _break)
         agent.sync()
     agent.sync()
     assert NodeEnvironment.objects.get().state == "failed"

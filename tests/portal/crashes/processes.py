@@ -94,7 +94,7 @@ class Web(Process):
     kind = "web"
 
     def begin(self) -> None:
-        sync._prepared[:] = [float("-inf"), []]
+        sync._environments.forget()
 
     def answer(self, work: Callable[[], Answer]) -> Answer:
         """Raises Away when none came."""
