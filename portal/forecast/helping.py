@@ -18,6 +18,7 @@ from portal.forecast.services import present
 from portal.jobs import lifecycle, services
 from portal.jobs.forms import UNITS
 from portal.jobs.models import Job, JobState
+from portal.jobs.spec import submission_of
 from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
 from portal.scheduler.job_history import History
@@ -202,7 +203,7 @@ def _requeue(user: User, job: Job, found: Change) -> Job:
         raise Refused(
             "This job has run before, and a new one would not have its checkpoints. Duplicate it instead.", "conflict"
         )
-    asked = replace(services.submission_of(job), **found.spec)
+    asked = replace(submission_of(job), **found.spec)
     deadline = getattr(asked, "deadline", None)
     if deadline is not None and deadline <= timezone.now():
         asked = replace(asked, deadline=None)

@@ -20,7 +20,7 @@ from portal.accounts.models import User
 from portal.accounts.permissions import signed_in
 from portal.cluster.models import Environment
 from portal.jobs import services
-from portal.jobs.forms import best_environment, command_for, offered_environments
+from portal.jobs.environments import best_environment, offered_environments
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent, JobState
 from portal.jobs.serializers import (
     AttemptSerializer,
@@ -29,6 +29,8 @@ from portal.jobs.serializers import (
     JobSerializer,
     SubmitSerializer,
 )
+from portal.jobs.spec import FIELDS, WORD_LISTS, Submission, label_of
+from portal.jobs.word_lists import having
 from portal.projects.models import CodeVersion, Project
 from portal.refused import Refused
 from portal.rest import refusals
@@ -62,6 +64,21 @@ class JobFilter(django_filters.FilterSet):
     class Meta:
         model = Job
         fields: list[str] = []
+
+
+def _word_filter(name: str) -> django_filters.CharFilter:
+    """Return a filter by one word of a list; several in a request must all be there."""
+
+    def having_all(rows: QuerySet[Job], _: str, word: str) -> QuerySet[Job]:
+        return rows.filter(*(having(name, each) for each in word.replace("\0", "").replace(",", " ").split()))
+
+    return django_filters.CharFilter(
+        method=having_all, label=f"{label_of(name)}: a word, or several with commas between"
+    )
+
+
+for _name in WORD_LISTS:
+    JobFilter.base_filters[_name] = _word_filter(_name)
 
 
 class Jobs(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Job]):
@@ -136,11 +153,11 @@ def _body(data: Any) -> bytes:
     return json.dumps(data, sort_keys=True, default=str).encode()
 
 
-def _submission(project: Project, data: dict[str, Any]) -> services.Submission:
+def _submission(project: Project, data: dict[str, Any]) -> Submission:
     code = _code(project, data.get("code"))
     guess = code.guess
     launcher = data.get("launcher") or guess.get("launcher") or Job.Launcher.COMMAND
-    guessed = command_for(guess) if launcher == Job.Launcher.COMMAND else guess.get("entry")
+    guessed = services.command_for(guess) if launcher == Job.Launcher.COMMAND else guess.get("entry")
     entry = data.get("entry") or guessed
     if not entry:
         raise Refused("Say what to run: nothing could be guessed from the code.", field="entry")
@@ -150,26 +167,12 @@ def _submission(project: Project, data: dict[str, Any]) -> services.Submission:
         "launcher": launcher,
         "entry": entry,
         "elastic": data.get("elastic", launcher == Job.Launcher.HOROVOD and bool(guess.get("elastic"))),
-        "arguments": tuple(data.get("arguments", ())),
         "max_gpus": data.get("max_gpus", data.get("min_gpus", 1)),
     }
-    plain = (
-        "name",
-        "description",
-        "env_vars",
-        "min_gpus",
-        "time_limit_seconds",
-        "retries",
-        "priority",
-        "resumable",
-        "tier",
-        "opportunistic",
-        "deadline",
-        "mode",
-        "restarts_without_progress",
-        "silent_rank_minutes",
-    )
-    return services.Submission(**asked, **{name: data[name] for name in plain if name in data})
+    values = {
+        name: tuple(data[name]) if isinstance(data[name], list) else data[name] for name in FIELDS if name in data
+    }
+    return Submission(**values | asked)
 
 
 def _code(project: Project, number: int | None) -> CodeVersion:

@@ -4,6 +4,7 @@ from portal.accounts.models import User
 from portal.cluster.models import LIVE_NODE, Environment, Node, NodeEnvironment
 from portal.jobs import services
 from portal.jobs.models import Job
+from portal.jobs.spec import Submission
 from portal.projects.examples import Example
 from portal.projects.models import Project
 from portal.projects.services import use_example
@@ -19,7 +20,7 @@ def run_example(user: User, example: Example, project: Project | None = None) ->
         )
     code = use_example(user, example, project)
     most = services.lab_gpus() or example.max_gpus
-    submission = services.Submission(
+    submission = Submission(
         code=code,
         environment=environment,
         launcher=example.launcher,

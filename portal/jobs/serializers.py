@@ -7,12 +7,21 @@ from rest_framework import serializers
 from portal.jobs import silence
 from portal.jobs.logs import label_of
 from portal.jobs.models import Attempt, Container, Job, JobEvent, JobState, LogStream, Outcome, Output, StopReason
-from portal.jobs.services import PROGRESS_LIMITS
+from portal.jobs.spec import FIELDS, MAX_ARGUMENT_LENGTH, MAX_ENV_VALUE_LENGTH, Kind
+from portal.jobs.word_lists import MAX_WORD_LENGTH, WordsField
 
-RESTARTS, SILENCE = PROGRESS_LIMITS["restarts_without_progress"], PROGRESS_LIMITS["silent_rank_minutes"]
+IN_LISTS = tuple(name for name, about in FIELDS.items() if about.in_lists)
+IN_DETAILS = tuple(name for name, about in FIELDS.items() if not about.in_lists)
+
+
+class Words(serializers.ListField):
+    """The words of a ``WordsField`` in an answer."""
+
+    child = serializers.CharField()
 
 
 class JobSerializer(serializers.ModelSerializer[Job]):
+    serializer_field_mapping = serializers.ModelSerializer.serializer_field_mapping | {WordsField: Words}
     project_name = serializers.CharField(source="project.name", read_only=True)
     code = serializers.IntegerField(source="code.number", read_only=True, help_text="Number of its code version.")
     environment = serializers.SlugRelatedField[Any](slug_field="key", read_only=True)
@@ -28,21 +37,12 @@ class JobSerializer(serializers.ModelSerializer[Job]):
         model = Job
         fields: tuple[str, ...] = (
             "id",
-            "name",
             "project",
             "project_name",
             "code",
             "environment",
             "launcher",
-            "elastic",
-            "min_gpus",
-            "max_gpus",
-            "priority",
-            "tier",
-            "opportunistic",
-            "resumable",
-            "deadline",
-            "mode",
+            *IN_LISTS,
             "group",
             "submitted_by",
             "submitted_at",
@@ -72,14 +72,8 @@ class JobDetailSerializer(JobSerializer):
     class Meta(JobSerializer.Meta):
         fields = (
             *JobSerializer.Meta.fields,
-            "description",
             "entry",
-            "arguments",
-            "env_vars",
-            "time_limit_seconds",
-            "retries",
-            "restarts_without_progress",
-            "silent_rank_minutes",
+            *IN_DETAILS,
             "copied_from",
             "cause",
             "silence",
@@ -103,7 +97,7 @@ class JobDetailSerializer(JobSerializer):
 
 
 class SubmitSerializer(serializers.Serializer[Any]):
-    """What is left out is guessed from the code, as on the page."""
+    """A job to submit. Fields that are left out are guessed from the code, as on the page."""
 
     project = serializers.IntegerField(min_value=1)
     code = serializers.IntegerField(
@@ -114,55 +108,38 @@ class SubmitSerializer(serializers.Serializer[Any]):
     )
     launcher = serializers.ChoiceField(Job.Launcher.choices, required=False)
     entry = serializers.CharField(max_length=255, required=False, help_text="Python file, or the whole command line.")
-    name = serializers.CharField(max_length=80, required=False, allow_blank=True)
-    description = serializers.CharField(max_length=10_000, required=False, allow_blank=True)
-    arguments = serializers.ListField(
-        child=serializers.CharField(allow_blank=True, trim_whitespace=False, max_length=2000),
-        required=False,
-        max_length=200,
-    )
-    env_vars = serializers.DictField(
-        child=serializers.CharField(allow_blank=True, trim_whitespace=False, max_length=4096), required=False
-    )
-    min_gpus = serializers.IntegerField(min_value=1, max_value=4096, required=False)
-    max_gpus = serializers.IntegerField(min_value=1, max_value=4096, required=False)
-    elastic = serializers.BooleanField(required=False)
-    time_limit_seconds = serializers.IntegerField(min_value=1, max_value=10_000_000, required=False)
-    retries = serializers.IntegerField(min_value=0, max_value=100, required=False)
-    priority = serializers.IntegerField(min_value=-100, max_value=100, required=False)
-    resumable = serializers.BooleanField(
-        required=False, help_text="It goes on from /checkpoints after a stop, so it may be stopped to make room."
-    )
-    tier = serializers.ChoiceField(
-        Job.Tier.choices, required=False, help_text="premium needs an admin's permission; basic makes way first."
-    )
-    opportunistic = serializers.BooleanField(
-        required=False, help_text="It runs only on GPUs that nobody else wants, and is the first to go."
-    )
-    deadline = serializers.DateTimeField(
-        required=False, allow_null=True, help_text="When the result must be there. Only some policies look at it."
-    )
-    mode = serializers.ChoiceField(
-        Job.Mode.choices,
-        required=False,
-        allow_blank=True,
-        help_text="How ranks make updates together, for code that uses schedulearn_train; empty leaves that to the code.",
-    )
-    restarts_without_progress = serializers.IntegerField(
-        min_value=RESTARTS[0],
-        max_value=RESTARTS[1],
-        required=False,
-        allow_null=True,
-        help_text="For elastic Horovod jobs: restarts in a row without a commit after which the job fails. "
-        "By default the lab's setting.",
-    )
-    silent_rank_minutes = serializers.IntegerField(
-        min_value=SILENCE[0],
-        max_value=SILENCE[1],
-        required=False,
-        allow_null=True,
-        help_text="Minutes without output after which its owner gets a notice, 0 for none. By default the lab's setting.",
-    )
+
+    def get_fields(self) -> dict[str, Any]:
+        """Return the fields above and those that ``spec`` declares."""
+        return {**super().get_fields(), **{name: request_field(name) for name in FIELDS}}
+
+
+def request_field(name: str) -> serializers.Field[Any, Any, Any, Any]:
+    """Return the field of a request for a declared field of a job."""
+    about = FIELDS[name]
+    low, high = about.limits or (None, None)
+    common: dict[str, Any] = {"required": False, "help_text": about.api_help or about.help}
+    match about.kind:
+        case Kind.INTEGER:
+            return serializers.IntegerField(min_value=low, max_value=high, allow_null=about.optional, **common)
+        case Kind.FLAG:
+            return serializers.BooleanField(**common)
+        case Kind.CHOICE:
+            choices = about.choices.choices if about.choices else []
+            return serializers.ChoiceField(choices, allow_blank=bool(about.empty_choice), **common)
+        case Kind.MOMENT:
+            return serializers.DateTimeField(allow_null=about.optional, **common)
+        case Kind.ARGUMENTS:
+            argument = serializers.CharField(allow_blank=True, trim_whitespace=False, max_length=MAX_ARGUMENT_LENGTH)
+            return serializers.ListField(child=argument, max_length=high, **common)
+        case Kind.WORDS:
+            word = serializers.CharField(max_length=MAX_WORD_LENGTH)
+            return serializers.ListField(child=word, max_length=high, **common)
+        case Kind.VARIABLES:
+            value = serializers.CharField(allow_blank=True, trim_whitespace=False, max_length=MAX_ENV_VALUE_LENGTH)
+            return serializers.DictField(child=value, **common)
+        case _:
+            return serializers.CharField(max_length=high, allow_blank=True, **common)
 
 
 class EventSerializer(serializers.ModelSerializer[JobEvent]):

@@ -9,9 +9,10 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import Group
@@ -21,32 +22,36 @@ from django.utils import timezone
 
 from portal.accounts.limits import limits_for, may_use_premium
 from portal.accounts.models import User
-from portal.cluster.models import Environment, Gpu
+from portal.cluster.models import Gpu
 from portal.cluster.slots import counted, lab_noun
 from portal.jobs import lifecycle, rules
 from portal.jobs.models import FINISHED_STATES, WAITING_STATES, Attempt, IdempotencyKey, Job, StopReason
+from portal.jobs.spec import (
+    FIELDS,
+    MAX_ARGUMENT_LENGTH,
+    MAX_ARGUMENTS,
+    MAX_ENV_VALUE_LENGTH,
+    MAX_ENV_VARS,
+    MAX_GPUS,
+    MAX_PRIORITY,
+    MAX_RETRIES,
+    WORD_LISTS,
+    Submission,
+    as_columns,
+    limits_of,
+    submission_of,
+)
 from portal.jobs.survivors import bond_of
-from portal.projects.models import CodeVersion, Project
+from portal.jobs.word_lists import MAX_WORD_LENGTH, normalised, unfit_word
+from portal.projects.models import Project
 from portal.projects.services import may_manage, may_submit, require_member, role_of
 from portal.refused import Refused
 from portal.wake import wake_scheduler
 
-MIN_TIME_LIMIT_SECONDS = 10
-MAX_TIME_LIMIT_SECONDS = 30 * 24 * 3600
-MAX_RETRIES = 10
-MAX_PRIORITY = 10
-"""Priorities go from minus this to this."""
 TOGETHER = (Job.Mode.BSP, Job.Mode.BSP_BALANCED)
 """The modes without a parameter server."""
 LATEST_DEADLINE = datetime(3000, 1, 1, tzinfo=UTC)
 """Before the end of what a date can hold in every time zone."""
-MAX_ARGUMENTS = 200
-MAX_ARGUMENT_LENGTH = 2000
-MAX_ENV_VARS = 100
-MAX_ENV_VALUE_LENGTH = 4096
-PROGRESS_LIMITS = {"restarts_without_progress": (1, 18), "silent_rank_minutes": (0, 7 * 24 * 60)}
-"""Minimum and maximum by field. The driver keeps the latest 20 rings; empty is the lab's setting."""
-
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 RESERVED_ENV = re.compile(
     r"(NVIDIA|CUDA|LD|HOROVOD|SCHEDULEARN|TORCHELASTIC|GLOO|NCCL_SOCKET|DYLD)_.*"
@@ -63,33 +68,6 @@ NUMBERS_ENV = {
     "SCHEDULEARN_RING_RETRIES": (re.compile(r"[1-9]|1[0-8]"), "a whole number from 1 to 18"),
 }
 """But for these, which a job may set, with what they may be (docs/jobs.md)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """What a job shall run, as a person asked for it. Checked by ``submit``."""
-
-    code: CodeVersion
-    environment: Environment
-    launcher: str
-    entry: str
-    name: str = ""
-    description: str = ""
-    arguments: tuple[str, ...] = ()
-    env_vars: Mapping[str, str] = field(default_factory=dict)
-    min_gpus: int = 1
-    max_gpus: int = 1
-    elastic: bool = False
-    time_limit_seconds: int = 24 * 3600
-    retries: int = 0
-    priority: int = 0
-    resumable: bool = False
-    tier: str = Job.Tier.STANDARD
-    opportunistic: bool = False
-    deadline: datetime | None = None
-    mode: str = ""
-    restarts_without_progress: int | None = None
-    silent_rank_minutes: int | None = None
 
 
 # --- submit ------------------------------------------------------------------------------------------------------
@@ -127,32 +105,17 @@ def submit(
 
 
 def _insert(user: User, project: Project, asked: Submission, copied_from: Job | None) -> Job:
+    values = as_columns(asked)
     job = Job.objects.create(
         project=project,
         code=asked.code,
         environment=asked.environment,
         submitted_by=user,
         copied_from=copied_from,
-        name=asked.name.strip() or _default_name(asked),
-        description=asked.description.strip(),
         launcher=asked.launcher,
-        elastic=asked.elastic,
         entry=asked.entry,
-        arguments=list(asked.arguments),
-        env_vars=dict(asked.env_vars),
-        min_gpus=asked.min_gpus,
-        max_gpus=asked.max_gpus,
-        time_limit_seconds=asked.time_limit_seconds,
-        retries=asked.retries,
-        priority=asked.priority,
-        resumable=asked.resumable,
-        tier=asked.tier,
-        opportunistic=asked.opportunistic,
-        deadline=asked.deadline,
-        mode=asked.mode,
-        restarts_without_progress=asked.restarts_without_progress,
-        silent_rank_minutes=asked.silent_rank_minutes,
         group=accounted_group(user, project),
+        **values | {"name": asked.name.strip() or _default_name(asked), "description": asked.description.strip()},
     )
     text = f"Submitted by {user}." if copied_from is None else f"Submitted by {user}, copied from job {copied_from.pk}."
     lifecycle.record(job, "submitted", text, actor=user)
@@ -190,14 +153,14 @@ def _digest(body: bytes) -> str:
 
 
 def _canonical(project: Project, asked: Submission) -> bytes:
-    said = {
-        **{name: getattr(asked, name) for name in Submission.__slots__},
+    values = {
+        **{name: getattr(asked, name) for name in ("launcher", "entry", *FIELDS)},
         "project": project.pk,
         "code": asked.code.pk,
         "environment": asked.environment.pk,
         "env_vars": dict(asked.env_vars),
     }
-    return json.dumps(said, sort_keys=True, default=str).encode()
+    return json.dumps(values, sort_keys=True, default=str).encode()
 
 
 def _check_limits(user: User, asked: Submission) -> None:
@@ -246,6 +209,7 @@ def check(project: Project, asked: Submission) -> None:
     _check_numbers(asked)
     _check_goals(asked)
     _check_env(asked.env_vars)
+    _check_words(asked)
 
 
 def _check_texts(asked: Submission) -> None:
@@ -296,8 +260,8 @@ def _check_gpus(asked: Submission) -> None:
     most = lab_gpus()
     if most and asked.max_gpus > most:
         raise Refused(f"The lab has {counted(most, lab_noun())}. Ask for at most {most}.", field="max_gpus")
-    if asked.max_gpus > 4096:
-        raise Refused("Ask for at most 4096 GPUs.", field="max_gpus")
+    if asked.max_gpus > MAX_GPUS:
+        raise Refused(f"Ask for at most {MAX_GPUS} GPUs.", field="max_gpus")
 
 
 def lab_gpus() -> int:
@@ -307,16 +271,17 @@ def lab_gpus() -> int:
 
 
 def _check_numbers(asked: Submission) -> None:
-    if not MIN_TIME_LIMIT_SECONDS <= asked.time_limit_seconds <= MAX_TIME_LIMIT_SECONDS:
-        raise Refused("The longest time goes from 10 seconds to 30 days.", field="time_limit_seconds")
+    shortest, longest = limits_of("time_limit_seconds")
+    if not shortest <= asked.time_limit_seconds <= longest:
+        raise Refused("The time limit must be from 10 seconds to 30 days.", field="time_limit_seconds")
     if not 0 <= asked.retries <= MAX_RETRIES:
         raise Refused(f"Retries go from 0 to {MAX_RETRIES}.", field="retries")
     if not -MAX_PRIORITY <= asked.priority <= MAX_PRIORITY:
         raise Refused(f"Priority goes from {-MAX_PRIORITY} to {MAX_PRIORITY}.", field="priority")
-    for name, (least, most) in PROGRESS_LIMITS.items():
-        value = getattr(asked, name)
-        if value is not None and not least <= value <= most:
-            raise Refused(f"Enter a number from {least} to {most:,}, or leave it empty.", field=name)
+    for name in ("restarts_without_progress", "silent_rank_minutes"):
+        value, (low, high) = getattr(asked, name), limits_of(name)
+        if value is not None and not low <= value <= high:
+            raise Refused(f"Enter a number from {low} to {high:,}, or leave it empty.", field=name)
 
 
 def _check_goals(asked: Submission) -> None:
@@ -359,6 +324,18 @@ def _check_env(env_vars: Mapping[str, str]) -> None:
             )
 
 
+def _check_words(asked: Submission) -> None:
+    for name in WORD_LISTS:
+        words, most = normalised(getattr(asked, name)), limits_of(name)[1]
+        if len(words) > most:
+            raise Refused(f"At most {most} of these.", field=name)
+        if (unfit := unfit_word(words)) is not None:
+            raise Refused(
+                f"{unfit[:MAX_WORD_LENGTH]!r} cannot be used: at most {MAX_WORD_LENGTH} letters, digits and . + : / - _",
+                field=name,
+            )
+
+
 # --- who may -----------------------------------------------------------------------------------------------------
 
 
@@ -376,6 +353,28 @@ def _require_act(user: User, job: Job) -> None:
 def env_vars_for(user: User, job: Job) -> dict[str, str | None]:
     """Names and values of its environment variables; who may only look at the project gets the names."""
     return dict(job.env_vars) if may_submit(role_of(user, job.project)) else dict.fromkeys(job.env_vars)
+
+
+def specification(job: Job, user: User) -> dict[str, Any]:
+    """Return what was asked for, with the names of the API, to be read and copied; values of variables as ``env_vars_for``."""
+    asked = submission_of(job)
+    return {
+        **{name: getattr(asked, name) for name in ("launcher", "entry", *FIELDS)},
+        "project": job.project_id,
+        "code": job.code.number,
+        "code_sha256": job.code.sha256,
+        "environment": job.environment.key,
+        "deadline": asked.deadline.isoformat() if asked.deadline else None,
+        "env_vars": env_vars_for(user, job),
+    }
+
+
+def command_for(guess: Mapping[str, Any]) -> str:
+    """Return the command line that runs the entry that inspection found; empty when it found none."""
+    entry = str(guess.get("entry") or "")
+    if not entry or (guess.get("launcher") == Job.Launcher.COMMAND and " " in entry):
+        return entry
+    return f"python {shlex.quote(entry)}"
 
 
 # --- act on a job ------------------------------------------------------------------------------------------------
@@ -455,33 +454,6 @@ def retry(user: User, job: Job, *, idempotency_key: str = "") -> Job:
     if asked.deadline is not None and asked.deadline <= timezone.now():
         asked = replace(asked, deadline=None)
     return submit(user, job.project, asked, idempotency_key=idempotency_key, copied_from=job)
-
-
-def submission_of(job: Job) -> Submission:
-    """What was asked for, e.g. to ask for it again."""
-    return Submission(
-        code=job.code,
-        environment=job.environment,
-        launcher=job.launcher,
-        entry=job.entry,
-        name=job.name,
-        description=job.description,
-        arguments=tuple(job.arguments),
-        env_vars=dict(job.env_vars),
-        min_gpus=job.min_gpus,
-        max_gpus=job.max_gpus,
-        elastic=job.elastic,
-        time_limit_seconds=job.time_limit_seconds,
-        retries=job.retries,
-        priority=job.priority,
-        resumable=job.resumable,
-        tier=job.tier,
-        opportunistic=job.opportunistic,
-        deadline=job.deadline,
-        mode=job.mode,
-        restarts_without_progress=job.restarts_without_progress,
-        silent_rank_minutes=job.silent_rank_minutes,
-    )
 
 
 def _live_attempt(job: Job) -> Attempt | None:

@@ -24,10 +24,13 @@ from portal.cluster.models import Environment
 from portal.cluster.services import is_online
 from portal.jobs import checkpoints, services, silence
 from portal.jobs.curve_views import about_job
-from portal.jobs.forms import JobForm, specification, warnings_for
+from portal.jobs.environments import warnings_for
+from portal.jobs.forms import JobForm
 from portal.jobs.models import FINISHED_STATES, UNFINISHED_STATES, Allocation, Attempt, Container, Job, JobState
 from portal.jobs.occupancy import holder, nodes_with_gpus
+from portal.jobs.spec import WORD_LISTS, label_of
 from portal.jobs.whereabouts import held_by_node, held_now
+from portal.jobs.word_lists import having
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import may_submit, role_of
 from portal.refused import Refused
@@ -95,7 +98,7 @@ def _first_steps(user: User) -> dict[str, Any] | None:
 @require_safe
 def job_list(request: HttpRequest) -> HttpResponse:
     user = signed_in(request)
-    asked = {name: request.GET.get(name, "").strip() for name in ("state", "mine", "project", "q")}
+    asked = {name: request.GET.get(name, "").strip() for name in ("state", "mine", "project", "q", *WORD_LISTS)}
     jobs = _filtered(Job.objects.visible_to(user), user, asked)
     page = Paginator(for_lists(jobs), PAGE_SIZE).get_page(request.GET.get("page"))
     about = {
@@ -104,6 +107,7 @@ def job_list(request: HttpRequest) -> HttpResponse:
         "is_filtered": any(asked.values()),
         "states": STATE_FILTERS,
         "projects": Project.objects.visible_to(user).order_by("name").only("name")[:500],
+        "word_lists": [(name, label_of(name), asked[name]) for name in WORD_LISTS],
         "unfinished": [state.value for state in UNFINISHED_STATES],
         "can_cancel": any(job.state in UNFINISHED_STATES for job in page.object_list),
     }
@@ -119,6 +123,8 @@ def _filtered(jobs: QuerySet[Job], user: User, asked: dict[str, str]) -> QuerySe
         jobs = jobs.filter(submitted_by=user)
     if _is_id(asked["project"]):
         jobs = jobs.filter(project=int(asked["project"]))
+    for name in WORD_LISTS:
+        jobs = jobs.filter(*(having(name, word) for word in asked[name].replace("\0", "").split()))
     if words := asked["q"].replace("\0", ""):
         by_text = Q(name__icontains=words) | Q(entry__icontains=words) | Q(submitted_by__username__icontains=words)
         jobs = (
@@ -287,7 +293,7 @@ def _will_be_collected(part: Container) -> bool:
 @require_safe
 def detail(request: HttpRequest, pk: int) -> HttpResponse:
     job = _job_with_all(request, pk)
-    spec = json.dumps(specification(job, signed_in(request)), indent=2, ensure_ascii=False)
+    spec = json.dumps(services.specification(job, signed_in(request)), indent=2, ensure_ascii=False)
     context = {
         **_about(request, job),
         "spec": spec,

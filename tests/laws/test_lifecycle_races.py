@@ -11,7 +11,7 @@ from portal.accounts.models import Limit
 from portal.cluster.models import Gpu
 from portal.jobs import lifecycle, logs, services
 from portal.jobs.models import Allocation, Attempt, Container, Job, JobEvent, JobState
-from portal.jobs.services import Submission
+from portal.jobs.spec import Submission
 from portal.refused import Refused
 from tests.portal.jobs_world import (
     add_host,

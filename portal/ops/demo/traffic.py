@@ -7,6 +7,7 @@ from django.db.models import Sum
 from portal.cluster.models import Environment, Gpu, usable_gpu
 from portal.jobs import services
 from portal.jobs.models import Job, JobState
+from portal.jobs.spec import Submission
 from portal.ops.demo.people import ENVIRONMENT
 from portal.ops.demo.workload import HABITS, Size
 from portal.projects.models import CodeVersion
@@ -27,7 +28,7 @@ def submit_one(chance: random.Random, size: Size) -> Job | None:
     fewest, most = (size.of(part) for part in chance.choice(habit.sizes))
     code = CodeVersion.objects.select_related("project").get(project__name=habit.project)
     members = code.project.memberships.select_related("user").filter(user__username__in=habit.people).order_by("pk")
-    submission = services.Submission(
+    submission = Submission(
         code=code,
         environment=Environment.objects.get(key=ENVIRONMENT, retired=False),
         launcher=habit.launcher,

@@ -19,6 +19,7 @@ from portal.cluster.models import Node as NodeRow
 from portal.jobs import lifecycle, services
 from portal.jobs.clock import WallClock
 from portal.jobs.models import FINISHED_STATES, Container, Job
+from portal.jobs.spec import Submission
 from portal.refused import Refused
 from runners.agent.journal import delete_tree
 from runners.host.node_files import write_json
@@ -207,7 +208,7 @@ class Lab:
         given.setdefault("max_gpus", given.get("min_gpus", 1))
         ends = {"FAKE_RUN_SECONDS": "never" if seconds is None else str(seconds), "FAKE_EXIT_CODE": str(code)}
         env = {**ends, "DEAF": deaf, "FAKE_OUTPUT": f"this is {key}\n"}
-        wish = services.Submission(self.code, self.environment, env_vars=env, name=key, **given)
+        wish = Submission(code=self.code, environment=self.environment, env_vars=env, name=key, **given)
 
         def submit() -> None:
             job = services.submit(self.alice, self.project, wish, idempotency_key=key)

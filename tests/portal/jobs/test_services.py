@@ -12,7 +12,8 @@ from portal.accounts.models import Limit, User
 from portal.cluster.models import Gpu
 from portal.jobs import lifecycle, services
 from portal.jobs.models import IdempotencyKey, Job
-from portal.jobs.services import TOGETHER, Submission, cancel, hold, release, retry, submit
+from portal.jobs.services import TOGETHER, cancel, hold, release, retry, submit
+from portal.jobs.spec import Submission
 from portal.projects.inspecting.program import SERVED
 from portal.projects.models import Membership, Project
 from portal.refused import Refused

@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from portal.accounts.models import User
 from portal.jobs import lifecycle, logs, outputs, services
 from portal.jobs.models import Attempt, Job, JobState
+from portal.jobs.spec import submission_of
 from portal.projects.models import Membership
 from tests.portal import jobs_world as world
 
@@ -404,7 +405,7 @@ class TestSubmit:
         client.post(f"/jobs/new?copy={first.pk}", form_of(client.get(f"/jobs/new?copy={first.pk}")))
         second = Job.objects.latest("pk")
         assert second.copied_from == first and second.pk != first.pk
-        assert services.submission_of(second) == services.submission_of(first)
+        assert submission_of(second) == submission_of(first)
 
     def test_limits_of_progress_that_are_left_empty_are_the_labs(self, lab: Lab, settings: Any) -> None:
         settings.RESTARTS_WITHOUT_PROGRESS, settings.SILENT_RANK_MINUTES = 4, 90

@@ -1,0 +1,49 @@
+"""Which environments a job can run in, and which fits a code version best."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.db.models import Count, Q
+
+from portal.cluster.models import Environment, NodeEnvironment
+from portal.jobs.models import Job
+from portal.projects import inspection
+from portal.projects.models import CodeVersion
+
+
+def offered_environments() -> list[Environment]:
+    """Return the environments a job can choose, each with ``ready_on`` and ``known_on``: numbers of nodes."""
+    on_live = Q(on_nodes__node__removed_at__isnull=True, on_nodes__node__approved_at__isnull=False)
+    ready = Q(on_nodes__state=NodeEnvironment.State.READY)
+    rows = Environment.objects.filter(retired=False).annotate(
+        ready_on=Count("on_nodes", filter=on_live & ready), known_on=Count("on_nodes", filter=on_live)
+    )
+    return list(rows.order_by("position", "key"))
+
+
+def environment_label(environment: Any) -> str:
+    """Return the title of an offered environment, with its state if no node has it ready."""
+    if environment.ready_on:
+        return f"{environment.title}"
+    if environment.known_on:
+        return f"{environment.title} (being prepared)"
+    return f"{environment.title} ({'prepared when a job asks for it' if environment.on_demand else 'on no node yet'})"
+
+
+def best_environment(guess: Mapping[str, Any], environments: Sequence[Environment]) -> Environment | None:
+    """Return the offered environment that lacks the fewest packages of the inspected code, one that is ready if possible."""
+    return min(environments, key=lambda each: _unfitness(guess, each), default=None)
+
+
+def _unfitness(guess: Mapping[str, Any], environment: Any) -> tuple[int, bool, int]:
+    missing = len(inspection.missing_modules(dict(guess), environment.packages))
+    missing += guess.get("launcher") == Job.Launcher.HOROVOD and "horovod" not in environment.packages
+    return missing, not environment.ready_on, environment.position
+
+
+def warnings_for(code: CodeVersion, environment: Environment | None) -> list[dict[str, Any]]:
+    """Return what looks wrong with the code before it runs. No warning prevents submitting."""
+    found = list(code.guess.get("warnings", []))
+    if environment is not None:
+        found += inspection.missing_modules(code.guess, environment.packages)
+    return found

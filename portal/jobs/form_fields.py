@@ -1,0 +1,99 @@
+"""Fields of the job form, made from the declarations in ``spec``."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+
+from portal.jobs.spec import FIELDS, JobField, Kind, label_of
+from portal.jobs.word_lists import COLUMN_LENGTH, MAX_WORD_LENGTH, normalised, unfit_word
+
+MAX_ARGUMENTS_TEXT = 20_000
+MAX_VARIABLES_TEXT = 100_000
+MONOSPACE = {"class": "mono"}
+
+
+class ArgumentsField(forms.CharField):
+    """Arguments in one line, quoted as in a shell. The value is a tuple."""
+
+    def clean(self, value: Any) -> Any:
+        """Split the line. Raises ValidationError for quotes that do not match."""
+        try:
+            return tuple(shlex.split(super().clean(value)))
+        except ValueError as error:
+            raise forms.ValidationError(f"These arguments cannot be read: {error}. Check the quotes.") from error
+
+    def prepare_value(self, value: Any) -> Any:
+        return shlex.join(value) if isinstance(value, list | tuple) else value
+
+
+class VariablesField(forms.CharField):
+    """Environment variables, one NAME=value per line. The value is a dictionary."""
+
+    def clean(self, value: Any) -> Any:
+        """Read the lines. Raises ValidationError for one without an equals sign."""
+        found: dict[str, str] = {}
+        for number, line in enumerate(super().clean(value).splitlines(), 1):
+            if not line.strip():
+                continue
+            name, sign, text = line.partition("=")
+            if not sign:
+                raise forms.ValidationError(f"Line {number} has no “=”. Write it as NAME=value.")
+            found[name.strip()] = text
+        return found
+
+    def prepare_value(self, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return "\n".join(f"{name}={text}" for name, text in value.items() if text is not None)
+
+
+class WordsField(forms.CharField):
+    """Words between spaces or commas. The value is a tuple."""
+
+    def clean(self, value: Any) -> Any:
+        """Split the line. Raises ValidationError for a word with unusual characters."""
+        words = normalised(super().clean(value).replace(",", " ").split())
+        if unfit := unfit_word(words):
+            raise forms.ValidationError(
+                f"{unfit[:MAX_WORD_LENGTH]!r} cannot be used: at most {MAX_WORD_LENGTH} letters, digits and . + : / - _"
+            )
+        return words
+
+    def prepare_value(self, value: Any) -> Any:
+        return " ".join(value) if isinstance(value, list | tuple) else value
+
+
+def form_field(name: str) -> forms.Field:
+    """Return the form's field for a declared field."""
+    about = FIELDS[name]
+    common: dict[str, Any] = {"label": label_of(name), "required": False, "help_text": about.help}
+    low, high = about.limits or (None, None)
+    match about.kind:
+        case Kind.INTEGER:
+            return forms.IntegerField(min_value=low, max_value=high, **(common | {"required": not about.optional}))
+        case Kind.FLAG:
+            return forms.BooleanField(**common)
+        case Kind.CHOICE:
+            return forms.ChoiceField(choices=_choices(about), **(common | {"required": not about.empty_choice}))
+        case Kind.MOMENT:
+            widget = forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
+            return forms.DateTimeField(widget=widget, **common)
+        case Kind.ARGUMENTS:
+            line = forms.TextInput(attrs={**MONOSPACE, "placeholder": "--epochs 3 --lr 0.1"})
+            return ArgumentsField(max_length=MAX_ARGUMENTS_TEXT, widget=line, **common)
+        case Kind.VARIABLES:
+            lines = forms.Textarea(attrs={**MONOSPACE, "rows": 3, "placeholder": "NAME=value"})
+            return VariablesField(max_length=MAX_VARIABLES_TEXT, widget=lines, **common)
+        case Kind.WORDS:
+            return WordsField(max_length=COLUMN_LENGTH, **common)
+        case Kind.LONG_TEXT:
+            return forms.CharField(max_length=high, widget=forms.Textarea(attrs={"rows": 3}), **common)
+        case _:
+            return forms.CharField(max_length=high, **common)
+
+
+def _choices(about: JobField) -> list[tuple[str, str]]:
+    choices = list(about.choices.choices) if about.choices else []
+    return [("", about.empty_choice), *choices] if about.empty_choice else choices

@@ -1,0 +1,49 @@
+"""Lists of short words, such as tags: how they are checked, and a column in which any database finds one."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from django.db import models
+from django.db.models.expressions import BaseExpression
+
+MAX_WORD_LENGTH = 40
+WORD = re.compile(rf"\w[\w.+:/-]{{0,{MAX_WORD_LENGTH - 1}}}")
+COLUMN_LENGTH = 1024
+
+
+def normalised(words: Iterable[str]) -> tuple[str, ...]:
+    """Return the words in lower case, each once, in their order."""
+    return tuple(dict.fromkeys(word.casefold() for word in words))
+
+
+def unfit_word(words: Iterable[str]) -> str | None:
+    """Return the first word that has unusual characters or is too long."""
+    return next((word for word in words if not WORD.fullmatch(word)), None)
+
+
+def having(field: str, word: str) -> models.Q:
+    """Return the condition that a ``WordsField`` of this name contains the word."""
+    return models.Q(**{f"{field}__contains": f" {word.casefold()} "})
+
+
+class WordsField(models.CharField):  # type: ignore[type-arg]
+    """A tuple of words, stored in one text with a space before and after each."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **{"max_length": COLUMN_LENGTH, "blank": True, "default": ()} | named)
+
+    def from_db_value(self, value: str, expression: BaseExpression, connection: Any) -> tuple[str, ...]:
+        return self.to_python(value)
+
+    def to_python(self, value: Any) -> tuple[str, ...]:
+        return tuple(value.split()) if isinstance(value, str) else tuple(value or ())
+
+    def get_prep_value(self, value: Any) -> str:
+        """Return the stored text; a text is one already, or part of one in a lookup."""
+        if isinstance(value, str):
+            return value
+        return f" {' '.join(value)} " if value else ""
+
+    def value_to_string(self, obj: models.Model) -> str:
+        return self.get_prep_value(self.value_from_object(obj))
