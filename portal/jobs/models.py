@@ -12,6 +12,7 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.cluster.models import Environment, Gpu, Node
 from portal.jobs.resize_timeline.models import RankGroup as RankGroup
+from portal.jobs.word_lists import WordsField
 from portal.projects.models import CodeVersion, Project
 
 
@@ -115,6 +116,7 @@ class Job(models.Model):
     copied_from = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="copies")
 
     name = models.CharField(max_length=80)
+    tags = WordsField()
     description = models.TextField(blank=True)
     launcher = models.CharField(max_length=10, choices=Launcher.choices)
     elastic = models.BooleanField(default=False)

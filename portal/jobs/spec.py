@@ -217,6 +217,13 @@ class Submission:
         help="To find the job again. Without one it gets the name of its file.",
         limits=(0, 80),
     )
+    tags: tuple[str, ...] = job_field(
+        (),
+        kind=Kind.WORDS,
+        help="Words to find the job by, with spaces between: baseline lr-sweep. Lists of jobs can be filtered by them.",
+        api_help="Words to find the job by; lists of jobs can be filtered by them.",
+        limits=(0, 20),
+    )
     description: str = job_field(
         "",
         kind=Kind.LONG_TEXT,

@@ -14,7 +14,7 @@ COLUMN_LENGTH = 1024
 
 def normalised(words: Iterable[str]) -> tuple[str, ...]:
     """Return the words in lower case, each once, in their order."""
-    return tuple(dict.fromkeys(word.casefold() for word in words))
+    return tuple(dict.fromkeys(word.lower() for word in words))
 
 
 def unfit_word(words: Iterable[str]) -> str | None:
@@ -24,7 +24,7 @@ def unfit_word(words: Iterable[str]) -> str | None:
 
 def having(field: str, word: str) -> models.Q:
     """Return the condition that a ``WordsField`` of this name contains the word."""
-    return models.Q(**{f"{field}__contains": f" {word.casefold()} "})
+    return models.Q(**{f"{field}__contains": f" {word.lower()} "})
 
 
 class WordsField(models.CharField):  # type: ignore[type-arg]

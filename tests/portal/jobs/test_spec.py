@@ -38,6 +38,8 @@ def unusual(name: str) -> Any:
             return ("--name", "two words", "")
         case Kind.VARIABLES:
             return {"SEED": "3", "EMPTY": ""}
+        case Kind.WORDS:
+            return ("baseline", "lr-0.1")
         case Kind.LONG_TEXT:
             return "first line\nsecond line"
         case _:
