@@ -87,7 +87,7 @@ class Neighbours:
     network: str
     """RunSpec.network."""
     number: int
-    """Ring.number."""
+    """CollectiveGroup.number."""
     peers: frozenset[str] = frozenset()
 
 

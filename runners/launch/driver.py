@@ -30,7 +30,7 @@ from runners.launch.static import run_static
 from runners.launch.supervisor import TURN_SECONDS, carry_out, sentence_of
 from runners.launch.torchring import TorchRing
 from runners.launch.work import Verdict
-from runners.spec import Ring, RunSpec
+from runners.spec import CollectiveGroup, RunSpec
 
 NUMBERS_EACH = 1_000_000
 """Of runs and news, for each driver of an attempt, by the index of its container: a later one's are higher."""
@@ -44,10 +44,10 @@ EARLY_SECONDS = 30.0
 
 class Driver:
     def __init__(self, spec: RunSpec, places: Places, control: Control, scribe: Scribe) -> None:
-        if spec.ring is None:
+        if spec.collective is None:
             raise ValueError("a driver needs a ring")
         self.spec = spec
-        self.ring: Ring = spec.ring
+        self.ring: CollectiveGroup = spec.collective
         self.places = places
         self.control = control
         self.scribe = scribe
@@ -106,7 +106,7 @@ class Driver:
 
     def _goes_on(self, verdict: Verdict) -> bool:
         """The ring outlives a driver whose node is emptied or cut off: another driver takes over."""
-        if not (self.spec.elastic and self.ring.moves):
+        if not (self.spec.elastic and self.ring.outlives_driver):
             return False
         drained = self.control.stop is not None and self.control.stop.reason == "drained"
         return verdict.reason == "fenced" or (verdict.reason == "stopped" and drained)

@@ -27,7 +27,7 @@ from runners.launch.news import News, late_ranks, stuck_ranks
 from runners.launch.rendezvous import Store
 from runners.launch.ringlog import MOST_RINGS
 from runners.launch.slots import slot_env
-from runners.spec import Ring
+from runners.spec import CollectiveGroup
 
 ELASTIC_SECONDS = 120
 """How long a ring that has lost too many ranks waits for new hosts (HOROVOD_ELASTIC_TIMEOUT). ``SCHEDULEARN_ELASTIC_SECONDS``
@@ -86,7 +86,7 @@ class ElasticRing(horovod_driver.ElasticDriver):
         store: Store,
         news: News,
         discovery: Discovery,
-        ring: Ring,
+        ring: CollectiveGroup,
         formed: Callable[[list[str]], None],
         patience_seconds: float,
         restarts_without_commit: Callable[[], int],

@@ -11,7 +11,7 @@ from typing import Any
 
 from runners.launch.forwarder import call
 from runners.launch.hosts import POLL_SECONDS
-from runners.spec import Ring
+from runners.spec import CollectiveGroup
 
 RETRY_SECONDS = 0.5
 
@@ -23,7 +23,12 @@ class RingClient:
     """
 
     def __init__(
-        self, ring: Ring, host: str, slots: int, woken: Callable[[], None], driver: Callable[[], str] | None = None
+        self,
+        ring: CollectiveGroup,
+        host: str,
+        slots: int,
+        woken: Callable[[], None],
+        driver: Callable[[], str] | None = None,
     ) -> None:
         self.commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.heard_at: float | None = None

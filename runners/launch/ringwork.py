@@ -17,7 +17,7 @@ from runners.launch.ringclient import RingClient
 from runners.launch.slots import slot_env
 from runners.launch.stepclock import STEPS_VARIABLE, StepClock
 from runners.launch.work import Desk, Verdict
-from runners.spec import Ring
+from runners.spec import CollectiveGroup
 
 FORM_SECONDS = 600.0
 """Hosts of one attempt start within this time of each other, or something is wrong."""
@@ -33,12 +33,12 @@ TELL_SECONDS = 3.0
 class RingWork:
     phase = "waiting for the ring"
 
-    def __init__(self, desk: Desk, ring: Ring, wakeup: Wakeup) -> None:
+    def __init__(self, desk: Desk, ring: CollectiveGroup, wakeup: Wakeup) -> None:
         os.environ["RES_OPTIONS"] = LOOK_UP  # ours alone: the ranks' variables were taken before
         self.desk = desk
         self.ring = ring
         self.client = RingClient(ring, desk.spec.hostname, desk.spec.slots, wakeup.ring, self._driver)
-        self._patience = MOVING_SECONDS if ring.moves and desk.spec.elastic else DRIVER_SILENT_SECONDS
+        self._patience = MOVING_SECONDS if ring.outlives_driver and desk.spec.elastic else DRIVER_SILENT_SECONDS
         self._forwarder: Server | None = None
         self._interface = ""
         self._torch = desk.spec.launcher == "torchrun"
@@ -56,7 +56,7 @@ class RingWork:
 
     def begin(self) -> None:
         if not self._torch:
-            moving = self.ring.moves and self.desk.spec.elastic
+            moving = self.ring.outlives_driver and self.desk.spec.elastic
             ring, first_place = self.ring, self._early.place
             self._forwarder = forward(self._driver, ring.port, ring.secret, moving, first_place)
             self._begin_early()

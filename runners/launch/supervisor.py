@@ -93,11 +93,11 @@ class Supervisor:
             return CommandWork(self.desk)
         if self.spec.launcher == "torchrun" and not self.spec.elastic:
             return TorchrunWork(self.desk)
-        if self.spec.ring is None:
+        if self.spec.collective is None:
             raise ValueError("a host with a driver needs a ring")
         from runners.launch.ringwork import RingWork  # takes a moment, for which nobody else need wait
 
-        return RingWork(self.desk, self.spec.ring, self.wakeup)
+        return RingWork(self.desk, self.spec.collective, self.wakeup)
 
     def run(self) -> Verdict:
         self.wakeup.on_signals(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)

@@ -12,7 +12,7 @@ from runners.launch.discovery import in_order
 from runners.launch.files import Host
 from runners.launch.hosts import SILENT_SECONDS, Hosts, Run
 from runners.launch.slots import Slot, assign
-from runners.spec import Ring
+from runners.spec import CollectiveGroup
 
 GATHER_SECONDS = 120.0
 """How long a ring that has lost too many ranks waits for new hosts, as an elastic one of Horovod's does."""
@@ -33,7 +33,7 @@ class TorchRing:
         self,
         hosts: Hosts,
         available: Callable[[], Mapping[str, int]],
-        ring: Ring,
+        ring: CollectiveGroup,
         say: Callable[[str], None],
         formed: Callable[[list[str]], None],
     ) -> None:

@@ -181,7 +181,7 @@ class TorchrunWork:
 
     def _meeting_point(self) -> tuple[str, str, str]:
         """Endpoint, our own address and its interface."""
-        ring = self.desk.spec.ring
+        ring = self.desk.spec.collective
         if ring is None:
             return "127.0.0.1:0", "127.0.0.1", "lo"
         endpoint = f"{ring.driver_host}:{ring.port}"
@@ -221,7 +221,7 @@ class TorchrunWork:
 
 def _hosts_by_counting(spec: RunSpec) -> int:
     """How many equal hosts make up the ring; 0 when that cannot be told."""
-    if spec.ring is None:
+    if spec.collective is None:
         return 1
-    hosts, rest = divmod(spec.ring.max_ranks, max(1, spec.slots))
+    hosts, rest = divmod(spec.collective.max_ranks, max(1, spec.slots))
     return 0 if rest else hosts

@@ -33,7 +33,7 @@ from runners.runtime import (
 from runners.runtimes import docker_checks
 from runners.runtimes.host_config import Host, Identity, container_config, network_config, owner_for
 from runners.runtimes.owners import give_folders
-from runners.spec import JobIdentity, Ring, RunSpec, group_of
+from runners.spec import CollectiveGroup, JobIdentity, RunSpec, group_of
 
 CALL_SECONDS = 20
 """An engine that takes longer to answer one question is treated as away; the agent asks again."""
@@ -181,7 +181,7 @@ class DockerRuntime:
             if spec.network:
                 # While one thread creates it, another would find its addresses taken.
                 with self._joined.entered(NETWORK_SECONDS):
-                    self._ensure_network(spec.network, spec.ring, spec.identity)
+                    self._ensure_network(spec.network, spec.collective, spec.identity)
             host = self.host()
             try:
                 config = container_config(spec, folders, image, owner, self.identity, host)
@@ -327,7 +327,7 @@ class DockerRuntime:
             except (overlay.OverlayError, subprocess.SubprocessError, OSError) as error:
                 raise EngineError(f"Jobs cannot span this node and others: {firewall.error_line(error)}") from error
 
-    def _ensure_network(self, name: str, ring: Ring | None, job: JobIdentity | None) -> None:
+    def _ensure_network(self, name: str, ring: CollectiveGroup | None, job: JobIdentity | None) -> None:
         config = network_config(name, self.identity, ring, job)
         if self._networks(config["name"]):
             return

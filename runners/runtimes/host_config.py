@@ -13,7 +13,7 @@ from typing import Any
 
 from runners.host.overlay import MTU
 from runners.runtime import CHECKPOINTS, CONTROL, DATA, OUTPUTS, SCRIBE, WORKSPACE, Folders, module_of
-from runners.spec import JobIdentity, Ring, RunSpec
+from runners.spec import CollectiveGroup, JobIdentity, RunSpec
 
 APP = "/opt/schedulearn"
 """Where the images keep the launch package: part of the image, so that its digest covers what runs first."""
@@ -206,7 +206,7 @@ def container_config(
             # Without a network the engine does not write the container's own name into /etc/hosts.
             "ExtraHosts": [] if network else [f"{spec.hostname}:127.0.0.1"],
             "Dns": [NO_NAME_SERVER] if network else [],
-            "DnsOptions": SHORT_LOOKUPS if spec.ring and spec.ring.subnet else [],
+            "DnsOptions": SHORT_LOOKUPS if spec.collective and spec.collective.subnet else [],
             "DeviceRequests": device_requests(spec),
             "RestartPolicy": {"Name": "no"},
             "AutoRemove": False,
@@ -220,12 +220,14 @@ def container_config(
 
 def endpoint(spec: RunSpec) -> dict[str, Any]:
     """The container's place in its attempt's network. Over several nodes only fixed addresses are sure to differ."""
-    address = {"IPAMConfig": {"IPv4Address": spec.ring.address}} if spec.ring and spec.ring.subnet else {}
+    address = (
+        {"IPAMConfig": {"IPv4Address": spec.collective.address}} if spec.collective and spec.collective.subnet else {}
+    )
     return {"Aliases": [spec.hostname], **address}
 
 
 def network_config(
-    name: str, identity: Identity, ring: Ring | None = None, job: JobIdentity | None = None
+    name: str, identity: Identity, ring: CollectiveGroup | None = None, job: JobIdentity | None = None
 ) -> dict[str, Any]:
     """The attempt's own network: no way out, nothing published, a bridge the firewall rule knows by its name."""
     subnet = ring.subnet if ring else ""

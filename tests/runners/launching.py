@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runners.spec import Launcher, Resources, Ring, Role, RunSpec
+from runners.spec import CollectiveGroup, Launcher, Resources, Role, RunSpec
 from tests.servers import free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STEPS = Path(__file__).resolve().parent / "scripts" / "steps.py"
-RING_SECONDS = 120
+GROUP_SECONDS = 120
 """For ranks that import torch on a busy machine."""
 WAIT_FOR_RELEASE = """
 import os, time
@@ -153,7 +153,7 @@ class Attempt:
         role: Role = "host",
         hostname: str = "h0",
         slots: int = 1,
-        ring: Ring | None = None,
+        group: CollectiveGroup | None = None,
         elastic: bool = False,
         code: Path | None = None,
         **more: Any,
@@ -176,7 +176,7 @@ class Attempt:
             launcher=launcher,
             command=command,
             slots=slots,
-            ring=ring,
+            collective=group,
             elastic=elastic,
             **given,
         )
@@ -197,8 +197,8 @@ class Attempt:
             container.close()
 
 
-def local_ring(min_ranks: int, max_ranks: int) -> Ring:
-    return Ring("127.0.0.1", free_port(), "a-secret-of-this-attempt", min_ranks, max_ranks)
+def local_group(min_ranks: int, max_ranks: int) -> CollectiveGroup:
+    return CollectiveGroup("127.0.0.1", free_port(), "a-secret-of-this-attempt", min_ranks, max_ranks)
 
 
 class Rings:
@@ -214,7 +214,7 @@ class Rings:
         driver_env: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.made, self.command, self.code = made, command, code
-        self.ring = local_ring(min_ranks, max_ranks)
+        self.ring = local_group(min_ranks, max_ranks)
         self.offered: tuple[str, ...] = ()
         self.driver = made.container(command, "horovod", "driver", "driver", 0, self.ring, elastic=True, env=driver_env)
 
@@ -233,7 +233,7 @@ class Rings:
     def enough(self) -> None:
         (self.made.home / "outputs" / "enough").touch()
 
-    def sees(self, host: Container, words: str, after: int = 0, seconds: float = RING_SECONDS) -> None:
+    def sees(self, host: Container, words: str, after: int = 0, seconds: float = GROUP_SECONDS) -> None:
         until(lambda: words in host.log()[after:], seconds, self.told)
 
     def told(self) -> str:

@@ -12,7 +12,7 @@ from runners.launch import hosts as hosts_module
 from runners.launch.driver import EARLY_SECONDS, Driver
 from runners.launch.files import Control, Places
 from runners.launch.scribe import Scribe
-from runners.spec import Ring
+from runners.spec import CollectiveGroup
 from tests.runners.conftest import make_spec
 
 
@@ -23,8 +23,10 @@ class Desk:
         self.control_file = home / "control.json"
         self.scribe = Scribe(home / "scribe")
         self.log = home / "scribe" / "log" / "setup.log"
-        ring = Ring("127.0.0.1", 1, "secret", 1 if elastic else 2, 2)
-        spec = make_spec(role="driver", hostname="driver", slots=0, launcher="horovod", ring=ring, elastic=elastic)
+        group = CollectiveGroup("127.0.0.1", 1, "secret", 1 if elastic else 2, 2)
+        spec = make_spec(
+            role="driver", hostname="driver", slots=0, launcher="horovod", collective=group, elastic=elastic
+        )
         places = Places.from_env({"SCHEDULEARN_SCRIBE": str(home / "scribe"), "SCHEDULEARN_CONTROL": str(home)})
         self.driver = Driver(spec, places, Control(home), self.scribe)
 

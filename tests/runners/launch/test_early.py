@@ -24,7 +24,7 @@ from runners.launch.ringwork import RingWork
 from runners.launch.scribe import Scribe
 from runners.launch.work import Desk
 from tests.runners.launch.test_static_ring import ring_of
-from tests.runners.launching import Attempt, Container, attempt, local_ring, until
+from tests.runners.launching import Attempt, Container, attempt, local_group, until
 
 BASICS = """
 import os
@@ -126,7 +126,7 @@ def test_a_rank_that_fails_before_there_is_a_driver_fails_the_attempt(tmp_path: 
 
 def test_a_program_that_does_not_exist_fails_the_attempt(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        ring = local_ring(1, 1)
+        ring = local_group(1, 1)
         command = ("no-such-program",)
         driver = made.container(command, "horovod", "driver", "driver", 0, ring)
         host = made.container(command, "horovod", "host", "h1", 1, ring)
@@ -166,7 +166,7 @@ class Played:
     """A driver whose word the test decides, and a host with one slot."""
 
     def __init__(self, made: Attempt) -> None:
-        ring = local_ring(1, 2)
+        ring = local_group(1, 2)
         command = ("python", "-c", TRAINS)
         self.host = made.container(command, "horovod", "host", "h1", 1, ring, elastic=True)
         self.hosts = Hosts()
@@ -237,8 +237,8 @@ def work_of_a_host(folder: Path) -> Iterator[tuple[RingWork, Container]]:
         control, scribe, processes = Control(host.control), Scribe(host.scribe), Processes()
         control.refresh()
         desk = Desk(host.spec, places, control, scribe, processes, dict(os.environ))
-        assert host.spec.ring is not None
-        work = RingWork(desk, host.spec.ring, Wakeup())
+        assert host.spec.collective is not None
+        work = RingWork(desk, host.spec.collective, Wakeup())
         try:
             yield work, host
         finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runners.launch.forwarder import call
-from tests.runners.launching import RING_SECONDS, WAIT_FOR_RELEASE, Rings, attempt, free_port, local_ring, until
+from tests.runners.launching import GROUP_SECONDS, WAIT_FOR_RELEASE, Rings, attempt, free_port, local_group, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
@@ -100,7 +100,7 @@ def test_a_ring_trains_on_while_a_new_rank_gets_ready(rings: Rings, tmp_path: Pa
     done = h1.log().count("of 1 ranks")
     rings.sees(h1, f"step {done + 20} of 1 ranks")
     rings.made.release()
-    assert rings.driver.wait(RING_SECONDS)["code"] == 0
+    assert rings.driver.wait(GROUP_SECONDS)["code"] == 0
     steps = re.findall(r"^step (\d+) of (\d) ranks", h1.log(), re.MULTILINE)
     assert [int(step) for step, _ in steps] == list(range(1, len(steps) + 1))
     assert steps[-1][1] == "2"
@@ -117,7 +117,7 @@ def test_a_new_rank_that_fails_before_it_comes_disturbs_nobody(rings: Rings, tmp
     rings.sees(h1, "step 5 of 1 ranks")
     h2 = rings.host(2, broken)
     rings.offer("h1", "h2")
-    assert h2.wait(RING_SECONDS)["reason"] == "stopped"
+    assert h2.wait(GROUP_SECONDS)["reason"] == "stopped"
     assert "h2 leaves the ring" in rings.driver.log("setup")
     after = len(h1.log())
     rings.sees(h1, "of 1 ranks", after)
@@ -146,7 +146,7 @@ def test_the_ring_survives_a_killed_rank(rings: Rings, victim: int) -> None:
 @pytest.mark.thorough
 def test_when_every_rank_fails_the_attempt_fails(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
-        ring = local_ring(1, 2)
+        ring = local_group(1, 2)
         command = ("python", "-c", "import horovod.torch as hvd; hvd.init(); raise SystemExit(5)")
         driver = made.container(command, "horovod", "driver", "driver", 0, ring, elastic=True)
         for number in (1, 2):
@@ -154,7 +154,7 @@ def test_when_every_rank_fails_the_attempt_fails(tmp_path: Path, job_python: str
         driver.tell(hosts=[("h1", 1), ("h2", 1)])
         for container in made.containers:
             container.start()
-        exit = driver.wait(RING_SECONDS)
+        exit = driver.wait(GROUP_SECONDS)
         assert (exit["code"], exit["reason"]) == (5, "exited")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from portal.jobs.causes import PATTERNS
-from tests.runners.launching import Attempt, Container, attempt, local_ring, until
+from tests.runners.launching import Attempt, Container, attempt, local_group, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
@@ -51,7 +51,7 @@ START_SECONDS = 120
 
 def ring_of(made: Attempt, fails: str, elastic: bool) -> list[Container]:
     """A driver and two hosts of one rank each, started; the second one has begun to hang."""
-    ring, command = local_ring(1 if elastic else 2, 2), ("python", "-c", COUNTS.replace("FAILS", fails))
+    ring, command = local_group(1 if elastic else 2, 2), ("python", "-c", COUNTS.replace("FAILS", fails))
     driver = made.container(command, "horovod", "driver", "driver", 0, ring, elastic=elastic, env=QUICK)
     for name in ("h1", "h2"):
         made.container(command, "horovod", "host", name, 1, ring, elastic=elastic, env=QUICK)

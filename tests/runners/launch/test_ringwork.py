@@ -14,7 +14,7 @@ from runners.launch.processes import Wakeup
 from runners.launch.ringwork import KILL_SECONDS, RingWork
 from runners.launch.scribe import Scribe
 from runners.launch.work import Desk
-from runners.spec import Ring
+from runners.spec import CollectiveGroup
 from tests.runners.conftest import make_spec
 
 GRACE_SECONDS = 60
@@ -44,11 +44,11 @@ class Ranks:
 class Host:
     def __init__(self, home: Path, clock: Clock) -> None:
         self.clock, self.ranks, self.scribe = clock, Ranks(), Scribe(home)
-        ring = Ring("127.0.0.1", 1, "secret", 1, 1)
-        spec = make_spec(launcher="horovod", ring=ring, grace_seconds=GRACE_SECONDS)
+        group = CollectiveGroup("127.0.0.1", 1, "secret", 1, 1)
+        spec = make_spec(launcher="horovod", collective=group, grace_seconds=GRACE_SECONDS)
         places = Places.from_env({"SCHEDULEARN_SCRIBE": str(home), "SCHEDULEARN_CONTROL": str(home)})
         processes: Any = self.ranks
-        self.work = RingWork(Desk(spec, places, Control(home), self.scribe, processes, {}), ring, Wakeup())
+        self.work = RingWork(Desk(spec, places, Control(home), self.scribe, processes, {}), group, Wakeup())
         self.work._runs["0"] = 7
 
     def receives(self, **command: Any) -> None:

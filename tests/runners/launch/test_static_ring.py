@@ -13,7 +13,7 @@ from runners.launch.fence import T_FENCE_SECONDS
 from runners.launch.forwarder import call
 from runners.launch.ranks import processors
 from runners.spec import RunSpec
-from tests.runners.launching import WAIT_FOR_RELEASE, Attempt, Container, attempt, local_ring, until
+from tests.runners.launching import WAIT_FOR_RELEASE, Attempt, Container, attempt, local_group, until
 
 WHO = """
 import json, os
@@ -39,7 +39,7 @@ SLEEPS = "import time; print('up'); time.sleep(60)"
 
 def ring_of(made: Attempt, program: str, *slots: int, start: bool = True, **more: Any) -> list[Container]:
     """Driver first, then hosts h1, h2, ... with so many slots."""
-    ring = local_ring(sum(slots), sum(slots))
+    ring = local_group(sum(slots), sum(slots))
     command = ("python", "-c", program)
     containers = [made.container(command, "horovod", "driver", "driver", 0, ring, **more)]
     for number, count in enumerate(slots, start=1):
@@ -130,7 +130,7 @@ def test_a_supervisor_may_come_before_its_name_does(tmp_path: Path) -> None:
         driver.tell(hosts=[("h1", 1)])
         driver.start()
         h2.start()
-        ring = driver.spec.ring
+        ring = driver.spec.collective
         assert ring is not None
         until(partial(connections_to, ring.port))
         driver.tell(hosts=[("h1", 1), ("h2", 1)])
@@ -213,7 +213,7 @@ def test_a_ring_that_broke_because_a_host_was_fenced_is_lost(tmp_path: Path) -> 
 def test_a_killed_host_is_noticed_and_ends_the_attempt_as_lost(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
         driver, h1, h2 = ring_that_loses_a_host(made)
-        ring = h2.spec.ring
+        ring = h2.spec.collective
         assert ring is not None and h2.process is not None
         h2.process.kill()
         # Its supervisor cannot say so any more. Another that takes its name tells the driver at once.
@@ -226,7 +226,7 @@ def test_a_killed_host_is_noticed_and_ends_the_attempt_as_lost(tmp_path: Path) -
 
 def test_a_program_that_does_not_exist_fails_the_ring(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        ring = local_ring(1, 1)
+        ring = local_group(1, 1)
         driver = made.container((), "horovod", "driver", "driver", 0, ring)
         host = made.container(("no-such-program",), "horovod", "host", "h1", 1, ring)
         driver.tell(hosts=[("h1", 1)])
@@ -239,7 +239,7 @@ def test_a_program_that_does_not_exist_fails_the_ring(tmp_path: Path) -> None:
 def test_a_driver_whose_port_is_taken_says_so(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
         first, _ = ring_of(made, WHO, 1, start=False)
-        second = made.container((), "horovod", "driver", "driver", 0, first.spec.ring)
+        second = made.container((), "horovod", "driver", "driver", 0, first.spec.collective)
         first.start()
         until(lambda: "Waiting for" in first.log("setup"))
         exit = second.start().wait()

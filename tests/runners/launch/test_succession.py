@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runners.launching import RING_SECONDS, Container, Rings, attempt, local_ring, until
+from tests.runners.launching import GROUP_SECONDS, Container, Rings, attempt, local_group, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(600)]
 
@@ -20,7 +20,7 @@ DRAINED = {"reason": "drained", "grace_seconds": 5}
 def rings(tmp_path: Path, job_python: str) -> Iterator[Rings]:
     with attempt(tmp_path, job_python) as made:
         rings = Rings(made)
-        rings.ring = replace(local_ring(1, 3), number=1, subnet="127.0.0.0/8", address="127.0.0.1")
+        rings.ring = replace(local_group(1, 3), number=1, subnet="127.0.0.0/8", address="127.0.0.1")
         made.containers.clear()
         rings.driver = another_driver(rings)
         yield rings
@@ -63,7 +63,7 @@ def test_a_drained_driver_leaves_a_ring_that_goes_on_and_grows_under_the_next(ri
     rings.offer("h1", "h2", "h3")
     rings.sees(h1, "of 3 ranks")
     rings.enough()
-    assert rings.driver.wait(RING_SECONDS) == {"code": 0, "reason": "exited", "detail": ""}
+    assert rings.driver.wait(GROUP_SECONDS) == {"code": 0, "reason": "exited", "detail": ""}
     assert [host.wait()["code"] for host in (h1, h2, h3)] == [0, 0, 0]
     assert steps(h1) == list(range(1, len(steps(h1)) + 1))  # not one step twice, none left out
     assert len(pids(h1)) == len(pids(h2)) == 1  # the same processes from the first step to the last
@@ -85,7 +85,7 @@ def test_a_ring_survives_the_loss_of_its_driver_together_with_its_first_host(rin
     until_taken_over(rings, "h2, h3")
     rings.sees(h2, "of 2 ranks")
     rings.enough()
-    assert rings.driver.wait(RING_SECONDS)["code"] == 0
+    assert rings.driver.wait(GROUP_SECONDS)["code"] == 0
     assert [host.wait()["code"] for host in (h2, h3)] == [0, 0]
     done = steps(h1, h2)
     # The step that was under way when rank 0 died was not committed: it may have been printed there, and is done again.
@@ -107,7 +107,7 @@ def test_work_that_ended_while_there_was_no_driver_is_not_begun_again(rings: Rin
     rings.driver = another_driver(rings)
     rings.offer("h1", "h2")
     rings.driver.start()
-    assert rings.driver.wait(RING_SECONDS) == {"code": 0, "reason": "exited", "detail": ""}
+    assert rings.driver.wait(GROUP_SECONDS) == {"code": 0, "reason": "exited", "detail": ""}
     assert [host.wait()["code"] for host in (h1, h2)] == [0, 0]
     assert steps(h1) == list(range(1, len(steps(h1)) + 1))
     assert len(pids(h1)) == len(pids(h2)) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from runners.launch.joining import SENTENCE
 from runners.launch.ranks import processors
-from tests.runners.launching import WAIT_FOR_RELEASE, attempt, local_ring, until
+from tests.runners.launching import WAIT_FOR_RELEASE, attempt, local_group, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
@@ -82,7 +82,7 @@ def test_a_script_that_knows_nothing_of_ranks_is_told_of(tmp_path: Path, job_pyt
 
 def test_unequal_hosts_form_one_ring(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
-        ring = local_ring(3, 3)
+        ring = local_group(3, 3)
         hosts = [
             made.container(("python", "-c", WHO), "torchrun", "host", f"h{number}", slots, ring)
             for number, slots in enumerate((2, 1))

@@ -11,7 +11,7 @@ from runners.launch import torchring as module
 from runners.launch.files import Host
 from runners.launch.hosts import Hosts
 from runners.launch.torchring import TorchRing, choose
-from runners.spec import Ring
+from runners.spec import CollectiveGroup
 from tests.runners.launching import until
 
 
@@ -29,7 +29,7 @@ class Stage:
         self.ring = TorchRing(
             self.hosts,
             self._available,
-            Ring("10.0.0.1", 1, "secret", least, most),
+            CollectiveGroup("10.0.0.1", 1, "secret", least, most),
             self.said.append,
             self.formed.append,
         )

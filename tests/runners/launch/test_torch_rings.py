@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runners.launching import Attempt, Container, attempt, local_ring, until
+from tests.runners.launching import Attempt, Container, attempt, local_group, until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -38,7 +38,7 @@ COMMAND = ("python", "-c", STEPS)
 class Rings:
     def __init__(self, made: Attempt, moves: bool) -> None:
         self.made = made
-        self.ring = local_ring(1, 3)
+        self.ring = local_group(1, 3)
         if moves:
             self.ring = replace(self.ring, number=1, subnet="127.0.0.0/8", address="127.0.0.1")
 
