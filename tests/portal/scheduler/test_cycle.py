@@ -70,7 +70,11 @@ def test_a_fixed_ring_has_a_driver_and_one_host_with_all_gpus() -> None:
     assert host.command == ("python", "train.py", "--epochs", "3") and host.env == (("SEED", "1"),)
     assert host.collective == driver.collective and host.collective is not None
     attempt = Attempt.objects.get()
-    assert (host.collective.driver_host, host.collective.port, host.collective.secret) == ("driver", 21000 + attempt.pk, attempt.secret)
+    assert (host.collective.driver_host, host.collective.port, host.collective.secret) == (
+        "driver",
+        21000 + attempt.pk,
+        attempt.secret,
+    )
     assert (host.collective.min_ranks, host.collective.max_ranks) == (2, 2)
 
 
@@ -80,7 +84,10 @@ def test_an_elastic_ring_has_a_base_and_single_hosts() -> None:
     turn()
     hosts = [RunSpec.from_json(part.spec) for part in Container.objects.filter(role="host").order_by("index")]
     assert [host.slots for host in hosts] == [2, 1, 1]
-    assert hosts[0].collective is not None and (hosts[0].collective.min_ranks, hosts[0].collective.max_ranks) == (2, 4 + 2)
+    assert hosts[0].collective is not None and (hosts[0].collective.min_ranks, hosts[0].collective.max_ranks) == (
+        2,
+        4 + 2,
+    )
     assert all(host.elastic for host in hosts)
 
 
