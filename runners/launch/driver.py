@@ -18,18 +18,18 @@ from importlib import import_module
 from runners.launch.discovery import Discovery
 from runners.launch.fence import COUNTS_FROM_THE_REPORT, Fence, shortened
 from runners.launch.files import Control, Places, write_json
+from runners.launch.group_host_worker import FORM_SECONDS
+from runners.launch.group_log import RingLog
+from runners.launch.host_updates import News, patience
+from runners.launch.host_worker import Verdict
 from runners.launch.hosts import Hosts, Run
 from runners.launch.network import bind_address
-from runners.launch.news import News, patience
 from runners.launch.processes import Wakeup
 from runners.launch.rendezvous import Routes, serve
-from runners.launch.ringlog import RingLog
-from runners.launch.ringwork import FORM_SECONDS
 from runners.launch.scribe import Scribe
 from runners.launch.static import run_static
 from runners.launch.supervisor import TURN_SECONDS, carry_out, sentence_of
-from runners.launch.torchring import TorchRing
-from runners.launch.work import Verdict
+from runners.launch.torch_group import TorchRing
 from runners.spec import CollectiveGroup, RunSpec
 
 NUMBERS_EACH = 1_000_000

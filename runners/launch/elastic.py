@@ -2,7 +2,7 @@
 
 Five things differ from ``horovodrun``: ranks ask for news instead of being called (see ``shim``); news is repeated
 until the ring has changed, because Horovod forgets what arrives while it forms a ring; hosts keep their order; a ring
-that grows trains on until its new ranks are ready (``newcomers``); and a ring that is over ends, also when the end of a
+that grows trains on until its new ranks are ready (``joining_ranks``); and a ring that is over ends, also when the end of a
 rank was heard too late to count.
 """
 
@@ -21,11 +21,11 @@ from horovod.runner.elastic.worker import HostUpdateResult
 
 from runners.launch.discovery import Discovery, in_order
 from runners.launch.fence import shortened
+from runners.launch.group_log import MOST_RINGS
+from runners.launch.host_updates import News, late_ranks, stuck_ranks
 from runners.launch.hosts import Hosts, Run
-from runners.launch.newcomers import Newcomers
-from runners.launch.news import News, late_ranks, stuck_ranks
+from runners.launch.joining_ranks import Newcomers
 from runners.launch.rendezvous import Store
-from runners.launch.ringlog import MOST_RINGS
 from runners.launch.slots import slot_env
 from runners.spec import CollectiveGroup
 

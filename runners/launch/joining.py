@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from runners.launch.host_worker import Verdict
 from runners.launch.ranks import JOINING_FILE
-from runners.launch.work import Verdict
 
 STARTED, JOINED, TRAINS_ALONE = ".started", ".joined", ".trains-alone"
 SENTENCE = (

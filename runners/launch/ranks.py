@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from runners.launch.files import Places
-from runners.launch.news import STALL_SECONDS, STALL_VARIABLE, check_seconds
+from runners.launch.host_updates import STALL_SECONDS, STALL_VARIABLE, check_seconds
 from runners.spec import RunSpec
 
 SHIM = Path(__file__).resolve().parent / "shim"

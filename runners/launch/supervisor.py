@@ -20,13 +20,13 @@ from typing import Protocol
 
 from runners.launch.fence import COUNTS_FROM_THE_REPORT, Fence, shortened
 from runners.launch.files import Control, Places, Stop, write_atomic, write_json
+from runners.launch.hang_detector import Standstill
+from runners.launch.host_worker import CommandWork, Desk, TorchrunWork, Verdict, Work
 from runners.launch.joining import Joining
 from runners.launch.processes import Processes, Wakeup, adopt_orphans
 from runners.launch.ranks import BATCH_FILE, METRICS_PIPE
 from runners.launch.scribe import Scribe
-from runners.launch.standstill import Standstill
 from runners.launch.tensorboard import Boards
-from runners.launch.work import CommandWork, Desk, TorchrunWork, Verdict, Work
 from runners.spec import RunSpec
 
 TURN_SECONDS = 0.5
@@ -95,7 +95,7 @@ class Supervisor:
             return TorchrunWork(self.desk)
         if self.spec.collective is None:
             raise ValueError("a host with a driver needs a ring")
-        from runners.launch.ringwork import RingWork  # takes a moment, for which nobody else need wait
+        from runners.launch.group_host_worker import RingWork  # takes a moment, for which nobody else need wait
 
         return RingWork(self.desk, self.spec.collective, self.wakeup)
 

@@ -8,7 +8,7 @@ import pytest
 from portal.jobs import lifecycle, services
 from portal.jobs.models import Job
 from portal.scheduler import run_specs
-from runners.launch.ringlog import MOST_RINGS
+from runners.launch.group_log import MOST_RINGS
 from runners.spec import COLLECTIVE_KEY, RunSpec
 from tests.portal import jobs_world as world
 

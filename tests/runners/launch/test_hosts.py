@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from runners.launch import host_updates as news_module
 from runners.launch import hosts as module
-from runners.launch import news as news_module
 from runners.launch.discovery import Discovery, in_order
 from runners.launch.files import Host
-from runners.launch.hosts import LOST_CODE, SILENT_SECONDS, Hosts, Run
-from runners.launch.news import (
+from runners.launch.group_host_worker import KILL_SECONDS
+from runners.launch.host_updates import (
     HURRY_SECONDS,
     STALL_VARIABLE,
     News,
@@ -24,9 +24,9 @@ from runners.launch.news import (
     stall_seconds,
     stuck_ranks,
 )
+from runners.launch.hosts import LOST_CODE, SILENT_SECONDS, Hosts, Run
 from runners.launch.ranks import SHIM, horovod_env
 from runners.launch.rendezvous import RefusedError
-from runners.launch.ringwork import KILL_SECONDS
 from runners.launch.slots import assign
 from tests.runners.launching import until
 

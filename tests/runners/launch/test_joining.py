@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from runners.launch.host_worker import Verdict
 from runners.launch.joining import SENTENCE, Joining
-from runners.launch.work import Verdict
-from tests.runners.launch.test_static_ring import ring_of
+from tests.runners.launch.test_static_group import ring_of
 from tests.runners.launching import WAIT_FOR_RELEASE, Attempt, Container, attempt, until
 
 HOROVOD = """

@@ -2,7 +2,7 @@
 
 The cost is what the ranks themselves measured (``shim``): the time from their last commit before a change to the first
 one after it, less the time that usually lies between two. A rank that waits for a lost one counts that too. Where ranks
-begin anew (``torchring``), their supervisors measure it by the steps of the optimizer (``stepclock``).
+begin anew (``torch_group``), their supervisors measure it by the steps of the optimizer (``stepclock``).
 """
 
 import threading

@@ -7,16 +7,16 @@ import time
 from typing import Any
 
 from runners.launch import network
-from runners.launch.early import Early, likely
+from runners.launch.driver_client import RingClient
 from runners.launch.forwarder import MOVING_SECONDS, forward
-from runners.launch.newcomers import NEWCOMER
+from runners.launch.host_worker import Desk, Verdict
+from runners.launch.joining_ranks import NEWCOMER
+from runners.launch.prestart import Early, likely
 from runners.launch.processes import Exit, Wakeup
 from runners.launch.ranks import horovod_env, torch_env
 from runners.launch.rendezvous import Server
-from runners.launch.ringclient import RingClient
 from runners.launch.slots import slot_env
 from runners.launch.stepclock import STEPS_VARIABLE, StepClock
-from runners.launch.work import Desk, Verdict
 from runners.spec import CollectiveGroup
 
 FORM_SECONDS = 600.0

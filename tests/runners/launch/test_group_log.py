@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from runners.launch.forwarder import forward
+from runners.launch.group_log import MOST_RINGS, RingLog
 from runners.launch.rendezvous import Routes, serve
-from runners.launch.ringlog import MOST_RINGS, RingLog
 
 SHIM = Path(__file__).resolve().parents[3] / "runners" / "launch" / "shim"
 
@@ -74,7 +74,7 @@ class State:
 
 
 def test_a_rank_tells_the_time_it_could_not_train(tmp_path: Path) -> None:
-    """With a State that has what Horovod's has; the real one is in launch/test_elastic_ring.py."""
+    """With a State that has what Horovod's has; the real one is in launch/test_elastic_group.py."""
     package = tmp_path / "horovod" / "common"
     package.mkdir(parents=True)
     (package / "elastic.py").write_text(HOROVOD)

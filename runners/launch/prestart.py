@@ -1,7 +1,7 @@
 """Ranks of a ring that begins: started before their driver is up, so that they load their libraries meanwhile.
 
 A host that its agent has told of the ring's hosts knows who its ranks will most likely be, and starts them at once. As
-ranks do that come to a ring that trains (``newcomers``), they ask for their place in ``hvd.init()``. There the forwarder
+ranks do that come to a ring that trains (``joining_ranks``), they ask for their place in ``hvd.init()``. There the forwarder
 holds them until the driver has asked for a rank in their slot: then they are that rank, whoever they took themselves for.
 """
 
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 
 from runners.launch.files import Host
-from runners.launch.newcomers import NEWCOMER
+from runners.launch.joining_ranks import NEWCOMER
 from runners.launch.slots import Slot, assign
 
 

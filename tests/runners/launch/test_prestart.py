@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from runners.launch import network
-from runners.launch.early import Early, likely
 from runners.launch.files import Control, Host, Places
+from runners.launch.group_host_worker import RingWork
+from runners.launch.host_worker import Desk
 from runners.launch.hosts import Hosts
-from runners.launch.newcomers import NEWCOMER
+from runners.launch.joining_ranks import NEWCOMER
+from runners.launch.prestart import Early, likely
 from runners.launch.processes import Processes, Wakeup
 from runners.launch.rendezvous import Routes, Server, serve
-from runners.launch.ringwork import RingWork
 from runners.launch.scribe import Scribe
-from runners.launch.work import Desk
-from tests.runners.launch.test_static_ring import ring_of
+from tests.runners.launch.test_static_group import ring_of
 from tests.runners.launching import Attempt, Container, attempt, local_group, until
 
 BASICS = """
@@ -265,7 +265,7 @@ def test_an_early_rank_is_expected_before_its_process_starts(tmp_path: Path, mon
 def test_a_driver_that_never_comes_ends_the_attempt_with_its_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runners.launch.ringwork.FORM_SECONDS", 0.5)
+    monkeypatch.setattr("runners.launch.group_host_worker.FORM_SECONDS", 0.5)
     with work_of_a_host(tmp_path) as (work, host):
         work.begin()
         assert work.desk.processes.running() == {"0"}

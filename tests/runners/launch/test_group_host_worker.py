@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from runners.launch import ringwork
+from runners.launch import group_host_worker
 from runners.launch.files import Control, Places
+from runners.launch.group_host_worker import KILL_SECONDS, RingWork
+from runners.launch.host_worker import Desk
 from runners.launch.processes import Wakeup
-from runners.launch.ringwork import KILL_SECONDS, RingWork
 from runners.launch.scribe import Scribe
-from runners.launch.work import Desk
 from runners.spec import CollectiveGroup
 from tests.runners.conftest import make_spec
 
@@ -65,7 +65,7 @@ class Host:
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     clock = Clock()
     monkeypatch.setenv("RES_OPTIONS", "")  # the work sets it for its own process
-    monkeypatch.setattr(ringwork, "time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr(group_host_worker, "time", SimpleNamespace(monotonic=clock.monotonic))
     one = Host(tmp_path, clock)
     yield one
     one.scribe.close()

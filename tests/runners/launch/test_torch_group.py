@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from runners.launch import hosts as hosts_module
-from runners.launch import torchring as module
+from runners.launch import torch_group as module
 from runners.launch.files import Host
 from runners.launch.hosts import Hosts
-from runners.launch.torchring import TorchRing, choose
+from runners.launch.torch_group import TorchRing, choose
 from runners.spec import CollectiveGroup
 from tests.runners.launching import until
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runners.launch.hosts import Hosts
-from runners.launch.newcomers import NEWCOMER, Newcomers
+from runners.launch.joining_ranks import NEWCOMER, Newcomers
 from runners.launch.ranks import SHIM
 from runners.launch.rendezvous import RefusedError
 from runners.launch.slots import Slot

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from runners.launch.host_updates import Place
 from runners.launch.hosts import Hosts, Run
-from runners.launch.news import Place
 from runners.launch.rendezvous import RefusedError
 from runners.launch.slots import Slot, slot_env
 

@@ -171,7 +171,7 @@ time.sleep(60)
 
 
 def test_a_stop_gives_the_ranks_of_a_ring_all_of_their_grace(tmp_path: Path) -> None:
-    """How long that is at most, and at least, is in launch/test_ringwork.py."""
+    """How long that is at most, and at least, is in launch/test_group_host_worker.py."""
     with attempt(tmp_path) as made:
         driver, host = ring_of(made, SAVES_FOR_LONG, 1, grace_seconds=60)
         until(lambda: "up" in host.log())

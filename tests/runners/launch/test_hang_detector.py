@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from portal.jobs import causes
-from runners.launch.standstill import LOOK_SECONDS, STOPPED_SECONDS, Standstill
-from tests.runners.launch.test_static_ring import ring_of
+from runners.launch.hang_detector import LOOK_SECONDS, STOPPED_SECONDS, Standstill
+from tests.runners.launch.test_static_group import ring_of
 from tests.runners.launching import WAIT_FOR_RELEASE, attempt, until
 
 
