@@ -17,19 +17,19 @@ from importlib import import_module
 
 from runners.launch.discovery import Discovery
 from runners.launch.fence import COUNTS_FROM_THE_REPORT, Fence, shortened
-from runners.launch.files import Control, Places, write_json
+from runners.launch.files import ContainerPaths, Control, write_json
 from runners.launch.group_host_worker import FORM_SECONDS
-from runners.launch.group_log import RingLog
-from runners.launch.host_updates import News, patience
+from runners.launch.group_log import GroupLog
+from runners.launch.host_updates import HostUpdates, patience
 from runners.launch.host_worker import Verdict
-from runners.launch.hosts import Hosts, Run
+from runners.launch.hosts import Hosts, RankRun
 from runners.launch.network import bind_address
 from runners.launch.processes import Wakeup
 from runners.launch.rendezvous import Routes, serve
 from runners.launch.scribe import Scribe
 from runners.launch.static import run_static
 from runners.launch.supervisor import TURN_SECONDS, carry_out, sentence_of
-from runners.launch.torch_group import TorchRing
+from runners.launch.torch_group import TorchGroup
 from runners.spec import CollectiveGroup, RunSpec
 
 NUMBERS_EACH = 1_000_000
@@ -43,23 +43,23 @@ EARLY_SECONDS = 30.0
 
 
 class Driver:
-    def __init__(self, spec: RunSpec, places: Places, control: Control, scribe: Scribe) -> None:
+    def __init__(self, spec: RunSpec, paths: ContainerPaths, control: Control, scribe: Scribe) -> None:
         if spec.collective is None:
             raise ValueError("a driver needs a ring")
         self.spec = spec
         self.ring: CollectiveGroup = spec.collective
-        self.places = places
+        self.paths = paths
         self.control = control
         self.scribe = scribe
         self.wakeup = Wakeup()
         self.turn_seconds = shortened(os.environ, "SCHEDULEARN_TURN_SECONDS", TURN_SECONDS)
         self.farewell_seconds = shortened(os.environ, "SCHEDULEARN_FAREWELL_SECONDS", FAREWELL_SECONDS)
-        self.fence = Fence.from_env(places.control / "lease", os.environ)
+        self.fence = Fence.from_env(paths.control / "lease", os.environ)
         first = NUMBERS_EACH * int(spec.name.rpartition("-")[2])
-        self.news = News(first)
+        self.news = HostUpdates(first)
         self._phase, self._ranks = "", 0
         self._formed_at = 0.0
-        self.ring_log = RingLog(self._write_status)
+        self.ring_log = GroupLog(self._write_status)
         self.hosts = Hosts(first=first, went_on=self.ring_log.went_on)
         self.routes = Routes(
             poll=self.hosts.poll, exited=self.hosts.exited, news=self.news.read, went_on=self.ring_log.went_on
@@ -74,7 +74,7 @@ class Driver:
         self._removed: set[str] = set()
         self._blacklisted: Callable[[str], bool] = lambda _host: False
         self._break_off: Callable[[], None] = lambda: None
-        self._hurry: Callable[[], list[Run]] = list
+        self._hurry: Callable[[], list[RankRun]] = list
         self._turn_away: Callable[[str], None] = lambda _host: None
         self._losses = 0
         self._told: set[int] = set()
@@ -172,14 +172,14 @@ class Driver:
         discovery = Discovery(lambda: self.control.hosts, self.hosts.present)
         if self.spec.launcher == "torchrun":
             available = discovery.find_available_hosts_and_slots
-            torch_ring = TorchRing(self.hosts, available, self.ring, self.scribe.say, self._tell_ring)
+            torch_ring = TorchGroup(self.hosts, available, self.ring, self.scribe.say, self._tell_ring)
             return self._verdict(*torch_ring.run(), torch_ring.lacks_hosts)
-        from runners.launch.elastic import ElasticRing, retries, run_elastic  # needs Horovod, which takes a moment
+        from runners.launch.elastic import ElasticGroup, retries, run_elastic  # needs Horovod, which takes a moment
 
         if found := self.hosts.found():
             self.scribe.say(f"Taking over a ring on {', '.join(sorted(found))}")
         env = dict(self.spec.env)
-        ring = ElasticRing(
+        ring = ElasticGroup(
             self.hosts,
             self.routes.store,
             self.news,
@@ -255,7 +255,7 @@ class Driver:
             if run.ended.is_set():
                 self._tell_exit(run, runs)
 
-    def _tell_exit(self, run: Run, runs: list[Run]) -> None:
+    def _tell_exit(self, run: RankRun, runs: list[RankRun]) -> None:
         """Once for each exit; and once more when a rank ended normally and left others behind."""
         if run.number not in self._told:
             self._told.add(run.number)
@@ -284,7 +284,7 @@ class Driver:
             "lease": COUNTS_FROM_THE_REPORT,
         }
         try:
-            write_json(self.places.scribe / "status.json", status)
+            write_json(self.paths.scribe / "status.json", status)
         except OSError:
             pass  # a full disk must not end the ring
 

@@ -16,7 +16,7 @@ from runners.spec import CollectiveGroup
 RETRY_SECONDS = 0.5
 
 
-class RingClient:
+class DriverClient:
     """``commands`` fills up as they come, each once and in order; ``woken`` is called for each.
 
     ``driver`` tells where the driver is now. Another one than before is told of the ranks that run here (``runs``).

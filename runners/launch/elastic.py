@@ -21,10 +21,10 @@ from horovod.runner.elastic.worker import HostUpdateResult
 
 from runners.launch.discovery import Discovery, in_order
 from runners.launch.fence import shortened
-from runners.launch.group_log import MOST_RINGS
-from runners.launch.host_updates import News, late_ranks, stuck_ranks
-from runners.launch.hosts import Hosts, Run
-from runners.launch.joining_ranks import Newcomers
+from runners.launch.group_log import MAX_GROUPS
+from runners.launch.host_updates import HostUpdates, late_ranks, stuck_ranks
+from runners.launch.hosts import Hosts, RankRun
+from runners.launch.joining_ranks import JoiningRanks
 from runners.launch.rendezvous import Store
 from runners.launch.slots import slot_env
 from runners.spec import CollectiveGroup
@@ -50,7 +50,12 @@ class Rendezvous:
     """What ElasticDriver asks of its rendezvous server: a fresh store for each new ring."""
 
     def __init__(
-        self, store: Store, news: News, hosts: Hosts, newcomers: Newcomers, formed: Callable[[list[str]], None]
+        self,
+        store: Store,
+        news: HostUpdates,
+        hosts: Hosts,
+        newcomers: JoiningRanks,
+        formed: Callable[[list[str]], None],
     ) -> None:
         self._store = store
         self._news = news
@@ -79,12 +84,12 @@ class _Answer:
     ready: threading.Event = field(default_factory=threading.Event)
 
 
-class ElasticRing(horovod_driver.ElasticDriver):
+class ElasticGroup(horovod_driver.ElasticDriver):
     def __init__(
         self,
         hosts: Hosts,
         store: Store,
-        news: News,
+        news: HostUpdates,
         discovery: Discovery,
         ring: CollectiveGroup,
         formed: Callable[[list[str]], None],
@@ -92,7 +97,7 @@ class ElasticRing(horovod_driver.ElasticDriver):
         restarts_without_commit: Callable[[], int],
         max_restarts_without_commit: int = MAX_RESTARTS_WITHOUT_COMMIT,
     ) -> None:
-        """``restarts_without_commit`` counts the latest restarts of the same hosts (``RingLog``)."""
+        """``restarts_without_commit`` counts the latest restarts of the same hosts (``GroupLog``)."""
         self._patience = patience_seconds
         self._restarts_without_commit = restarts_without_commit
         self._max_restarts = max_restarts_without_commit
@@ -104,7 +109,7 @@ class ElasticRing(horovod_driver.ElasticDriver):
         self._hosts = hosts
         self._news = news
         self._discovery = discovery
-        self.newcomers = Newcomers(hosts)
+        self.newcomers = JoiningRanks(hosts)
         self._started = threading.Event()
         self.ended = threading.Event()
         self._answers: dict[tuple[str, int], _Answer] = {}
@@ -180,7 +185,7 @@ class ElasticRing(horovod_driver.ElasticDriver):
             answer.ready.set()
         return answer.text
 
-    def hurry(self) -> list[Run]:
+    def hurry(self) -> list[RankRun]:
         """Called again and again. A rank that waits here has left the ring, which is over for all: who still is in it
         may wait for that rank's answer, or for a lost node's, until Gloo's time is up. One that does not come then
         either hangs: it is ended, and returned."""
@@ -257,13 +262,13 @@ class ElasticRing(horovod_driver.ElasticDriver):
 
 
 def retries(env: Mapping[str, str]) -> int:
-    """Return the limit of a job with these variables: of more rings than ``RingLog`` keeps none could be counted."""
+    """Return the limit of a job with these variables: of more rings than ``GroupLog`` keeps none could be counted."""
     wanted = env.get("SCHEDULEARN_RING_RETRIES", "")
-    valid = wanted.isascii() and wanted.isdecimal() and 0 < int(wanted) <= MOST_RINGS - 2
+    valid = wanted.isascii() and wanted.isdecimal() and 0 < int(wanted) <= MAX_GROUPS - 2
     return int(wanted) if valid else MAX_RESTARTS_WITHOUT_COMMIT
 
 
-def run_elastic(ring: ElasticRing) -> tuple[int, str]:
+def run_elastic(ring: ElasticGroup) -> tuple[int, str]:
     """Runs the ring from its first ranks to its end. Returns an exit code, 0 for success, and a sentence."""
     threading.Thread(target=ring.repeat_news, name="repeat news", daemon=True).start()
     threading.Thread(target=ring.release_barrier, name="release barrier", daemon=True).start()

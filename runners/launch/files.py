@@ -35,7 +35,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ContainerPaths:
     """Where everything is. The process runtime has no mounts, hence the variables."""
 
     control: Path
@@ -46,7 +46,7 @@ class Places:
     checkpoints: Path
 
     @classmethod
-    def from_env(cls, env: dict[str, str]) -> "Places":
+    def from_env(cls, env: dict[str, str]) -> "ContainerPaths":
         def place(name: str, default: str) -> Path:
             return Path(env.get(f"SCHEDULEARN_{name}") or default)
 

@@ -7,11 +7,11 @@ import time
 from typing import Any
 
 from runners.launch import network
-from runners.launch.driver_client import RingClient
+from runners.launch.driver_client import DriverClient
 from runners.launch.forwarder import MOVING_SECONDS, forward
-from runners.launch.host_worker import Desk, Verdict
-from runners.launch.joining_ranks import NEWCOMER
-from runners.launch.prestart import Early, likely
+from runners.launch.host_worker import Verdict, WorkerContext
+from runners.launch.joining_ranks import ASKS_FOR_PLACE
+from runners.launch.prestart import PrestartedRanks, likely
 from runners.launch.processes import Exit, Wakeup
 from runners.launch.ranks import horovod_env, torch_env
 from runners.launch.rendezvous import Server
@@ -30,20 +30,20 @@ TELL_SECONDS = 3.0
 """For the driver to hear how the last ranks here ended."""
 
 
-class RingWork:
+class GroupHostWorker:
     phase = "waiting for the ring"
 
-    def __init__(self, desk: Desk, ring: CollectiveGroup, wakeup: Wakeup) -> None:
+    def __init__(self, context: WorkerContext, ring: CollectiveGroup, wakeup: Wakeup) -> None:
         os.environ["RES_OPTIONS"] = LOOK_UP  # ours alone: the ranks' variables were taken before
-        self.desk = desk
+        self.context = context
         self.ring = ring
-        self.client = RingClient(ring, desk.spec.hostname, desk.spec.slots, wakeup.ring, self._driver)
-        self._patience = MOVING_SECONDS if ring.outlives_driver and desk.spec.elastic else DRIVER_SILENT_SECONDS
+        self.client = DriverClient(ring, context.spec.hostname, context.spec.slots, wakeup.ring, self._driver)
+        self._patience = MOVING_SECONDS if ring.outlives_driver and context.spec.elastic else DRIVER_SILENT_SECONDS
         self._forwarder: Server | None = None
         self._interface = ""
-        self._torch = desk.spec.launcher == "torchrun"
-        self._early = Early()
-        self._steps = StepClock(desk.places.scribe)
+        self._torch = context.spec.launcher == "torchrun"
+        self._early = PrestartedRanks()
+        self._steps = StepClock(context.paths.scribe)
         self._runs: dict[str, int] = {}
         """By slot, of the ranks that run and that the driver has asked for."""
         self._next: dict[str, dict[str, Any]] = {}
@@ -56,29 +56,29 @@ class RingWork:
 
     def begin(self) -> None:
         if not self._torch:
-            moving = self.ring.outlives_driver and self.desk.spec.elastic
+            moving = self.ring.outlives_driver and self.context.spec.elastic
             ring, first_place = self.ring, self._early.place
             self._forwarder = forward(self._driver, ring.port, ring.secret, moving, first_place)
             self._begin_early()
-        self.desk.scribe.say("Waiting for the other hosts")
+        self.context.scribe.say("Waiting for the other hosts")
         self.client.begin()
 
     def _begin_early(self) -> None:
-        spec = self.desk.spec
-        slots = likely(self.desk.control.hosts, spec.hostname, spec.slots)
+        spec = self.context.spec
+        slots = likely(self.context.control.hosts, spec.hostname, spec.slots)
         if not slots or not self._find_interface():
             return
         for slot in slots:
             key, label = str(slot.local_rank), f"rank {slot.rank}"
-            self.desk.scribe.label(key, label)
-            self.desk.scribe.say(f"Starting {label} of {' '.join(spec.command)} with Horovod")
-            env = {**self._env(), **slot_env(slot), NEWCOMER: "1"}
+            self.context.scribe.label(key, label)
+            self.context.scribe.say(f"Starting {label} of {' '.join(spec.command)} with Horovod")
+            env = {**self._env(), **slot_env(slot), ASKS_FOR_PLACE: "1"}
             self._early.begin(key)
-            if failed := self.desk.start_rank(slot.local_rank, env):
+            if failed := self.context.start_rank(slot.local_rank, env):
                 self._early.ended(key, failed)
 
     def _driver(self) -> str:
-        return self.desk.control.driver or self.ring.driver_host
+        return self.context.control.driver or self.ring.driver_host
 
     def turn(self) -> None:
         while True:
@@ -89,7 +89,7 @@ class RingWork:
         now = time.monotonic()
         for key, at in list(self._kill_at.items()):
             if now >= at:
-                self.desk.processes.signal(signal.SIGKILL, key)
+                self.context.processes.signal(signal.SIGKILL, key)
         self._note_costs()
         self._watch_driver(now)
 
@@ -100,14 +100,14 @@ class RingWork:
         self._note_costs()
         self._steps.ended(exit.key)
         if self._leaving:
-            self.desk.scribe.say(f"The rank in slot {exit.key} has left the ring")
+            self.context.scribe.say(f"The rank in slot {exit.key} has left the ring")
         else:
-            self.desk.scribe.say(f"The rank in slot {exit.key} ended with exit code {exit.code}")
+            self.context.scribe.say(f"The rank in slot {exit.key} ended with exit code {exit.code}")
         if run is None:
             return  # an early one: its driver hears of it when it asks for it
         noted = {**self._noted(int(exit.key)), "code": exit.code}
         self._note(noted)
-        self.client.exited(run, exit.code, self.desk.ending, noted.get("cost_ms"))
+        self.client.exited(run, exit.code, self.context.ending, noted.get("cost_ms"))
         if command := self._next.pop(exit.key, None):
             self._start(command)
 
@@ -126,7 +126,7 @@ class RingWork:
     def verdict(self) -> Verdict | None:
         if self._failed:
             return self._failed
-        if self.desk.processes.running():
+        if self.context.processes.running():
             return None
         if self._over:
             return self._over
@@ -134,7 +134,7 @@ class RingWork:
 
     def stopping_can_wait(self) -> bool:
         """An elastic ring that goes on lets a removed host's ranks leave at their next commit."""
-        return self.desk.spec.elastic and self._over is None and bool(self._runs)
+        return self.context.spec.elastic and self._over is None and bool(self._runs)
 
     def close(self) -> None:
         if not (self._over or self._failed):
@@ -154,7 +154,7 @@ class RingWork:
             self._fail(f"The driver of this ring has not answered for {self._patience:.0f} seconds")
 
     def _fail(self, sentence: str) -> None:
-        self.desk.scribe.say(sentence)
+        self.context.scribe.say(sentence)
         self._failed = Verdict(1, "launch_error", sentence)
 
     def _obey(self, command: dict[str, Any]) -> None:
@@ -166,7 +166,7 @@ class RingWork:
                     if run == command.get("run"):
                         self._end_rank(key)
             case "label":
-                self.desk.scribe.label(str(command.get("slot")), str(command.get("label")))
+                self.context.scribe.label(str(command.get("slot")), str(command.get("label")))
             case "leave":
                 self._leaving = True
                 for key in self._early.waiting():
@@ -174,9 +174,9 @@ class RingWork:
             case "end":
                 self._over = Verdict(int(command.get("code", 1)), "exited", str(command.get("sentence", "")))
                 # When an attempt is stopped, this may come sooner than its own word to this host: it promises as much.
-                patience = max(KILL_SECONDS, self.desk.spec.grace_seconds)
-                for key in self.desk.processes.running():
-                    self.desk.processes.signal(signal.SIGTERM, key)
+                patience = max(KILL_SECONDS, self.context.spec.grace_seconds)
+                for key in self.context.processes.running():
+                    self.context.processes.signal(signal.SIGTERM, key)
                     self._kill_at.setdefault(key, time.monotonic() + patience)
 
     def _end_rank(self, key: str) -> None:
@@ -185,21 +185,21 @@ class RingWork:
             return
         patience = KILL_SECONDS
         if self._torch:
-            patience = max(KILL_SECONDS, self.desk.spec.grace_seconds)
-            if not self.desk.ending:
-                self.desk.give_notice("resized", patience)
-        self.desk.processes.signal(signal.SIGTERM, key)
+            patience = max(KILL_SECONDS, self.context.spec.grace_seconds)
+            if not self.context.ending:
+                self.context.give_notice("resized", patience)
+        self.context.processes.signal(signal.SIGTERM, key)
         self._kill_at[key] = time.monotonic() + patience
 
     def _start(self, command: dict[str, Any]) -> None:
-        spec, run, slot = self.desk.spec, int(command["run"]), int(command["slot"])
+        spec, run, slot = self.context.spec, int(command["run"]), int(command["slot"])
         key = str(slot)
         if self._torch and key in self._runs and not self._ending():
             self._next[key] = command  # of a ring that this host was taken to be lost from
             self._end_rank(key)
             return
         if not 0 <= slot < spec.slots or key in self._runs or self._ending():
-            self.client.exited(run, 1, self.desk.ending)
+            self.client.exited(run, 1, self.context.ending)
             return
         if key in self._early.waiting():
             self._take_in(command)
@@ -207,15 +207,15 @@ class RingWork:
         if not self._find_interface():
             self.client.exited(run, 1)
             return
-        self.desk.scribe.label(key, str(command["label"]))
+        self.context.scribe.label(key, str(command["label"]))
         with_what = "torchrun" if self._torch else "Horovod"
-        self.desk.scribe.say(f"Starting {command['label']} of {' '.join(spec.command)} with {with_what}")
+        self.context.scribe.say(f"Starting {command['label']} of {' '.join(spec.command)} with {with_what}")
         env = {**self._env(), **_env_of(command)}
         if self._torch:
-            self.desk.take_notice_back()
+            self.context.take_notice_back()
             self._steps.begins(key)
             env[STEPS_VARIABLE] = str(self._steps.file(key))
-        if failed := self.desk.start_rank(slot, env):
+        if failed := self.context.start_rank(slot, env):
             self.client.exited(run, failed)
             return
         self._runs[key] = run
@@ -225,7 +225,7 @@ class RingWork:
     def _take_in(self, command: dict[str, Any]) -> None:
         """The driver wants a rank that has been started early."""
         run, slot = int(command["run"]), int(command["slot"])
-        self.desk.scribe.label(str(slot), str(command["label"]))
+        self.context.scribe.label(str(slot), str(command["label"]))
         code = self._early.ask_for(str(slot), _env_of(command))
         self._note({"run": run, "slot": slot, "code": code})
         self.phase = "running"
@@ -235,13 +235,13 @@ class RingWork:
             self.client.exited(run, code)
 
     def _ending(self) -> bool:
-        return bool(self._over or self._leaving or self.desk.ending)
+        return bool(self._over or self._leaving or self.context.ending)
 
     def _env(self) -> dict[str, str]:
         if self._torch:
-            return torch_env(self.desk.env(), self._interface, self.desk.spec)
+            return torch_env(self.context.env(), self._interface, self.context.spec)
         assert self._forwarder is not None  # noqa: S101 - begin() comes first
-        return horovod_env(self.desk.env(), self._interface, self._forwarder.server_port, self.desk.spec.elastic)
+        return horovod_env(self.context.env(), self._interface, self._forwarder.server_port, self.context.spec.elastic)
 
     def _find_interface(self) -> bool:
         if not self._torch and not network.own_name_resolves():

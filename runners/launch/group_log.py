@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-MOST_RINGS = 20
+MAX_GROUPS = 20
 """Kept here, the latest. The agent passes them on every few seconds, and the portal remembers all."""
 
 
 @dataclass
-class Formed:
+class FormedGroup:
     number: int
     at: float
     """Unix time by this node's clock."""
@@ -27,20 +27,20 @@ class Formed:
     """None until a rank that was in the ring before has told."""
 
 
-class RingLog:
+class GroupLog:
     """``changed`` is called after each change, from whatever thread."""
 
     def __init__(self, changed: Callable[[], None], clock: Callable[[], float] = time.time) -> None:
         self._changed = changed
         self._clock = clock
         self._lock = threading.Lock()
-        self._rings: list[Formed] = []
+        self._rings: list[FormedGroup] = []
         self._count = 0
 
     def formed(self, hosts: Sequence[str]) -> None:
         with self._lock:
             self._count += 1
-            self._rings = [*self._rings[1 - MOST_RINGS :], Formed(self._count, self._clock(), tuple(hosts))]
+            self._rings = [*self._rings[1 - MAX_GROUPS :], FormedGroup(self._count, self._clock(), tuple(hosts))]
         self._changed()
 
     def went_on(self, milliseconds: int) -> None:

@@ -18,7 +18,7 @@ STOPPED = "T"
 """The kernel's letter for it. ``t`` is another thing: somebody traces it, and lets it go on."""
 
 
-class Standstill:
+class HangDetector:
     """``states``: the letters of all processes of the container, by their ids."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Standstill:
         self._looked_at = -LOOK_SECONDS
 
     @classmethod
-    def from_env(cls, env: Mapping[str, str]) -> "Standstill":
+    def from_env(cls, env: Mapping[str, str]) -> "HangDetector":
         """``SCHEDULEARN_STOPPED_SECONDS`` shortens the time in tests."""
         return cls(shortened(env, "SCHEDULEARN_STOPPED_SECONDS", STOPPED_SECONDS))
 

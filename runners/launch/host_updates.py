@@ -1,4 +1,4 @@
-"""News about hosts, kept for the ranks that will ask. A rank that asks late still gets it."""
+"""HostUpdates about hosts, kept for the ranks that will ask. A rank that asks late still gets it."""
 
 import math
 import threading
@@ -100,7 +100,7 @@ class Mailbox:
             return {"seen": number, "timestamp": number, "result": self._result, "alive": self._alive}
 
 
-class News:
+class HostUpdates:
     """``first``: above all numbers that drivers before this one gave."""
 
     def __init__(self, first: int = 0) -> None:

@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Protocol
 
 from runners.launch import network
-from runners.launch.files import Control, Places, write_json
+from runners.launch.files import ContainerPaths, Control, write_json
 from runners.launch.processes import Exit, Processes
 from runners.launch.ranks import NOTICE_FILE, processors, rank_env, torchrun_argv, with_python, with_shim
 from runners.launch.scribe import Scribe
@@ -33,11 +33,11 @@ class Verdict:
 
 
 @dataclass
-class Desk:
+class WorkerContext:
     """What every kind of work needs at hand."""
 
     spec: RunSpec
-    places: Places
+    paths: ContainerPaths
     control: Control
     scribe: Scribe
     processes: Processes
@@ -47,19 +47,19 @@ class Desk:
     """The exit reason to come, once this container ends its ranks itself: "stopped" or "fenced"."""
 
     def env(self) -> dict[str, str]:
-        return rank_env(self.spec, self.places, self.inherited)
+        return rank_env(self.spec, self.paths, self.inherited)
 
     def give_notice(self, reason: str, seconds: float) -> None:
         """Tells the ranks that they are about to be stopped."""
         notice = {"reason": reason, "grace_seconds": seconds, "until": time.time() + seconds}
         try:
-            write_json(self.places.scribe / NOTICE_FILE, notice)
+            write_json(self.paths.scribe / NOTICE_FILE, notice)
         except OSError:
             pass  # a courtesy; SIGTERM says the same
 
     def take_notice_back(self) -> None:
         """For ranks that begin anew."""
-        (self.places.scribe / NOTICE_FILE).unlink(missing_ok=True)
+        (self.paths.scribe / NOTICE_FILE).unlink(missing_ok=True)
 
     def start_rank(self, slot: int, env: Mapping[str, str]) -> int:
         """The job's command as the rank in this slot: see ``start``."""
@@ -80,7 +80,7 @@ class Desk:
         """
         argv = with_python(argv)
         try:
-            pid, output = self.processes.start(key, argv, env, self.places.workspace)
+            pid, output = self.processes.start(key, argv, env, self.paths.workspace)
         except (OSError, ValueError, IndexError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             self.scribe.say(f"“{argv[0] if argv else ''}” could not be started: {why}. Check the job's command.")
@@ -91,7 +91,7 @@ class Desk:
         return 0
 
 
-class Work(Protocol):
+class HostWorker(Protocol):
     phase: str
     """One phrase for status.json."""
 
@@ -114,27 +114,27 @@ class Work(Protocol):
         """Let go of whatever still holds a stream open."""
 
 
-class CommandWork:
+class CommandWorker:
     """The command once, with all the container's GPUs."""
 
     phase = "running"
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
         self._code: int | None = None
 
     def begin(self) -> None:
-        desk = self.desk
-        desk.scribe.label("0", "rank 0")
-        desk.scribe.say(f"Starting {' '.join(desk.spec.command)}")
-        if failed := desk.start("0", "0", desk.spec.command, desk.env()):
+        context = self.context
+        context.scribe.label("0", "rank 0")
+        context.scribe.say(f"Starting {' '.join(context.spec.command)}")
+        if failed := context.start("0", "0", context.spec.command, context.env()):
             self._code = failed
 
     def turn(self) -> None: ...
 
     def exited(self, exit: Exit) -> None:
         self._code = exit.code
-        self.desk.scribe.say(f"The command ended with exit code {exit.code}")
+        self.context.scribe.say(f"The command ended with exit code {exit.code}")
 
     def verdict(self) -> Verdict | None:
         return None if self._code is None else Verdict(self._code, "exited")
@@ -145,43 +145,43 @@ class CommandWork:
     def close(self) -> None: ...
 
 
-class TorchrunWork:
+class TorchrunWorker:
     """torchrun, which starts this host's ranks. Their output comes through one named pipe for each."""
 
     phase = "running"
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
         self._code: int | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="streams-"))
         self._held: list[int] = []
-        self._unlabelled = set(range(desk.spec.slots))
+        self._unlabelled = set(range(context.spec.slots))
 
     def begin(self) -> None:
-        desk, spec = self.desk, self.desk.spec
-        hosts = len(desk.control.hosts) or _hosts_by_counting(spec)
+        context, spec = self.context, self.context.spec
+        hosts = len(context.control.hosts) or _hosts_by_counting(spec)
         if not hosts:
             self._code = NOT_EXECUTABLE_CODE
-            desk.scribe.say("The number of hosts is not known, so torchrun cannot start")
+            context.scribe.say("The number of hosts is not known, so torchrun cannot start")
             return
         endpoint, address, interface = self._meeting_point()
         for slot in range(spec.slots):
-            desk.scribe.label(str(slot), f"rank {slot}" if hosts == 1 else f"{spec.hostname}, local rank {slot}")
-            pump, held = desk.scribe.listen(self._folder / str(slot), str(slot))
-            desk.pumps.append(pump)
+            context.scribe.label(str(slot), f"rank {slot}" if hosts == 1 else f"{spec.hostname}, local rank {slot}")
+            pump, held = context.scribe.listen(self._folder / str(slot), str(slot))
+            context.pumps.append(pump)
             self._held.append(held)
         ranks = "1 rank" if spec.slots == 1 else f"{spec.slots} ranks"
-        desk.scribe.say(f"Starting {ranks} of {' '.join(spec.command)} with torchrun on {spec.hostname}")
+        context.scribe.say(f"Starting {ranks} of {' '.join(spec.command)} with torchrun on {spec.hostname}")
         if hosts > 1:
-            desk.scribe.say("Waiting for the other hosts")
-        env = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface, **with_shim(desk.env())}
+            context.scribe.say("Waiting for the other hosts")
+        env = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface, **with_shim(context.env())}
         argv = torchrun_argv(spec, hosts, endpoint, address, self._folder)
-        if failed := desk.start("torchrun", "setup", argv, env):
+        if failed := context.start("torchrun", "setup", argv, env):
             self._code = failed
 
     def _meeting_point(self) -> tuple[str, str, str]:
         """Endpoint, our own address and its interface."""
-        ring = self.desk.spec.collective
+        ring = self.context.spec.collective
         if ring is None:
             return "127.0.0.1:0", "127.0.0.1", "lo"
         endpoint = f"{ring.driver_host}:{ring.port}"
@@ -189,7 +189,7 @@ class TorchrunWork:
             address = network.own_address_towards(ring.driver_host, ring.port)
             return endpoint, address, network.interface_of(address)
         except OSError:  # the first host's name is not known yet; torchrun waits for it
-            return endpoint, self.desk.spec.hostname, "eth0"
+            return endpoint, self.context.spec.hostname, "eth0"
 
     def turn(self) -> None:
         for slot in list(self._unlabelled):
@@ -198,13 +198,13 @@ class TorchrunWork:
             except (OSError, ValueError):
                 continue
             self._unlabelled.discard(slot)
-            self.desk.bind(pid, slot)
-            self.desk.scribe.label(str(slot), f"rank {rank}")
+            self.context.bind(pid, slot)
+            self.context.scribe.label(str(slot), f"rank {rank}")
 
     def exited(self, exit: Exit) -> None:
         self._code = exit.code
         self.turn()
-        self.desk.scribe.say(f"torchrun ended with exit code {exit.code}")
+        self.context.scribe.say(f"torchrun ended with exit code {exit.code}")
 
     def verdict(self) -> Verdict | None:
         return None if self._code is None else Verdict(self._code, "exited")

@@ -22,7 +22,7 @@ LOST_CODE = 137
 
 
 @dataclass
-class Run:
+class RankRun:
     """One process of one rank, from its start to its exit."""
 
     number: int
@@ -57,7 +57,7 @@ class _Host:
     """When its last request arrived."""
     leaving: bool = False
     address: str = ""
-    found: dict[int, Run] = field(default_factory=dict)
+    found: dict[int, RankRun] = field(default_factory=dict)
     """Ranks by slot that a driver before this one has started, and this one not yet taken over."""
 
 
@@ -81,7 +81,7 @@ class Hosts:
         self.losses = 0
         """How many hosts fell silent so far."""
         self._hosts: dict[str, _Host] = {}
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, RankRun] = {}
         self._changed = threading.Condition()
 
     # What supervisors ask. A message that is not what it should be is refused with 400.
@@ -146,10 +146,12 @@ class Hosts:
                 self.losses += 1
             return {name: host.slots for name, host in self._hosts.items()}
 
-    def start(self, host: str, slot: int, rank: int, env: dict[str, str], size: int = 0, generation: int = 0) -> Run:
+    def start(
+        self, host: str, slot: int, rank: int, env: dict[str, str], size: int = 0, generation: int = 0
+    ) -> RankRun:
         with self._changed:
             self._last += 1
-            run = Run(self._last, host, slot, rank, size=size, generation=generation)
+            run = RankRun(self._last, host, slot, rank, size=size, generation=generation)
             self._runs[run.number] = run
             command = {"do": "start", "run": run.number, "slot": slot, "label": f"rank {rank}", "env": env}
             together = {"rank": rank, "size": size, "generation": generation}
@@ -187,12 +189,12 @@ class Hosts:
         with self._changed:
             return {name: host.slots for name, host in self._hosts.items() if len(host.found) == host.slots}
 
-    def take_over(self, host: str, slot: int) -> Run | None:
+    def take_over(self, host: str, slot: int) -> RankRun | None:
         """The rank that an earlier driver has started there, if there is one; once."""
         with self._changed:
             return self._hosts[host].found.pop(slot, None) if host in self._hosts else None
 
-    def stop(self, run: Run) -> None:
+    def stop(self, run: RankRun) -> None:
         """Its supervisor ends it: SIGTERM, then SIGKILL."""
         with self._changed:
             if not run.ended.is_set():
@@ -219,7 +221,7 @@ class Hosts:
             while self._clock() < until and any(self._must_hear(name) for name in self._hosts):
                 self._changed.wait(max(until - self._clock(), 0))
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RankRun]:
         with self._changed:
             return list(self._runs.values())
 
@@ -248,7 +250,7 @@ class Hosts:
     def _find(self, name: str, host: _Host, found: list["_Found"]) -> None:
         for entry in found:
             if entry.run <= self._first and entry.slot < host.slots:
-                run = Run(entry.run, name, entry.slot, entry.rank, size=entry.size, generation=entry.generation)
+                run = RankRun(entry.run, name, entry.slot, entry.rank, size=entry.size, generation=entry.generation)
                 self._runs[run.number] = host.found[entry.slot] = run
                 if entry.code is not None:
                     self._end(run, entry.code)
@@ -260,12 +262,12 @@ class Hosts:
                 run.ending = "fenced"
                 self._end(run, LOST_CODE)
 
-    def _cost(self, run: Run | None, cost_ms: int | None) -> None:
+    def _cost(self, run: RankRun | None, cost_ms: int | None) -> None:
         if run is not None and run.cost_ms is None and cost_ms is not None and not run.ended.is_set():
             run.cost_ms = cost_ms
             self._went_on(cost_ms)
 
-    def _end(self, run: Run | None, code: int) -> None:
+    def _end(self, run: RankRun | None, code: int) -> None:
         if run is not None and not run.ended.is_set():
             run.code, run.ended_at = code, self._clock()
             run.ended.set()

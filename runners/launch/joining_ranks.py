@@ -10,22 +10,22 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from runners.launch.host_updates import Place
-from runners.launch.hosts import Hosts, Run
+from runners.launch.hosts import Hosts, RankRun
 from runners.launch.rendezvous import RefusedError
 from runners.launch.slots import Slot, slot_env
 
-NEWCOMER = "SCHEDULEARN_NEWCOMER"
+ASKS_FOR_PLACE = "SCHEDULEARN_NEWCOMER"
 """Set for a rank that has to ask for its place when it begins (``hvd.init()``)."""
 
 
-class Newcomers:
+class JoiningRanks:
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
         self._changed = threading.Condition()
         self._known: set[str] = set()
         """Hosts that Horovod has heard of."""
         self._started: set[str] = set()
-        self._runs: dict[Place, Run] = {}
+        self._runs: dict[Place, RankRun] = {}
         self._taken: set[Place] = set()
         self._asked: set[Place] = set()
         self._places: dict[Place, dict[str, str]] = {}
@@ -54,10 +54,10 @@ class Newcomers:
         self._started.add(name)
         for slot in range(slots):
             likely = Slot(name, ranks + slot, ranks + slots, slot, slots, 0, 1)
-            env = {**slot_env(likely), NEWCOMER: "1"}
+            env = {**slot_env(likely), ASKS_FOR_PLACE: "1"}
             self._runs[name, slot] = self._hosts.start(name, slot, likely.rank, env)
 
-    def take(self, host: str, slot: int) -> Run | None:
+    def take(self, host: str, slot: int) -> RankRun | None:
         """The rank that was started there, if there is one; once."""
         with self._changed:
             if (host, slot) in self._taken:

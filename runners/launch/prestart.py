@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 
 from runners.launch.files import Host
-from runners.launch.joining_ranks import NEWCOMER
+from runners.launch.joining_ranks import ASKS_FOR_PLACE
 from runners.launch.slots import Slot, assign
 
 
@@ -19,7 +19,7 @@ def likely(hosts: Sequence[Host], name: str, count: int) -> list[Slot]:
     return own if len(own) == count else []
 
 
-class Early:
+class PrestartedRanks:
     """The early ranks of one host by slot. A slot stays here for as long as its early rank runs, or was not asked for."""
 
     def __init__(self) -> None:
@@ -64,4 +64,4 @@ class Early:
         with self._changed:
             self._changed.wait_for(lambda: slot in self._places or slot not in self._codes)
             env = self._places.get(slot)
-            return None if env is None or NEWCOMER in env else env
+            return None if env is None or ASKS_FOR_PLACE in env else env

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from runners.launch.files import Places
+from runners.launch.files import ContainerPaths
 from runners.launch.host_updates import STALL_SECONDS, STALL_VARIABLE, check_seconds
 from runners.spec import RunSpec
 
@@ -28,7 +28,7 @@ BATCH_FILE = "batch"
 """The batch that the scheduler chose, once it has; docs/training.md."""
 
 
-def rank_env(spec: RunSpec, places: Places, inherited: Mapping[str, str]) -> dict[str, str]:
+def rank_env(spec: RunSpec, paths: ContainerPaths, inherited: Mapping[str, str]) -> dict[str, str]:
     """The container's variables, sensible defaults, what the user asked for, then what must be as it is."""
     env = {name: value for name, value in inherited.items() if name not in OURS}
     threads = max(1, int(spec.resources.cpus) // max(1, spec.slots if spec.launcher != "command" else 1))
@@ -44,14 +44,14 @@ def rank_env(spec: RunSpec, places: Places, inherited: Mapping[str, str]) -> dic
     env.update(
         SCHEDULEARN_JOB=str(spec.job),
         SCHEDULEARN_ATTEMPT=str(spec.attempt),
-        SCHEDULEARN_OUTPUTS=str(places.outputs),
-        SCHEDULEARN_CHECKPOINTS=str(places.checkpoints),
-        SCHEDULEARN_WORKSPACE=str(places.workspace),
-        SCHEDULEARN_DATA=str(places.data),
-        SCHEDULEARN_NOTICE=str(places.scribe / NOTICE_FILE),
-        SCHEDULEARN_METRICS=str(places.scribe / METRICS_PIPE),
-        SCHEDULEARN_BATCH=str(places.scribe / BATCH_FILE),
-        SCHEDULEARN_JOINING=str(places.scribe / JOINING_FILE),
+        SCHEDULEARN_OUTPUTS=str(paths.outputs),
+        SCHEDULEARN_CHECKPOINTS=str(paths.checkpoints),
+        SCHEDULEARN_WORKSPACE=str(paths.workspace),
+        SCHEDULEARN_DATA=str(paths.data),
+        SCHEDULEARN_NOTICE=str(paths.scribe / NOTICE_FILE),
+        SCHEDULEARN_METRICS=str(paths.scribe / METRICS_PIPE),
+        SCHEDULEARN_BATCH=str(paths.scribe / BATCH_FILE),
+        SCHEDULEARN_JOINING=str(paths.scribe / JOINING_FILE),
         CUDA_VISIBLE_DEVICES=",".join(spec.gpus) if spec.gpu_kind == "cuda" else "",
     )
     return env
@@ -111,7 +111,7 @@ def torch_env(env: Mapping[str, str], interface: str, spec: RunSpec) -> dict[str
 
 
 def torchrun_argv(spec: RunSpec, hosts: int, endpoint: str, own_address: str, streams: Path) -> tuple[str, ...]:
-    """torchrun over fixed hosts. Each rank says who it is (``TorchrunWork``), opens the pipe of its own stream and becomes the
+    """torchrun over fixed hosts. Each rank says who it is (``TorchrunWorker``), opens the pipe of its own stream and becomes the
     user's program. torchrun, which replaces names of its own, makes one dollar of two."""
     open_stream = f'echo "$RANK $$$$" >"{streams}/rank.$LOCAL_RANK"; exec "$@" >"{streams}/$LOCAL_RANK" 2>&1'
     return (

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from runners.launch.fence import COUNTS_FROM_THE_REPORT, Fence, shortened
-from runners.launch.files import Control, Places, Stop, write_atomic, write_json
-from runners.launch.hang_detector import Standstill
-from runners.launch.host_worker import CommandWork, Desk, TorchrunWork, Verdict, Work
+from runners.launch.files import ContainerPaths, Control, Stop, write_atomic, write_json
+from runners.launch.hang_detector import HangDetector
+from runners.launch.host_worker import CommandWorker, HostWorker, TorchrunWorker, Verdict, WorkerContext
 from runners.launch.joining import Joining
 from runners.launch.processes import Processes, Wakeup, adopt_orphans
 from runners.launch.ranks import BATCH_FILE, METRICS_PIPE
 from runners.launch.scribe import Scribe
-from runners.launch.tensorboard import Boards
+from runners.launch.tensorboard import EventFiles
 from runners.spec import RunSpec
 
 TURN_SECONDS = 0.5
@@ -68,36 +68,36 @@ class Stopping:
 
 
 class Supervisor:
-    def __init__(self, spec: RunSpec, places: Places, control: Control, scribe: Scribe) -> None:
+    def __init__(self, spec: RunSpec, paths: ContainerPaths, control: Control, scribe: Scribe) -> None:
         self.spec = spec
-        self.places = places
+        self.paths = paths
         self.control = control
         self.scribe = scribe
         self.processes = Processes()
         self.wakeup = Wakeup()
         self.turn_seconds = shortened(os.environ, "SCHEDULEARN_TURN_SECONDS", TURN_SECONDS)
-        self.fence = Fence.from_env(places.control / "lease", os.environ)
-        self.standstill = Standstill.from_env(os.environ)
-        self.desk = Desk(spec, places, control, scribe, self.processes, dict(os.environ))
+        self.fence = Fence.from_env(paths.control / "lease", os.environ)
+        self.standstill = HangDetector.from_env(os.environ)
+        self.context = WorkerContext(spec, paths, control, scribe, self.processes, dict(os.environ))
         self.work = self._work()
-        self.joining = Joining(places.scribe, scribe.say)
+        self.joining = Joining(paths.scribe, scribe.say)
         self.stopping: Stopping | None = None
         self.last_code = 0
         self._status: dict[str, object] = {}
         self._batch = 0
         self._metrics: int | None = None
-        self._boards = Boards((places.outputs, places.workspace), self._tell_metric)
+        self._boards = EventFiles((paths.outputs, paths.workspace), self._tell_metric)
 
-    def _work(self) -> Work:
+    def _work(self) -> HostWorker:
         if self.spec.launcher == "command":
-            return CommandWork(self.desk)
+            return CommandWorker(self.context)
         if self.spec.launcher == "torchrun" and not self.spec.elastic:
-            return TorchrunWork(self.desk)
+            return TorchrunWorker(self.context)
         if self.spec.collective is None:
             raise ValueError("a host with a driver needs a ring")
-        from runners.launch.group_host_worker import RingWork  # takes a moment, for which nobody else need wait
+        from runners.launch.group_host_worker import GroupHostWorker  # takes a moment, for which nobody else need wait
 
-        return RingWork(self.desk, self.spec.collective, self.wakeup)
+        return GroupHostWorker(self.context, self.spec.collective, self.wakeup)
 
     def run(self) -> Verdict:
         self.wakeup.on_signals(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
@@ -124,10 +124,10 @@ class Supervisor:
 
     def _listen_to_metrics(self) -> None:
         try:
-            pump, self._metrics = self.scribe.listen(self.places.scribe / METRICS_PIPE, "metrics", "metrics")
+            pump, self._metrics = self.scribe.listen(self.paths.scribe / METRICS_PIPE, "metrics", "metrics")
         except OSError:
             return  # curves are not worth a training
-        self.desk.pumps.append(pump)
+        self.context.pumps.append(pump)
 
     def _tell_metric(self, line: bytes) -> None:
         self.scribe.label("metrics", "metrics")
@@ -161,19 +161,19 @@ class Supervisor:
             return
         self._batch = self.control.batch
         try:
-            write_atomic(self.places.scribe / BATCH_FILE, str(self._batch).encode())
+            write_atomic(self.paths.scribe / BATCH_FILE, str(self._batch).encode())
         except OSError:
             pass  # the job trains on with the batch it has
 
     def _begin_stop(self, exit_reason: str, stop: Stop, now: float) -> None:
         self.scribe.say(f"{sentence_of(stop.reason)}: the ranks have {stop.grace_seconds:g} seconds to end")
-        self.desk.give_notice(stop.reason, stop.grace_seconds)
+        self.context.give_notice(stop.reason, stop.grace_seconds)
         # Ranks that may leave by themselves still get a few seconds between SIGTERM and SIGKILL.
         patience = max(stop.grace_seconds / 2, stop.grace_seconds - 3) if self._can_wait(stop) else 0.0
         kill_at = now + stop.grace_seconds
         if self.stopping:
             kill_at = min(kill_at, self.stopping.kill_at)
-        self.desk.ending = exit_reason
+        self.context.ending = exit_reason
         self.stopping = Stopping(exit_reason, stop, min(now + patience, kill_at), kill_at)
 
     def _can_wait(self, stop: Stop) -> bool:
@@ -208,7 +208,7 @@ class Supervisor:
         if self._metrics is not None:
             os.close(self._metrics)
         until = time.monotonic() + DRAIN_SECONDS
-        for pump in self.desk.pumps:
+        for pump in self.context.pumps:
             pump.join(max(until - time.monotonic(), 0))
 
     def _tell_status(self) -> None:
@@ -221,7 +221,7 @@ class Supervisor:
         if status != self._status:
             self._status = status
             try:
-                write_json(self.places.scribe / "status.json", status)
+                write_json(self.paths.scribe / "status.json", status)
             except OSError:
                 pass  # a full disk must not end the training
 
@@ -230,13 +230,13 @@ class FirstProcess(Protocol):
     def run(self) -> Verdict: ...
 
 
-def carry_out(first: Callable[[RunSpec, Places, Control, Scribe], FirstProcess]) -> int:
+def carry_out(first: Callable[[RunSpec, ContainerPaths, Control, Scribe], FirstProcess]) -> int:
     """Runs a container's first process and returns its exit code. Whatever happens, exit.json says how it ended."""
-    places = Places.from_env(dict(os.environ))
-    control = Control(places.control)
-    scribe = Scribe.from_env(places.scribe, os.environ)
+    paths = ContainerPaths.from_env(dict(os.environ))
+    control = Control(paths.control)
+    scribe = Scribe.from_env(paths.scribe, os.environ)
     try:
-        verdict = first(control.spec(), places, control, scribe).run()
+        verdict = first(control.spec(), paths, control, scribe).run()
     except Exception as error:
         traceback.print_exc()  # for the engine's own log
         sentence = f"This container could not be run: {error}"
@@ -245,7 +245,7 @@ def carry_out(first: Callable[[RunSpec, Places, Control, Scribe], FirstProcess])
     scribe.close()  # the log first: who sees the exit has the whole log
     content = {"code": verdict.code, "reason": verdict.reason, "detail": verdict.detail}
     try:
-        write_json(places.scribe / "exit.json", content)
+        write_json(paths.scribe / "exit.json", content)
     except OSError as error:
         sys.stderr.write(f"exit.json could not be written: {error}; it would say {json.dumps(content)}\n")
     return verdict.code if 0 <= verdict.code <= 255 else 1

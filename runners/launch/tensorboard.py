@@ -85,7 +85,7 @@ class _Curve:
 
 
 @dataclass
-class Boards:
+class EventFiles:
     """Event files below some folders; ``tell`` gets each new scalar as a line for the metrics stream."""
 
     folders: Sequence[Path]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from runners.launch.discovery import in_order
 from runners.launch.files import Host
-from runners.launch.hosts import SILENT_SECONDS, Hosts, Run
+from runners.launch.hosts import SILENT_SECONDS, Hosts, RankRun
 from runners.launch.slots import Slot, assign
 from runners.spec import CollectiveGroup
 
@@ -26,7 +26,7 @@ FIRST_PORT, PORTS = 29_000, 3_000
 """Where rank 0 of each ring listens: below the ports that the kernel gives away, above those of drivers."""
 
 
-class TorchRing:
+class TorchGroup:
     """``available``: slots by name of the hosts that may be used now. ``formed`` is told the host of each rank."""
 
     def __init__(
@@ -75,7 +75,7 @@ class TorchRing:
 
     # Beginning
 
-    def _take_over(self) -> list[Run]:
+    def _take_over(self) -> list[RankRun]:
         """What an earlier driver has started, if nothing of it is missing."""
         found = [
             run
@@ -108,7 +108,7 @@ class TorchRing:
                 return []
             self._hosts.wait(0.5)
 
-    def _start(self, chosen: Sequence[Host]) -> list[Run]:
+    def _start(self, chosen: Sequence[Host]) -> list[RankRun]:
         self._order = [host.name for host in chosen]
         slots = assign(chosen)
         if not slots:
@@ -138,7 +138,7 @@ class TorchRing:
 
     # Changing
 
-    def _watch(self, runs: Sequence[Run]) -> str:
+    def _watch(self, runs: Sequence[RankRun]) -> str:
         """Until the ring shall be another one: a clause that says why. Or until it is over: an empty one."""
         members = {run.host for run in runs}
         more_since = None
@@ -156,7 +156,7 @@ class TorchRing:
                 return f"{_list(more)} joined the ring"
             self._hosts.wait(0.5)
 
-    def _end(self, runs: Sequence[Run]) -> None:
+    def _end(self, runs: Sequence[RankRun]) -> None:
         """All of them, as far as they have not ended by themselves."""
         for run in runs:
             self._hosts.stop(run)
@@ -165,7 +165,7 @@ class TorchRing:
             self._available()  # ranks on hosts that fell silent are given up
             self._hosts.wait(0.5)
 
-    def _loss(self, runs: Sequence[Run]) -> str:
+    def _loss(self, runs: Sequence[RankRun]) -> str:
         """The hosts that went, if a rank failed for that. Ranks hear of it before us: their connections break at once."""
         members = {run.host for run in runs}
         failed_at = min(run.ended_at for run in runs)
@@ -178,7 +178,7 @@ class TorchRing:
                 return ""
             self._hosts.wait(0.5)
 
-    def _here(self, ended: Sequence[Run] = ()) -> dict[str, int]:
+    def _here(self, ended: Sequence[RankRun] = ()) -> dict[str, int]:
         """What the ring may use now."""
         self._leaving |= {run.host for run in ended if run.ending}
         return {name: slots for name, slots in self._available().items() if name not in self._leaving}
@@ -208,7 +208,7 @@ def rank_env(slot: Slot, group: int) -> dict[str, str]:
     }
 
 
-def _finished(run: Run) -> bool:
+def _finished(run: RankRun) -> bool:
     """By itself, and well."""
     return run.code == 0 and not (run.ending or run.stopped_by_us)
 

@@ -8,7 +8,7 @@ import pytest
 from portal.jobs import lifecycle, services
 from portal.jobs.models import Job
 from portal.scheduler import run_specs
-from runners.launch.group_log import MOST_RINGS
+from runners.launch.group_log import MAX_GROUPS
 from runners.spec import COLLECTIVE_KEY, RunSpec
 from tests.portal import jobs_world as world
 
@@ -64,6 +64,6 @@ def test_the_spec_has_no_field_that_an_agent_of_the_release_before_would_refuse(
 
 def test_the_driver_can_count_to_every_limit_that_a_job_may_have() -> None:
     least, most = services.PROGRESS_LIMITS["restarts_without_progress"]
-    assert (least, most) == (1, MOST_RINGS - 2)
+    assert (least, most) == (1, MAX_GROUPS - 2)
     assert services.NUMBERS_ENV[VARIABLE][0].fullmatch(str(most)), "the variable has the same range"
     assert not services.NUMBERS_ENV[VARIABLE][0].fullmatch(str(most + 1))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from runners.launch import group_host_worker
-from runners.launch.files import Control, Places
-from runners.launch.group_host_worker import KILL_SECONDS, RingWork
-from runners.launch.host_worker import Desk
+from runners.launch.files import ContainerPaths, Control
+from runners.launch.group_host_worker import KILL_SECONDS, GroupHostWorker
+from runners.launch.host_worker import WorkerContext
 from runners.launch.processes import Wakeup
 from runners.launch.scribe import Scribe
 from runners.spec import CollectiveGroup
@@ -46,9 +46,11 @@ class Host:
         self.clock, self.ranks, self.scribe = clock, Ranks(), Scribe(home)
         group = CollectiveGroup("127.0.0.1", 1, "secret", 1, 1)
         spec = make_spec(launcher="horovod", collective=group, grace_seconds=GRACE_SECONDS)
-        places = Places.from_env({"SCHEDULEARN_SCRIBE": str(home), "SCHEDULEARN_CONTROL": str(home)})
+        paths = ContainerPaths.from_env({"SCHEDULEARN_SCRIBE": str(home), "SCHEDULEARN_CONTROL": str(home)})
         processes: Any = self.ranks
-        self.work = RingWork(Desk(spec, places, Control(home), self.scribe, processes, {}), group, Wakeup())
+        self.work = GroupHostWorker(
+            WorkerContext(spec, paths, Control(home), self.scribe, processes, {}), group, Wakeup()
+        )
         self.work._runs["0"] = 7
 
     def receives(self, **command: Any) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from runners.launch.forwarder import forward
-from runners.launch.group_log import MOST_RINGS, RingLog
+from runners.launch.group_log import MAX_GROUPS, GroupLog
 from runners.launch.rendezvous import Routes, serve
 
 SHIM = Path(__file__).resolve().parents[3] / "runners" / "launch" / "shim"
@@ -14,7 +14,7 @@ SHIM = Path(__file__).resolve().parents[3] / "runners" / "launch" / "shim"
 
 def test_a_change_costs_what_it_cost_the_slowest_rank() -> None:
     told: list[int] = []
-    log = RingLog(lambda: told.append(len(log.told())), lambda: 1000.0)
+    log = GroupLog(lambda: told.append(len(log.told())), lambda: 1000.0)
     log.went_on(5000)  # there is no ring yet
     log.formed(["h1", "h1"])
     log.formed(["h1", "h1", "h2"])
@@ -27,14 +27,14 @@ def test_a_change_costs_what_it_cost_the_slowest_rank() -> None:
 
 
 def test_only_the_latest_rings_are_kept() -> None:
-    log = RingLog(lambda: None)
-    for _ in range(MOST_RINGS + 3):
+    log = GroupLog(lambda: None)
+    for _ in range(MAX_GROUPS + 3):
         log.formed(["h1"])
-    assert [ring["number"] for ring in log.told()] == list(range(4, MOST_RINGS + 4))
+    assert [ring["number"] for ring in log.told()] == list(range(4, MAX_GROUPS + 4))
 
 
 def test_restarts_of_the_same_hosts_are_counted_until_a_commit() -> None:
-    log = RingLog(lambda: None)
+    log = GroupLog(lambda: None)
     assert log.restarts_without_commit() == 0
     for hosts, count in ((["h1"], 0), (["h1"], 1), (["h1"], 2), (["h1", "h2"], 0), (["h1", "h2"], 1)):
         log.formed(hosts)

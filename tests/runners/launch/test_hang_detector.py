@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from portal.jobs import causes
-from runners.launch.hang_detector import LOOK_SECONDS, STOPPED_SECONDS, Standstill
+from runners.launch.hang_detector import LOOK_SECONDS, STOPPED_SECONDS, HangDetector
 from tests.runners.launch.test_static_group import ring_of
 from tests.runners.launching import WAIT_FOR_RELEASE, attempt, until
 
@@ -18,7 +18,7 @@ class World:
 
     def __init__(self) -> None:
         self.now, self.states = 100.0, {7: "S", 8: "S"}
-        self.standstill = Standstill(states=lambda: self.states, clock=lambda: self.now)
+        self.standstill = HangDetector(states=lambda: self.states, clock=lambda: self.now)
 
     def after(self, seconds: float) -> list[int]:
         self.now += seconds
@@ -53,7 +53,7 @@ def test_it_looks_every_few_seconds_only() -> None:
         looks.append(world.now)
         return {}
 
-    world.standstill = Standstill(states=look, clock=lambda: world.now)
+    world.standstill = HangDetector(states=look, clock=lambda: world.now)
     for _ in range(40):
         world.after(0.5)
     assert len(looks) == 20 / LOOK_SECONDS
@@ -61,7 +61,7 @@ def test_it_looks_every_few_seconds_only() -> None:
 
 @pytest.mark.parametrize(("given", "seconds"), [("2", 2), ("", 30), ("many", 30), ("0", 30), ("3600", 30)])
 def test_only_tests_may_shorten_the_time(given: str, seconds: float) -> None:
-    assert Standstill.from_env({"SCHEDULEARN_STOPPED_SECONDS": given}).seconds == seconds
+    assert HangDetector.from_env({"SCHEDULEARN_STOPPED_SECONDS": given}).seconds == seconds
 
 
 STOPS_A_CHILD = """

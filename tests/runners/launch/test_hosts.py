@@ -17,14 +17,14 @@ from runners.launch.group_host_worker import KILL_SECONDS
 from runners.launch.host_updates import (
     HURRY_SECONDS,
     STALL_VARIABLE,
-    News,
+    HostUpdates,
     check_seconds,
     late_ranks,
     patience,
     stall_seconds,
     stuck_ranks,
 )
-from runners.launch.hosts import LOST_CODE, SILENT_SECONDS, Hosts, Run
+from runners.launch.hosts import LOST_CODE, SILENT_SECONDS, Hosts, RankRun
 from runners.launch.ranks import SHIM, horovod_env
 from runners.launch.rendezvous import RefusedError
 from runners.launch.slots import assign
@@ -48,7 +48,7 @@ def hello(name: str, seen: int = 0, boot: str = "b", slots: int = 1) -> dict[str
     return {"host": name, "slots": slots, "boot": boot, "seen": seen}
 
 
-def told_of(run: Run, **more: Any) -> dict[str, Any]:
+def told_of(run: RankRun, **more: Any) -> dict[str, Any]:
     return {**hello("h0"), "runs": [{"run": run.number, "slot": 0, "code": None, **more}]}
 
 
@@ -196,7 +196,7 @@ def test_ranks_of_unequal_hosts_join_the_right_rings() -> None:
 
 
 def test_news_waits_for_a_rank_that_asks_late() -> None:
-    news = News()
+    news = HostUpdates()
     news.box("h0", 0).notify_hosts_updated(1234, 2)
     answer = news.read("h0", 0, 0)
     assert answer == {"seen": 1, "timestamp": 1, "result": 2, "alive": []}
@@ -204,7 +204,7 @@ def test_news_waits_for_a_rank_that_asks_late() -> None:
 
 
 def test_a_new_ring_makes_older_news_no_news() -> None:
-    news = News()
+    news = HostUpdates()
     news.box("h0", 0).notify_hosts_updated(1234, 2)
     news.forget()
     assert news.read("h0", 0, 0)["timestamp"] == 0
@@ -214,7 +214,7 @@ def test_a_new_ring_makes_older_news_no_news() -> None:
 
 def test_news_reaches_a_rank_that_is_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(news_module, "NEWS_SECONDS", 60.0)  # beyond the join, so that only the news ends the wait
-    news = News()
+    news = HostUpdates()
     answers: list[dict[str, Any]] = []
     reading = threading.Thread(target=lambda: answers.append(news.read("h0", 0, 0)), daemon=True)
     reading.start()
@@ -259,7 +259,7 @@ def test_runs_that_are_none_are_refused(runs: Any) -> None:
 
 
 def test_news_of_a_later_driver_is_above_all_that_a_rank_has_seen() -> None:
-    later = News(1000)
+    later = HostUpdates(1000)
     assert later.read("h1", 0, 17)["seen"] == 17
     later.box("h1", 0).notify_hosts_updated(5, 3)
     assert later.read("h1", 0, 17) == {"seen": 1001, "timestamp": 1001, "result": 3, "alive": []}
@@ -284,7 +284,7 @@ def test_ranks_are_told_whom_to_give_up_when_a_host_fell_silent(monkeypatch: pyt
     clock.now += 2
     hosts.present()
     assert (hosts.losses, hosts.addresses()) == (1, ["10.192.0.4"])
-    news = News()
+    news = HostUpdates()
     news.box("h2", 0)
     news.break_off(hosts.addresses())
     assert news.read("h2", 0, 0) == {"seen": 1, "timestamp": 1, "result": 0, "alive": ["10.192.0.4"]}
@@ -351,7 +351,7 @@ def test_within_two_minutes_a_rank_that_hangs_is_named_and_a_job_that_asks_for_i
 
 def test_a_rank_trains_from_when_it_first_asks_for_news(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(news_module, "NEWS_SECONDS", 0)
-    news = News()
+    news = HostUpdates()
     news.box("h2", 0)
     news.read("h3", 0, 0)
     assert news.training() == {("h3", 0)}
@@ -360,7 +360,7 @@ def test_a_rank_trains_from_when_it_first_asks_for_news(monkeypatch: pytest.Monk
 
 
 def test_only_late_ranks_are_told_to_give_up() -> None:
-    news = News()
+    news = HostUpdates()
     for place in (("h2", 0), ("h3", 0)):
         news.box(*place)
     news.break_off(["nobody"], {("h3", 0)})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runners.launch.hosts import Hosts
-from runners.launch.joining_ranks import NEWCOMER, Newcomers
+from runners.launch.joining_ranks import ASKS_FOR_PLACE, JoiningRanks
 from runners.launch.ranks import SHIM
 from runners.launch.rendezvous import RefusedError
 from runners.launch.slots import Slot
@@ -25,7 +25,7 @@ class World:
         self.hosts = Hosts()
         for name in names:
             self.hosts.poll({"host": name, "slots": slots, "boot": "b", "seen": 0, "runs": []})
-        self.new = Newcomers(self.hosts)
+        self.new = JoiningRanks(self.hosts)
         self.answers: list[Any] = []
 
     def told(self, host: str) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def test_a_new_host_is_started_once_and_offered_when_it_has_asked() -> None:
         assert world.new.ready(BOTH, RING, 1) == RING
     (start,) = world.told("h2")
     assert (start["do"], start["label"]) == ("start", "rank 1")
-    assert (start["env"][NEWCOMER], start["env"]["HOROVOD_LOCAL_RANK"]) == ("1", "0")
+    assert (start["env"][ASKS_FOR_PLACE], start["env"]["HOROVOD_LOCAL_RANK"]) == ("1", "0")
     asking = world.ask("h2")
     world.wait_until_asked(BOTH, BOTH)
     assert world.answers == []
@@ -144,7 +144,7 @@ def test_who_is_in_the_ring_leaves_it_by_itself() -> None:
 def test_a_rank_that_an_earlier_driver_started_for_a_ring_that_is_gone_is_stopped() -> None:
     world = World()
     world.hosts = Hosts(first=1_000_000)
-    world.new = Newcomers(world.hosts)
+    world.new = JoiningRanks(world.hosts)
     runs = [{"run": 7, "slot": 0, "code": None}]
     world.hosts.poll({"host": "h2", "slots": 1, "boot": "b", "seen": 0, "runs": runs})
     world.ask("h2").join(60)
@@ -203,7 +203,7 @@ def test_a_rank_asks_for_its_place_when_it_first_begins(tmp_path: Path, newcomer
             "HOROVOD_HOSTNAME": "h2",
             "HOROVOD_LOCAL_RANK": "0",
             "HOROVOD_RANK": "1",
-            NEWCOMER: newcomer,
+            ASKS_FOR_PLACE: newcomer,
         }
         run = subprocess.run([sys.executable, "-c", BEGINS], env=env, capture_output=True, text=True, timeout=30)
         server.shutdown()

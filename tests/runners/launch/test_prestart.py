@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from runners.launch import network
-from runners.launch.files import Control, Host, Places
-from runners.launch.group_host_worker import RingWork
-from runners.launch.host_worker import Desk
+from runners.launch.files import ContainerPaths, Control, Host
+from runners.launch.group_host_worker import GroupHostWorker
+from runners.launch.host_worker import WorkerContext
 from runners.launch.hosts import Hosts
-from runners.launch.joining_ranks import NEWCOMER
-from runners.launch.prestart import Early, likely
+from runners.launch.joining_ranks import ASKS_FOR_PLACE
+from runners.launch.prestart import PrestartedRanks, likely
 from runners.launch.processes import Processes, Wakeup
 from runners.launch.rendezvous import Routes, Server, serve
 from runners.launch.scribe import Scribe
@@ -66,7 +66,7 @@ def test_a_host_that_is_not_among_them_as_it_is_knows_nothing(name: str, count: 
 
 
 def test_a_slot_waits_from_its_early_start_until_it_is_asked_for() -> None:
-    early = Early()
+    early = PrestartedRanks()
     early.begin("0")
     early.begin("1")
     early.ended("1", 127)
@@ -80,9 +80,9 @@ def test_a_slot_waits_from_its_early_start_until_it_is_asked_for() -> None:
 
 
 def test_of_a_ring_that_trains_only_the_driver_knows_the_place() -> None:
-    early = Early()
+    early = PrestartedRanks()
     early.begin("0")
-    early.ask_for("0", {NEWCOMER: "1"})
+    early.ask_for("0", {ASKS_FOR_PLACE: "1"})
     assert early.place("0") is None
     assert early.place("7") is None
 
@@ -192,7 +192,7 @@ def played(tmp_path: Path) -> Iterator[Played]:
 
 
 def test_an_early_rank_of_a_ring_that_trains_asks_its_driver(played: Played) -> None:
-    env = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", NEWCOMER: "1"}
+    env = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", ASKS_FOR_PLACE: "1"}
     run = played.hosts.start("h1", 0, 1, env)
     until(run.ended.is_set)
     assert (run.code, played.asked) == (0, [("h1", 0)])
@@ -227,18 +227,18 @@ def test_a_slot_is_started_anew_after_its_early_rank(played: Played) -> None:
 
 
 @contextmanager
-def work_of_a_host(folder: Path) -> Iterator[tuple[RingWork, Container]]:
+def work_of_a_host(folder: Path) -> Iterator[tuple[GroupHostWorker, Container]]:
     """What its supervisor does, one turn at a time, and no driver."""
     with attempt(folder) as made:
         containers = ring_of(made, TRAINS, 1, start=False)
         host = containers[1]
         all_told(containers)
-        places = Places(host.control, host.scribe, host.workspace, folder, host.outputs, host.checkpoints)
+        paths = ContainerPaths(host.control, host.scribe, host.workspace, folder, host.outputs, host.checkpoints)
         control, scribe, processes = Control(host.control), Scribe(host.scribe), Processes()
         control.refresh()
-        desk = Desk(host.spec, places, control, scribe, processes, dict(os.environ))
+        desk = WorkerContext(host.spec, paths, control, scribe, processes, dict(os.environ))
         assert host.spec.collective is not None
-        work = RingWork(desk, host.spec.collective, Wakeup())
+        work = GroupHostWorker(desk, host.spec.collective, Wakeup())
         try:
             yield work, host
         finally:
@@ -257,7 +257,7 @@ def test_an_early_rank_is_expected_before_its_process_starts(tmp_path: Path, mon
             expected.append(work._early.waiting())
             return 127
 
-        monkeypatch.setattr(Desk, "start_rank", start_rank)
+        monkeypatch.setattr(WorkerContext, "start_rank", start_rank)
         work.begin()
         assert expected == [["0"]]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runners.launch import tensorboard
-from runners.launch.tensorboard import DENSE, Boards, Scalar, fields, scalars
+from runners.launch.tensorboard import DENSE, EventFiles, Scalar, fields, scalars
 from tests.runners.launching import attempt
 
 
@@ -54,7 +54,7 @@ class Board:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lines: list[dict[str, Any]] = []
-        self.boards = Boards((folder,), lambda line: self.lines.append(json.loads(line)))
+        self.boards = EventFiles((folder,), lambda line: self.lines.append(json.loads(line)))
 
     def points(self) -> list[tuple[str, int, float]]:
         return [(line["name"], line["step"], round(line["value"], 4)) for line in self.lines]

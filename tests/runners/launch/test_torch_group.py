@@ -10,7 +10,7 @@ from runners.launch import hosts as hosts_module
 from runners.launch import torch_group as module
 from runners.launch.files import Host
 from runners.launch.hosts import Hosts
-from runners.launch.torch_group import TorchRing, choose
+from runners.launch.torch_group import TorchGroup, choose
 from runners.spec import CollectiveGroup
 from tests.runners.launching import until
 
@@ -26,7 +26,7 @@ class Stage:
         """Of the ring, at the hosts that it may use."""
         self.said: list[str] = []
         self.formed: list[list[str]] = []
-        self.ring = TorchRing(
+        self.ring = TorchGroup(
             self.hosts,
             self._available,
             CollectiveGroup("10.0.0.1", 1, "secret", least, most),
