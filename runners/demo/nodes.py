@@ -150,7 +150,7 @@ class DemoRuntime(FakeRuntime):
         scribe, course = run.folders.scribe, self._courses[run.spec.name]
         if run.spec.role == "driver":
             ranks = _ranks(run)
-            say(scribe, "setup", "set-up", f"The ring has {ranks} rank{'' if ranks == 1 else 's'}.\n".encode())
+            say(scribe, "setup", "set-up", f"The job now has {ranks} rank{'' if ranks == 1 else 's'}.\n".encode())
             return
         command = " ".join(run.spec.command)
         say(scribe, "setup", "set-up", f"Code is unpacked in /workspace.\nStarting {command}\n".encode())

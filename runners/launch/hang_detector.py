@@ -1,7 +1,7 @@
-"""Processes that were stopped (SIGSTOP) and not woken: one such rank holds up all others, and their GPUs with them.
+"""Detects processes that were stopped (SIGSTOP) and not woken: one such rank blocks all others, and their GPUs with them.
 
-A rank that merely hangs still answers in the background, and Horovod's stall inspector misses what it does not do. One
-that was stopped answers nobody: who waits for it waits inside Gloo or NCCL, where no inspector looks.
+A rank that merely hangs still answers in the background, so Horovod's stall inspector notices what it does not do. A
+stopped one does not answer at all: others wait for it inside Gloo or NCCL, which the inspector does not see.
 """
 
 import os
@@ -12,14 +12,14 @@ from runners.launch.fence import shortened
 from runners.launch.processes import descendants
 
 STOPPED_SECONDS = 30.0
-"""Whoever stops a process to look at it has gone by then. Gloo's patience is 120 s."""
-LOOK_SECONDS = 5.0
+"""Longer than anyone stops a process to inspect it. Gloo's timeout is 120 s."""
+CHECK_SECONDS = 5.0
 STOPPED = "T"
-"""The kernel's letter for it. ``t`` is another thing: somebody traces it, and lets it go on."""
+"""The kernel's letter for a stopped process. ``t`` is different: a debugger traces the process and will continue it."""
 
 
 class HangDetector:
-    """``states``: the letters of all processes of the container, by their ids."""
+    """Finds processes that have been stopped for too long. ``states`` returns the letters of all processes by their ids."""
 
     def __init__(
         self,
@@ -31,19 +31,19 @@ class HangDetector:
         self._states = states
         self._clock = clock
         self._since: dict[int, float] = {}
-        self._looked_at = -LOOK_SECONDS
+        self._checked_at = -CHECK_SECONDS
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "HangDetector":
-        """``SCHEDULEARN_STOPPED_SECONDS`` shortens the time in tests."""
+        """Make a detector with the usual time. ``SCHEDULEARN_STOPPED_SECONDS`` shortens it in tests."""
         return cls(shortened(env, "SCHEDULEARN_STOPPED_SECONDS", STOPPED_SECONDS))
 
     def overdue(self) -> list[int]:
-        """Called again and again; looks every few seconds. The processes that have stood still for too long."""
+        """Return the processes that have been stopped for too long. Called repeatedly; checks every few seconds."""
         now = self._clock()
-        if now - self._looked_at < min(LOOK_SECONDS, self.seconds):
+        if now - self._checked_at < min(CHECK_SECONDS, self.seconds):
             return []
-        self._looked_at = now
+        self._checked_at = now
         stopped = [pid for pid, state in self._states().items() if state == STOPPED]
         self._since = {pid: self._since.get(pid, now) for pid in stopped}
         return [pid for pid, at in self._since.items() if now - at >= self.seconds]

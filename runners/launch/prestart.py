@@ -1,8 +1,9 @@
-"""Ranks of a ring that begins: started before their driver is up, so that they load their libraries meanwhile.
+"""Ranks that a host starts before its driver is up, so that they load their libraries meanwhile.
 
-A host that its agent has told of the ring's hosts knows who its ranks will most likely be, and starts them at once. As
-ranks do that come to a ring that trains (``joining_ranks``), they ask for their place in ``hvd.init()``. There the forwarder
-holds them until the driver has asked for a rank in their slot: then they are that rank, whoever they took themselves for.
+A host that knows all hosts of its attempt from control.json knows which ranks its own will most likely be, and starts them
+at once. Like ranks that join a running group (``joining_ranks``), they ask for their place in ``hvd.init()``. The forwarder
+holds that request until the driver has asked for a rank in their slot: they then become that rank, whatever rank they
+expected to be.
 """
 
 import threading
@@ -13,24 +14,24 @@ from runners.launch.joining_ranks import ASKS_FOR_PLACE
 from runners.launch.slots import Slot, assign
 
 
-def likely(hosts: Sequence[Host], name: str, count: int) -> list[Slot]:
-    """Who the ranks of this host will be if all hosts come; none when it is not said, or has not ``count`` slots there."""
+def likely_slots(hosts: Sequence[Host], name: str, count: int) -> list[Slot]:
+    """Return the slots of this host if all hosts come; none unless the host is listed with ``count`` slots."""
     own = [slot for slot in assign(hosts) if slot.hostname == name]
     return own if len(own) == count else []
 
 
 class PrestartedRanks:
-    """The early ranks of one host by slot. A slot stays here for as long as its early rank runs, or was not asked for."""
+    """The prestarted ranks of one host by slot. A slot is kept while its rank runs or has not been claimed."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._codes: dict[str, int | None] = {}
-        """Of each early rank: None while it runs."""
+        """The exit code of each prestarted rank: None while it runs."""
         self._places: dict[str, dict[str, str]] = {}
-        """The variables with which the driver asked for it."""
+        """The variables with which the driver claimed it."""
 
     def begin(self, slot: str) -> None:
-        """Call it before its process starts: from then on the rank may ask who it is at any moment."""
+        """Expect a rank in a slot. Called before its process starts: the rank may ask for its place at any moment then."""
         with self._changed:
             self._codes[slot] = None
 
@@ -43,12 +44,12 @@ class PrestartedRanks:
             self._changed.notify_all()
 
     def waiting(self) -> list[str]:
-        """Slots whose early ranks the driver has not asked for."""
+        """Return the slots whose prestarted ranks the driver has not claimed."""
         with self._changed:
             return [slot for slot in self._codes if slot not in self._places]
 
-    def ask_for(self, slot: str, env: dict[str, str]) -> int | None:
-        """The driver wants a rank in a slot that is waiting. The code with which it has ended already, or None."""
+    def claim(self, slot: str, env: dict[str, str]) -> int | None:
+        """Give the driver the rank in a waiting slot. Returns the exit code if the rank has ended already, else None."""
         with self._changed:
             code = self._codes[slot]
             if code is None:
@@ -59,8 +60,8 @@ class PrestartedRanks:
             return code
 
     def place(self, slot: str) -> dict[str, str] | None:
-        """An early rank asks who it is: waits for the driver. None: only the driver knows, because its ring trains
-        already, or the rank is no early one."""
+        """Wait until the driver claims the rank in this slot, and return its variables. None: ask the driver, because
+        it starts this rank for a running group, or because the rank was not prestarted."""
         with self._changed:
             self._changed.wait_for(lambda: slot in self._places or slot not in self._codes)
             env = self._places.get(slot)

@@ -201,8 +201,8 @@ def local_group(min_ranks: int, max_ranks: int) -> CollectiveGroup:
     return CollectiveGroup("127.0.0.1", free_port(), "a-secret-of-this-attempt", min_ranks, max_ranks)
 
 
-class Rings:
-    """An elastic ring of one attempt: its driver, and hosts with one rank each that run ``code``."""
+class ElasticJob:
+    """An elastic group of one attempt: its driver, and hosts with one rank each that run ``code``."""
 
     def __init__(
         self,
@@ -214,15 +214,17 @@ class Rings:
         driver_env: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.made, self.command, self.code = made, command, code
-        self.ring = local_group(min_ranks, max_ranks)
+        self.group = local_group(min_ranks, max_ranks)
         self.offered: tuple[str, ...] = ()
-        self.driver = made.container(command, "horovod", "driver", "driver", 0, self.ring, elastic=True, env=driver_env)
+        self.driver = made.container(
+            command, "horovod", "driver", "driver", 0, self.group, elastic=True, env=driver_env
+        )
 
     def host(self, number: int, code: Path | None = None) -> Container:
-        """It is told of the ring's hosts, as by its agent, so it starts its rank at once."""
+        """It is told of the group's hosts, as by its agent, so it starts its rank at once."""
         name = f"h{number}"
         code = code or self.code
-        made = self.made.container(self.command, "horovod", "host", name, 1, self.ring, elastic=True, code=code)
+        made = self.made.container(self.command, "horovod", "host", name, 1, self.group, elastic=True, code=code)
         made.tell(hosts=[(each, 1) for each in dict.fromkeys((*self.offered, name))])
         return made.start()
 

@@ -93,8 +93,8 @@ def test_the_recipe_names_the_torch_that_is_required() -> None:
 
 def test_pytorch_without_horovod_has_the_same_versions_as_with_it() -> None:
     """A job may be moved from one to the other."""
-    plain, ring = (set(pinned_lines(key)) for key in ("pytorch", "pytorch-horovod"))
-    assert plain < ring
+    plain, horovod = (set(pinned_lines(key)) for key in ("pytorch", "pytorch-horovod"))
+    assert plain < horovod
 
 
 def pinned_lines(key: str) -> list[str]:

@@ -81,7 +81,7 @@ def node(job_image: str, tmp_path: Path) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("key", ["horovod-elastic", pytest.param("horovod-static", marks=pytest.mark.thorough)])
-def test_a_ring_of_three_containers_learns(node: Node, key: str) -> None:
+def test_a_group_of_three_containers_learns(node: Node, key: str) -> None:
     job = about(key)
     group = CollectiveGroup("driver", 21_000, "secret", job["min_gpus"], 2)
     common: dict[str, Any] = {

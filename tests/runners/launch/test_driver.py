@@ -63,7 +63,7 @@ def static(tmp_path: Path) -> Iterator[Stage]:
     desk.scribe.close()
 
 
-def test_an_elastic_ring_does_not_wait_for_ever_for_all_its_hosts(
+def test_an_elastic_group_does_not_wait_for_ever_for_all_its_hosts(
     elastic: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SETTLE_SECONDS", 0.1)
@@ -73,7 +73,7 @@ def test_an_elastic_ring_does_not_wait_for_ever_for_all_its_hosts(
     assert "Starting without h2, which may join later" in elastic.said()
 
 
-def test_a_static_ring_without_all_its_hosts_is_our_error(static: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_static_group_without_all_its_hosts_is_our_error(static: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(module, "FORM_SECONDS", 0.2)
     static.offer("h1", "h2")
@@ -94,7 +94,7 @@ def test_a_removed_host_is_told_to_leave_once(elastic: Stage) -> None:
         elastic.driver._watch()
     assert [command["do"] for command in elastic.comes("h2")] == ["leave"]
     assert elastic.comes("h1") == elastic.comes("h9") == []
-    assert elastic.said().count("h2 leaves the ring") == 1
+    assert elastic.said().count("h2 leaves the job") == 1
 
 
 def test_a_rank_that_ended_long_before_the_others_is_pointed_out_once(elastic: Stage) -> None:
@@ -122,7 +122,7 @@ def test_a_rank_that_ended_long_before_the_others_is_pointed_out_once(elastic: S
         ("stopped", 0, False, "exited"),
     ],
 )
-def test_who_ended_the_ranks_says_why_the_ring_broke(
+def test_who_ended_the_ranks_says_why_the_group_broke(
     elastic: Stage, ending: str, code: int, removed: bool, reason: str
 ) -> None:
     elastic.offer("h1", "h2")

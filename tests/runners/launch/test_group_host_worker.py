@@ -1,4 +1,4 @@
-"""How long a host of a ring leaves its ranks between SIGTERM and SIGKILL, on a clock of the test."""
+"""How long a host of a group leaves its ranks between SIGTERM and SIGKILL, on a clock of the test."""
 
 import signal
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     one.scribe.close()
 
 
-def test_ranks_have_all_of_the_grace_when_the_ring_ends(host: Host) -> None:
+def test_ranks_have_all_of_the_grace_when_the_group_ends(host: Host) -> None:
     host.receives(do="end", code=1, sentence="The job was cancelled")
     assert host.signals_after(0) == [signal.SIGTERM]
     assert host.signals_after(GRACE_SECONDS - 0.1) == [signal.SIGTERM]

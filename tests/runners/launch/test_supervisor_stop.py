@@ -98,7 +98,7 @@ def test_a_reason_that_is_newer_than_the_image_is_named(tmp_path: Path) -> None:
         container = made.container(("python", "-c", POLITE)).start()
         until(lambda: "up" in container.log())
         container.tell(stop={"reason": "moved", "grace_seconds": 60})
-        assert container.wait(30)["detail"] == "Told to stop (moved)"
+        assert container.wait(30)["detail"] == "The container was asked to stop (moved)"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -1,4 +1,4 @@
-"""Rings of the process runtime inside bubblewrap: Horovod, torchrun, workers that load data, and a training that fails."""
+"""ElasticJob of the process runtime inside bubblewrap: Horovod, torchrun, workers that load data, and a training that fails."""
 
 import json
 import threading

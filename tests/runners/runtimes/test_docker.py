@@ -227,10 +227,10 @@ def with_defaults(key: str, value: Any) -> Any:
 def test_user_code_cannot_write_where_it_is_told_things(runtime: DockerRuntime, folders: Folders) -> None:
     if os.geteuid() != 0:
         pytest.skip("an agent that is not root shares its user id with jobs")
-    (folders.control / "job.json").write_text("secret of the ring")
+    (folders.control / "job.json").write_text("secret of the group")
     run(runtime, make_spec(), folders, "print(open('/run/schedulearn/control/job.json').read(), flush=True)")
     wait(runtime, exited)
-    assert runtime.logs("sl-42-a1-0", 100) == b"secret of the ring\n"
+    assert runtime.logs("sl-42-a1-0", 100) == b"secret of the group\n"
     held = folders.control.stat()
     assert held.st_uid == 0 and held.st_mode & 0o007 == 0
     assert folders.workspace.stat().st_uid == owner_for(42, 0, 0).uid

@@ -182,7 +182,7 @@ def test_a_plain_command_finds_its_own_name_without_a_network() -> None:
     assert host["NetworkMode"] == "none" and host["ExtraHosts"] == ["h0:127.0.0.1"] and not host["Dns"]
 
 
-def test_a_ring_asks_no_name_server_of_the_machine() -> None:
+def test_a_group_asks_no_name_server_of_the_machine() -> None:
     spec = make_spec(collective=CollectiveGroup("driver", 4000, "s", 1, 2), launcher="horovod")
     host = config_of(spec)["HostConfig"]
     assert host["Dns"] == ["127.0.0.1"] and not host["DnsOptions"]
