@@ -29,7 +29,7 @@ Ask = Callable[..., tuple[int, bytes]]
 @pytest.fixture(scope="module")
 def routes() -> Routes:
     hosts = Hosts()
-    return Routes(poll=hosts.poll, exited=hosts.exited, news=HostUpdates().read)
+    return Routes(poll=hosts.poll, exited=hosts.exited, host_updates=HostUpdates().read)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runners.runtime import Folders
-from runners.runtimes.host_config import LEAST_UID, Host, Identity, container_config, network_config, owner_for
+from runners.runtimes.host_config import MIN_UID, Host, Identity, container_config, network_config, owner_for
 from runners.spec import CollectiveGroup, JobIdentity, Resources, RunSpec
 from tests.runners.conftest import GROUP, make_spec
 
@@ -124,7 +124,7 @@ def test_no_spec_gets_more_than_the_policy(spec: RunSpec) -> None:
     )
     assert config["Cmd"] == [] and config["WorkingDir"] == "/opt/schedulearn"
     uid, gid = (int(part) for part in config["User"].split(":"))
-    assert LEAST_UID <= uid == gid < 2**31
+    assert MIN_UID <= uid == gid < 2**31
 
     assert host["CapDrop"] == ["ALL"] and host["SecurityOpt"] == ["no-new-privileges:true"]
     assert host["Privileged"] is False and host["ReadonlyRootfs"] is True and host["Init"] is False
