@@ -111,7 +111,7 @@ class RunSpec:
     elastic: bool = False
     env: tuple[tuple[str, str], ...] = ()
     collective: CollectiveGroup | None = None
-    """None for a plain command on one container: it gets no network at all. In JSON it is called ``ring``."""
+    """None for a plain command on one container: it gets no network at all. Its key in JSON is ``COLLECTIVE_KEY``."""
     resources: Resources = field(default_factory=Resources)
     grace_seconds: int = 10
     """From SIGTERM to SIGKILL."""

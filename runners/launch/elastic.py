@@ -48,7 +48,7 @@ HostManager.order_available_hosts = staticmethod(in_order)
 
 
 class Rendezvous:
-    """The rendezvous server of ElasticDriver: it provides an empty store for each new ring."""
+    """The rendezvous server of ElasticDriver: it provides an empty store for each new group."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class ElasticGroup(horovod_driver.ElasticDriver):
         self._started.set()
 
     def drop_connections(self) -> None:
-        """Have the ranks drop their connections to hosts that are gone, so that they fail at once and form a new ring.
+        """Have the ranks drop their connections to hosts that are gone, so that they fail at once and form a new group.
 
         Otherwise they would notice only at Gloo's timeout.
         """
@@ -178,7 +178,7 @@ class ElasticGroup(horovod_driver.ElasticDriver):
             if self.has_rank_assignment(host, slot):
                 self._waiting[host, slot] = time.monotonic()
                 self.record_ready(host, slot)
-            if self.problem:  # with its old place it would form the old ring again
+            if self.problem:  # with its old place it would form the old group again
                 self.ended.wait(STOP_SECONDS)
             answer.text = str(self.get_slot_info(host, slot).to_response_string())
         finally:

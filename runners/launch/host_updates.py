@@ -10,7 +10,7 @@ WAIT_SECONDS = 20.0
 LATE_SECONDS = 5.0
 """Ranks ask for a new ring within the time of a step. One that takes longer waits in the old ring for a rank that left."""
 STALL_SECONDS = 600.0
-"""How long ranks may wait for one of them in a step; half as long to form a new ring. That rank may validate or save alone
+"""How long ranks may wait for one of them in a step; half as long to form a new group. That rank may validate or save alone
 meanwhile, which takes minutes. A job sets another time by Horovod's own variable."""
 STALL_VARIABLE = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
 CHECK_SECONDS = 50.0
@@ -22,7 +22,7 @@ Place = tuple[str, int]
 
 
 def late_ranks(waiting: Mapping[Place, float], placed: Set[Place], now: float, last_late_at: float) -> Set[Place]:
-    """Return the ranks for which others have waited too long for a new ring; none twice within ``LATE_SECONDS``.
+    """Return the ranks for which others have waited too long for a new group; none twice within ``LATE_SECONDS``.
 
     ``waiting`` has the time since which each waiting rank waits; ``last_late_at`` is when late ranks were last returned.
     """
@@ -46,7 +46,7 @@ def check_seconds(env: Mapping[str, str]) -> float:
 
 
 def patience(env: Mapping[str, str]) -> float:
-    """Return how long the ranks of a job with these variables wait for one that does not come to form a new ring."""
+    """Return how long the ranks of a job with these variables wait for one that does not come to form a new group."""
     return stall_seconds(env) / 2
 
 
@@ -85,7 +85,7 @@ class Mailbox:
         self._changed.notify_all()
 
     def forget(self) -> None:
-        """Discard older updates, because a new ring has been formed."""
+        """Discard older updates, because a new group has been formed."""
         self._forgotten = self._number
         self._result, self._alive = 0, []
 
@@ -119,7 +119,7 @@ class HostUpdates:
     def drop_connections(self, alive: list[str], ranks: Collection[Place] | None = None) -> None:
         """Have these ranks, or all, drop their connections to all addresses but those in ``alive``.
 
-        A lost node does not close its connections, nor does a rank that waits to form a new ring.
+        A lost node does not close its connections, nor does a rank that waits to form a new group.
         """
         with self._changed:
             for place, mailbox in self._mailboxes.items():

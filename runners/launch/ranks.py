@@ -80,7 +80,7 @@ def horovod_env(env: Mapping[str, str], interface: str, forwarder_port: int, ela
 
     A new rank imports its libraries while the others wait for it, on a busy machine longer than Gloo's 30 seconds.
     A rank that hangs would block all others for ever: Horovod's stall inspector, which by default only warns, ends the
-    ring after a time.
+    whole group after a time.
     """
     return {
         "HOROVOD_GLOO_TIMEOUT_SECONDS": "120",

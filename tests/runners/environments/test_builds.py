@@ -347,8 +347,8 @@ def test_it_says_how_long_it_compiles() -> None:
         ("OSError: [Errno 28] No space left on device", "no space is left", "Make room"),
         ("ERROR: No matching distribution found for torch==9", "No matching distribution", "package index"),
         ("c++: fatal error: Killed signal terminated program cc1plus", "memory ran out", "4 GiB"),
-        ("fine\nx.cc:3: error: expected ';'", "expected ';'", "account is in /log"),
-        ("", "no word", "/log"),
+        ("fine\nx.cc:3: error: expected ';'", "expected ';'", "output is in /log"),
+        ("", "no output", "/log"),
     ],
 )
 def test_a_failed_program_is_explained_with_its_fix(output: str, text: str, fix: str) -> None:

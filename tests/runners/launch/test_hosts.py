@@ -295,7 +295,7 @@ def test_ranks_are_told_whom_to_give_up_when_a_host_fell_silent(monkeypatch: pyt
 GIVES_UP = """
 import socket, sys, sitecustomize
 alive, gone = (socket.create_connection((address, int(port))) for address, port in zip(sys.argv[1::2], sys.argv[2::2]))
-sitecustomize.give_up_others(["127.0.0.1"])
+sitecustomize.drop_connections(["127.0.0.1"])
 print(gone.recv(1), alive.recv(1))
 """
 
