@@ -46,7 +46,7 @@ class JobIdentity:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveGroup:
-    """How the containers whose ranks train together find and authenticate each other. Each attempt has its own.
+    """The group of an attempt's ranks: how their containers find and authenticate each other.
 
     ``secret`` signs every request between supervisors and driver; no other attempt has it.
     """
@@ -79,7 +79,7 @@ class Resources:
     tmp_mib: int = 1024
     pids: int = 1024
     disk_mib: int = 10_240
-    """For workspace and outputs together; the agent stops a container that exceeds it."""
+    """The limit of workspace and outputs together; the agent stops a container that exceeds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class RunSpec:
     """None for a plain command on one container: it gets no network at all. Its key in JSON is ``COLLECTIVE_KEY``."""
     resources: Resources = field(default_factory=Resources)
     grace_seconds: int = 10
-    """From SIGTERM to SIGKILL."""
+    """The time between SIGTERM and SIGKILL."""
     identity: JobIdentity | None = None
     """Not part of the JSON: the portal sends it beside that. None with a portal of an earlier release."""
 

@@ -120,13 +120,13 @@ class BaseEnvironments(ABC):
 
             reached = 0
 
-            def report(percent: int, words: str) -> None:
+            def report(percent: int, phrase: str) -> None:
                 """Report the progress, which never decreases, whatever each step estimates."""
                 nonlocal reached
                 reached = max(reached, min(99, percent))
-                self._note(Report(key, state="preparing", progress_percent=reached, detail=words))
+                self._note(Report(key, state="preparing", progress_percent=reached, detail=phrase))
                 if progress is not None:
-                    progress(reached, words)
+                    progress(reached, phrase)
 
             report(0, "starting")
             try:
@@ -214,8 +214,8 @@ class ProcessEnvironments(BaseEnvironments):
         def installing(seconds: float, output: str) -> None:
             share = seconds / (seconds + INSTALL_SECONDS)
             what = downloaded(output)
-            words = f"downloading {what}" if what else f"installing {len(pins.packages)} packages"
-            progress(begin + int((CHECK_PERCENT - begin) * share), elapsed(words, seconds))
+            phrase = f"downloading {what}" if what else f"installing {len(pins.packages)} packages"
+            progress(begin + int((CHECK_PERCENT - begin) * share), elapsed(phrase, seconds))
 
         def checking(seconds: float, output: str) -> None:
             progress(CHECK_PERCENT, elapsed("checking that the packages work", seconds))

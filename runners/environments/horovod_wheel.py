@@ -156,8 +156,8 @@ def ensure(
             source = patched_source(entry.horovod, work, progress, low)
             out = make(work / "out")
 
-            def scaled(done: int, words: str) -> None:
-                progress(low + (high - low) * done // 100, words)
+            def scaled(done: int, phrase: str) -> None:
+                progress(low + (high - low) * done // 100, phrase)
 
             build(source, pins, out, settings(target, framework), scaled)
             if not list(out.glob("horovod-*.whl")):

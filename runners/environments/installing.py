@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 ONLY_WHEELS = "--only-binary=:all:"
-"""With this option, no code from a package index runs during an installation."""
+"""The option with which no code from a package index runs during an installation."""
 RESOLVE_SECONDS = 600
 Tick = Callable[[float, str], None]
 """(seconds so far, end of the output), called each second."""

@@ -158,9 +158,9 @@ def tail(log: Path) -> str:
         return file.read().decode(errors="replace")
 
 
-def elapsed(words: str, seconds: float) -> str:
+def elapsed(phrase: str, seconds: float) -> str:
     """Return a text such as ``compiling Horovod: 1 min 5 s so far``."""
-    return f"{words}: {clock(seconds)} so far"
+    return f"{phrase}: {clock(seconds)} so far"
 
 
 def clock(seconds: float) -> str:

@@ -178,8 +178,8 @@ def wheelhouse(
             def tick(seconds: float, output: str) -> None:
                 here = len(list(part.glob("*.whl")))
                 done = min(1.0, here / max(1, len(pins.packages)))
-                words = f"downloading packages, {here} of {len(pins.packages)}"
-                progress(low + int((high - low) * done), elapsed(words, seconds))
+                phrase = f"downloading packages, {here} of {len(pins.packages)}"
+                progress(low + int((high - low) * done), elapsed(phrase, seconds))
 
             fetch = ["download", ONLY_WHEELS, "--no-deps", "-d", str(part), *index_option(pins.index)]
             try:

@@ -130,7 +130,7 @@ class Driver:
         self._group_exists.wait()
         return self.routes.place(host, slot, request)
 
-    # The rank group, in a thread of its own
+    # The rank group, in its own thread
 
     def _form_and_run(self) -> None:
         try:

@@ -37,7 +37,7 @@ MAX_RESTARTS_WITHOUT_COMMIT = 5
 ``SCHEDULEARN_RING_RETRIES``."""
 REPEAT_SECONDS = 3.0
 NO_HOST = "none"
-"""In place of the address of a live host, where ranks are to drop all their connections."""
+"""Takes the place of the live hosts' addresses when ranks are to drop all their connections."""
 NO_PLACE = "-1,-1,-1,-1,-1,-1"
 BARRIER_SECONDS = 1.0
 """Long enough after the end of a group that no thread is still leaving the barrier."""
@@ -224,7 +224,7 @@ class ElasticGroup(horovod_driver.ElasticDriver):
             raise
 
     def create_worker(self, slot_info: Any, events: list[threading.Event]) -> tuple[int, float]:
-        """Run a rank from start to end, in a thread of its own. Returns its exit code, and a time that orders the ends."""
+        """Run a rank from start to end, in its own thread. Returns its exit code, and a time that orders the ends."""
         place = (slot_info.hostname, slot_info.local_rank)
         run = self.joining_ranks.take(*place) or self._hosts.take_over(*place)
         if run is None:

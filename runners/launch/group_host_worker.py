@@ -25,7 +25,7 @@ DRIVER_SILENT_SECONDS = 60.0
 RESOLVER_OPTIONS = "timeout:1 attempts:1"
 """Options for resolving names: the name of a driver that is not up yet is unknown, and the engine may not answer at all."""
 KILL_SECONDS = 5.0
-"""From SIGTERM to SIGKILL when the driver ends one rank."""
+"""The time between SIGTERM and SIGKILL when the driver ends one rank."""
 REPORT_SECONDS = 3.0
 """Time for the driver to receive how the last ranks here ended."""
 
@@ -45,7 +45,7 @@ class GroupHostWorker:
         self._prestarted = PrestartedRanks()
         self._steps = StepClock(context.paths.scribe)
         self._runs: dict[str, int] = {}
-        """By slot, the numbers of the ranks that run and that the driver has asked for."""
+        """The numbers, by slot, of the ranks that run and that the driver has asked for."""
         self._next: dict[str, dict[str, Any]] = {}
         """What to start in a slot as soon as the rank that still runs there has ended."""
         self._kill_at: dict[str, float] = {}

@@ -17,7 +17,7 @@ from runners.launch.files import write_atomic
 
 MARK = struct.Struct("<QQ")
 MARK_EVERY_SECONDS = 0.1
-"""With this, an index grows by 160 bytes a second at most."""
+"""The interval of marks: an index grows by 160 bytes a second at most."""
 SYNC_EVERY_SECONDS = 1.0
 CHUNK_BYTES = 64 * 1024
 TAIL_BYTES = 64 * 1024
@@ -135,7 +135,7 @@ class Stream:
 
 
 class Scribe:
-    """All streams of one container, and the small files beside them."""
+    """The streams of one container, and the small files beside them."""
 
     def __init__(self, folder: Path, limit_bytes: int = LIMIT_MIB * 1024 * 1024) -> None:
         self.folder = folder

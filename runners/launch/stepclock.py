@@ -34,7 +34,7 @@ class StepClock:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._before: dict[str, Steps] = {}
-        """By slot, the steps of the last rank that made some."""
+        """The steps, by slot, of the last rank that made some."""
         self._awaited: set[str] = set()
         """Slots in which a first step is expected, after a rank that made steps."""
 

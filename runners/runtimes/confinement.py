@@ -152,15 +152,15 @@ def _as(owner: Owner) -> list[str]:
 
 
 def _system() -> list[str]:
-    words = []
+    options = []
     for path in SHOWN:
-        words += ["--ro-bind-try", path, path]
+        options += ["--ro-bind-try", path, path]
     for path in SYSTEM_LINKS:
         if Path(path).is_symlink():
-            words += ["--symlink", str(Path(path).readlink()), path]
+            options += ["--symlink", str(Path(path).readlink()), path]
         else:
-            words += ["--ro-bind-try", path, path]
-    return words
+            options += ["--ro-bind-try", path, path]
+    return options
 
 
 def _tmpfs(sandbox: Sandbox, path: str, mib: int) -> list[str]:
@@ -170,19 +170,19 @@ def _tmpfs(sandbox: Sandbox, path: str, mib: int) -> list[str]:
 
 
 def _devices(sandbox: Sandbox, view: View) -> list[str]:
-    words = ["--dev", "/dev", *_tmpfs(sandbox, "/dev/shm", view.shm_mib)]  # noqa: S108  the job's own
+    options = ["--dev", "/dev", *_tmpfs(sandbox, "/dev/shm", view.shm_mib)]  # noqa: S108  the job's own
     for device in view.devices:
-        words += ["--dev-bind-try", device, device]
-    return [*words, *(["--ro-bind", "/sys", "/sys"] if view.devices else [])]
+        options += ["--dev-bind-try", device, device]
+    return [*options, *(["--ro-bind", "/sys", "/sys"] if view.devices else [])]
 
 
 def _parents(paths: Iterable[Path]) -> list[str]:
     """Return options that make the folders above each path accessible to other users: bubblewrap would make them root's."""
     above = {parent for path in paths for parent in path.parents if len(parent.parts) > 1}
-    words = []
+    options = []
     for folder in sorted(above, key=lambda path: (len(path.parts), path)):
-        words += ["--perms", "0755", "--dir", str(folder)]
-    return words
+        options += ["--perms", "0755", "--dir", str(folder)]
+    return options
 
 
 def launch_package(top: Path) -> tuple[Path, ...]:

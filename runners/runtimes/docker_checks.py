@@ -48,10 +48,10 @@ def version_problem(version: dict[str, Any]) -> Problem | None:
 
 def namespace_problem(options: str) -> Problem | None:
     """Check for engines that map user ids: a job could not write to its folders there."""
-    for mark, words in (("name=rootless", "runs rootless"), ("name=userns", "maps user ids (userns-remap)")):
+    for mark, what in (("name=rootless", "runs rootless"), ("name=userns", "maps user ids (userns-remap)")):
         if mark in options:
             return Problem(
-                f"The Docker Engine {words}: jobs could not write to their folders.",
+                f"The Docker Engine {what}: jobs could not write to their folders.",
                 "Use an ordinary engine for this node: jobs run without root and without capabilities in it.",
                 blocking=True,
             )

@@ -30,8 +30,9 @@ NO_NAME_SERVER = "127.0.0.1"
 """The name server for queries that the attempt's network cannot answer itself: the container's own loopback, where nothing
 listens. Docker before 26 would forward them to the machine's name servers, outside the internal network (CVE-2024-29018)."""
 SHORT_LOOKUPS = ["timeout:1", "attempts:1"]
-"""For attempts over several nodes, whose hosts know each other by address. PyTorch looks up the name of each address that
-connects to its store; Docker before 26 does not answer for addresses of other nodes, which takes 10 s by default."""
+"""Resolver options for attempts over several nodes, whose hosts know each other by address. PyTorch looks up the name of
+each address that connects to its store; Docker before 26 does not answer for addresses of other nodes, which takes 10 s by
+default."""
 
 GPU_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

@@ -31,7 +31,7 @@ from runners.runtimes.owners import give_folders
 from runners.spec import RunSpec
 
 HERE = Path(__file__).resolve().parents[2]
-"""From where ``python -m runners.launch...`` finds the package."""
+"""The working directory in which ``python -m runners.launch...`` finds the package."""
 
 POLL_SECONDS = 0.05
 BIRTH_SECONDS = 10
