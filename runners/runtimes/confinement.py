@@ -68,7 +68,7 @@ GPU_CONTROLS = (
 )
 GPUS = Path("/proc/driver/nvidia/gpus")
 PRIVATE = Path("/run/job")
-"""HOME and TMPDIR of a job. It is short because the path of a socket has 107 characters at most; the folder outside is longer."""
+"""HOME and TMPDIR of a job. It is short: the path of a socket has 107 characters at most, and the folder outside is longer."""
 TEMPORARY = "/tmp"  # noqa: S108  the job's own
 MIB = 2**20
 
