@@ -1,6 +1,7 @@
-"""What the agent asks of whatever runs containers: a few verbs, each of which may be repeated.
+"""The interface between the agent and what runs containers: a few operations, each of which may be repeated.
 
-Three implementations: ``runtimes.docker`` (labs), ``runtimes.process`` (one's own machine) and ``runtimes.fake`` (tests).
+There are three implementations: ``runtimes.docker`` (labs), ``runtimes.process`` (one's own machine) and ``runtimes.fake``
+(tests).
 """
 
 from collections.abc import Callable, Sequence
@@ -14,16 +15,16 @@ ContainerState = Literal["created", "running", "exited"]
 
 
 class SetupError(Exception):
-    """The agent cannot start. The message is a sentence that says what to do."""
+    """The agent cannot start. The message is a sentence with what to do."""
 
 
 class RunError(Exception):
-    """The runtime did not do what it was asked. The message is a sentence for a person.
+    """The runtime could not do what was requested. The message is a sentence for users and admins.
 
     RunError
-    ├── EngineError   it does not answer, or not in time: nothing is known, ask again later
-    └── CreateError   this container will not come to be by asking again: exit_reason ``create_error``
-        └── TroubleError   the engine itself had trouble with it, which may pass
+    ├── EngineError   it does not answer, or not in time: nothing is known, try again later
+    └── CreateError   this container cannot be created, even if tried again: exit_reason ``create_error``
+        └── TroubleError   because of an error of the engine itself, which may be temporary
     """
 
 
@@ -54,7 +55,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where one container's files lie on this machine. The agent makes them; see "Files of a node"."""
+    """The folders of one container on this machine. The agent creates them; see "Files of a node"."""
 
     workspace: Path
     control: Path
@@ -74,35 +75,35 @@ class Observed:
     epoch: int
     state: ContainerState
     exit_code: int | None = None
-    """Of the first process. None while it lives, and when nobody was there to see it end: exit.json decides."""
+    """The exit code of the first process. None while it runs, and when it ended unobserved: exit.json decides then."""
     oom_killed: bool = False
     detail: str = ""
-    """The runtime's own words about a start that failed, else empty."""
+    """The runtime's error message if the start failed, else empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The other nodes on which an attempt has containers, by the addresses under which they reach each other."""
+    """The other nodes on which an attempt has containers, by the addresses at which they reach each other."""
 
     network: str
     """RunSpec.network."""
     number: int
-    """Ring.number."""
+    """CollectiveGroup.number."""
     peers: frozenset[str] = frozenset()
 
 
 Interpreter = Callable[[str], str | None]
-"""From an environment's key to what runs it here (an image, or a virtualenv's python); None while it is not ready."""
+"""Maps an environment's key to what runs it here (an image, or a virtualenv's python); None while it is not ready."""
 
 
 class ContainerRuntime(Protocol):
-    """Six verbs and a list.
+    """What runs containers on a node: six operations on containers, and a list.
 
-    Every verb may be repeated: creating what exists, starting what runs, stopping or removing what is gone all
-    count as done. None waits without a bound; none needs a memory of its own, so an agent that was killed picks up
-    by ``list()`` where it stopped. Containers of another installation or node are neither listed nor touched.
+    Every operation may be repeated: creating what exists, starting what runs, and stopping or removing what is gone count
+    as done. None waits without a bound, and none needs stored state: an agent that was killed continues after ``list()``
+    where it stopped. Containers of another installation or node are neither listed nor touched.
 
-    All raise EngineError when the runtime did not answer in time. The outcome is then unknown: list and ask again.
+    All raise EngineError when the runtime did not answer in time. The outcome is then unknown: list and try again.
     """
 
     @property
@@ -113,7 +114,7 @@ class ContainerRuntime(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """A few words for the nodes page: versions, processors, memory."""
+        """Return facts for the nodes page: versions, processors, memory."""
         ...
 
     def is_ours(self, pid: int) -> bool:
@@ -121,7 +122,7 @@ class ContainerRuntime(Protocol):
         ...
 
     def create(self, spec: RunSpec, folders: Folders) -> None:
-        """Make the container, its network and its rights to the folders, but do not start it.
+        """Create the container, its network and its access to the folders, but do not start it.
 
         ``folders`` exist and ``workspace`` and ``control`` are filled. Raises CreateError with a reason.
         """
@@ -136,38 +137,38 @@ class ContainerRuntime(Protocol):
         ...
 
     def stop(self, name: str, grace_seconds: int) -> None:
-        """SIGTERM to the first process, SIGKILL to everything left after the grace. Returns when nothing runs."""
+        """Send SIGTERM to the first process, and SIGKILL to all that is left after the grace. Returns when nothing runs."""
         ...
 
     def remove(self, name: str) -> None:
-        """Kill what still runs and forget the container, and its network with the last one of its attempt.
+        """Kill what still runs and delete the container, and with the last one of its attempt also the network.
 
-        The folders stay: they are the agent's.
+        The folders stay: they belong to the agent.
         """
         ...
 
     def list(self) -> list[Observed]:
-        """Every container of this installation and node, whatever its state, by name."""
+        """Return every container of this installation and node, whatever its state, by name."""
         ...
 
     def connect(self, attempts: Sequence[Neighbours]) -> None:
-        """Lets the containers of these attempts reach those on other nodes.
+        """Let the containers of these attempts reach those on other nodes.
 
-        All attempts each time: one that is not named is cut off. Raises RunError when it could not be done.
+        Each call has all attempts: one that is missing is disconnected. Raises RunError when it could not be done.
         """
         ...
 
     def logs(self, name: str, limit_bytes: int) -> bytes:
-        """The end of what the first process itself printed: why a supervisor did not come up. Never the ranks' log."""
+        """Return the end of what the first process itself printed: why a supervisor did not start. Never the ranks' log."""
         ...
 
 
 LAUNCH = ("__init__.py", "spec.py", "launch", "training")
-"""The part of ``runners`` that jobs need: what runs first, and the training library."""
+"""The part of ``runners`` that jobs need: what runs first in a container, and the training library."""
 
 
 def module_of(spec: RunSpec) -> str:
-    """The container's first process."""
+    """Return the module of the container's first process."""
     return "runners.launch.driver" if spec.role == "driver" else "runners.launch.supervisor"
 
 

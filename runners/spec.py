@@ -1,7 +1,7 @@
-"""What to run, with what, where: the frozen description of one container.
+"""The description of one container: what to run, with what, and where. It never changes.
 
-The portal writes it once when an attempt is placed, the agent carries it out, the supervisor reads its part.
-Users' input reaches it only as ``command``, ``env`` and the code named by hash.
+The portal writes it once, when it places an attempt; the agent creates the container from it, and the supervisor in the
+container reads it too. Users' input appears in it only as ``command``, ``env`` and the code named by its hash.
 """
 
 import re
@@ -13,14 +13,16 @@ Launcher = Literal["horovod", "torchrun", "command"]
 
 
 UID = re.compile(r"[0-9a-f]{32}")
+COLLECTIVE_KEY = "ring"
+"""The key of ``RunSpec.collective`` in JSON: agents and database rows of earlier releases use it."""
 EARLIER_PARTS = 4
-"""Of a container's name in earlier releases: ``sl-42-a1-0``."""
+"""How many parts a container's name has in earlier releases: ``sl-42-a1-0``."""
 
 
 def group_of(name: str) -> str:
-    """The part of a container's name that all containers of its attempt share, and no others.
+    """Return the part of a container's name that all containers of its attempt share, and no others.
 
-    It is what comes before the index; names that no earlier release gave have digits of their own before that.
+    It is what precedes the index; in names of this release, what precedes the container's own digits before the index.
     """
     parts = name.split("-")
     return "-".join(parts[: -1 if len(parts) <= EARLIER_PARTS else -2])
@@ -28,14 +30,14 @@ def group_of(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobIdentity:
-    """Which job of which installation it is. A number says so only until a backup of the database is restored."""
+    """Identifies a job for good. A job's number does so only until a backup of the database is restored."""
 
     installation: str
     job: str
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
-        """Raises TypeError, KeyError or ValueError when ``data`` is none."""
+        """Raise TypeError, KeyError or ValueError when ``data`` is not a job's identity."""
         installation, job = data["installation"], data["job"]
         if not (UID.fullmatch(installation) and UID.fullmatch(job)):
             raise ValueError("An installation and a job have 32 hexadecimal digits each.")
@@ -43,10 +45,10 @@ class JobIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
-    """How the containers of one attempt find and trust each other.
+class CollectiveGroup:
+    """The group of an attempt's ranks: how their containers find and authenticate each other.
 
-    ``secret`` signs every request between supervisors and driver; it is this attempt's alone.
+    ``secret`` signs every request between supervisors and driver; no other attempt has it.
     """
 
     driver_host: str
@@ -55,15 +57,15 @@ class Ring:
     min_ranks: int
     max_ranks: int
     number: int = 0
-    """Of the network over several nodes, which no other live attempt has; 0: the attempt stays on one node."""
+    """The number of its overlay network, which no other live attempt has; 0: the attempt stays on one node."""
     subnet: str = ""
     """Addresses of that network, e.g. ``10.192.4.0/22``; empty: the engine chooses."""
     address: str = ""
     """This container's own address in it."""
 
     @property
-    def moves(self) -> bool:
-        """On several nodes, an elastic ring outlives its driver: another one takes over."""
+    def outlives_driver(self) -> bool:
+        """Whether another driver can take over: on several nodes, an elastic group outlives its driver."""
         return bool(self.subnet)
 
 
@@ -77,12 +79,12 @@ class Resources:
     tmp_mib: int = 1024
     pids: int = 1024
     disk_mib: int = 10_240
-    """Workspace and outputs together; the agent stops a container that exceeds it."""
+    """The limit of workspace and outputs together; the agent stops a container that exceeds it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """One container of one attempt on one node. Identity is ``name``: creating it twice is harmless."""
+    """One container of one attempt on one node. ``name`` identifies it: creating it twice is harmless."""
 
     name: str
     """``sl-<job>-a<attempt number>-<12 digits of the attempt's uid>-<6 random digits>-<index>``, e.g.
@@ -108,13 +110,13 @@ class RunSpec:
     gpu_kind: Literal["cuda", "cpu"] = "cpu"
     elastic: bool = False
     env: tuple[tuple[str, str], ...] = ()
-    ring: Ring | None = None
-    """None for a plain command on one container: it gets no network at all."""
+    collective: CollectiveGroup | None = None
+    """None for a plain command on one container: it gets no network at all. Its key in JSON is ``COLLECTIVE_KEY``."""
     resources: Resources = field(default_factory=Resources)
     grace_seconds: int = 10
-    """From SIGTERM to SIGKILL."""
+    """The time between SIGTERM and SIGKILL."""
     identity: JobIdentity | None = None
-    """Not part of the JSON: the portal names it beside that. None with a portal of an earlier release."""
+    """Not part of the JSON: the portal sends it beside that. None with a portal of an earlier release."""
 
     @property
     def group(self) -> str:
@@ -122,23 +124,25 @@ class RunSpec:
 
     @property
     def network(self) -> str | None:
-        """Name of the attempt's own network, None for none."""
-        return self.group if self.ring else None
+        """The name of the attempt's own network, None if it has none."""
+        return self.group if self.collective else None
 
     def to_json(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if key != "identity"}
+        fields = {COLLECTIVE_KEY if key == "collective" else key: value for key, value in asdict(self).items()}
+        del fields["identity"]
+        return fields
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Raises TypeError, KeyError or ValueError when ``data`` is not a RunSpec's JSON."""
-        ring = data.get("ring")
+        """Raise TypeError, KeyError or ValueError when ``data`` is not a RunSpec's JSON."""
+        collective = data.get(COLLECTIVE_KEY)
         return cls(
             **{
-                **data,
+                **{key: value for key, value in data.items() if key != COLLECTIVE_KEY},
                 "command": tuple(data["command"]),
                 "gpus": tuple(data.get("gpus", ())),
                 "env": tuple((str(key), str(value)) for key, value in data.get("env", ())),
-                "ring": Ring(**ring) if ring else None,
+                "collective": CollectiveGroup(**collective) if collective else None,
                 "resources": Resources(**data.get("resources", {})),
             }
         )

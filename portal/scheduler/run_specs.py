@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from portal.cluster.models import Gpu, Node
 from portal.jobs.models import RESTART_LIMIT_VARIABLE, Attempt, Container, Job
 from portal.scheduler import overlay_networks
-from runners.spec import Launcher, Resources, Ring, RunSpec
+from runners.spec import CollectiveGroup, Launcher, Resources, RunSpec
 
 FIRST_PORT, PORTS = 21_000, 8_000
 """Attempts that share a machine's network (the process runtime) get different ports."""
@@ -61,8 +61,8 @@ def new_name(attempt: Attempt, index: int) -> str:
 
 
 def driver_spec(attempt: Attempt, index: int, node: Node, ranks: int) -> RunSpec:
-    ring = _ring(attempt, index, index, node, ranks)
-    return _spec(attempt, Container.Role.DRIVER, index, ring, Part(node, ()), DRIVER)
+    group = _collective_group(attempt, index, index, node, ranks)
+    return _spec(attempt, Container.Role.DRIVER, index, group, Part(node, ()), DRIVER)
 
 
 def host_spec(
@@ -71,8 +71,8 @@ def host_spec(
     """``ranks`` is how many start together, ``hosts`` in how many containers, ``driver`` the index of the driver or
     first host. ``node_gpus`` is how many GPUs share the node's processors and memory."""
     alone = hosts == 1 and not has_driver(attempt.job)
-    ring = None if alone else _ring(attempt, index, driver, part.node, ranks)
-    return _spec(attempt, Container.Role.HOST, index, ring, part, share_of(part.node, len(part.gpus), node_gpus))
+    group = None if alone else _collective_group(attempt, index, driver, part.node, ranks)
+    return _spec(attempt, Container.Role.HOST, index, group, part, share_of(part.node, len(part.gpus), node_gpus))
 
 
 def share_of(node: Node, gpus: int, node_gpus: int) -> Resources:
@@ -96,15 +96,15 @@ def command_of(job: Job) -> tuple[str, ...]:
     return ("python", job.entry, *job.arguments)
 
 
-def _ring(attempt: Attempt, index: int, driver: int, node: Node, ranks: int) -> Ring:
+def _collective_group(attempt: Attempt, index: int, driver: int, node: Node, ranks: int) -> CollectiveGroup:
     """As the container ``index`` on ``node`` knows it, ``driver`` being that of the driver or torchrun's first host."""
     job, number = attempt.job, attempt.ring
-    plain = Ring(
-        driver_host=_host_of_ring(job, node),
+    plain = CollectiveGroup(
+        driver_host=_driver_host(job, node),
         port=FIRST_PORT + attempt.pk % PORTS,
         secret=attempt.secret,
         min_ranks=job.min_gpus if job.elastic else ranks,
-        # The scheduler keeps to the job's most; while a ring moves to other nodes (``moves``), it has both.
+        # The scheduler keeps to the job's most; while a group moves to other nodes (``outlives_driver``), it has both.
         max_ranks=job.max_gpus + job.min_gpus if job.elastic else ranks,
     )
     if number is None:
@@ -118,7 +118,7 @@ def _ring(attempt: Attempt, index: int, driver: int, node: Node, ranks: int) -> 
     )
 
 
-def _host_of_ring(job: Job, node: Node) -> str:
+def _driver_host(job: Job, node: Node) -> str:
     """The name under which containers of one node find the driver, or torchrun's first host."""
     if node.runtime == Node.Runtime.PROCESS:
         return "127.0.0.1"
@@ -126,7 +126,7 @@ def _host_of_ring(job: Job, node: Node) -> str:
 
 
 def _spec(
-    attempt: Attempt, role: Container.Role, index: int, ring: Ring | None, part: Part, resources: Resources
+    attempt: Attempt, role: Container.Role, index: int, group: CollectiveGroup | None, part: Part, resources: Resources
 ) -> RunSpec:
     job = attempt.job
     launcher: Launcher = job.launcher  # type: ignore[assignment]  # the same words, by the model's choices
@@ -152,6 +152,6 @@ def _spec(
         gpu_kind="cuda" if any(gpu.kind == Gpu.Kind.CUDA for gpu in part.gpus) else "cpu",
         elastic=job.elastic,
         env=tuple(sorted((str(key), str(value)) for key, value in env.items())),
-        ring=ring,
+        collective=group,
         resources=resources,
     )

@@ -222,8 +222,13 @@ def neighbours(desired: Mapping[str, Desired], notes: Mapping[str, Note]) -> lis
     found: dict[str, Neighbours] = {}
     for name, wish in desired.items():
         spec, note = wish.spec, notes.get(name)
-        if spec.ring is None or not spec.ring.number or spec.network is None or (note is not None and note.exit):
+        if (
+            spec.collective is None
+            or not spec.collective.number
+            or spec.network is None
+            or (note is not None and note.exit)
+        ):
             continue
-        before = found.get(spec.network, Neighbours(spec.network, spec.ring.number))
+        before = found.get(spec.network, Neighbours(spec.network, spec.collective.number))
         found[spec.network] = replace(before, peers=before.peers | wish.peers)
     return sorted(found.values(), key=lambda each: each.network)

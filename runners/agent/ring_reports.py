@@ -1,4 +1,4 @@
-"""Passes on what the drivers on this node tell of their rings (``launch/ringlog.py``), when it has changed."""
+"""Passes on what the drivers on this node tell of their rings (``launch/group_log.py``), when it has changed."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol

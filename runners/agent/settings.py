@@ -276,7 +276,7 @@ def make_runtime(identity: Identity, files: NodeFiles, ring_address: str = "") -
 
             images = DockerEnvironments(cuda=cuda)
             address = node_address(identity.url, ring_address)
-            return DockerRuntime(identity.installation, node, images.reference_of, ring_address=address), images
+            return DockerRuntime(identity.installation, node, images.reference_of, overlay_address=address), images
         if identity.runtime == "process":
             venvs = ProcessEnvironments(cuda=cuda)
             state = files.home / "processes"

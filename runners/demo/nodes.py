@@ -22,7 +22,7 @@ from runners.demo.programs import ENDINGS, SILENT_BEFORE_TRAINING, Mishap, Train
 from runners.host.gpus import Gpu
 from runners.host.node_files import NodeFiles
 from runners.runtime import Folders
-from runners.runtimes.fake import FakeRuntime, Pretended, read_json, say
+from runners.runtimes.fake import FakeRuntime, Pretended, append_output, read_json
 from runners.spec import RunSpec
 
 LINE_SECONDS = 6.0
@@ -150,14 +150,16 @@ class DemoRuntime(FakeRuntime):
         scribe, course = run.folders.scribe, self._courses[run.spec.name]
         if run.spec.role == "driver":
             ranks = _ranks(run)
-            say(scribe, "setup", "set-up", f"The ring has {ranks} rank{'' if ranks == 1 else 's'}.\n".encode())
+            append_output(
+                scribe, "setup", "set-up", f"The job now has {ranks} rank{'' if ranks == 1 else 's'}.\n".encode()
+            )
             return
         command = " ".join(run.spec.command)
-        say(scribe, "setup", "set-up", f"Code is unpacked in /workspace.\nStarting {command}\n".encode())
+        append_output(scribe, "setup", "set-up", f"Code is unpacked in /workspace.\nStarting {command}\n".encode())
         if _is_first(run.spec) and course.mishap not in SILENT_BEFORE_TRAINING:
             seed = course.training.seed
             restored = f"Restored the checkpoint of step {course.first_step:,}.\n" if course.first_step else ""
-            say(scribe, "0", "rank 0", (opening(1000 * (6 + seed % 90), seed) + restored).encode())
+            append_output(scribe, "0", "rank 0", (opening(1000 * (6 + seed % 90), seed) + restored).encode())
 
     def go_on(self, files: NodeFiles) -> int:
         """Take up the containers that an earlier agent ran; return how many."""
@@ -216,7 +218,7 @@ class DemoRuntime(FakeRuntime):
             last = ENDINGS[course.mishap].text if course.mishap else closing(course.training)
             if not course.mishap:
                 _write_outputs(run.folders.outputs, course.training)
-            say(run.folders.scribe, "0", "rank 0", last.encode())
+            append_output(run.folders.scribe, "0", "rank 0", last.encode())
         super()._end(run, code, reason, detail)
 
     def _print(self, run: Pretended, step: int) -> None:
@@ -228,11 +230,11 @@ class DemoRuntime(FakeRuntime):
         for slot in range(run.spec.slots):
             rank = before + slot
             if slot == 0 and first:
-                say(run.folders.scribe, "0", "rank 0", training.line(step, _ranks(run)).encode())
+                append_output(run.folders.scribe, "0", "rank 0", training.line(step, _ranks(run)).encode())
             elif int(self.clock() / LINE_SECONDS) % 5 == rank % 5:
                 known = read_json(run.folders.scribe / "log" / "streams.json").get(str(slot)) or {}
                 label = str(known.get("label") or f"rank {rank}")
-                say(run.folders.scribe, str(slot), label, training.other_line(step, rank).encode())
+                append_output(run.folders.scribe, str(slot), label, training.other_line(step, rank).encode())
 
     def _report(self, run: Pretended, step: int) -> None:
         """What ``schedulearn_train`` would tell the portal of its steps."""
@@ -250,7 +252,9 @@ class DemoRuntime(FakeRuntime):
         facts["total"] = training.steps * training.batch
         lines = [{"kind": "step", **about, **facts, **pace}]
         lines.append({"kind": "metric", **about, "name": "validation/accuracy", "value": training.accuracy(step)})
-        say(run.folders.scribe, "metrics", "metrics", "".join(f"{json.dumps(line)}\n" for line in lines).encode())
+        append_output(
+            run.folders.scribe, "metrics", "metrics", "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+        )
 
 
 def _write_outputs(folder: Path, training: Training) -> None:

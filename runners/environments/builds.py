@@ -1,6 +1,6 @@
-"""Making a curated environment ready on this node: as an image for Docker, as a virtual environment for processes.
+"""Prepares curated environments on this node: as an image for Docker, or as a virtual environment for processes.
 
-Preparing is slow once and may be repeated at any time: what is unchanged is found again by its content.
+Preparing an environment is slow once and may be repeated at any time: unchanged parts are found by their content.
 """
 
 import os
@@ -43,28 +43,28 @@ from runners.runtime import LAUNCH, EngineError
 
 PUBLIC_BASE = "python:3.11-slim-bookworm"
 LOCAL_BASE = "schedulearn-base:bookworm"
-"""What deploy/base-image.sh makes."""
+"""The image that deploy/base-image.sh makes."""
 PUBLIC_BUILDER = "python:3.11-bookworm"
-"""Has a compiler; used when the host has none that suits."""
+"""An image with a compiler, for hosts without a suitable one."""
 
 RUNNERS = Path(__file__).resolve().parents[1]
 
 PREPARE_SECONDS = 3600.0
-"""Most seconds that one environment waits for another."""
+"""The maximum time that one environment waits for another."""
 INSTALL_SECONDS = 20
-"""After this long an installation is shown as half done: nobody knows its length beforehand."""
+"""After this time an installation is shown as half done: its duration is unknown beforehand."""
 CHECK_PERCENT = 90
-"""Of a virtual environment whose packages are installed; the rest is trying them."""
+"""The progress of a virtual environment whose packages are installed; the rest is their check."""
 
 
 KEEP_BYTECODE = dict.fromkeys(("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"))
-"""Variables that the check of an environment runs without. It leaves the bytecode of what most jobs import, which takes
-half the time of a start of PyTorch off each rank; compiling all packages would take half a minute."""
+"""Variables that are removed for the check of an environment. The check writes the bytecode of what most jobs import, so
+that each rank starts PyTorch in half the time; compiling all packages would take half a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One line of the agent's report about environments."""
+    """The state of one environment, as in the agent's report."""
 
     key: str
     digest: str = ""
@@ -78,36 +78,36 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """``reference`` is what runs the environment: an image's tag, or the path of a python."""
+    """A prepared environment. ``reference`` is what runs it: an image's tag, or the path of a python."""
 
     digest: str
     reference: str
     origin: str = ""
-    """The base image that it was made from, with its digest: a sentence."""
+    """A sentence with the base image that it was made from and the digest of that."""
 
 
 class Environments(Protocol):
     def prepare(self, key: str, progress: Progress | None = None) -> Report:
-        """Slow (minutes) the first time, a second or two after. Returns READY or FAILED, never raises for what can go
-        wrong on a machine. One at a time; call it in a thread of its own."""
+        """Prepare an environment: minutes the first time, then a second or two. Returns a report that it is ready or has
+        failed; failures of the machine raise nothing. One is prepared at a time; call it in a separate thread."""
         ...
 
     def reports(self) -> list[Report]:
-        """What is known of each environment asked for so far. Quick, from any thread."""
+        """Return the state of each environment that was requested so far. Quick, from any thread."""
         ...
 
     def reference_of(self, key: str) -> str | None:
-        """What ``create`` needs; None while it is not ready, or is no longer there."""
+        """Return what ``create`` needs; None while the environment is not ready, or if it has been deleted."""
         ...
 
 
-class Preparing(ABC):
-    """What both kinds share: keeping book of each environment."""
+class BaseEnvironments(ABC):
+    """What both kinds of environments share: the state of each environment."""
 
     def __init__(self) -> None:
         self._reports: dict[str, Report] = {}
         self._prepared: dict[str, Prepared] = {}
-        self._books = threading.Lock()
+        self._lock = threading.Lock()
         self._section = ExclusiveSection("preparing an environment")
 
     def prepare(self, key: str, progress: Progress | None = None) -> Report:
@@ -120,109 +120,111 @@ class Preparing(ABC):
 
             reached = 0
 
-            def tell(percent: int, words: str) -> None:
-                """Progress never goes back, whatever each step estimates."""
+            def report(percent: int, phrase: str) -> None:
+                """Report the progress, which never decreases, whatever each step estimates."""
                 nonlocal reached
                 reached = max(reached, min(99, percent))
-                self._note(Report(key, state="preparing", progress_percent=reached, detail=words))
+                self._note(Report(key, state="preparing", progress_percent=reached, detail=phrase))
                 if progress is not None:
-                    progress(reached, words)
+                    progress(reached, phrase)
 
-            tell(0, "starting")
+            report(0, "starting")
             try:
-                prepared = self._make(entry, tell)
+                prepared = self._make(entry, report)
             except PrepareError as error:
-                return self._note(Report(key, state="failed", detail=f"{error.text} {error.mend}"))
+                return self._note(Report(key, state="failed", detail=f"{error.text} {error.fix}"))
             except EngineError as error:
                 return self._note(Report(key, state="failed", detail=f"{error} Start the engine; it is tried again."))
             except OSError as error:
                 return self._note(Report(key, state="failed", detail=f"The system refused: {error}."))
-            with self._books:
+            with self._lock:
                 self._prepared[key] = prepared
             return self._note(Report(key, prepared.digest, "ready", 100, prepared.origin))
 
     def reports(self) -> list[Report]:
-        with self._books:
+        with self._lock:
             return [self._reports[key] for key in sorted(self._reports)]
 
     def reference_of(self, key: str) -> str | None:
-        with self._books:
+        with self._lock:
             prepared = self._prepared.get(key)
         if prepared is None:
             return None
         if self._is_there(prepared):
             return prepared.reference
-        with self._books:
+        with self._lock:
             self._prepared.pop(key, None)
             self._reports[key] = replace(self._reports[key], state="waiting", progress_percent=0, detail="it is gone")
         return None
 
     def _note(self, report: Report) -> Report:
-        with self._books:
+        with self._lock:
             self._reports[report.key] = report
         return report
 
     @abstractmethod
-    def _make(self, entry: Entry, tell: Progress) -> Prepared:
-        """Raises PrepareError with what would mend it."""
+    def _make(self, entry: Entry, progress: Progress) -> Prepared:
+        """Make an environment. Raises PrepareError with what would fix it."""
 
     @abstractmethod
     def _is_there(self, prepared: Prepared) -> bool:
-        """Whether what was made has not been deleted since."""
+        """Whether a prepared environment still exists."""
 
 
-class ProcessEnvironments(Preparing):
+class ProcessEnvironments(BaseEnvironments):
     """A virtual environment per recipe under the cache folder, shared by all installations of this user."""
 
     def __init__(self, cuda: bool = False) -> None:
         super().__init__()
         self.target = this_machine(cuda)
 
-    def _make(self, entry: Entry, tell: Progress) -> Prepared:
-        pins = pins_of(entry, self.target, tell, 1)
+    def _make(self, entry: Entry, progress: Progress) -> Prepared:
+        pins = pins_of(entry, self.target, progress, 1)
         compiles = entry.horovod is not None and horovod_wheel.find(entry, self.target, pins) is None
         if compiles and (lacking := horovod_wheel.missing_tools(self.target)):
             raise lacking
         begin = 80 if compiles else 5
-        wheel = horovod_wheel.ensure(entry, self.target, pins, tell, horovod_wheel.build_here, (5, begin))
+        wheel = horovod_wheel.ensure(entry, self.target, pins, progress, horovod_wheel.build_here, (5, begin))
         digest = content_key(
             "venv 2",
             *pins.packages,
             entry.check,
-            self.target.words,
+            self.target.key_text,
             recipe_key(entry, self.target),
             name_of(wheel),
             sys.prefix,
         )
         folder = cache_home() / "envs" / f"{entry.key}-{digest[:12]}"
         python, done = folder / "bin" / "python", folder / ".complete"
-        with alone(cache_home() / "locks" / f"env-{folder.name}", tell, begin):
+        with alone(cache_home() / "locks" / f"env-{folder.name}", progress, begin):
             if not done.exists():
                 need_space(cache_home(), entry.disk_mib)
                 shutil.rmtree(folder, ignore_errors=True)
-                self._install(entry, folder, pins, wheel, tell, begin)
+                self._install(entry, folder, pins, wheel, progress, begin)
                 done.touch()
         return Prepared(digest, str(python))
 
-    def _install(self, entry: Entry, folder: Path, pins: Pins, wheel: Path | None, tell: Progress, begin: int) -> None:
-        """``begin`` is the percentage that is done already."""
+    def _install(
+        self, entry: Entry, folder: Path, pins: Pins, wheel: Path | None, progress: Progress, begin: int
+    ) -> None:
+        """Install and check the packages. ``begin`` is the percentage that is done already."""
         log = make(cache_home() / "logs") / f"install-{entry.key}.log"
         log.unlink(missing_ok=True)
 
-        def installing(seconds: float, said: str) -> None:
+        def installing(seconds: float, output: str) -> None:
             share = seconds / (seconds + INSTALL_SECONDS)
-            what = downloaded(said)
-            words = f"downloading {what}" if what else f"installing {len(pins.packages)} packages"
-            tell(begin + int((CHECK_PERCENT - begin) * share), elapsed(words, seconds))
+            what = downloaded(output)
+            phrase = f"downloading {what}" if what else f"installing {len(pins.packages)} packages"
+            progress(begin + int((CHECK_PERCENT - begin) * share), elapsed(phrase, seconds))
 
-        def checking(seconds: float, said: str) -> None:
-            tell(CHECK_PERCENT, elapsed("checking that the packages work", seconds))
+        def checking(seconds: float, output: str) -> None:
+            progress(CHECK_PERCENT, elapsed("checking that the packages work", seconds))
 
         try:
-            tell(begin, f"installing {len(pins.packages)} packages")
+            progress(begin, f"installing {len(pins.packages)} packages")
             packages = [*pins.packages, *([str(wheel)] if wheel is not None else [])]
             python = make_environment(folder, packages, log, installing, pins.index)
-            tell(CHECK_PERCENT, "checking that the packages work")
+            progress(CHECK_PERCENT, "checking that the packages work")
             run([python, "-c", entry.check or "pass"], log, checking, env=KEEP_BYTECODE, cwd=folder, seconds=300)
         except ProgramError as error:
             raise explain(error, "Installing the packages", log) from error
@@ -231,8 +233,8 @@ class ProcessEnvironments(Preparing):
         return Path(prepared.reference).exists()
 
 
-class DockerEnvironments(Preparing):
-    """Two images per recipe: its packages, and on top of them what runs first. A change of ours rebuilds the second."""
+class DockerEnvironments(BaseEnvironments):
+    """Two images per recipe: its packages, and on top of them what runs first. Changes of our code rebuild only the second."""
 
     def __init__(
         self,
@@ -251,24 +253,24 @@ class DockerEnvironments(Preparing):
 
     @property
     def engine(self) -> DockerImages:
-        """Connected when first needed: an agent may start before its engine."""
+        """The engine, connected when first needed: an agent may start before its engine."""
         if self._engine is None:
             self._engine = DockerImages()
         return self._engine
 
-    def _make(self, entry: Entry, tell: Progress) -> Prepared:
-        base = self._base(tell)
+    def _make(self, entry: Entry, progress: Progress) -> Prepared:
+        base = self._base(progress)
         target = self.engine.target(base, self.cuda)
-        pins = pins_of(entry, target, tell, 3)
-        house = wheelhouse(entry, target, pins, tell, (4, 25 if entry.horovod else 70))
-        wheel = horovod_wheel.ensure(entry, target, pins, tell, self._builder(target, house), (25, 70))
-        packages = self._packages(entry, base, target, house, wheel, tell)
+        pins = pins_of(entry, target, progress, 3)
+        house = wheelhouse(entry, target, pins, progress, (4, 25 if entry.horovod else 70))
+        wheel = horovod_wheel.ensure(entry, target, pins, progress, self._builder(target, house), (25, 70))
+        packages = self._packages(entry, base, target, house, wheel, progress)
         launch = {f"schedulearn/runners/{name}": RUNNERS / name for name in LAUNCH}
         recipe = (images.FOLDER / "job.Dockerfile").read_bytes()
         digest = content_key("job 2", packages, self.engine.id_of(packages) or "", recipe, tree(launch))
         tag = f"schedulearn-job:{entry.key}-{digest[:12]}"
         if self.engine.id_of(tag) is None:
-            with building(tell, "building the job image", "building the job image", (94, 99)) as step:
+            with building(progress, "building the job image", "building the job image", (94, 99)) as step:
                 self.engine.build(
                     {**launch, "Dockerfile": recipe},
                     "Dockerfile",
@@ -282,19 +284,19 @@ class DockerEnvironments(Preparing):
         origin = image_digests.origin(base, self.engine.repo_digests(base), self.engine.id_of(base) or "")
         return Prepared(self.engine.id_of(tag) or digest, tag, origin)
 
-    def _base(self, tell: Progress) -> str:
-        """The image named by the settings, with its digest if they pin one; else the public one, or what
+    def _base(self, progress: Progress) -> str:
+        """Return the image named by the settings, with its digest if they pin one; else the public one, or what
         deploy/base-image.sh made."""
         wanted = [self.base_image] if self.base_image else [PUBLIC_BASE, LOCAL_BASE]
         image_digests.pinned_digest(wanted[0])
         image = next((image for image in wanted if self.engine.id_of(image)), wanted[0])
         if self.engine.id_of(image) is None:
-            self.engine.pull(image, lambda status: tell(1, f"downloading the base image {image}: {status}"))
+            self.engine.pull(image, lambda status: progress(1, f"downloading the base image {image}: {status}"))
         image_digests.verify(image, self.engine.repo_digests(image))
         return image
 
     def _packages(
-        self, entry: Entry, base: str, target: Target, house: Path, wheel: Path | None, tell: Progress
+        self, entry: Entry, base: str, target: Target, house: Path, wheel: Path | None, progress: Progress
     ) -> str:
         script = (images.FOLDER / "packages.sh").read_text()
         requirements = entry.requirements_on(self.cuda)
@@ -311,7 +313,7 @@ class DockerEnvironments(Preparing):
                 if target.machine == platform.machine() and (uv := uv_program()) is not None:
                     shutil.copy(uv, own / "uv")
                 what = "building the image of the packages"
-                with building(tell, what, what, (71, 92)) as step:
+                with building(progress, what, what, (71, 92)) as step:
                     self.engine.install(
                         base,
                         script,
@@ -324,7 +326,7 @@ class DockerEnvironments(Preparing):
         return tag
 
     def _builder(self, target: Target, house: Path) -> horovod_wheel.Build:
-        """This machine's compiler when its product runs in the image, else a container that has one."""
+        """Return how Horovod is compiled: by this machine's compiler if the result runs in the image, else in a container."""
         return horovod_wheel.build_here if self.host_can_build(target) else partial(self._build_in_container, house)
 
     def _build_in_container(
@@ -356,17 +358,19 @@ class DockerEnvironments(Preparing):
             began = time.monotonic()
             script = horovod_wheel.container_script(framework_of(pins))
             log = make(cache_home() / "logs") / "build-horovod-in-container.log"
-            for said in self.engine.run_mounted(image, script, mounts, variables, log):
-                progress(*horovod_wheel.compiling(time.monotonic() - began, said))
+            for output in self.engine.run_mounted(image, script, mounts, variables, log):
+                progress(*horovod_wheel.compiling(time.monotonic() - began, output))
 
     def _is_there(self, prepared: Prepared) -> bool:
         return self.engine.id_of(prepared.reference) is not None
 
 
 @contextmanager
-def building(tell: Progress, first: str, then: str, percent: tuple[int, int]) -> Iterator[Callable[[int, int], None]]:
-    """Report each second how far the build of an image is: a step may take a minute without a word. Yields what to call
-    with the step and their number; ``first`` describes what comes before step 1."""
+def building(
+    progress: Progress, first: str, then: str, percent: tuple[int, int]
+) -> Iterator[Callable[[int, int], None]]:
+    """Report the progress of an image build each second: a step may take a minute without any output. Yields a function to
+    call with the step and the number of steps; ``first`` describes what precedes step 1."""
     low, high = percent
     began, now = time.monotonic(), (low, first)
     over = threading.Event()
@@ -374,14 +378,14 @@ def building(tell: Progress, first: str, then: str, percent: tuple[int, int]) ->
     def step(number: int, of: int) -> None:
         nonlocal now
         now = (low + (high - low) * number // of, f"{then}, step {number} of {of}")
-        tell(now[0], elapsed(now[1], time.monotonic() - began))
+        progress(now[0], elapsed(now[1], time.monotonic() - began))
 
     def report() -> None:
         while not over.wait(TICK_SECONDS):
-            with suppress(Exception):  # the agent is ending: the build hears of it at its next step
-                tell(now[0], elapsed(now[1], time.monotonic() - began))
+            with suppress(Exception):  # the agent is ending: the build notices it at its next step
+                progress(now[0], elapsed(now[1], time.monotonic() - began))
 
-    tell(low, first)
+    progress(low, first)
     thread = threading.Thread(target=report, name="image build", daemon=True)
     thread.start()
     try:
@@ -392,12 +396,12 @@ def building(tell: Progress, first: str, then: str, percent: tuple[int, int]) ->
 
 
 def name_of(wheel: Path | None) -> str:
-    """The folder is named by all that went into the wheel."""
+    """Return the wheel's folder and name. The name of the folder is a hash of all that the wheel was made from."""
     return f"{wheel.parent.name}/{wheel.name}" if wheel else ""
 
 
 def tree(paths: dict[str, Path]) -> str:
-    """The content of files and folders, without what Python leaves beside them."""
+    """Return a hash of the content of files and folders, without Python's bytecode."""
     parts: list[str | bytes] = []
     for name, path in sorted(paths.items()):
         files = sorted(path.rglob("*")) if path.is_dir() else [path]

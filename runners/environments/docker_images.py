@@ -1,4 +1,4 @@
-"""Building images on a Docker Engine with its classic builder, from contexts that we pack ourselves."""
+"""Builds images on a Docker Engine with its classic builder, from build contexts that we pack ourselves."""
 
 import io
 import json
@@ -17,12 +17,12 @@ from runners.environments.targets import Target, glibc_of
 from runners.runtimes.docker import APIError, ContainerError, ImageNotFound, connect, engine_calls
 
 BUILD_SECONDS = 900
-"""The longest silence between two lines of a build."""
+"""The maximum time between two lines of a build."""
 SCRIPT_SECONDS = 7200
-"""The longest run of a script in a container: Horovod takes an hour to compile on a slow machine."""
+"""The maximum run time of a script in a container: Horovod takes an hour to compile on a slow machine."""
 
 KEEP_OLD_DAYS = 7
-"""Several checkouts or installations may share an engine, each with its own version of the images."""
+"""How long old images are kept: several installations may share an engine, each with its own version of the images."""
 
 TICK_SECONDS = 1.0
 TAIL_LINES = 20
@@ -38,14 +38,14 @@ ASK = (
 
 
 class DockerImages:
-    """What environments need of an engine. Every call is bounded by its own silence."""
+    """What environments need from an engine. Every call fails after a time without output."""
 
     def __init__(self, base_url: str | None = None) -> None:
         """Raises EngineError when no engine answers."""
         self.client = connect(base_url, BUILD_SECONDS)
 
     def id_of(self, image: str) -> str | None:
-        """The content's digest, None when the image is not here."""
+        """Return the digest of the image's content, None when the engine does not have it."""
         with engine_calls():
             try:
                 return str(self.client.api.inspect_image(image)["Id"])
@@ -53,25 +53,25 @@ class DockerImages:
                 return None
 
     def repo_digests(self, image: str) -> tuple[str, ...]:
-        """The digests under which registries have an image (``python@sha256:...``); none for one made or imported here."""
+        """Return the digests that registries have for an image (``python@sha256:...``); none for one made or imported here."""
         with engine_calls():
             return tuple(self.client.api.inspect_image(image).get("RepoDigests") or ())
 
-    def pull(self, image: str, tell: Callable[[str], None]) -> None:
-        """``tell`` is called with how much of it is downloaded. Raises PrepareError when no registry has it."""
+    def pull(self, image: str, progress: Callable[[str], None]) -> None:
+        """Download an image. ``progress`` is called with how much has arrived. Raises PrepareError if no registry has it."""
         layers = Layers()
         with engine_calls():
             try:
                 for event in self.client.api.pull(image, stream=True, decode=True):
                     if "error" in event:
-                        raise no_image(image, str(event["error"]))
+                        raise image_error(image, str(event["error"]))
                     layers.note(event)
-                    tell(layers.words())
+                    progress(layers.summary())
             except APIError as error:
-                raise no_image(image, str(error.explanation)) from error
+                raise image_error(image, str(error.explanation)) from error
 
     def target(self, image: str, cuda: bool) -> Target:
-        """Which interpreter the image has: asked by running it, without a network or rights."""
+        """Return the interpreter of an image. It is run for that, without a network or privileges."""
         try:
             python, libc, machine = json.loads(self.output(image, ["python", "-c", ASK]))
         except ValueError as error:
@@ -82,15 +82,15 @@ class DockerImages:
         return Target(".".join(str(part) for part in python), glibc_of((libc[0], libc[1])), machine, cuda)
 
     def output(self, image: str, command: list[str]) -> str:
-        """What a short command prints. Raises ValueError when it fails."""
+        """Return what a short command prints. Raises ValueError when it fails."""
         with engine_calls():
             try:
-                said: bytes = self.client.containers.run(
+                output: bytes = self.client.containers.run(
                     image, command, entrypoint=[], network_mode="none", remove=True, cap_drop=["ALL"], read_only=True
                 )
             except (ContainerError, APIError) as error:
                 raise ValueError(str(error)) from error
-        return said.decode()
+        return output.decode()
 
     def run_mounted(
         self,
@@ -119,11 +119,11 @@ class DockerImages:
         tag: str,
         programs: str,
         log: Path,
-        tell: Callable[[int, int], None],
+        progress: Callable[[int, int], None],
     ) -> None:
         """Run a shell script of ours as root in a new container of ``base``, without a network, and tag what it leaves.
 
-        ``mounts`` are folders that it only reads. ``programs`` is put before the image's PATH. ``tell`` is called with
+        ``mounts`` are folders that it only reads. ``programs`` is put before the image's PATH. ``progress`` is called with
         (step, steps). Raises PrepareError. A Dockerfile takes twice as long: it sends the packages to the engine and copies
         them from stage to stage.
         """
@@ -135,10 +135,10 @@ class DockerImages:
         path, command = variables.get("PATH", USUAL_PATH), json.dumps(config["Cmd"] or ["python"])
         options = {"user": "0:0", "labels": {"schedulearn": "image"}}
         with self._container(base, script, readable, log, options) as container:
-            tell(1, 2)
+            progress(1, 2)
             for _ in until_it_exits(container, f"Building {tag}", log):
                 pass
-            tell(2, 2)
+            progress(2, 2)
             repository, _, version = tag.partition(":")
             container.commit(repository, version, changes=[f"ENV PATH={programs}:{path}", f"CMD {command}"])
 
@@ -151,8 +151,8 @@ class DockerImages:
         log: Path,
         options: Mapping[str, Any],
     ) -> Iterator[Any]:
-        """A container that runs a script of ours over some folders, without a network; what it prints is kept in ``log``."""
-        # Given as "volumes", they would be volumes of an image that is made of the container.
+        """Run a script of ours over some folders in a container without a network; its output is stored in ``log``."""
+        # Given as "volumes", they would become volumes of an image that is made from the container.
         binds: list[Any] = [
             {"Type": "bind", "Source": str(path), "Target": to, "ReadOnly": not write}
             for path, (to, write) in mounts.items()
@@ -175,11 +175,11 @@ class DockerImages:
         tag: str,
         args: Mapping[str, str],
         log: Path,
-        tell: Callable[[int, int], None],
+        progress: Callable[[int, int], None],
     ) -> None:
         """Build from exactly these files (folders by their content) and tag the result.
 
-        ``tell`` hears (step, steps), ``log`` keeps what was said. Raises PrepareError with the failing step's words.
+        ``progress`` is called with (step, steps); ``log`` gets the output. Raises PrepareError with that of a failing step.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         with packed(files) as context, log.open("w") as account, engine_calls():
@@ -203,10 +203,10 @@ class DockerImages:
                 if "error" in event:
                     raise build_failed(tag, tail(log), log)
                 if counted := STEP.match(line):
-                    tell(int(counted[1]), int(counted[2]))
+                    progress(int(counted[1]), int(counted[2]))
 
     def drop_old(self, repository: str, environment: str, keep: str) -> None:
-        """Earlier images of an environment, once nobody has needed them for a while. Those in use stay."""
+        """Remove earlier images of an environment after some days. Those in use stay."""
         with engine_calls():
             ours = re.compile(re.escape(f"{repository}:{environment}-") + "[0-9a-f]{12}")
             for image in self.client.api.images(filters={"reference": f"{repository}:{environment}-*"}):
@@ -242,7 +242,7 @@ def until_it_exits(container: Any, what: str, log: Path) -> Iterator[str]:
 
 
 class Layers:
-    """How far an image's layers are downloaded, from the engine's events."""
+    """How much of an image's layers is downloaded, from the engine's events."""
 
     def __init__(self) -> None:
         self._bytes: dict[str, tuple[int, int]] = {}
@@ -259,8 +259,8 @@ class Layers:
             self._bytes.setdefault(layer, (0, 0))
             self._done.add(layer)
 
-    def words(self) -> str:
-        """``34 of 120 MiB, 2 of 5 layers``"""
+    def summary(self) -> str:
+        """Return a text such as ``34 of 120 MiB, 2 of 5 layers``."""
         if not self._bytes:
             return "asking the registry"
         total = sum(total for _, total in self._bytes.values())
@@ -271,8 +271,8 @@ class Layers:
 
 @contextmanager
 def packed(files: Mapping[str, Path | bytes]) -> Iterator[Any]:
-    """A tar of the context on disk: wheels are too big for memory. Owners and times say nothing, so that equal
-    content is equal to the builder's cache."""
+    """Pack the context as a tar on disk: wheels are too large for memory. Owners and times are fixed, so that equal content
+    is equal for the builder's cache."""
     with tempfile.TemporaryFile(prefix="schedulearn-context-") as file:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
             for name, content in sorted(files.items()):
@@ -301,16 +301,16 @@ def add_bytes(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     tar.addfile(member, io.BytesIO(content))
 
 
-def no_image(image: str, why: str) -> PrepareError:
+def image_error(image: str, why: str) -> PrepareError:
     return PrepareError(
         f"The base image {image} cannot be pulled: {why}",
         "Set SCHEDULEARN_BASE_IMAGE to an image this engine has, or make one with deploy/base-image.sh.",
     )
 
 
-def build_failed(tag: str, said: str, log: Path) -> PrepareError:
-    if "no space left" in said.lower():
+def build_failed(tag: str, output: str, log: Path) -> PrepareError:
+    if "no space left" in output.lower():
         return PrepareError(
             "Building the image failed: the engine's disk is full.", "Make room (docker system prune), then try again."
         )
-    return PrepareError(f"Building {tag} failed: {last_error(said)}", f"The whole account is in {log}.")
+    return PrepareError(f"Building {tag} failed: {last_error(output)}", f"The full output is in {log}.")

@@ -1,7 +1,7 @@
-"""Horovod's newest release does not compile against today's torch. Mended, it does: once, then the wheel is kept.
+"""Compiles Horovod, whose newest release needs patches for today's torch, once; then the wheel is kept.
 
-The wheel is found again by everything that went into it: version, torch or TensorFlow, Python, C library, GPU support,
-mending.
+The wheel is found again by all that it was made from: versions of Horovod, torch or TensorFlow, Python and C library, GPU
+support, and the patches.
 """
 
 import hashlib
@@ -42,37 +42,41 @@ TOOLS = (
     "psutil==7.2.2",
     "PyYAML==6.0.3",
 )
-"""setuptools 80 dropped what Horovod's setup.py uses; cmake 4 refuses the minimum versions of its third parties."""
+"""setuptools 80 removed what Horovod's setup.py uses; cmake 4 refuses the minimum versions of its third-party code."""
 
 BUILD_MIB = 3000
 EXPECTED_SECONDS = 240
-"""On two cores; only for a bar that moves before the compiler's own percentage is known."""
+"""The compile time on two cores; only for a progress bar that moves before the compiler's own percentage is known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mend:
+class SourcePatch:
+    """A replacement in one file of Horovod's source."""
+
     path: str
     before: str
     after: str
 
 
-MENDS = (
+PATCHES = (
     # torch's headers need C++17 since 2.1
-    Mend("CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 17)"),
-    Mend("horovod/torch/CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 17)"),
-    Mend("third_party/gloo/CMakeLists.txt", "-std=c++11 -fPIC", "-std=c++17 -fPIC"),
-    # with Gloo the stall inspector looks through a list of ranks that stays empty, and so misses none of them
-    Mend("horovod/common/gloo/gloo_controller.cc", "global_ranks_.reserve(size_)", "global_ranks_.resize(size_)"),
-    # a rank that leaves a broken ring keeps that ring's connections open until it has formed the next one, which those wait
-    # for who have not noticed yet
-    Mend(
+    SourcePatch("CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 17)"),
+    SourcePatch("horovod/torch/CMakeLists.txt", "set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 17)"),
+    SourcePatch("third_party/gloo/CMakeLists.txt", "-std=c++11 -fPIC", "-std=c++17 -fPIC"),
+    # with Gloo the stall inspector checks a list of ranks that stays empty, and so reports none of them as missing
+    SourcePatch(
+        "horovod/common/gloo/gloo_controller.cc", "global_ranks_.reserve(size_)", "global_ranks_.resize(size_)"
+    ),
+    # a rank that leaves a broken ring keeps the connections of that ring open until it has formed the next one, while ranks
+    # that have not noticed yet wait for its answer
+    SourcePatch(
         "horovod/common/gloo/gloo_context.cc",
         "void GlooContext::Finalize() {\n  if (!enabled_) {\n    return;\n  }\n",
         "void GlooContext::Finalize() {\n",
     ),
-    # who is still in a broken ring may be sent another message than it waits for: whoever waits hears of it, as of a
-    # connection that broke, and the process lives
-    Mend(
+    # a rank that is still in a broken ring may receive another message than it expects: that becomes an error, as for a
+    # broken connection, instead of the end of the process
+    SourcePatch(
         "third_party/gloo/gloo/transport/tcp/pair.cc",
         "    GLOO_ENFORCE_LE(op.preamble.length, op.nbytes);\n",
         "    if (op.preamble.length > op.nbytes) {\n"
@@ -86,16 +90,16 @@ MENDS = (
 )
 
 BUILD_NICENESS = 10
-"""The compiler leaves the processors to running jobs, which are on the same machine."""
+"""The compiler yields the processors to the jobs that run on this machine."""
 
 Build = Callable[[Path, Pins, Path, dict[str, str], Progress], None]
 """(patched source, packages to compile against, folder for the wheel, variables, progress): compiles."""
 
 
 def settings(target: Target, framework: Framework) -> dict[str, str]:
-    """Horovod's build switches. Gloo on processors; with GPUs NCCL does the reductions, Gloo the rest.
+    """Return Horovod's build switches. Gloo on processors; with GPUs, NCCL does the reductions and Gloo the rest.
 
-    Its sources name what only older compilers' headers bring along: from GCC 13 on they must be asked for.
+    Its sources use headers without including them, which older compilers include by themselves: GCC 13 does not.
     """
     one, other = ("PYTORCH", "TENSORFLOW") if framework.is_torch else ("TENSORFLOW", "PYTORCH")
     common = {
@@ -116,11 +120,18 @@ def settings(target: Target, framework: Framework) -> dict[str, str]:
 def wheel_key(horovod: Horovod, framework: Framework, target: Target) -> str:
     switches = sorted((name, value) for name, value in settings(target, framework).items() if name != "MAKEFLAGS")
     against = framework.version if framework.is_torch else framework.requirement
-    return content_key("horovod 1", horovod.version, horovod.sha256, against, target.words, repr(MENDS), repr(switches))
+    return content_key(
+        "horovod 1", horovod.version, horovod.sha256, against, target.key_text, _patches_text(), repr(switches)
+    )
+
+
+def _patches_text() -> str:
+    """Return the patches as text for ``wheel_key``, with the class's earlier name: nodes keep the wheels they have."""
+    return repr(PATCHES).replace(SourcePatch.__name__, "Mend")
 
 
 def find(entry: Entry, target: Target, pins: Pins) -> Path | None:
-    """The wheel, if it was compiled before."""
+    """Return the wheel, if it was compiled before."""
     if entry.horovod is None:
         return None
     folder = cache_home() / "wheels" / wheel_key(entry.horovod, framework_of(pins), target)
@@ -130,7 +141,7 @@ def find(entry: Entry, target: Target, pins: Pins) -> Path | None:
 def ensure(
     entry: Entry, target: Target, pins: Pins, progress: Progress, build: Build, percent: tuple[int, int] = (30, 80)
 ) -> Path | None:
-    """The wheel for this target; compiled by ``build`` if it is not there yet. None if the recipe wants none."""
+    """Return the wheel for this target, compiled by ``build`` if it does not exist yet; None if the recipe needs none."""
     if entry.horovod is None:
         return None
     low, high = percent
@@ -142,27 +153,27 @@ def ensure(
             return found
         need_space(cache_home(), BUILD_MIB)
         with temporary_folder(cache_home() / "wheels", ".horovod-") as work:
-            source = mended_source(entry.horovod, work, progress, low)
+            source = patched_source(entry.horovod, work, progress, low)
             out = make(work / "out")
 
-            def scaled(done: int, words: str) -> None:
-                progress(low + (high - low) * done // 100, words)
+            def scaled(done: int, phrase: str) -> None:
+                progress(low + (high - low) * done // 100, phrase)
 
             build(source, pins, out, settings(target, framework), scaled)
             if not list(out.glob("horovod-*.whl")):
-                raise PrepareError("Compiling Horovod left no wheel.", "Look at the log in the cache folder.")
+                raise PrepareError("Compiling Horovod left no wheel.", "See the log in the cache folder.")
             shutil.rmtree(folder, ignore_errors=True)
             out.rename(folder)
     return find(entry, target, pins)
 
 
-def mended_source(horovod: Horovod, work: Path, progress: Progress, percent: int) -> Path:
-    """The release as published, checked by its hash, with the mends in."""
+def patched_source(horovod: Horovod, work: Path, progress: Progress, percent: int) -> Path:
+    """Fetch the published release, check its hash and apply the patches. Returns the folder with the source."""
     progress(percent, "fetching Horovod's source")
     log = cache_home() / "logs" / "fetch-horovod.log"
     tools = work / "sdist-tools"
     try:
-        # To learn its name pip runs the setup.py of a source: with setuptools that still suit it.
+        # To find the package's name, pip runs its setup.py: with a setuptools release that works for it.
         run([*PIP, "install", "-q", "--target", tools, "setuptools<80", "wheel", "packaging"], log, seconds=600)
         fetch = ["download", "--no-deps", "--no-build-isolation", "--no-binary", "horovod", "-d", str(work)]
         run([*PIP, *fetch, f"horovod=={horovod.version}"], log, env={"PYTHONPATH": str(tools)}, seconds=600)
@@ -178,23 +189,23 @@ def mended_source(horovod: Horovod, work: Path, progress: Progress, percent: int
         tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12's Python 3.11.2 has none
         tar.extractall(work)  # noqa: S202  # the archive is known by its hash
     source = work / f"horovod-{horovod.version}"
-    mend(source)
+    apply_patches(source)
     return source
 
 
-def mend(source: Path) -> None:
-    for one in MENDS:
-        path = source / one.path
+def apply_patches(source: Path) -> None:
+    for patch in PATCHES:
+        path = source / patch.path
         text = path.read_text()
-        if one.before not in text:
+        if patch.before not in text:
             raise PrepareError(
-                f"Horovod's {one.path} is not as expected.", "Adapt runners/environments/horovod_wheel.py to it."
+                f"Horovod's {patch.path} is not as expected.", "Adapt runners/environments/horovod_wheel.py to it."
             )
-        path.write_text(text.replace(one.before, one.after))
+        path.write_text(text.replace(patch.before, patch.after))
 
 
 def missing_tools(target: Target) -> PrepareError | None:
-    """What this machine lacks for compiling, with the packages that bring it."""
+    """Return an error with what this machine lacks for compiling and the packages that provide it, None if nothing."""
     programs = {"c++": shutil.which("c++") or shutil.which("g++"), "make": shutil.which("make")}
     missing = [name for name, found in programs.items() if not found]
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
@@ -217,7 +228,7 @@ def nvcc() -> str | None:
 
 
 def host_can_build(target: Target) -> bool:
-    """A wheel made here runs there: same Python and processor, no newer C library."""
+    """Whether a wheel made here runs there: same Python and processor, no newer C library."""
     here = this_machine(target.cuda)
     same = (here.python, here.machine) == (target.python, target.machine)
     return same and here.glibc <= target.glibc and missing_tools(target) is None
@@ -233,7 +244,7 @@ def build_here(source: Path, pins: Pins, out: Path, variables: dict[str, str], p
     with temporary_folder(cache_home(), "schedulearn-build-") as folder:
         place = folder / "environment"
 
-        def installing(seconds: float, said: str) -> None:
+        def installing(seconds: float, output: str) -> None:
             progress(2, elapsed("installing what Horovod is compiled with", seconds))
 
         try:
@@ -246,7 +257,7 @@ def build_here(source: Path, pins: Pins, out: Path, variables: dict[str, str], p
             run(
                 [*pip, "-w", out, source],
                 log,
-                lambda seconds, said: progress(*compiling(seconds, said)),
+                lambda seconds, output: progress(*compiling(seconds, output)),
                 env={**variables, **cuda_variables(python), "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"},
                 niceness=BUILD_NICENESS,
             )
@@ -255,27 +266,27 @@ def build_here(source: Path, pins: Pins, out: Path, variables: dict[str, str], p
 
 
 def cuda_variables(python: Path) -> dict[str, str]:
-    """Where NCCL is: torch brings it as a package, headers and all. Empty when there is none."""
+    """Return the variables with the place of NCCL, which torch installs as a package with headers; empty without it."""
     found = sorted(python.parent.parent.glob("lib/python*/site-packages/nvidia/nccl"))
     if not found:
         return {}
     library = next(iter(sorted((found[0] / "lib").glob("libnccl.so*"))), None)
     plain = found[0] / "lib" / "libnccl.so"
     if library is not None and not plain.exists():
-        plain.symlink_to(library.name)  # the linker asks for the name without a number
+        plain.symlink_to(library.name)  # the linker needs the name without a number
     return {"HOROVOD_NCCL_HOME": str(found[0]), "HOROVOD_NCCL_LINK": "SHARED"}
 
 
-def compiling(seconds: float, said: str) -> tuple[int, str]:
-    """Make's own "[ 45%]" if there is one, else a guess by time."""
-    marks = [part.rpartition("[")[2].strip() for part in said.split("%]")[:-1]]
+def compiling(seconds: float, output: str) -> tuple[int, str]:
+    """Return the progress: Make's own "[ 45%]" if there is one, else an estimate by time."""
+    marks = [part.rpartition("[")[2].strip() for part in output.split("%]")[:-1]]
     numbers = [int(mark) for mark in marks if mark.isdecimal()]
     percent = numbers[-1] if numbers else min(10, int(10 * seconds / EXPECTED_SECONDS))
     return max(2, min(99, percent)), elapsed("compiling Horovod", seconds)
 
 
 def container_script(framework: Framework) -> str:
-    """The same as ``build_here``, inside an image with a compiler and without a network."""
+    """Return a script that does the same as ``build_here`` in an image with a compiler and without a network."""
     return f"""
 export HOME=/tmp
 python -m venv /tmp/build
@@ -295,7 +306,7 @@ def tools_line() -> str:
 
 
 def tools_house(target: Target, work: Path, progress: Progress) -> Path:
-    """The build tools as wheels, for compiling inside a container without a network."""
+    """Fetch the build tools as wheels, for compiling in a container without a network."""
     progress(0, "fetching build tools")
     log = cache_home() / "logs" / "fetch-tools.log"
     try:

@@ -1,6 +1,6 @@
-"""Which content an image name stands for: digests that an admin pins, and those that a name resolved to.
+"""The content that an image name refers to: digests that an admin pins, and those that a name resolved to.
 
-``python:3.11-slim-bookworm@sha256:...`` names exactly one image; a tag alone names whatever the registry has today.
+``python:3.11-slim-bookworm@sha256:...`` refers to exactly one image; a tag alone to whatever the registry has today.
 """
 
 import re
@@ -12,7 +12,7 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def pinned_digest(image: str) -> str | None:
-    """The digest in an image's name, None for a tag. Raises PrepareError for one that is incomplete."""
+    """Return the digest in an image's name, None for a tag. Raises PrepareError for an incomplete one."""
     _, at, digest = image.partition("@")
     if not at:
         return None
@@ -25,9 +25,9 @@ def pinned_digest(image: str) -> str | None:
 
 
 def verify(image: str, repo_digests: Sequence[str]) -> None:
-    """Raise PrepareError unless an image that is pinned by a digest is here with that digest.
+    """Raise PrepareError unless an image that is pinned by a digest has that digest.
 
-    ``repo_digests`` are the engine's (``python@sha256:...``); one that was built or imported here has none.
+    ``repo_digests`` are the engine's (``python@sha256:...``); an image that was built or imported here has none.
     """
     digest = pinned_digest(image)
     if digest is not None and digest not in {each.partition("@")[2] for each in repo_digests}:
@@ -38,7 +38,7 @@ def verify(image: str, repo_digests: Sequence[str]) -> None:
 
 
 def origin(image: str, repo_digests: Sequence[str], image_id: str) -> str:
-    """What an environment was made from, as a sentence that is recorded with it."""
+    """Return a sentence with what an environment was made from. It is recorded with the environment."""
     name = image.partition("@")[0]
     if repo_digests:
         return f"Made from {name} ({repo_digests[0].partition('@')[2]})."

@@ -1,9 +1,9 @@
 """Resolves and installs pinned packages: with uv where it finds what pip would find, else with pip.
 
-uv reads no configuration of pip, so that is translated for it (``pip_settings``). Whatever uv refuses is tried again with
-pip, whose words then explain a failure. ``python -m runners.environments.installing LOG LOCK`` installs the portal's own packages, with
-the hashes of a lock file, into the virtual environment whose python runs it (``make run``); until then only the standard
-library is there.
+uv does not read pip's configuration, so that is translated for it (``pip_settings``). What uv refuses is tried again with
+pip, whose messages then explain a failure. ``python -m runners.environments.installing LOG LOCK`` installs the portal's own
+packages, with the hashes of a lock file, into the virtual environment whose python runs it (``make run``); before that, only
+the standard library is available.
 """
 
 import json
@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 ONLY_WHEELS = "--only-binary=:all:"
-"""Nothing that a package index serves is run during an installation."""
+"""The option with which no code from a package index runs during an installation."""
 RESOLVE_SECONDS = 600
 Tick = Callable[[float, str], None]
 """(seconds so far, end of the output), called each second."""
 
 
-def quiet(seconds: float, said: str) -> None:
-    """For steps that take a moment."""
+def quiet(seconds: float, output: str) -> None:
+    """Report nothing: for short steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +65,19 @@ class Uv:
 
 
 def uv_program() -> str | None:
-    """The uv beside this python, else the machine's."""
+    """Return the path of the uv beside this python, else of the machine's."""
     beside = Path(sys.executable).with_name("uv")
     return str(beside) if beside.exists() else shutil.which("uv")
 
 
 def find_uv(extra_index: str = "") -> Uv | None:
-    """None where uv is not installed or cannot follow this machine's pip configuration."""
+    """Return uv with its settings, None if it is not installed or cannot follow this machine's pip configuration."""
     if (program := uv_program()) is None:
         return None
     try:
         return Uv(program, pip_settings.translate(pip_settings.read(), extra_index))
     except UntranslatableError as error:
-        logger.info("pip is configured with %s, which uv does not know: packages are installed with pip.", error)
+        logger.info("pip is configured with %s, which uv does not support: packages are installed with pip.", error)
     except (OSError, SubprocessError, ValueError, SyntaxError) as error:
         logger.info("pip's configuration cannot be read (%s): packages are installed with pip.", error)
     return None
@@ -87,8 +87,8 @@ def find_uv(extra_index: str = "") -> Uv | None:
 
 
 def resolve(requirements: Sequence[str], target: Target, log: Path, extra_index: str = "") -> tuple[str, ...]:
-    """The exact packages (``torch==2.13.0+cpu``) that an installation on ``target`` consists of; only their metadata is
-    fetched. Raises ProgramError."""
+    """Return the exact packages (``torch==2.13.0+cpu``) of an installation on ``target``; only their metadata is fetched.
+    Raises ProgramError."""
     with tempfile.TemporaryDirectory(prefix="schedulearn-resolve-") as folder:
         wanted = Path(folder) / "requirements.txt"
         wanted.write_text("".join(f"{line}\n" for line in requirements))
@@ -128,7 +128,7 @@ def _resolve_with_pip(wanted: Path, target: Target, log: Path, extra_index: str)
 
 
 def normalised(name: str) -> str:
-    """A package's name as all indexes write it."""
+    """Return a package's name in the normalised form that all indexes use."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -140,7 +140,7 @@ def index_option(extra_index: str) -> list[str]:
 
 
 def make_environment(folder: Path, packages: Sequence[str], log: Path, tick: Tick, extra_index: str = "") -> Path:
-    """A virtual environment with exactly these packages and pip. Returns its python. Raises ProgramError."""
+    """Make a virtual environment with exactly these packages and pip. Returns its python. Raises ProgramError."""
     if (uv := find_uv(extra_index)) is not None:
         try:
             return _environment_with_uv(uv, folder, packages, log, tick)
@@ -161,10 +161,10 @@ def _environment_with_uv(uv: Uv, folder: Path, packages: Sequence[str], log: Pat
     return python
 
 
-def downloaded(said: str) -> str:
-    """What uv is downloading, from its output: ``torch (183 MiB)``; empty when it says nothing of the kind."""
-    sizes = dict(re.findall(r"Downloading (\S+) \(([\d.]+)MiB\)", said))
-    waiting = {name: size for name, size in sizes.items() if f"Downloaded {name}" not in said}
+def downloaded(output: str) -> str:
+    """Return what uv is downloading, from its output: ``torch (183 MiB)``; empty when the output has no such line."""
+    sizes = dict(re.findall(r"Downloading (\S+) \(([\d.]+)MiB\)", output))
+    waiting = {name: size for name, size in sizes.items() if f"Downloaded {name}" not in output}
     if not waiting:
         return ""
     largest = max(waiting, key=lambda name: float(waiting[name]))
@@ -175,7 +175,7 @@ def downloaded(said: str) -> str:
 
 
 def locked(lock: Path, package: str) -> str:
-    """The entry of a package in a lock file, with its hashes; empty if it has none."""
+    """Return the entry of a package in a lock file, with its hashes; empty if there is none."""
     entry = re.search(rf"^{re.escape(package)}==.*(?:\n    --hash=.*)*", lock.read_text(), re.MULTILINE)
     return entry[0] if entry else ""
 
@@ -193,7 +193,7 @@ def install_here(lock: Path, log: Path) -> None:
             uv.install_locked(lock, sys.executable, log)
             return
     except ProgramError:
-        pass  # pip reports below what is wrong, if it fails as well
+        pass  # if pip fails as well, it reports what is wrong
     run([*with_pip, lock], log)
 
 
@@ -218,6 +218,6 @@ def main(log: Path, lock: Path) -> int:
 if __name__ == "__main__":
     for each in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(each) != signal.SIG_IGN:  # as nohup has it
-            signal.signal(each, lambda number, _: sys.exit(128 + number))  # so that pip or uv ends with us
+            signal.signal(each, lambda number, _: sys.exit(128 + number))  # so that pip or uv ends too
     logging.basicConfig(level=os.environ.get("LOG_LEVEL") or "WARNING", format="%(message)s")
     sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

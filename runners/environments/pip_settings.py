@@ -1,7 +1,7 @@
 """Translates the machine's pip configuration into options for uv, which installs the same packages much faster.
 
-Only the standard library is used: ``make run`` needs this before any package is installed. What uv cannot express raises
-``UntranslatableError``; the caller then uses pip itself.
+Only the standard library is used: ``make run`` needs this before any package is installed. Options without a counterpart
+in uv raise ``UntranslatableError``; the caller then uses pip itself.
 """
 
 import ast
@@ -47,7 +47,7 @@ LISTS = {
     "trusted-host": ("UV_INSECURE_HOST", " "),
     "constraint": ("UV_CONSTRAINT", " "),
 }
-"""The variable of uv and what separates its values. Addresses may hold passwords, so they stay off the command line."""
+"""The variable of uv and the separator of its values. Addresses may contain passwords, so they are not on the command line."""
 FORMATS = {"no-binary": "--no-binary", "only-binary": "--only-binary"}
 SWITCHES = {"no-index": "--no-index", "pre": "--prerelease=allow"}
 VARIABLES = {
@@ -69,14 +69,14 @@ class UntranslatableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UvSettings:
-    """``options`` follow ``uv pip install`` or ``uv pip compile``."""
+    """Settings of uv. ``options`` follow ``uv pip install`` or ``uv pip compile``."""
 
     options: tuple[str, ...]
     variables: Mapping[str, str]
 
 
 def read(python: str = sys.executable) -> dict[str, str]:
-    """The options that pip would apply to an installation, by their long names. Raises OSError or CalledProcessError."""
+    """Return the options that pip would apply to an installation, by long names. Raises OSError or CalledProcessError."""
     listed = subprocess.run(
         [python, "-m", "pip", "--disable-pip-version-check", "config", "list"],
         capture_output=True,
@@ -88,7 +88,7 @@ def read(python: str = sys.executable) -> dict[str, str]:
 
 
 def parse(listed: str) -> dict[str, str]:
-    """From the lines of ``pip config list``: ``section.option='value'``."""
+    """Parse the lines of ``pip config list``: ``section.option='value'``."""
     sections: dict[str, dict[str, str]] = {name: {} for name in COMMANDS}
     for line in listed.splitlines():
         name, separator, value = line.partition("=")
@@ -99,7 +99,7 @@ def parse(listed: str) -> dict[str, str]:
 
 
 def translate(config: Mapping[str, str], extra_index: str = "") -> UvSettings:
-    """``extra_index`` is searched in addition to what is configured. Raises UntranslatableError."""
+    """Translate pip's options. ``extra_index`` is searched in addition to configured ones. Raises UntranslatableError."""
     lists = {**config, "extra-index-url": f"{config.get('extra-index-url', '')} {extra_index}"}
     options = ["--no-config", "--index-strategy=unsafe-best-match"]
     variables = {"UV_DEFAULT_INDEX": config["index-url"]} if config.get("index-url") else {}  # both have one default
@@ -119,7 +119,7 @@ def translate(config: Mapping[str, str], extra_index: str = "") -> UvSettings:
 
 
 def present(name: str, value: str) -> Iterator[str]:
-    """The parts of a list. A folder that is absent is left out: pip passes over it with a warning, uv would fail."""
+    """Yield the items of a list, without folders that do not exist: pip only warns about them, uv would fail."""
     for item in value.split():
         local = item.removeprefix("file://")
         if name != "find-links" or "://" in local or Path(local).exists():
@@ -127,7 +127,7 @@ def present(name: str, value: str) -> Iterator[str]:
 
 
 def environment(settings: UvSettings, cache: Path) -> dict[str, str | None]:
-    """What to change in the environment of a uv process (None removes). Its cache is ours unless the user named one."""
+    """Return changes of variables for a uv process (None removes one). Its cache is ours unless the user has set one."""
     changes: dict[str, str | None] = {
         name: None for name in os.environ if name.startswith("UV_") and name not in OWN_VARIABLES
     }

@@ -1,4 +1,4 @@
-"""Small things that preparing an environment needs: where to keep it, one at a time, running programs, plain errors."""
+"""What preparing an environment needs: folders, locks, running programs, and clear errors."""
 
 import fcntl
 import hashlib
@@ -13,25 +13,25 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 Progress = Callable[[int, str], None]
-"""(percent of the whole, what it does now as words for a page)"""
+"""(percent of the whole, a phrase for a page about what is done now)"""
 
 TICK_SECONDS = 1.0
 TAIL_BYTES = 4000
 STALE_SECONDS = 24 * 3600.0
-"""Nothing takes this long to prepare: the process that made such a folder was killed."""
+"""No preparation takes this long: the process that made such a folder was killed."""
 
 
 class PrepareError(Exception):
-    """Why an environment could not be prepared, and what would mend it. Both are sentences."""
+    """Why an environment could not be prepared (``text``), and what would fix it (``fix``). Both are sentences."""
 
-    def __init__(self, text: str, mend: str) -> None:
-        super().__init__(f"{text} {mend}")
+    def __init__(self, text: str, fix: str) -> None:
+        super().__init__(f"{text} {fix}")
         self.text = text
-        self.mend = mend
+        self.fix = fix
 
 
 class ProgramError(Exception):
-    """A program ended badly; ``tail`` is the end of what it said."""
+    """A program has failed; ``tail`` is the end of its output."""
 
     def __init__(self, tail: str) -> None:
         super().__init__(tail)
@@ -39,7 +39,7 @@ class ProgramError(Exception):
 
 
 def cache_home() -> Path:
-    """Wheels and environments are worth keeping beyond one installation."""
+    """Return the folder for wheels and environments, which are kept beyond one installation."""
     named = os.environ.get("SCHEDULEARN_CACHE")
     if named:
         return Path(named).expanduser().resolve()
@@ -47,7 +47,7 @@ def cache_home() -> Path:
 
 
 def content_key(*parts: str | bytes) -> str:
-    """Changes when any part changes; lengths keep parts apart."""
+    """Return a hash of the parts and their lengths."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -60,14 +60,14 @@ def need_space(folder: Path, mib: int) -> None:
     free = shutil.disk_usage(folder).free // 2**20
     if free < mib:
         raise PrepareError(
-            f"Only {free} MiB are free where {folder} lies; {mib} MiB are needed.",
+            f"Only {free} MiB are free on the disk of {folder}; {mib} MiB are needed.",
             "Make room there, or set SCHEDULEARN_CACHE to a folder with more space.",
         )
 
 
 @contextmanager
 def temporary_folder(home: Path, prefix: str) -> Iterator[Path]:
-    """A folder in ``home`` that is removed at the end. Also removes what killed processes have left there, often a GiB each."""
+    """Make a folder in ``home`` and remove it at the end. Also removes what killed processes left there, often a GiB each."""
     home.mkdir(parents=True, exist_ok=True)
     for left in home.glob(f"{prefix}*"):
         with suppress(FileNotFoundError):
@@ -79,7 +79,7 @@ def temporary_folder(home: Path, prefix: str) -> Iterator[Path]:
 
 @contextmanager
 def alone(lock: Path, progress: Progress, percent: int) -> Iterator[None]:
-    """One process at a time makes one thing; the kernel gives the lock back if that process dies."""
+    """Let one process at a time make one thing; the kernel releases the lock if that process dies."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         while True:
@@ -101,7 +101,7 @@ def run(
     seconds: float = 3600,
     niceness: int = 0,
 ) -> None:
-    """Run to the end, calling ``tick`` each second with the seconds it has taken and the end of its output.
+    """Run a program to its end, calling ``tick`` each second with the seconds so far and the end of its output.
 
     ``env`` is added to this process's environment; None removes a variable. Raises ProgramError.
     """
@@ -137,7 +137,7 @@ def run(
 
 def make_nice(pid: int, niceness: int) -> None:
     """Lower the priority of a session's first process and of what it starts. Where the kernel groups processes by session,
-    it is the group's niceness that counts."""
+    the niceness of the group counts."""
     try:
         os.setpriority(os.PRIO_PROCESS, pid, niceness)
         Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
@@ -146,7 +146,7 @@ def make_nice(pid: int, niceness: int) -> None:
 
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
-    """A stopped pip leaves compilers behind unless its whole session goes."""
+    """Kill a whole session, unless it has ended: a stopped pip would leave compilers behind."""
     if process.poll() is None:
         os.killpg(process.pid, 9)
         process.wait()
@@ -158,9 +158,9 @@ def tail(log: Path) -> str:
         return file.read().decode(errors="replace")
 
 
-def elapsed(words: str, seconds: float) -> str:
-    """``compiling Horovod: 1 min 5 s so far``"""
-    return f"{words}: {clock(seconds)} so far"
+def elapsed(phrase: str, seconds: float) -> str:
+    """Return a text such as ``compiling Horovod: 1 min 5 s so far``."""
+    return f"{phrase}: {clock(seconds)} so far"
 
 
 def clock(seconds: float) -> str:
@@ -169,23 +169,23 @@ def clock(seconds: float) -> str:
 
 
 def explain(error: ProgramError, what: str, log: Path) -> PrepareError:
-    """From a failed program's last words to a cause and its mend."""
-    said = error.tail
-    if "No space left on device" in said or "Errno 28" in said:
+    """Return the cause and the fix of a failure from the end of a program's output."""
+    output = error.tail
+    if "No space left on device" in output or "Errno 28" in output:
         return PrepareError(f"{what} failed: no space is left on the disk.", "Make room, then try again.")
     if re.search(
-        r"No matching distribution|Could not find a version|Temporary failure|connection|CERTIFICATE", said, re.I
+        r"No matching distribution|Could not find a version|Temporary failure|connection|CERTIFICATE", output, re.I
     ):
         return PrepareError(
-            f"{what} failed: {last_error(said)}",
-            "See that this machine's pip reaches a package index (pip config list), then try again.",
+            f"{what} failed: {last_error(output)}",
+            "Check that this machine's pip reaches a package index (pip config list), then try again.",
         )
-    if re.search(r"Killed|internal compiler error|cannot allocate memory", said, re.I):
+    if re.search(r"Killed|internal compiler error|cannot allocate memory", output, re.I):
         return PrepareError(f"{what} failed: memory ran out.", "Free some memory (4 GiB are needed), then try again.")
-    return PrepareError(f"{what} failed: {last_error(said)}", f"The whole account is in {log}.")
+    return PrepareError(f"{what} failed: {last_error(output)}", f"The full output is in {log}.")
 
 
-def last_error(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def last_error(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     named = [line for line in lines if re.search(r"\berror\b", line, re.I)]
-    return ((named or lines or ["no word"])[-1])[:300]
+    return ((named or lines or ["no output"])[-1])[:300]

@@ -1,4 +1,4 @@
-"""For which interpreter packages are wanted: this machine's, or that of a container image."""
+"""The interpreter for which packages are installed: this machine's, or that of a container image."""
 
 import platform
 import sys
@@ -21,12 +21,12 @@ class Target:
 
     @property
     def tags(self) -> list[str]:
-        """Platforms whose wheels run there, the best first. pip matches each exactly."""
+        """The platforms whose wheels run there, the best first. pip matches each exactly."""
         new = [f"manylinux_2_{minor}_{self.machine}" for minor in range(self.glibc[1], OLDEST_GLIBC - 1, -1)]
         return [*new, f"manylinux2014_{self.machine}", f"manylinux2010_{self.machine}", f"manylinux1_{self.machine}"]
 
     @property
-    def words(self) -> str:
+    def key_text(self) -> str:
         glibc = ".".join(str(part) for part in self.glibc)
         return f"{self.python} {glibc} {self.machine} {'cuda' if self.cuda else 'cpu'}"
 
@@ -37,7 +37,7 @@ def this_machine(cuda: bool) -> Target:
 
 
 def glibc_of(libc: tuple[str, str]) -> tuple[int, int]:
-    """(0, 0) where there is no glibc (macOS, musl): such a machine prepares for itself only."""
+    """Parse the version of glibc; (0, 0) without one (macOS, musl): such a machine prepares only for itself."""
     name, version = libc
     if name != "glibc":
         return (0, 0)
@@ -46,7 +46,7 @@ def glibc_of(libc: tuple[str, str]) -> tuple[int, int]:
 
 
 def cross(target: Target) -> list[str]:
-    """pip's options for packages of another interpreter; none for our own."""
+    """Return pip's options for packages of another interpreter; none for our own."""
     if target == this_machine(target.cuda):
         return []
     platforms = [option for tag in target.tags for option in ("--platform", tag)]

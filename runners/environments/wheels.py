@@ -1,7 +1,7 @@
-"""Which packages an environment consists of on a machine, and fetching them as wheels.
+"""Resolves the packages of an environment on a machine, and fetches them as wheels.
 
-An image is built from a folder of wheels without any network, so that only the machine's own pip and whatever that is
-configured to use decide where packages come from.
+An image is built from a folder of wheels without any network, so that only the machine's own pip and its configuration
+determine where packages come from.
 """
 
 import json
@@ -32,7 +32,7 @@ from runners.environments.targets import Target, cross
 logger = logging.getLogger(__name__)
 
 OF_CUDA = re.compile(r"(nvidia-|cuda-|triton|pytorch-triton).*|torch==[^+]*\+(cu|rocm).*")
-"""Packages that only a machine with GPUs needs: several GiB."""
+"""Packages that only a machine with GPUs needs; they have several GiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class Pins:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """What Horovod is compiled against: ``torch``, ``tensorflow`` or ``tensorflow-cpu``."""
+    """The package that Horovod is compiled against: ``torch``, ``tensorflow`` or ``tensorflow-cpu``."""
 
     package: str
     version: str
-    """With its local label (``2.13.0+cpu``): the wheels of Horovod differ by it."""
+    """The version with its local label (``2.13.0+cpu``), by which wheels of Horovod differ."""
 
     @property
     def is_torch(self) -> bool:
@@ -62,22 +62,22 @@ class Framework:
 
 
 def recipe_key(entry: Entry, target: Target) -> str:
-    """Changes with the packages that are asked for, and for what and where."""
+    """Return a hash of the required packages, the target and the index."""
     index = os.environ.get("SCHEDULEARN_TORCH_INDEX", "")
     files = [entry.requirements_on(target.cuda), entry.constraints_on(target.cuda)]
     requirements, *constraints = (file.read_bytes() for file in files if file is not None)
-    return content_key("wheelhouse 1", requirements, target.words, index, *constraints)
+    return content_key("wheelhouse 1", requirements, target.key_text, index, *constraints)
 
 
 def pins_of(entry: Entry, target: Target, progress: Progress, percent: int) -> Pins:
-    """Resolved once per content of the recipe, then read from the cache: a later start needs no network.
+    """Return the exact packages. They are resolved once per content of the recipe; later starts need no network.
 
-    Raises PrepareError, also where a machine without GPUs is offered nothing but packages for GPUs.
+    Raises PrepareError, also for a machine without GPUs whose index has only packages for GPUs.
     """
     key = recipe_key(entry, target)
-    kept = cache_home() / "pins" / f"{key}.json"
+    cached = cache_home() / "pins" / f"{key}.json"
     with alone(cache_home() / "locks" / f"pins-{key}", progress, percent):
-        if (pins := read_pins(kept)) is not None:
+        if (pins := read_pins(cached)) is not None:
             return pins
         progress(percent, "resolving packages")
         log = cache_home() / "logs" / f"resolve-{entry.key}.log"
@@ -86,23 +86,23 @@ def pins_of(entry: Entry, target: Target, progress: Progress, percent: int) -> P
             pins = choose_pins(entry, target, log)
         except ProgramError as error:
             raise explain(error, "Resolving the packages", log) from error
-        part = make(kept.parent) / f".{key}.part"
+        part = make(cached.parent) / f".{key}.part"
         part.write_text(json.dumps(asdict(pins)))
-        part.replace(kept)
+        part.replace(cached)
         return pins
 
 
-def read_pins(kept: Path) -> Pins | None:
+def read_pins(cached: Path) -> Pins | None:
     try:
-        found = json.loads(kept.read_text())
+        found = json.loads(cached.read_text())
         return Pins(tuple(found["packages"]), found["index"])
     except (OSError, ValueError, LookupError):
         return None
 
 
 def choose_pins(entry: Entry, target: Target, log: Path) -> Pins:
-    """With GPUs the plain index has the right torch. Without, it may offer only the build for GPUs, which is ten times
-    the size: then the index of the CPU builds is asked as well."""
+    """Resolve the packages. With GPUs the usual index has the right torch. Without, it may have only the build for GPUs,
+    which has ten times the size: then the index of the CPU builds is used as well."""
     lines = [line for line in entry.requirements_on(target.cuda).read_text().splitlines() if is_package(line)]
     chosen = os.environ.get("SCHEDULEARN_TORCH_INDEX", "") if entry.torch else ""
     pins = Pins(resolve_constrained(entry, lines, target, log, chosen), chosen)
@@ -127,7 +127,7 @@ def choose_pins(entry: Entry, target: Target, log: Path) -> Pins:
 def resolve_constrained(entry: Entry, lines: Sequence[str], target: Target, log: Path, index: str) -> tuple[str, ...]:
     """Resolve with the versions of NVIDIA's libraries that this release was made with.
 
-    An index of the lab's own may offer PyTorch for another CUDA release, which they do not fit: then without them.
+    A lab's own index may have PyTorch for another CUDA release, which these do not fit: then they are ignored.
     """
     constraints = entry.constraints_on(target.cuda)
     if constraints is not None:
@@ -149,18 +149,20 @@ def of_cuda(packages: Sequence[str]) -> list[str]:
 
 
 def framework_of(pins: Pins) -> Framework:
-    """The one among these packages."""
+    """Return the framework among these packages."""
     versions = dict(each.split("==", 1) for each in pins.packages)
     for package in ("torch", "tensorflow", "tensorflow-cpu"):
         if package in versions:
             return Framework(package, versions[package])
-    raise PrepareError("The packages hold neither torch nor TensorFlow.", "Add one to the recipe's requirements.txt.")
+    raise PrepareError(
+        "The packages contain neither torch nor TensorFlow.", "Add one to the recipe's requirements.txt."
+    )
 
 
 def wheelhouse(
     entry: Entry, target: Target, pins: Pins, progress: Progress, percent: tuple[int, int] = (0, 30)
 ) -> Path:
-    """A folder with the wheel of each package, fetched once per content of the recipe."""
+    """Return a folder with the wheel of each package, fetched once per content of the recipe."""
     key = recipe_key(entry, target)
     folder = cache_home() / "wheelhouse" / key
     low, high = percent
@@ -173,11 +175,11 @@ def wheelhouse(
         with temporary_folder(folder.parent, ".part-") as work:
             part = make(work / "wheels")
 
-            def tick(seconds: float, said: str) -> None:
+            def tick(seconds: float, output: str) -> None:
                 here = len(list(part.glob("*.whl")))
                 done = min(1.0, here / max(1, len(pins.packages)))
-                words = f"downloading packages, {here} of {len(pins.packages)}"
-                progress(low + int((high - low) * done), elapsed(words, seconds))
+                phrase = f"downloading packages, {here} of {len(pins.packages)}"
+                progress(low + int((high - low) * done), elapsed(phrase, seconds))
 
             fetch = ["download", ONLY_WHEELS, "--no-deps", "-d", str(part), *index_option(pins.index)]
             try:

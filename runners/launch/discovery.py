@@ -1,4 +1,4 @@
-"""Which hosts the ring may use: those the agent names in control.json whose supervisors have come."""
+"""Which hosts a job may use now: those of the agent's control.json whose supervisors have connected."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,16 +6,16 @@ from runners.launch.files import Host
 
 
 class Discovery:
-    """What Horovod's ElasticDriver asks once a second (its ``HostDiscovery``)."""
+    """The ``HostDiscovery`` of Horovod's ElasticDriver, which calls it once a second."""
 
     def __init__(self, wanted: Callable[[], tuple[Host, ...]], present: Callable[[], dict[str, int]]) -> None:
         self._wanted = wanted
         self._present = present
         self.only: frozenset[str] | None = None
-        """While a ring is taken over: the hosts whose ranks form it. None: all."""
+        """While the ranks of an earlier driver are taken over: their hosts. None: all hosts."""
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """A fresh answer each time: Horovod keeps the last one to compare."""
+        """Return a new dict each time: Horovod keeps the last one to compare."""
         present = self._present()
         return {
             host.name: min(host.slots, present[host.name])
@@ -25,7 +25,7 @@ class Discovery:
 
 
 def in_order(available: Iterable[str], before: Iterable[str]) -> list[str]:
-    """The oldest hosts keep the lowest ranks, newcomers follow by name, so ``h0`` begins as rank 0."""
+    """Return the hosts in the order of their ranks: the earlier ones first, then new ones by name; ``h0`` gets rank 0."""
     left = set(available)
     kept = [host for host in before if host in left]
     return kept + sorted(left.difference(kept), key=lambda name: (len(name), name))

@@ -1,10 +1,10 @@
-"""The first process of a ring's driver container: gathers the supervisors and leads the ring.
+"""The first process of a driver container: gathers the supervisors of an attempt and leads its ranks.
 
 ``python -m runners.launch.driver``
 
-1. read control/job.json; 2. listen at ``ring.port`` for this attempt's supervisors and ranks; 3. when the hosts of
-control.json have come, run the ring, static or elastic; 4. tell every supervisor that it is over, write exit.json.
-It holds no GPU and has no more rights than the user's code, which it must not trust.
+1. read control/job.json; 2. listen at ``collective.port`` for this attempt's supervisors and ranks; 3. when the hosts
+of control.json have connected, run the rank group, static or elastic; 4. send every supervisor the end of the attempt and
+write exit.json. It holds no GPU and has no more rights than the user's code, which it must not trust.
 """
 
 import os
@@ -17,78 +17,83 @@ from importlib import import_module
 
 from runners.launch.discovery import Discovery
 from runners.launch.fence import COUNTS_FROM_THE_REPORT, Fence, shortened
-from runners.launch.files import Control, Places, write_json
-from runners.launch.hosts import Hosts, Run
+from runners.launch.files import ContainerPaths, Control, write_json
+from runners.launch.group_host_worker import FORM_SECONDS
+from runners.launch.group_log import GroupLog
+from runners.launch.host_updates import HostUpdates, patience
+from runners.launch.host_worker import Verdict
+from runners.launch.hosts import Hosts, RankRun
 from runners.launch.network import bind_address
-from runners.launch.news import News, patience
 from runners.launch.processes import Wakeup
 from runners.launch.rendezvous import Routes, serve
-from runners.launch.ringlog import RingLog
-from runners.launch.ringwork import FORM_SECONDS
 from runners.launch.scribe import Scribe
 from runners.launch.static import run_static
-from runners.launch.supervisor import TURN_SECONDS, carry_out, sentence_of
-from runners.launch.torchring import TorchRing
-from runners.launch.work import Verdict
-from runners.spec import Ring, RunSpec
+from runners.launch.supervisor import TURN_SECONDS, run_first_process, sentence_of
+from runners.launch.torch_group import TorchGroup
+from runners.spec import CollectiveGroup, RunSpec
 
 NUMBERS_EACH = 1_000_000
-"""Of runs and news, for each driver of an attempt, by the index of its container: a later one's are higher."""
+"""How many numbers of runs and host updates each driver of an attempt has, by the index of its container: those of a
+later driver are higher."""
 SETTLE_SECONDS = 20.0
-"""An elastic ring that could start waits this long for the rest of its hosts: starting together saves a resize."""
+"""An elastic job that could start waits this long for the rest of its hosts: starting together saves a resize."""
 FAREWELL_SECONDS = 5.0
-"""For all hosts to hear of the end. ``SCHEDULEARN_FAREWELL_SECONDS`` shortens it in tests where a host is gone."""
+"""Time for all hosts to receive the end. ``SCHEDULEARN_FAREWELL_SECONDS`` shortens it in tests where a host is gone."""
 EARLY_SECONDS = 30.0
-"""Ranks end within this time of each other (rank 0 may still write files), or one has left the others behind."""
+"""Ranks end within this time of each other (rank 0 may still write files); a rank that ended earlier has left the others
+behind."""
 
 
 class Driver:
-    def __init__(self, spec: RunSpec, places: Places, control: Control, scribe: Scribe) -> None:
-        if spec.ring is None:
-            raise ValueError("a driver needs a ring")
+    def __init__(self, spec: RunSpec, paths: ContainerPaths, control: Control, scribe: Scribe) -> None:
+        if spec.collective is None:
+            raise ValueError("a driver needs a collective group")
         self.spec = spec
-        self.ring: Ring = spec.ring
-        self.places = places
+        self.group: CollectiveGroup = spec.collective
+        self.paths = paths
         self.control = control
         self.scribe = scribe
         self.wakeup = Wakeup()
         self.turn_seconds = shortened(os.environ, "SCHEDULEARN_TURN_SECONDS", TURN_SECONDS)
         self.farewell_seconds = shortened(os.environ, "SCHEDULEARN_FAREWELL_SECONDS", FAREWELL_SECONDS)
-        self.fence = Fence.from_env(places.control / "lease", os.environ)
+        self.fence = Fence.from_env(paths.control / "lease", os.environ)
         first = NUMBERS_EACH * int(spec.name.rpartition("-")[2])
-        self.news = News(first)
+        self.host_updates = HostUpdates(first)
         self._phase, self._ranks = "", 0
         self._formed_at = 0.0
-        self.ring_log = RingLog(self._write_status)
-        self.hosts = Hosts(first=first, went_on=self.ring_log.went_on)
+        self.group_log = GroupLog(self._write_status)
+        self.hosts = Hosts(first=first, on_resumed=self.group_log.resumed)
         self.routes = Routes(
-            poll=self.hosts.poll, exited=self.hosts.exited, news=self.news.read, went_on=self.ring_log.went_on
+            poll=self.hosts.poll,
+            exited=self.hosts.exited,
+            host_updates=self.host_updates.read,
+            resumed=self.group_log.resumed,
         )
-        self._ring_there = threading.Event()
+        self._group_exists = threading.Event()
         if spec.elastic:
             self.routes.place = self._place_later
         self.outcome: Verdict | None = None
         self._known: set[str] = set()
-        """Hosts that control.json has named; a supervisor may come before its name does."""
+        """Hosts that control.json has named; a supervisor may connect before its host is named there."""
         self._left: set[str] = set()
         self._removed: set[str] = set()
         self._blacklisted: Callable[[str], bool] = lambda _host: False
-        self._break_off: Callable[[], None] = lambda: None
-        self._hurry: Callable[[], list[Run]] = list
+        self._drop_connections: Callable[[], None] = lambda: None
+        self._end_stuck_ranks: Callable[[], list[RankRun]] = list
         self._turn_away: Callable[[str], None] = lambda _host: None
         self._losses = 0
-        self._told: set[int] = set()
-        self._early: set[int] = set()
+        self._reported_exits: set[int] = set()
+        self._reported_early: set[int] = set()
 
     def run(self) -> Verdict:
         self.wakeup.on_signals(signal.SIGTERM, signal.SIGINT)
         self.control.refresh()
-        address = bind_address(self.ring.driver_host)
+        address = bind_address(self.group.driver_host)
         try:
-            server = serve(self.ring.secret, self.routes, address, self.ring.port)
+            server = serve(self.group.secret, self.routes, address, self.group.port)
         except OSError as error:
-            return Verdict(1, "launch_error", f"The driver cannot listen on port {self.ring.port}: {error.strerror}")
-        threading.Thread(target=self._form_and_run, name="ring", daemon=True).start()
+            return Verdict(1, "launch_error", f"The driver cannot listen on port {self.group.port}: {error.strerror}")
+        threading.Thread(target=self._form_and_run, name="ranks", daemon=True).start()
         verdict = None
         while verdict is None:
             arrived = self.wakeup.wait(self.turn_seconds)
@@ -97,16 +102,16 @@ class Driver:
             stop, outcome = self._stop(arrived), self.outcome
             verdict = outcome if outcome and outcome.code == 0 else stop or outcome
         if verdict.detail:
-            self.scribe.say(verdict.detail)
-        self._tell_status("stopping")
-        if not self._goes_on(verdict):
+            self.scribe.report(verdict.detail)
+        self._set_phase("stopping")
+        if not self._ranks_continue(verdict):
             self.hosts.end(verdict.code, verdict.detail, self.farewell_seconds)
         server.shutdown()
         return verdict
 
-    def _goes_on(self, verdict: Verdict) -> bool:
-        """The ring outlives a driver whose node is emptied or cut off: another driver takes over."""
-        if not (self.spec.elastic and self.ring.moves):
+    def _ranks_continue(self, verdict: Verdict) -> bool:
+        """Whether the ranks continue without this driver: its node is drained or cut off, and another driver takes over."""
+        if not (self.spec.elastic and self.group.outlives_driver):
             return False
         drained = self.control.stop is not None and self.control.stop.reason == "drained"
         return verdict.reason == "fenced" or (verdict.reason == "stopped" and drained)
@@ -121,44 +126,44 @@ class Driver:
         return None
 
     def _place_later(self, host: str, slot: int, request: str) -> str:
-        """A rank of a ring that is being taken over may ask before all hosts have come."""
-        self._ring_there.wait()
+        """Answer a rank that asks for its place before all hosts have connected, as ranks of an earlier driver may."""
+        self._group_exists.wait()
         return self.routes.place(host, slot, request)
 
-    # The ring, in a thread of its own
+    # The rank group, in its own thread
 
     def _form_and_run(self) -> None:
         try:
             if self.spec.elastic and self.spec.launcher == "horovod":
-                import_module("runners.launch.elastic")  # takes a moment, in which the hosts come
+                import_module("runners.launch.elastic")  # takes a moment, during which hosts connect
             outcome = self._wait_for_hosts() or self._run()
-        except Exception as error:  # whatever it was, the attempt must end and say so
-            outcome = Verdict(1, "launch_error", f"The ring could not be run: {type(error).__name__}: {error}")
+        except Exception as error:  # whatever it was, the attempt must end and report it
+            outcome = Verdict(1, "launch_error", f"The ranks could not be run: {type(error).__name__}: {error}")
         self.outcome = outcome
-        self.wakeup.ring()
+        self.wakeup.notify()
 
     def _wait_for_hosts(self) -> Verdict | None:
-        """None when the ring can start."""
+        """Return None when the ranks can start, else the failure."""
         began = time.monotonic()
         enough_since = None
-        told = ""
-        self._tell_status("waiting for hosts")
+        reported = ""
+        self._set_phase("waiting for hosts")
         while True:
             wanted, present = self.control.hosts, self.hosts.present()
             here = [host for host in wanted if host.name in present]
             missing = ", ".join(host.name for host in wanted if host.name not in present)
-            enough = sum(host.slots for host in here) >= self.ring.min_ranks
+            enough = sum(host.slots for host in here) >= self.group.min_ranks
             now = time.monotonic()
             enough_since = (enough_since or now) if enough else None
             if enough and not missing:
                 return None
             if self.spec.elastic and enough_since and now - enough_since > SETTLE_SECONDS:
-                self.scribe.say(f"Starting without {missing}, which may join later")
+                self.scribe.report(f"Starting without {missing}, which may join later")
                 return None
             sentence = f"Waiting for {missing}" if missing else "Waiting for hosts"
-            if sentence != told:
-                told = sentence
-                self.scribe.say(sentence)
+            if sentence != reported:
+                reported = sentence
+                self.scribe.report(sentence)
             if now - began > FORM_SECONDS:
                 return Verdict(1, "launch_error", f"{sentence} took longer than {FORM_SECONDS:.0f} seconds")
             self.hosts.wait(self.turn_seconds)
@@ -166,45 +171,45 @@ class Driver:
     def _run(self) -> Verdict:
         if not self.spec.elastic:
             plan = self.control.hosts
-            self._tell_ring([host.name for host in plan for _ in range(host.slots)])
-            code, sentence = run_static(self.hosts, plan, self.scribe.say)
+            self._group_formed([host.name for host in plan for _ in range(host.slots)])
+            code, sentence = run_static(self.hosts, plan, self.scribe.report)
             return Verdict(code, self._reason(code), sentence)
         discovery = Discovery(lambda: self.control.hosts, self.hosts.present)
         if self.spec.launcher == "torchrun":
             available = discovery.find_available_hosts_and_slots
-            torch_ring = TorchRing(self.hosts, available, self.ring, self.scribe.say, self._tell_ring)
-            return self._verdict(*torch_ring.run(), torch_ring.lacks_hosts)
-        from runners.launch.elastic import ElasticRing, retries, run_elastic  # needs Horovod, which takes a moment
+            torch_group = TorchGroup(self.hosts, available, self.group, self.scribe.report, self._group_formed)
+            return self._verdict(*torch_group.run(), torch_group.lacks_hosts)
+        from runners.launch.elastic import ElasticGroup, retries, run_elastic  # needs Horovod, which takes a moment
 
         if found := self.hosts.found():
-            self.scribe.say(f"Taking over a ring on {', '.join(sorted(found))}")
+            self.scribe.report(f"Taking over the ranks on {', '.join(sorted(found))}")
         env = dict(self.spec.env)
-        ring = ElasticRing(
+        group = ElasticGroup(
             self.hosts,
             self.routes.store,
-            self.news,
+            self.host_updates,
             discovery,
-            self.ring,
-            self._tell_ring,
+            self.group,
+            self._group_formed,
             patience(env),
-            self.ring_log.restarts_without_commit,
+            self.group_log.restarts_without_commit,
             retries(env),
         )
-        self.routes.place = ring.place
-        self._ring_there.set()
-        self.routes.first_place = ring.newcomers.first_place
-        self._blacklisted, self._turn_away = ring.is_blacklisted, ring.newcomers.turn_away
-        self._break_off, self._hurry = ring.break_off, ring.hurry
-        return self._verdict(*run_elastic(ring), ring.lacks_hosts)
+        self.routes.place = group.place
+        self._group_exists.set()
+        self.routes.first_place = group.joining_ranks.first_place
+        self._blacklisted, self._turn_away = group.is_blacklisted, group.joining_ranks.turn_away
+        self._drop_connections, self._end_stuck_ranks = group.drop_connections, group.end_stuck_ranks
+        return self._verdict(*run_elastic(group), group.lacks_hosts)
 
     def _verdict(self, code: int, sentence: str, lacks_hosts: bool) -> Verdict:
-        """Too few hosts are not the job's fault, unless one of its ranks failed before."""
+        """Return the verdict on an attempt. A lack of hosts is not the job's fault, unless a rank failed before."""
         if lacks_hosts:
             return self._first_failure() or Verdict(code, "launch_error", sentence)
         return Verdict(code, self._reason(code), sentence)
 
     def _first_failure(self) -> Verdict | None:
-        """The exit of a rank that failed by itself: without its host the ring may be too small."""
+        """Return the exit of the rank that failed first by itself: without its host too few ranks may be left."""
         failed = [run for run in self.hosts.runs() if run.ended.is_set() and run.code != 0 and not run.stopped_by_us]
         own = [run for run in failed if not run.ending and run.host not in self._removed]
         if not own:
@@ -213,9 +218,9 @@ class Driver:
         return Verdict(run.code, "exited", f"The rank in slot {run.slot} of {run.host} ended with exit code {run.code}")
 
     def _reason(self, code: int) -> str:
-        """A ring that broke because a host was stopped, fenced or lost did not fail: its driver hears it a little later.
+        """Return the exit reason. Ranks that failed because a host was stopped, fenced or lost are not to blame.
 
-        What a ring before the present one lost, the present one did without.
+        A host that was lost before the present group formed does not count: the group did without it.
         """
         if code != 0:
             for run in self.hosts.runs():
@@ -224,22 +229,22 @@ class Driver:
                     return run.ending
         return "exited"
 
-    # What the user should know
+    # Reports for the user
 
-    def _tell_ring(self, hosts: Sequence[str]) -> None:
-        """``hosts``: that of each rank."""
+    def _group_formed(self, hosts: Sequence[str]) -> None:
+        """Record a new rank group. ``hosts`` has the host of each rank."""
         ranks = len(hosts)
-        self.scribe.say(f"The ring has {ranks} rank{'s' if ranks != 1 else ''}")
+        self.scribe.report(f"The job now has {ranks} rank{'s' if ranks != 1 else ''}")
         self._phase, self._ranks, self._formed_at = "running", ranks, time.monotonic()
-        self.ring_log.formed(hosts)
+        self.group_log.formed(hosts)
 
     def _watch(self) -> None:
         present = self.hosts.present()
         if self.hosts.losses != self._losses:
             self._losses = self.hosts.losses
-            self._break_off()
-        for run in self._hurry():
-            self.scribe.say(f"The rank in slot {run.slot} of {run.host} hangs, the others wait for it: it is ended")
+            self._drop_connections()
+        for run in self._end_stuck_ranks():
+            self.scribe.report(f"The rank in slot {run.slot} of {run.host} hangs, the others wait for it: it is ended")
         wanted = {host.name for host in self.control.hosts}
         self._known |= wanted
         for name in self._known.intersection(present) - self._left:
@@ -247,32 +252,32 @@ class Driver:
                 self._left.add(name)
                 if name not in wanted:
                     self._removed.add(name)
-                self.scribe.say(f"{name} leaves the ring")
+                self.scribe.report(f"{name} leaves the job")
                 self.hosts.leave(name)
                 self._turn_away(name)
         runs = self.hosts.runs()
         for run in runs:
             if run.ended.is_set():
-                self._tell_exit(run, runs)
+                self._report_exit(run, runs)
 
-    def _tell_exit(self, run: Run, runs: list[Run]) -> None:
-        """Once for each exit; and once more when a rank ended normally and left others behind."""
-        if run.number not in self._told:
-            self._told.add(run.number)
+    def _report_exit(self, run: RankRun, runs: list[RankRun]) -> None:
+        """Report each exit once, and once more when a rank ended normally and left others behind."""
+        if run.number not in self._reported_exits:
+            self._reported_exits.add(run.number)
             if self.spec.elastic and not (run.stopped_by_us and self.spec.launcher == "torchrun"):
                 expected = run.host in self._removed or run.stopped_by_us
-                how = "has left the ring" if expected else f"ended with exit code {run.code}"
-                self.scribe.say(f"The rank in slot {run.slot} of {run.host} {how}")
+                how = "has left the job" if expected else f"ended with exit code {run.code}"
+                self.scribe.report(f"The rank in slot {run.slot} of {run.host} {how}")
         others = [other for other in runs if not other.ended.is_set()]
         late = time.monotonic() - run.ended_at > EARLY_SECONDS
-        if run.code == 0 and others and late and run.number not in self._early and run.host not in self._left:
-            self._early.add(run.number)
-            self.scribe.say(
+        if run.code == 0 and others and late and run.number not in self._reported_early and run.host not in self._left:
+            self._reported_early.add(run.number)
+            self.scribe.report(
                 f"The rank in slot {run.slot} of {run.host} ended normally while others still run. "
-                "All ranks must take the same number of steps, or the others wait for it in vain"
+                "All ranks must take the same number of steps, or the others wait for one that has ended"
             )
 
-    def _tell_status(self, phase: str) -> None:
+    def _set_phase(self, phase: str) -> None:
         self._phase, self._ranks = phase, 0
         self._write_status()
 
@@ -280,14 +285,14 @@ class Driver:
         status = {
             "phase": self._phase,
             "ranks": self._ranks,
-            "rings": self.ring_log.told(),
+            "rings": self.group_log.to_json(),  # the agent reads this key
             "lease": COUNTS_FROM_THE_REPORT,
         }
         try:
-            write_json(self.places.scribe / "status.json", status)
+            write_json(self.paths.scribe / "status.json", status)
         except OSError:
-            pass  # a full disk must not end the ring
+            pass  # a full disk must not end the training
 
 
 if __name__ == "__main__":
-    sys.exit(carry_out(Driver))
+    sys.exit(run_first_process(Driver))

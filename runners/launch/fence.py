@@ -1,10 +1,10 @@
-"""The fence: a container whose agent or portal has gone must not train on.
+"""The fence: it ends the ranks of a container that has lost its agent or the portal.
 
 The portal starts an attempt elsewhere only after this time and a margin, so two attempts of one job never train at
-once. Clocks of machines differ, so we look at nothing but the lease's content changing, on our monotonic clock.
+once. Clocks of machines differ, so only changes of the lease's content count, measured on our monotonic clock.
 
-A lease names when the report was sent that renewed it, on the same clock when agent and container share a kernel. It
-counts from then, so a portal that answers late renews leases as well as a prompt one, for as much less time.
+A lease contains the time at which the report that renewed it was sent, on the same clock when agent and container share a
+kernel. It counts from then, so a late answer of the portal renews a lease too, for correspondingly less time.
 """
 
 import json
@@ -15,11 +15,11 @@ from pathlib import Path
 from runners.launch.files import read_limited
 
 T_FENCE_SECONDS = 34.0
-"""A node that is cut off for 25 s keeps its jobs: its leases may be 5 s old by then, and the agent has 4 s to come back."""
+"""A node that is cut off for 25 s keeps its jobs: its leases may be 5 s old by then, and the agent has 4 s to reconnect."""
 
 
 def shortened(env: Mapping[str, str], variable: str, usual: float) -> float:
-    """Seconds: fewer than ``usual`` where a test asks for it by a variable, never more."""
+    """Return ``usual``, or the fewer seconds that a test sets by a variable."""
     try:
         seconds = float(env.get(variable, ""))
     except ValueError:
@@ -29,20 +29,22 @@ def shortened(env: Mapping[str, str], variable: str, usual: float) -> float:
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 COUNTS_FROM_THE_REPORT = "report"
-"""``lease`` in status.json: what the agent looks for before it renews by a late reply."""
+"""The value of ``lease`` in status.json: with it the agent may also renew the lease by a late reply."""
 
 
 def lease_content(renewal: int, sent_at: float, boot_id: Path = BOOT_ID) -> bytes:
-    """A lease renewed by the reply to a report sent at ``sent_at``, in seconds of ``time.monotonic``."""
+    """Return a lease renewed by the reply to a report sent at ``sent_at``, in seconds of ``time.monotonic``."""
     return json.dumps({"renewal": renewal, "sent_at": sent_at, "boot": _boot(boot_id)}).encode()
 
 
 def _boot(boot_id: Path) -> str:
-    """Which start of which kernel the monotonic clock counts from; "" where that is not known."""
+    """Return the id of the boot from which the monotonic clock counts; "" where it is not known."""
     return (read_limited(boot_id) or b"").decode("ascii", "replace").strip()
 
 
 class Fence:
+    """Watches a lease, which expires ``seconds`` after its last renewal."""
+
     def __init__(
         self,
         lease: Path,
@@ -59,11 +61,11 @@ class Fence:
 
     @classmethod
     def from_env(cls, lease: Path, env: Mapping[str, str]) -> "Fence":
-        """``SCHEDULEARN_FENCE_SECONDS`` shortens the time in tests."""
+        """Make a fence with the usual time. ``SCHEDULEARN_FENCE_SECONDS`` shortens it in tests."""
         return cls(lease, shortened(env, "SCHEDULEARN_FENCE_SECONDS", T_FENCE_SECONDS))
 
     def expired(self) -> bool:
-        """Looks at the lease. A missing or unreadable one counts as unchanged."""
+        """Read the lease and return whether it has expired. A missing or unreadable one counts as unchanged."""
         content = read_limited(self._lease)
         if content is not None and content != self._content:
             self._content = content
@@ -71,12 +73,12 @@ class Fence:
         return self._clock() - self._renewed_at > self._seconds
 
     def _renewal_of(self, content: bytes) -> float:
-        """When a lease that has just changed was renewed: now, unless it names an earlier moment on this clock."""
+        """Return when a lease that has just changed was renewed: now, or the earlier time on this clock that it contains."""
         now = self._clock()
         try:
             lease = json.loads(content)
             sent_at = float(lease["sent_at"])
             known = lease["boot"] == self._boot != ""
         except (ValueError, TypeError, KeyError, RecursionError):
-            return now  # an agent of an earlier release, whose replies are prompt
+            return now  # an agent of an earlier release renews leases by prompt replies only
         return min(now, sent_at) if known else now

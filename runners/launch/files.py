@@ -1,6 +1,6 @@
-"""The files between the agent and us: ``control`` (we read) and ``scribe`` (we write).
+"""The files between the agent and a container: ``control``, which the container reads, and ``scribe``, which it writes.
 
-Control files are replaced by renaming, but we also survive finding junk there: the last good answer stays.
+Control files are replaced by renaming. An invalid one is ignored as well: the last valid content stays in force.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 from runners.spec import RunSpec
 
 READ_LIMIT_BYTES = 1024 * 1024
-"""No control file is longer; reading more would only be a mistake or malice."""
+"""No valid control file is longer."""
 MAX_GRACE_SECONDS = 3600.0
 MAX_SLOTS = 1024
 HOSTNAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}\Z")
@@ -22,7 +22,7 @@ HOSTNAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}\Z")
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The agent wants this container to end: why, and how long its ranks may take."""
+    """A stop request of the agent: its reason, and how long the ranks may take."""
 
     reason: str
     grace_seconds: float
@@ -35,8 +35,8 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Where everything is. The process runtime has no mounts, hence the variables."""
+class ContainerPaths:
+    """The folders of a container. The process runtime has no mounts and sets them by variables."""
 
     control: Path
     scribe: Path
@@ -46,7 +46,7 @@ class Places:
     checkpoints: Path
 
     @classmethod
-    def from_env(cls, env: dict[str, str]) -> "Places":
+    def from_env(cls, env: dict[str, str]) -> "ContainerPaths":
         def place(name: str, default: str) -> Path:
             return Path(env.get(f"SCHEDULEARN_{name}") or default)
 
@@ -61,7 +61,7 @@ class Places:
 
 
 def read_limited(path: Path) -> bytes | None:
-    """The file's content, None when it is absent or cannot be read."""
+    """Return the file's content, None when it is absent or cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(READ_LIMIT_BYTES)
@@ -70,7 +70,7 @@ def read_limited(path: Path) -> bytes | None:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Readers see the old content or the new one, also after a power cut."""
+    """Replace a file's content. Readers see the old content or the new one, also after a power cut."""
     beside = path.with_name(f".{path.name}.new")
     with beside.open("wb") as file:
         file.write(data)
@@ -89,19 +89,19 @@ def write_json(path: Path, value: Any) -> None:
 
 
 class Control:
-    """What the agent tells us. ``refresh`` reads again; junk changes nothing."""
+    """The agent's instructions. ``refresh`` reads them again; an invalid file changes nothing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.stop: Stop | None = None
         self.hosts: tuple[Host, ...] = ()
         self.driver = ""
-        """Where the ring's driver is now; empty: where the description says."""
+        """The present address of the driver; empty: the one in the container's description."""
         self.batch = 0
-        """The samples of a step that the scheduler chose for all ranks together; 0 while it leaves that to the job."""
+        """The samples per step of all ranks together, as chosen by the scheduler; 0 while it leaves that to the job."""
 
     def spec(self) -> RunSpec:
-        """Raises OSError or ValueError with a sentence when job.json is absent or is not a RunSpec."""
+        """Read job.json. Raises OSError or ValueError with a sentence when it is absent or is not a RunSpec."""
         data = (self.folder / "job.json").read_bytes()
         try:
             return RunSpec.from_json(json.loads(data))
@@ -116,7 +116,7 @@ class Control:
             driver, batch = _driver(value.get("driver")), int(value.get("batch") or 0)
         except (TypeError, KeyError, ValueError, AttributeError, OverflowError, RecursionError):
             return
-        self.stop = stop or self.stop  # a stop is never taken back
+        self.stop = stop or self.stop  # a stop is final
         self.hosts = hosts
         self.driver = driver
         self.batch = max(0, batch)

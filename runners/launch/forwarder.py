@@ -1,4 +1,5 @@
-"""Signs what ranks ask the driver. Horovod's C++ client cannot, so it talks to us on the container's loopback."""
+"""Forwards requests of ranks to the driver, with a signature. Horovod's C++ client cannot sign, so it sends its requests to
+the container's loopback."""
 
 import http.client
 import json
@@ -21,14 +22,14 @@ from runners.launch.rendezvous import (
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 3600.0
-"""``rank_and_size`` answers when the last rank of the ring has come to the barrier."""
+"""``rank_and_size`` is answered when the last rank of the group has reached the barrier."""
 MOVING_SECONDS = 240.0
-"""So long may a ring be without a driver, when the driver's node was lost: until the loss is sure, and another is up."""
+"""How long ranks may be without a driver when its node was lost: until the loss is certain and another driver is up."""
 RETRY_SECONDS = 0.5
 
 
 def call(host: str, port: int, secret: str, method: str, path: str, body: bytes, seconds: float) -> tuple[int, bytes]:
-    """One signed request to the driver. Raises OSError or http.client.HTTPException."""
+    """Send one signed request to the driver; returns status and body. Raises OSError or http.client.HTTPException."""
     connection = http.client.HTTPConnection(host, port, timeout=min(seconds, CONNECT_SECONDS))
     try:
         connection.connect()
@@ -43,7 +44,7 @@ def call(host: str, port: int, secret: str, method: str, path: str, body: bytes,
 
 
 def _notice_silence(connection: socket.socket) -> None:
-    """A driver whose node has gone says nothing any more: known within half a minute, however long its answer may take."""
+    """Detect within half a minute that the driver's node is gone, however long an answer may take."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
@@ -51,7 +52,7 @@ def _notice_silence(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)  # also when it owes us a receipt
 
 
-def _only_the_driver_knows(_slot: str) -> dict[str, str] | None:
+def _ask_the_driver(_slot: str) -> dict[str, str] | None:
     return None
 
 
@@ -60,13 +61,13 @@ def forward(
     port: int,
     secret: str,
     moving: bool = False,
-    first_place: Callable[[str], dict[str, str] | None] = _only_the_driver_knows,
+    first_place: Callable[[str], dict[str, str] | None] = _ask_the_driver,
 ) -> Server:
-    """Listens on a free port of the loopback; ``server_port`` says which. ``driver`` tells where the driver is now.
+    """Listen on a free port of the loopback, ``server_port`` of the result. ``driver`` returns the driver's address.
 
-    ``first_place`` answers a rank that asks who it is when it begins, by its slot; None: the driver is asked.
-    When the driver may be ``moving``, a rank that asks for its place is held until one answers: Horovod itself would
-    give up. Such a request carries a number, so that the driver does not count a repeated one twice.
+    ``first_place`` returns the variables of a new rank by its slot; None: the driver is asked. When the driver may be
+    ``moving``, the request of a rank for its place is held until a driver answers: Horovod itself would give up. Such a
+    request has a number, so that the driver does not count a repeated one twice.
     """
 
     class Handler(BoundedHandler):

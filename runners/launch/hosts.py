@@ -1,6 +1,6 @@
-"""The driver's view of its hosts: which supervisors have come, what they were told, how their ranks ended.
+"""The driver's view of its hosts: which supervisors are connected, the commands sent to them, and how their ranks ended.
 
-Supervisors dial in and ask; each answer holds all commands they have not seen yet, so a lost answer costs only time.
+Supervisors connect and poll. Each answer holds all commands that they have not seen yet, so a lost answer costs only time.
 """
 
 import threading
@@ -15,14 +15,14 @@ from runners.launch.rendezvous import RefusedError
 
 POLL_SECONDS = 10.0
 SILENT_SECONDS = 30.0
-"""A supervisor asks at least every ten seconds; one silent for so long is gone, with its ranks."""
+"""A supervisor polls at least every ten seconds; one that is silent for so long is gone, with its ranks."""
 MAX_ADDRESS = 64
 LOST_CODE = 137
-"""What a rank on a host that fell silent counts as: killed."""
+"""The exit code of a rank on a host that fell silent: killed."""
 
 
 @dataclass
-class Run:
+class RankRun:
     """One process of one rank, from its start to its exit."""
 
     number: int
@@ -34,60 +34,60 @@ class Run:
     ended_at: float = 0.0
     stopped_by_us: bool = False
     ending: str = ""
-    """Why its host ended it, if it did: the host was told to stop ("stopped") or lost its lease ("fenced")."""
+    """Why its host ended it, if it did: the host received a stop ("stopped") or lost its lease ("fenced")."""
     size: int = 0
-    """How many ranks were started together with it, where a changed ring begins anew; else 0, like the next."""
+    """How many ranks were started together with it, where a change restarts all ranks; else 0."""
     generation: int = 0
-    """The same number for those."""
+    """The same number for all ranks that were started together; 0 as for ``size``."""
     cost_ms: int | None = None
-    """How long it was from the last step in its slot before it to its own first one, once its supervisor has said so."""
+    """The time between the last step before it in its slot and its own first step, once its supervisor has reported it."""
 
 
 @dataclass
 class _Host:
     slots: int
     boot: str
-    heard_at: float
+    seen_at: float
     commands: list[dict[str, Any]] = field(default_factory=list)
-    heard: int = 0
-    """Commands up to this number have reached it: it has said so. An answer can be lost on its way."""
+    received: int = 0
+    """It has acknowledged the commands up to this number. An answer can be lost on its way."""
     asking: int = 0
-    """Requests of this host that are waiting for a command right now."""
+    """How many requests of this host wait for a command now."""
     asked_at: float = 0.0
     """When its last request arrived."""
     leaving: bool = False
     address: str = ""
-    found: dict[int, Run] = field(default_factory=dict)
-    """Ranks by slot that a driver before this one has started, and this one not yet taken over."""
+    found: dict[int, RankRun] = field(default_factory=dict)
+    """Ranks by slot that an earlier driver has started and that this one has not yet taken over."""
 
 
 class Hosts:
-    """``first``: above all numbers of runs that drivers before this one gave.
+    """The hosts of an attempt. ``first`` is above all numbers of runs that earlier drivers have assigned.
 
-    ``went_on`` is told each run's ``cost_ms`` while its rank counts as running, once.
+    ``on_resumed`` is called once with each run's ``cost_ms``, while its rank counts as running.
     """
 
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
         first: int = 0,
-        went_on: Callable[[int], None] = lambda _milliseconds: None,
+        on_resumed: Callable[[int], None] = lambda _milliseconds: None,
     ) -> None:
         self._clock = clock
-        self._went_on = went_on
+        self._on_resumed = on_resumed
         self._first = first
         self._last = first
         self._driver = uuid.uuid4().hex
         self.losses = 0
         """How many hosts fell silent so far."""
         self._hosts: dict[str, _Host] = {}
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, RankRun] = {}
         self._changed = threading.Condition()
 
-    # What supervisors ask. A message that is not what it should be is refused with 400.
+    # Requests of supervisors. An invalid message is refused with 400.
 
     def poll(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Registers the host, then waits for a command with a number above ``seen``."""
+        """Register the host, then wait for a command with a number above ``seen``."""
         name, slots, boot, seen = (message.get(key) for key in ("host", "slots", "boot", "seen"))
         if not (isinstance(name, str) and HOSTNAME.match(name) and isinstance(boot, str) and len(boot) <= 64):
             raise RefusedError(400, "host and boot are needed")
@@ -107,7 +107,7 @@ class Hosts:
                 self._find(name, host, found)
             for entry in found:
                 self._cost(self._runs.get(entry.run), entry.cost_ms)
-            host.heard = max(host.heard, seen)
+            host.received = max(host.received, seen)
             host.asking += 1
             host.asked_at = self._clock()
             self._changed.notify_all()
@@ -116,7 +116,7 @@ class Hosts:
                     self._changed.wait(until - self._clock())
             finally:
                 host.asking -= 1
-                host.heard_at = self._clock()
+                host.seen_at = self._clock()
                 self._changed.notify_all()
         return {"commands": new, "driver": self._driver}
 
@@ -133,111 +133,113 @@ class Hosts:
             self._end(run, code)
         return {}
 
-    # What the driver asks and tells.
+    # For the driver
 
     def present(self) -> dict[str, int]:
-        """Slots by name of the hosts whose supervisors are there. Runs on silent ones are given up."""
+        """Return the slots of the connected hosts by name. Runs on silent hosts count as lost."""
         now = self._clock()
         with self._changed:
-            silent = [name for name, host in self._hosts.items() if not self._is_here(host, now)]
+            silent = [name for name, host in self._hosts.items() if not self._is_present(host, now)]
             for name in silent:
                 self._lose(name)
                 del self._hosts[name]
                 self.losses += 1
             return {name: host.slots for name, host in self._hosts.items()}
 
-    def start(self, host: str, slot: int, rank: int, env: dict[str, str], size: int = 0, generation: int = 0) -> Run:
+    def start(
+        self, host: str, slot: int, rank: int, env: dict[str, str], size: int = 0, generation: int = 0
+    ) -> RankRun:
         with self._changed:
             self._last += 1
-            run = Run(self._last, host, slot, rank, size=size, generation=generation)
+            run = RankRun(self._last, host, slot, rank, size=size, generation=generation)
             self._runs[run.number] = run
             command = {"do": "start", "run": run.number, "slot": slot, "label": f"rank {rank}", "env": env}
             together = {"rank": rank, "size": size, "generation": generation}
-            if not self._tell(host, {**command, "together": together} if generation else command):
+            if not self._send(host, {**command, "together": together} if generation else command):
                 self._end(run, LOST_CODE)
             return run
 
     def addresses(self) -> list[str]:
-        """Of the hosts that are there, in a ring over several nodes."""
+        """Return the addresses of the connected hosts in the attempt's overlay network; none without one."""
         with self._changed:
             return sorted(host.address for host in self._hosts.values() if host.address)
 
     def address(self, name: str) -> str:
-        """Of one host, if it has said it."""
+        """Return the address that one host has reported; empty without one."""
         with self._changed:
             return self._hosts[name].address if name in self._hosts else ""
 
     def next_number(self) -> int:
-        """Of the run that is started next: above that of every run before."""
+        """Return the number of the run that is started next. It is above those of all earlier runs."""
         with self._changed:
             return self._last + 1
 
     def ask(self, names: Iterable[str]) -> None:
-        """Hosts whose supervisors are alive come with another request at once."""
+        """Request a new poll of these hosts. Those whose supervisors are alive poll at once."""
         with self._changed:
             for name in names:
-                self._tell(name, {"do": "ask"})
+                self._send(name, {"do": "ask"})
 
     def asked_since(self, name: str, moment: float) -> bool:
         with self._changed:
             return name in self._hosts and self._hosts[name].asked_at > moment
 
     def found(self) -> dict[str, int]:
-        """Hosts with a rank of an earlier driver in each of their slots, and how many."""
+        """Return the hosts with a rank of an earlier driver in each of their slots, and the number of slots."""
         with self._changed:
             return {name: host.slots for name, host in self._hosts.items() if len(host.found) == host.slots}
 
-    def take_over(self, host: str, slot: int) -> Run | None:
-        """The rank that an earlier driver has started there, if there is one; once."""
+    def take_over(self, host: str, slot: int) -> RankRun | None:
+        """Return the rank that an earlier driver has started in a slot, if there is one. Each is returned once."""
         with self._changed:
             return self._hosts[host].found.pop(slot, None) if host in self._hosts else None
 
-    def stop(self, run: Run) -> None:
-        """Its supervisor ends it: SIGTERM, then SIGKILL."""
+    def stop(self, run: RankRun) -> None:
+        """Have its supervisor end a rank: SIGTERM, then SIGKILL."""
         with self._changed:
             if not run.ended.is_set():
                 run.stopped_by_us = True
-                self._tell(run.host, {"do": "stop", "run": run.number})
+                self._send(run.host, {"do": "stop", "run": run.number})
 
     def label(self, host: str, slot: int, rank: int) -> None:
         with self._changed:
-            self._tell(host, {"do": "label", "slot": slot, "label": f"rank {rank}"})
+            self._send(host, {"do": "label", "slot": slot, "label": f"rank {rank}"})
 
     def leave(self, host: str) -> None:
-        """The ring goes on without this host: its supervisor ends when its ranks have."""
+        """Release a host without which the job continues: its supervisor ends when its ranks have ended."""
         with self._changed:
             if host in self._hosts:
                 self._hosts[host].leaving = True
-                self._tell(host, {"do": "leave"})
+                self._send(host, {"do": "leave"})
 
     def end(self, code: int, sentence: str, seconds: float = 5.0) -> None:
-        """Tells every supervisor that the ring is over, and waits until they have heard it, up to a limit."""
+        """Send the end of the attempt to all supervisors, and wait until they have received it, up to a time limit."""
         until = self._clock() + seconds
         with self._changed:
             for name in self._hosts:
-                self._tell(name, {"do": "end", "code": code, "sentence": sentence})
-            while self._clock() < until and any(self._must_hear(name) for name in self._hosts):
+                self._send(name, {"do": "end", "code": code, "sentence": sentence})
+            while self._clock() < until and any(self._must_receive(name) for name in self._hosts):
                 self._changed.wait(max(until - self._clock(), 0))
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RankRun]:
         with self._changed:
             return list(self._runs.values())
 
     def wait(self, seconds: float) -> None:
-        """Until something changed, or the time is up."""
+        """Wait until something changes or the time is up."""
         with self._changed:
             self._changed.wait(seconds)
 
-    def _must_hear(self, name: str) -> bool:
-        """A supervisor whose ranks have left the ring has gone home."""
+    def _must_receive(self, name: str) -> bool:
+        """Whether a host has yet to acknowledge a command. A supervisor that was released and has no ranks has ended."""
         host = self._hosts[name]
         busy = any(run.host == name and not run.ended.is_set() for run in self._runs.values())
-        return host.heard < len(host.commands) and (busy or not host.leaving)
+        return host.received < len(host.commands) and (busy or not host.leaving)
 
-    def _is_here(self, host: _Host, now: float) -> bool:
-        return host.asking > 0 or now - host.heard_at <= SILENT_SECONDS
+    def _is_present(self, host: _Host, now: float) -> bool:
+        return host.asking > 0 or now - host.seen_at <= SILENT_SECONDS
 
-    def _tell(self, name: str, command: dict[str, Any]) -> bool:
+    def _send(self, name: str, command: dict[str, Any]) -> bool:
         host = self._hosts.get(name)
         if host is None:
             return False
@@ -248,24 +250,24 @@ class Hosts:
     def _find(self, name: str, host: _Host, found: list["_Found"]) -> None:
         for entry in found:
             if entry.run <= self._first and entry.slot < host.slots:
-                run = Run(entry.run, name, entry.slot, entry.rank, size=entry.size, generation=entry.generation)
+                run = RankRun(entry.run, name, entry.slot, entry.rank, size=entry.size, generation=entry.generation)
                 self._runs[run.number] = host.found[entry.slot] = run
                 if entry.code is not None:
                     self._end(run, entry.code)
 
     def _lose(self, name: str) -> None:
-        """Its ranks count as fenced: by now they are, or will be."""
+        """Count the ranks of a lost host as fenced: by now they are, or will be."""
         for run in self._runs.values():
             if run.host == name and not run.ended.is_set():
                 run.ending = "fenced"
                 self._end(run, LOST_CODE)
 
-    def _cost(self, run: Run | None, cost_ms: int | None) -> None:
+    def _cost(self, run: RankRun | None, cost_ms: int | None) -> None:
         if run is not None and run.cost_ms is None and cost_ms is not None and not run.ended.is_set():
             run.cost_ms = cost_ms
-            self._went_on(cost_ms)
+            self._on_resumed(cost_ms)
 
-    def _end(self, run: Run | None, code: int) -> None:
+    def _end(self, run: RankRun | None, code: int) -> None:
         if run is not None and not run.ended.is_set():
             run.code, run.ended_at = code, self._clock()
             run.ended.set()
@@ -273,7 +275,7 @@ class Hosts:
 
 
 class _Found(NamedTuple):
-    """A rank that a supervisor says it has."""
+    """A rank that a supervisor reports to have."""
 
     run: int
     slot: int
@@ -285,15 +287,15 @@ class _Found(NamedTuple):
 
 
 def _found(entries: Any) -> list[_Found]:
-    """Refuses what is not that."""
+    """Parse the ranks that a supervisor reports. Raises RefusedError for anything else."""
     if not (isinstance(entries, list) and len(entries) <= MAX_SLOTS):
         raise RefusedError(400, "runs must be a list")
     found = []
     for entry in entries:
-        told = entry if isinstance(entry, dict) else {}
-        number, slot, code = (told.get(key, "") for key in ("run", "slot", "code"))
+        fields = entry if isinstance(entry, dict) else {}
+        number, slot, code = (fields.get(key, "") for key in ("run", "slot", "code"))
         rank, size, generation = (
-            told.get(key, default) for key, default in (("rank", -1), ("size", 0), ("generation", 0))
+            fields.get(key, default) for key, default in (("rank", -1), ("size", 0), ("generation", 0))
         )
         if not (isinstance(number, int) and isinstance(slot, int) and 0 <= slot < MAX_SLOTS):
             raise RefusedError(400, "run and slot are needed")
@@ -301,12 +303,12 @@ def _found(entries: Any) -> list[_Found]:
             (code is None or isinstance(code, int)) and all(isinstance(each, int) for each in (rank, size, generation))
         ):
             raise RefusedError(400, "a code is a number, and so are rank, size and generation")
-        found.append(_Found(number, slot, code, rank, size, generation, _cost_ms(told)))
+        found.append(_Found(number, slot, code, rank, size, generation, _cost_ms(fields)))
     return found
 
 
-def _cost_ms(told: dict[str, Any]) -> int | None:
-    cost = told.get("cost_ms")
+def _cost_ms(entry: dict[str, Any]) -> int | None:
+    cost = entry.get("cost_ms")
     if not (cost is None or (isinstance(cost, int) and cost >= 0)):
         raise RefusedError(400, "a cost is in milliseconds")
     return cost

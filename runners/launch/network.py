@@ -1,4 +1,4 @@
-"""Which address and interface a container's ranks use."""
+"""The address and the interface that a container's ranks use."""
 
 import fcntl
 import ipaddress
@@ -9,17 +9,17 @@ SIOCGIFADDR = 0x8915
 
 
 def own_address_towards(host: str, port: int) -> str:
-    """Our address on the way to a peer; nothing is sent. Raises OSError when there is no way."""
+    """Return our address on the route to a peer; nothing is sent. Raises OSError when there is no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         return str(probe.getsockname()[0])
 
 
 def own_address_in(driver_host: str, port: int) -> str:
-    """Our address in the network of a ring, whether or not its driver is there already. Raises OSError without one.
+    """Return our address in the attempt's network, whether or not the driver runs already. Raises OSError without one.
 
-    A name of the driver's is known only while it runs; a container that knows no other has one network, where its own
-    name has an address.
+    The driver's name resolves only while it runs. A container that knows the driver by name has one network, in which its
+    own name has an address.
     """
     try:
         ipaddress.ip_address(driver_host)
@@ -29,7 +29,7 @@ def own_address_in(driver_host: str, port: int) -> str:
 
 
 def interface_of(address: str) -> str:
-    """Name of the network interface that holds an IPv4 address. Raises OSError when none does."""
+    """Return the name of the network interface with an IPv4 address. Raises OSError when none has it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
@@ -44,7 +44,7 @@ def interface_of(address: str) -> str:
 
 
 def bind_address(driver_host: str) -> str:
-    """Where the driver listens: only at its name's address, if that is its own; else at all of the container's."""
+    """Return the address at which the driver listens: its name's, if that is its own; else empty, for all addresses."""
     try:
         address = socket.gethostbyname(driver_host)
         with socket.socket() as probe:
@@ -55,7 +55,7 @@ def bind_address(driver_host: str) -> str:
 
 
 def own_name_resolves() -> bool:
-    """Gloo looks up the machine's own name for each process set, whatever interface it was told to use."""
+    """Whether the machine's own name resolves. Gloo looks it up for each process set, whatever interface it uses."""
     try:
         socket.gethostbyname(socket.gethostname())
         return True

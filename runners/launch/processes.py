@@ -1,7 +1,7 @@
-"""The processes of a container: started in sessions of their own, reaped by us, ended without a rest.
+"""The processes of a container: each is started in its own session, reaped, and ended together with its descendants.
 
-We are the first process of the container, or in the process runtime a *subreaper*: whatever a rank leaves behind
-becomes our child, so we can reap and kill it.
+The supervisor is the first process of the container, or in the process runtime a *subreaper*: whatever a rank leaves behind
+becomes its child, so that it can reap and kill it.
 """
 
 import ctypes
@@ -24,13 +24,13 @@ def adopt_orphans() -> None:
 
 
 def exit_code_of(status: int) -> int:
-    """As a shell says it: 128 and the signal's number for a process that a signal ended."""
+    """Return the exit code as a shell does: 128 plus the signal's number for a process that a signal ended."""
     code = os.waitstatus_to_exitcode(status)
     return 128 - code if code < 0 else code
 
 
 class Wakeup:
-    """Lets the main thread rest until a signal arrives, another thread rings, or the time is up."""
+    """Lets the main thread sleep until a signal arrives, another thread calls ``notify``, or the time is up."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -38,19 +38,19 @@ class Wakeup:
         self._writer.setblocking(False)
 
     def on_signals(self, *signals: signal.Signals) -> None:
-        """Their arrival alone wakes; who sleeps here looks at the world and not at which signal it was."""
+        """Wake up on these signals."""
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in signals:
             signal.signal(number, _noted)
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         try:
             self._writer.send(b"\0")
         except BlockingIOError:
-            pass  # it is ringing already
+            pass  # enough notifications are pending
 
     def wait(self, seconds: float) -> set[int]:
-        """Returns the numbers of the signals that arrived."""
+        """Sleep, then return the numbers of the signals that arrived."""
         select.select([self._reader], [], [], seconds)
         try:
             return set(self._reader.recv(4096)) - {0}
@@ -59,7 +59,7 @@ class Wakeup:
 
 
 def _noted(_number: int, _frame: FrameType | None) -> None:
-    """A handler of our own makes the signal interrupt nothing else."""
+    """Handle a signal by doing nothing, so that it interrupts nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Processes:
     def start(
         self, key: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path, close_fds_but: Sequence[int] = ()
     ) -> tuple[int, int]:
-        """Returns its pid and the reading end of the pipe that takes its stdout and stderr, in order.
+        """Start a process; return its pid and the reading end of the pipe that takes its stdout and stderr, in order.
 
         Raises OSError when the program cannot be started.
         """
@@ -111,7 +111,7 @@ class Processes:
             return set(self._keys.values())
 
     def reap(self) -> list[Exit]:
-        """Buries the dead, adopted ones too, and returns those we started. What a dead one's group left is killed."""
+        """Reap all ended children, and return those that we started. What is left of a child's process group is killed."""
         exits = []
         with self._lock:
             while True:
@@ -130,32 +130,32 @@ class Processes:
         return exits
 
     def signal(self, number: signal.Signals, key: str | None = None) -> None:
-        """To the process groups of one key, or of all."""
+        """Send a signal to the process groups of one key, or of all."""
         with self._lock:
             for pid, its_key in self._keys.items():
                 if key is None or key == its_key:
                     _kill_group(pid, number)
 
     def kill(self, pid: int) -> None:
-        """One process below us, if it is still there."""
+        """Kill one descendant, if it is still there."""
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
 
     def left(self) -> bool:
-        """Whether anything below us is still there, a zombie included."""
+        """Whether any descendant is left, a zombie included."""
         return bool(descendants(os.getpid()))
 
     def kill_everything(self) -> None:
-        """Our processes, their descendants and those that slipped into sessions of their own."""
+        """Kill all descendants, including those that have made sessions of their own."""
         self.signal(signal.SIGKILL)
         for pid in descendants(os.getpid()):
             self.kill(pid)
 
 
 def _die_before_us(pid: int) -> None:
-    """When memory runs out, the rank goes and we live to tell."""
+    """Have the kernel kill the rank first when memory runs out, so that the supervisor can report it."""
     try:
         Path(f"/proc/{pid}/oom_score_adj").write_text("900")
     except OSError:
@@ -170,7 +170,7 @@ def _kill_group(pid: int, number: signal.Signals) -> None:
 
 
 def descendants(root: int) -> dict[int, str]:
-    """Everything below a process, parents first, with its state: the letter that the kernel gives it."""
+    """Return all descendants of a process, parents first, with their states as the kernel's letters."""
     children: dict[int, dict[int, str]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():

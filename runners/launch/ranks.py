@@ -1,42 +1,42 @@
-"""What a rank is started with: its variables and its program."""
+"""The variables and the command line with which a rank is started."""
 
 import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from runners.launch.files import Places
-from runners.launch.news import STALL_SECONDS, STALL_VARIABLE, check_seconds
+from runners.launch.files import ContainerPaths
+from runners.launch.host_updates import STALL_SECONDS, STALL_VARIABLE, check_seconds
 from runners.spec import RunSpec
 
 SHIM = Path(__file__).resolve().parent / "shim"
 TRAINING = Path(__file__).resolve().parent.parent / "training"
-"""Where scripts find ``schedulearn_train``, behind whatever a job brings itself."""
+"""Where scripts find ``schedulearn_train``, after the modules of the job itself."""
 OURS = ("SCHEDULEARN_CONTROL", "SCHEDULEARN_SCRIBE")
 NOTICE_FILE = "notice.json"
 METRICS_PIPE = "metrics"
-"""Lines of JSON that ranks write there become the stream of the same name: docs/training.md."""
+"""The pipe for lines of JSON, which become the stream of the same name: docs/training.md."""
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": str(256 * 2**20)}
-"""For the GNU C library, of a rank that computes on processors: what it frees in one step it needs again in the next.
+"""Settings of the GNU C library for ranks that compute on processors: what one step frees, the next one needs again.
 
-By default it gives most of that back to the kernel, which then clears it anew: steps of a small network took 1.4 times
-as long. Each process may keep 256 MiB more than it uses.
+By default the library returns most of that to the kernel, which then clears it again: steps of a small network took 1.4
+times as long. Each process may keep 256 MiB more than it uses.
 """
 JOINING_FILE = "joining"
-"""How the names of the files begin in which ranks leave marks for ``joining``."""
+"""The prefix of the names of the files in which ranks leave marks for ``joining``."""
 BATCH_FILE = "batch"
-"""The batch that the scheduler chose, once it has; docs/training.md."""
+"""The batch that the scheduler chose, if it did; docs/training.md."""
 
 
-def rank_env(spec: RunSpec, places: Places, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The container's variables, sensible defaults, what the user asked for, then what must be as it is."""
+def rank_env(spec: RunSpec, paths: ContainerPaths, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return a rank's variables. Of the same name, the later wins: the container's, defaults, the job's, required ones."""
     env = {name: value for name, value in inherited.items() if name not in OURS}
     threads = max(1, int(spec.resources.cpus) // max(1, spec.slots if spec.launcher != "command" else 1))
     env["PYTHONUNBUFFERED"] = "1"
     env["OMP_NUM_THREADS"] = str(threads)
     if spec.gpu_kind == "cpu":
         env.update(KEEP_MEMORY)
-    env.setdefault("HOME", "/tmp")  # noqa: S108 - inside the container, its own
+    env.setdefault("HOME", "/tmp")  # noqa: S108 - the container's own
     for name in ("USER", "LOGNAME"):  # libraries ask for the user's name, and the container's user has none
         env.setdefault(name, "schedulearn")
     env.update(spec.env)
@@ -44,25 +44,25 @@ def rank_env(spec: RunSpec, places: Places, inherited: Mapping[str, str]) -> dic
     env.update(
         SCHEDULEARN_JOB=str(spec.job),
         SCHEDULEARN_ATTEMPT=str(spec.attempt),
-        SCHEDULEARN_OUTPUTS=str(places.outputs),
-        SCHEDULEARN_CHECKPOINTS=str(places.checkpoints),
-        SCHEDULEARN_WORKSPACE=str(places.workspace),
-        SCHEDULEARN_DATA=str(places.data),
-        SCHEDULEARN_NOTICE=str(places.scribe / NOTICE_FILE),
-        SCHEDULEARN_METRICS=str(places.scribe / METRICS_PIPE),
-        SCHEDULEARN_BATCH=str(places.scribe / BATCH_FILE),
-        SCHEDULEARN_JOINING=str(places.scribe / JOINING_FILE),
+        SCHEDULEARN_OUTPUTS=str(paths.outputs),
+        SCHEDULEARN_CHECKPOINTS=str(paths.checkpoints),
+        SCHEDULEARN_WORKSPACE=str(paths.workspace),
+        SCHEDULEARN_DATA=str(paths.data),
+        SCHEDULEARN_NOTICE=str(paths.scribe / NOTICE_FILE),
+        SCHEDULEARN_METRICS=str(paths.scribe / METRICS_PIPE),
+        SCHEDULEARN_BATCH=str(paths.scribe / BATCH_FILE),
+        SCHEDULEARN_JOINING=str(paths.scribe / JOINING_FILE),
         CUDA_VISIBLE_DEVICES=",".join(spec.gpus) if spec.gpu_kind == "cuda" else "",
     )
     return env
 
 
 def processors(spec: RunSpec, slot: int, offered: Collection[int]) -> frozenset[int]:
-    """The processors that the rank in a CPU slot keeps to, an equal share of all; empty where it may use any.
+    """Return the processors to which the rank in a CPU slot is bound, an equal share of all; empty where it may use any.
 
-    Ranks that compute and wait for each other otherwise meet on one processor while another idles, for as long as the
-    kernel takes to see it: bound ones made a third more steps. A job with GPUs waits for these instead, and loads its
-    data with as many processors as it likes.
+    Ranks that compute and wait for each other may otherwise share one processor while another idles, until the kernel moves
+    them: bound ones made a third more steps. A job with GPUs waits for these instead, and loads its data with as many
+    processors as it likes.
     """
     each, rest = divmod(len(offered), max(1, spec.slots))
     if spec.gpu_kind != "cpu" or spec.slots < 2 or rest or not 0 <= slot < spec.slots:
@@ -71,16 +71,16 @@ def processors(spec: RunSpec, slot: int, offered: Collection[int]) -> frozenset[
 
 
 def with_shim(env: Mapping[str, str]) -> dict[str, str]:
-    """For ranks of a ring: each Python of theirs runs ``shim/sitecustomize.py`` first."""
+    """Return the variables with which each Python of a rank runs ``shim/sitecustomize.py`` first."""
     return {**env, "PYTHONPATH": ":".join(filter(None, (str(SHIM), env.get("PYTHONPATH"))))}
 
 
 def horovod_env(env: Mapping[str, str], interface: str, forwarder_port: int, elastic: bool) -> dict[str, str]:
-    """What Horovod's ``create_run_env_vars`` says, with our forwarder in the place of the rendezvous.
+    """Return the variables of Horovod's ``create_run_env_vars``, with our forwarder in the place of the rendezvous.
 
     A new rank imports its libraries while the others wait for it, on a busy machine longer than Gloo's 30 seconds.
-    A rank that hangs would hold all others up for ever: Horovod's stall inspector, which only warns by default, ends the
-    ring in the end.
+    A rank that hangs would block all others for ever: Horovod's stall inspector, which by default only warns, ends the
+    whole group after a time.
     """
     return {
         "HOROVOD_GLOO_TIMEOUT_SECONDS": "120",
@@ -98,7 +98,8 @@ def horovod_env(env: Mapping[str, str], interface: str, forwarder_port: int, ela
 
 
 def torch_env(env: Mapping[str, str], interface: str, spec: RunSpec) -> dict[str, str]:
-    """What torchrun tells all ranks of an elastic ring; who each of them is, and where rank 0 listens, the driver says."""
+    """Return the variables that torchrun sets for all ranks of an elastic job. The driver adds each rank's own ones and
+    the address of rank 0."""
     return {
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": interface,
@@ -111,8 +112,9 @@ def torch_env(env: Mapping[str, str], interface: str, spec: RunSpec) -> dict[str
 
 
 def torchrun_argv(spec: RunSpec, hosts: int, endpoint: str, own_address: str, streams: Path) -> tuple[str, ...]:
-    """torchrun over fixed hosts. Each rank says who it is (``TorchrunWork``), opens the pipe of its own stream and becomes the
-    user's program. torchrun, which replaces names of its own, makes one dollar of two."""
+    """Return the command line of torchrun over fixed hosts. Each rank writes its number and process id to a file
+    (``TorchrunWorker``), opens the pipe of its stream and becomes the user's program. torchrun substitutes variables in the
+    command line, so that two dollars stand for one."""
     open_stream = f'echo "$RANK $$$$" >"{streams}/rank.$LOCAL_RANK"; exec "$@" >"{streams}/$LOCAL_RANK" 2>&1'
     return (
         "python",
@@ -136,7 +138,7 @@ def torchrun_argv(spec: RunSpec, hosts: int, endpoint: str, own_address: str, st
 
 
 def with_python(command: Sequence[str]) -> tuple[str, ...]:
-    """``python`` is this Python where no other is in the path."""
+    """Replace ``python`` by this Python where no other is in the path."""
     if command and command[0] == "python" and shutil.which("python") is None:
         return (sys.executable, *command[1:])
     return tuple(command)

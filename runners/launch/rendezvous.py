@@ -1,14 +1,14 @@
 """The driver's HTTP server: the store through which ranks find each other, and the channel to the supervisors.
 
-Horovod's own rendezvous takes pickles from anyone (CVE-2024-10190). This one speaks the same requests, but every one
-must carry the attempt's signature, only known scopes and keys exist, bodies are bounded, and values are opaque bytes
-or JSON. Nothing here can unpickle.
+Horovod's own rendezvous accepts pickles from anyone (CVE-2024-10190). This one understands the same requests, but each must
+have the attempt's signature, only known scopes and keys exist, bodies are bounded, and values are opaque bytes or JSON.
+Nothing here can unpickle.
 
     GET PUT DELETE  /global/<rank>  /local_<host>/<rank>  /cross_<n>/<rank>   Gloo's store
     GET             /rank_and_size/<host>:<slot>[:<request>]  elastic: a rank's new place; waits for the others
-    GET             /first_place/<host>:<slot>                elastic: who a new rank is, JSON; waits for its ring
-    GET             /hosts_updated/<host>:<slot>:<seen>       elastic: waits for news about hosts, JSON
-    GET             /went_on/<host>:<slot>:<milliseconds>     elastic: a rank tells what a change cost it
+    GET             /first_place/<host>:<slot>                elastic: the variables of a new rank, JSON; waits for its group
+    GET             /hosts_updated/<host>:<slot>:<seen>       elastic: waits for updates about hosts, JSON
+    GET             /went_on/<host>:<slot>:<milliseconds>     elastic: a rank reports what a change cost it
     POST            /ring/poll, /ring/exit                    supervisors, JSON
 
 401: no valid signature. 403: no such scope or key. 404: nothing there (yet). 413: too large.
@@ -28,37 +28,37 @@ from runners.launch import signing
 BODY_LIMIT_BYTES = 1024 * 1024
 STORE_LIMIT_BYTES = 64 * 1024 * 1024
 SOCKET_SECONDS = 30.0
-"""A peer that sends nothing for so long is dropped."""
+"""A peer that sends nothing for this time is disconnected."""
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}"
 STORE_SCOPE = re.compile(rf"(global|local_{_NAME}|cross_\d{{1,6}})(_process_set_hash_[0-9a-f]{{1,16}})?\Z")
 STORE_KEY = re.compile(r"(rank_)?\d{1,6}\Z")
 SLOT_KEY = re.compile(rf"({_NAME}):(\d{{1,6}})(:[0-9a-f]{{1,32}})?\Z")
-NEWS_KEY = re.compile(rf"({_NAME}):(\d{{1,6}}):(\d{{1,12}})\Z")
+NUMBERED_SLOT_KEY = re.compile(rf"({_NAME}):(\d{{1,6}}):(\d{{1,12}})\Z")
 RANK_AND_SIZE = "rank_and_size"
 FIRST_PLACE = "first_place"
 HOSTS_UPDATED = "hosts_updated"
-WENT_ON = "went_on"
+RESUMED = "went_on"
 
 
 def allowed_to_ranks(method: str, scope: str, key: str) -> bool:
-    """What a rank may ask; the forwarder passes nothing else on."""
+    """Whether a rank may send this request; the forwarder refuses all others."""
     if method == "GET" and scope in (RANK_AND_SIZE, FIRST_PLACE):
         return SLOT_KEY.match(key) is not None
-    if method == "GET" and scope in (HOSTS_UPDATED, WENT_ON):
-        return NEWS_KEY.match(key) is not None
+    if method == "GET" and scope in (HOSTS_UPDATED, RESUMED):
+        return NUMBERED_SLOT_KEY.match(key) is not None
     in_store = STORE_SCOPE.match(scope) is not None and STORE_KEY.match(key) is not None
     return in_store and method in {"GET", "PUT", "DELETE"}
 
 
 def split_path(path: str) -> tuple[str, str]:
-    """``/scope/key``; two empty strings for anything else."""
+    """Split ``/scope/key``; returns two empty strings for anything else."""
     parts = path.split("/")
     return (parts[1], parts[2]) if len(parts) == 3 and parts[0] == "" else ("", "")
 
 
 class RefusedError(Exception):
-    """The answer to a request is this status."""
+    """The request is answered with this status."""
 
     def __init__(self, status: int, sentence: str = "") -> None:
         super().__init__(sentence)
@@ -87,7 +87,7 @@ class Store:
             self._size = size
 
     def delete(self, scope: str, key: str) -> None:
-        """A rank deletes its key when all have connected. Its ``rank_<key>`` goes with it."""
+        """Delete a key and its ``rank_<key>``. A rank deletes its key when all ranks have connected."""
         with self._lock:
             values = self._scopes.get(scope, {})
             for gone in (key, f"rank_{key}"):
@@ -102,19 +102,19 @@ class Store:
 
 
 def _no_places(_host: str, _slot: int, _request: str) -> str:
-    raise RefusedError(404, "this ring does not change")
+    raise RefusedError(404, "this group does not change")
 
 
-def _no_newcomers(_host: str, _slot: int) -> dict[str, str]:
-    raise RefusedError(404, "nobody is new here")
+def _no_joining_ranks(_host: str, _slot: int) -> dict[str, str]:
+    raise RefusedError(404, "no rank joins here")
 
 
-def _no_news(_host: str, _slot: int, _seen: int) -> dict[str, Any]:
-    raise RefusedError(404, "this ring does not change")
+def _no_host_updates(_host: str, _slot: int, _seen: int) -> dict[str, Any]:
+    raise RefusedError(404, "this group does not change")
 
 
-def _not_counted(_milliseconds: int) -> None:
-    raise RefusedError(404, "this ring does not change")
+def _no_costs(_milliseconds: int) -> None:
+    raise RefusedError(404, "this group does not change")
 
 
 def _no_channel(_message: dict[str, Any]) -> dict[str, Any]:
@@ -123,20 +123,20 @@ def _no_channel(_message: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Routes:
-    """Who answers what. All may be called from many threads at once, and may wait."""
+    """The functions that answer requests. All may be called from many threads at once, and may block."""
 
     store: Store = field(default_factory=Store)
     place: Callable[[str, int, str], str] = _no_places
     """(host, slot, number of the request) -> "rank,size,local rank,local size,cross rank,cross size" """
-    first_place: Callable[[str, int], dict[str, str]] = _no_newcomers
+    first_place: Callable[[str, int], dict[str, str]] = _no_joining_ranks
     """(host, slot) -> its variables"""
-    news: Callable[[str, int, int], dict[str, Any]] = _no_news
-    went_on: Callable[[int], None] = _not_counted
+    host_updates: Callable[[str, int, int], dict[str, Any]] = _no_host_updates
+    resumed: Callable[[int], None] = _no_costs
     poll: Callable[[dict[str, Any]], dict[str, Any]] = _no_channel
     exited: Callable[[dict[str, Any]], dict[str, Any]] = _no_channel
 
     def answer(self, method: str, path: str, body: bytes) -> bytes:
-        """Raises RefusedError."""
+        """Return the answer to a request. Raises RefusedError."""
         scope, key = split_path(path)
         if method == "POST":
             channel = {"/ring/poll": self.poll, "/ring/exit": self.exited}.get(path)
@@ -153,9 +153,9 @@ class Routes:
             return json.dumps(self.first_place(host, int(slot))).encode()
         if scope == HOSTS_UPDATED:
             host, slot, seen = key.rsplit(":", 2)
-            return json.dumps(self.news(host, int(slot), int(seen))).encode()
-        if scope == WENT_ON:
-            self.went_on(int(key.rsplit(":", 1)[1]))
+            return json.dumps(self.host_updates(host, int(slot), int(seen))).encode()
+        if scope == RESUMED:
+            self.resumed(int(key.rsplit(":", 1)[1]))
             return b""
         if method == "PUT":
             self.store.put(scope, key, body)
@@ -180,7 +180,7 @@ def _message(body: bytes) -> dict[str, Any]:
 
 
 class BoundedHandler(BaseHTTPRequestHandler, ABC):
-    """Reads a bounded body, gives ``reply`` the request, writes its answer. Subclasses say what ``reply`` does."""
+    """Reads a bounded body, passes the request to ``reply`` and writes its answer. Subclasses implement ``reply``."""
 
     timeout = SOCKET_SECONDS
     server_version = "schedulearn"
@@ -188,14 +188,14 @@ class BoundedHandler(BaseHTTPRequestHandler, ABC):
 
     @abstractmethod
     def reply(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Status and content. Raises RefusedError."""
+        """Return status and content. Raises RefusedError."""
 
     def _serve(self) -> None:
         try:
             status, content = self.reply(self.command, self.path, self._body())
         except RefusedError as refused:
             status, content = refused.status, str(refused).encode()
-        except Exception:  # whatever went wrong with one request, the ring goes on
+        except Exception:  # whatever went wrong with one request, the training continues
             status, content = 500, b"the request could not be answered"
         try:
             self.send_response(status)
@@ -203,7 +203,7 @@ class BoundedHandler(BaseHTTPRequestHandler, ABC):
             self.end_headers()
             self.wfile.write(content)
         except OSError:
-            pass  # the asker has gone
+            pass  # the client has gone
 
     def _body(self) -> bytes:
         text = self.headers.get("Content-Length") or "0"
@@ -219,7 +219,7 @@ class BoundedHandler(BaseHTTPRequestHandler, ABC):
     do_GET = do_PUT = do_DELETE = do_POST = _serve  # noqa: N815 - the base class looks for these names
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are no news to the user."""
+        """Log nothing: requests do not concern the user."""
 
 
 class Server(ThreadingHTTPServer):
@@ -228,11 +228,11 @@ class Server(ThreadingHTTPServer):
     allow_reuse_address = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A peer that breaks off is none of the user's business."""
+        """Ignore a peer that disconnects: it does not concern the user."""
 
 
 def serve(secret: str, routes: Routes, address: str, port: int) -> Server:
-    """Starts answering in threads. Raises OSError when the port is taken."""
+    """Start a server that answers in threads. Raises OSError when the port is taken."""
 
     class Handler(BoundedHandler):
         def reply(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:

@@ -1,4 +1,4 @@
-"""The scribe: what ranks print, kept as bytes with offsets in files that outlive the engine.
+"""The scribe keeps the output of ranks, as bytes with offsets, in files that outlive the engine.
 
 Each stream is ``log/<stream>.log`` and ``log/<stream>.idx`` (16-byte records: offset and Unix milliseconds, both u64
 little endian; bytes from that offset on were written at that time). Bytes are never decoded. Memory is bounded: a
@@ -17,20 +17,20 @@ from runners.launch.files import write_atomic
 
 MARK = struct.Struct("<QQ")
 MARK_EVERY_SECONDS = 0.1
-"""So an index grows by 160 bytes a second at most."""
+"""The interval of marks: an index grows by 160 bytes a second at most."""
 SYNC_EVERY_SECONDS = 1.0
 CHUNK_BYTES = 64 * 1024
 TAIL_BYTES = 64 * 1024
-"""Kept of what comes after the limit, because the reason of a failure is in the last lines."""
+"""How much of the output beyond the limit is kept: its end, because the reason of a failure is in the last lines."""
 LIMIT_MIB = 256
 RESERVE = "reserve"
 RESERVE_BYTES = 1024 * 1024
-"""Taken from the disk before the start and given back at the end, so that a full disk still has room for the ends of the
-logs, for what was dropped of them, and for exit.json: without that a job that has succeeded would be run again."""
+"""Reserved on the disk before the start and freed at the end, so that a full disk still has room for the ends of the logs,
+for the remarks about dropped output, and for exit.json: without that a job that has succeeded would be run again."""
 
 
 def keep_room(folder: Path) -> None:
-    """Takes what a container needs for its end from the disk that ``folder`` is on. Raises OSError when it is full."""
+    """Reserve what a container needs for its end on the disk of ``folder``. Raises OSError when it is full."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     handle = os.open(folder / RESERVE, flags, 0o600)
     try:
@@ -40,7 +40,7 @@ def keep_room(folder: Path) -> None:
 
 
 class Stream:
-    """One log. Thread-safe: a rank's output and our own remarks may meet in it."""
+    """One log. Thread-safe: a rank's output and our own remarks may be written at the same time."""
 
     def __init__(self, folder: Path, name: str, limit_bytes: int) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -51,7 +51,7 @@ class Stream:
         self._lock = threading.Lock()
         self._marked_at = -1.0
         self._line_open = False
-        self._limit_words = f"the limit of {limit_bytes:,} bytes for one log"
+        self._limit_text = f"the limit of {limit_bytes:,} bytes for one log"
         self._dropped_by = ""
         self._dropped = 0
         self._tail = bytearray()
@@ -65,10 +65,10 @@ class Stream:
             room = 0 if self._dropped_by else max(self._limit - self._size, 0)
             kept = self._append(data[:room])
             if kept < len(data):
-                self._drop(data[kept:], "the full disk" if kept < min(room, len(data)) else self._limit_words)
+                self._drop(data[kept:], "the full disk" if kept < min(room, len(data)) else self._limit_text)
 
     def sync(self) -> None:
-        """What was written before this call is on the disk after it."""
+        """Write to the disk what was written before this call."""
         with self._lock:
             if self._closed or not self._dirty:
                 return
@@ -89,7 +89,7 @@ class Stream:
                 return
             if self._dropped_by:
                 if dropped := self._dropped - len(self._tail):
-                    self._remark(f"{dropped:,} bytes dropped by {self._dropped_by}")
+                    self._add_remark(f"{dropped:,} bytes dropped by {self._dropped_by}")
                 self._append(bytes(self._tail))
         self.sync()
         with self._lock:
@@ -98,7 +98,7 @@ class Stream:
             os.close(self._idx)
 
     def _append(self, data: bytes) -> int:
-        """Bytes kept; fewer than given only when the disk refuses them."""
+        """Append data; returns how many bytes were kept, fewer than given only when the disk refuses them."""
         if not data:
             return 0
         now = time.monotonic()
@@ -115,12 +115,12 @@ class Stream:
     def _drop(self, data: bytes, reason: str) -> None:
         if not self._dropped_by:
             self._dropped_by = reason
-            self._remark(f"From here on output is dropped by {reason}; its end will be kept")
+            self._add_remark(f"From here on output is dropped by {reason}; its end will be kept")
         self._dropped += len(data)
         self._tail += data[-TAIL_BYTES:]
         del self._tail[:-TAIL_BYTES]
 
-    def _remark(self, sentence: str) -> None:
+    def _add_remark(self, sentence: str) -> None:
         self._append((b"\n" if self._line_open else b"") + f"[schedulearn] {sentence}\n".encode())
 
     @staticmethod
@@ -135,7 +135,7 @@ class Stream:
 
 
 class Scribe:
-    """All streams of one container, and the small files beside them."""
+    """The streams of one container, and the small files beside them."""
 
     def __init__(self, folder: Path, limit_bytes: int = LIMIT_MIB * 1024 * 1024) -> None:
         self.folder = folder
@@ -148,7 +148,7 @@ class Scribe:
         try:
             keep_room(folder)
         except OSError:
-            pass  # the agent has done it before, or a disk without room keeps nobody from training
+            pass  # the agent has done it before; and a disk without room must not prevent the training
         self._ended = threading.Event()
         self._flusher = threading.Thread(target=self._flush, name="flush", daemon=True)
         self._flusher.start()
@@ -156,7 +156,7 @@ class Scribe:
 
     @classmethod
     def from_env(cls, folder: Path, env: Mapping[str, str]) -> "Scribe":
-        """``SCHEDULEARN_LOG_LIMIT_MIB`` is the limit of one stream."""
+        """Make a scribe; ``SCHEDULEARN_LOG_LIMIT_MIB`` sets the limit of one stream."""
         text = env.get("SCHEDULEARN_LOG_LIMIT_MIB", "")
         return cls(folder, (int(text) if text.isdecimal() and int(text) else LIMIT_MIB) * 1024 * 1024)
 
@@ -178,14 +178,14 @@ class Scribe:
             except OSError:
                 pass  # a full disk must not end the training
 
-    def say(self, sentence: str) -> None:
-        """A sentence for the user, in the stream ``setup``."""
+    def report(self, sentence: str) -> None:
+        """Write a sentence for the user to the stream ``setup``."""
         self.stream("setup").write(sentence.encode() + b"\n")
 
     def pump(self, handle: int, name: str, label: str = "") -> threading.Thread:
-        """Copies a pipe into a stream until its last writer has closed it. Owns and closes the handle.
+        """Copy a pipe into a stream until its last writer has closed it. Owns and closes the handle.
 
-        With a ``label`` the stream is made when there is something to put into it.
+        With a ``label`` the stream is made only when there is output for it.
         """
         if not label:
             self.stream(name)
@@ -202,8 +202,8 @@ class Scribe:
         return thread
 
     def listen(self, path: Path, name: str, label: str = "") -> tuple[threading.Thread, int]:
-        """Makes a pipe with a name and copies into a stream what anybody writes there. Its pump, which ends when all
-        writers have closed it, and a handle that keeps it open until then."""
+        """Make a named pipe and copy what is written to it into a stream. Returns the pump, which ends when all writers have
+        closed the pipe, and a handle that keeps the pipe open until it is closed, too."""
         os.mkfifo(path, 0o600)
         reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         held = os.open(path, os.O_WRONLY | os.O_CLOEXEC)

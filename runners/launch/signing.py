@@ -1,7 +1,7 @@
-"""Every request between supervisors and driver carries an HMAC of the attempt's secret.
+"""Signatures: every request between supervisors and driver has an HMAC made with the attempt's secret.
 
-The secret lives as long as the attempt, on a network that only the attempt reaches: a worker of an older attempt, or a
-stranger who found the port, has another secret or none.
+The secret is valid as long as the attempt, on a network that only the attempt reaches: a process of an older attempt, or
+an attacker who found the port, has another secret or none.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ HEADER = "Schedulearn-Signature"
 
 
 def sign(secret: str, method: str, path: str, body: bytes = b"") -> str:
-    """Method, path and body are bound together, so that no part can be swapped under a signature."""
+    """Return the signature of method, path and body together, so that none of them can be exchanged."""
     digest = hashlib.sha256(body).hexdigest()
     return hmac.new(secret.encode(), f"{method}\n{path}\n{digest}".encode(), hashlib.sha256).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Who is which rank in a ring that does not change."""
+"""The assignment of ranks to the slots of hosts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from runners.launch.files import Host
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One rank's place; the fields are those of Horovod's SlotInfo."""
+    """The place of one rank; the fields are those of Horovod's SlotInfo."""
 
     hostname: str
     rank: int
@@ -21,7 +21,7 @@ class Slot:
 
 
 def slot_env(slot: Any) -> dict[str, str]:
-    """Horovod's ``create_slot_env_vars``, of a Slot or a SlotInfo."""
+    """Return the variables of Horovod's ``create_slot_env_vars`` for a Slot or a SlotInfo."""
     return {
         "HOROVOD_HOSTNAME": str(slot.hostname),
         "HOROVOD_RANK": str(slot.rank),
@@ -34,7 +34,7 @@ def slot_env(slot: Any) -> dict[str, str]:
 
 
 def assign(hosts: Sequence[Host]) -> list[Slot]:
-    """Ranks host by host. The cross ring of a local rank joins the hosts that have such a rank."""
+    """Assign ranks host by host. The cross ring of a local rank consists of the hosts that have such a rank."""
     size = sum(host.slots for host in hosts)
     slots, rank = [], 0
     for host in hosts:

@@ -1,4 +1,4 @@
-"""A ring that does not change: fixed hosts, and the first rank that fails ends it."""
+"""Jobs of a fixed size: their hosts do not change, and the first rank that fails ends the others."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,10 +7,10 @@ from runners.launch.hosts import Hosts
 from runners.launch.slots import assign, slot_env
 
 
-def run_static(hosts: Hosts, plan: Sequence[Host], say: Callable[[str], None]) -> tuple[int, str]:
-    """Runs the ring from start to end. Returns an exit code, 0 for success, and a sentence.
+def run_static(hosts: Hosts, plan: Sequence[Host], report: Callable[[str], None]) -> tuple[int, str]:
+    """Run all ranks from start to end. Returns an exit code, 0 for success, and a sentence.
 
-    ``hosts.present`` must be asked meanwhile (the driver's main loop does), so that silent hosts are noticed.
+    ``hosts.present`` must be called meanwhile, as the driver's main loop does, so that silent hosts are noticed.
     """
     left = [hosts.start(slot.hostname, slot.local_rank, slot.rank, slot_env(slot)) for slot in assign(plan)]
     first = None
@@ -18,11 +18,11 @@ def run_static(hosts: Hosts, plan: Sequence[Host], say: Callable[[str], None]) -
         ended = [run for run in left if run.ended.is_set()]
         for run in sorted(ended, key=lambda run: run.ended_at):
             left.remove(run)
-            say(f"Rank {run.rank} ended with exit code {run.code}")
+            report(f"Rank {run.rank} ended with exit code {run.code}")
             if run.code != 0 and first is None:
                 first = run
                 if left:
-                    say(f"Ending the other ranks, because rank {run.rank} failed")
+                    report(f"Ending the other ranks, because rank {run.rank} failed")
         if first is not None:
             for run in left:
                 hosts.stop(run)

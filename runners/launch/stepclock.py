@@ -1,7 +1,7 @@
-"""What a change of its ring costs a rank that begins anew: the time from its slot's last step before to the first one after.
+"""What a change costs ranks that are restarted by it: the time from the last step before it to the first one after it.
 
-Such a rank ends with its ring, so what it measures must outlive it. The ``shim`` writes the times of its steps to a file
-for its slot; the supervisor reads what the last rank left there, and what the next one begins with.
+Such a rank ends at the change, so what it measures must outlive it. The ``shim`` writes the times of its steps to a file
+for its slot; the supervisor reads what the last rank left there, and the first step of the next one.
 """
 
 import contextlib
@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 STEPS_VARIABLE = "SCHEDULEARN_STEPS"
-"""Names a rank's file."""
+"""The variable with the path of a rank's file."""
 LAYOUT = struct.Struct("=ddq")
-"""Of the file: first and last step, seconds on the monotonic clock of this machine; how many there were."""
+"""The layout of the file: times of the first and last step in seconds on this machine's monotonic clock; their number."""
 
 
 class Steps(NamedTuple):
     first: float
     last: float
     number: int
-    """How many there were."""
+    """How many steps were made."""
 
     @property
     def usual_seconds(self) -> float:
@@ -29,14 +29,14 @@ class Steps(NamedTuple):
 
 
 class StepClock:
-    """By slot, as a text. The files lie in ``folder``, where ranks may write whatever they like."""
+    """Measures the cost of changes by slot (a text). The files are in ``folder``, where ranks may write anything."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._before: dict[str, Steps] = {}
-        """Of the last rank that made steps there."""
+        """The steps, by slot, of the last rank that made some."""
         self._awaited: set[str] = set()
-        """Where a first step is to come, after a rank that made some."""
+        """Slots in which a first step is expected, after a rank that made steps."""
 
     def file(self, slot: str) -> Path:
         return self._folder / f"steps-{slot}"
@@ -47,14 +47,14 @@ class StepClock:
         self._awaited.discard(slot)
 
     def begins(self, slot: str) -> None:
-        """Called before the rank is started."""
-        with contextlib.suppress(OSError):  # what a rank made there instead of a file is no rank's steps either
+        """Expect the steps of a new rank. Called before the rank is started."""
+        with contextlib.suppress(OSError):  # it may be a folder that a rank made there
             self.file(slot).unlink()
         if slot in self._before:
             self._awaited.add(slot)
 
     def costs(self) -> dict[str, float]:
-        """Seconds by slot, of the ranks that have begun to train since the last call."""
+        """Return the cost in seconds by slot, of the ranks that have begun to train since the last call."""
         found = {}
         for slot in sorted(self._awaited):
             if steps := read(self.file(slot)):
@@ -65,9 +65,9 @@ class StepClock:
 
 
 def read(path: Path) -> Steps | None:
-    """None without a step, or when what is there cannot be that."""
+    """Return the steps in a file, None without any or when the content is invalid."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # it may be a pipe that nobody writes to
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # it may be a pipe without a writer
         try:
             steps = Steps(*LAYOUT.unpack(os.read(handle, LAYOUT.size)))
         finally:

@@ -1,10 +1,10 @@
-"""The first process of a host container: starts ranks, writes down what they print and how they end, and is the fence.
+"""The first process of a host container: starts ranks, records what they print and how they end, and fences them.
 
 ``python -m runners.launch.supervisor``
 
-1. read control/job.json; 2. start the work (a command, torchrun, or the ranks the driver asks for); 3. until it has
-ended: bury the dead, end what stands still, look at control.json and the lease, and when told to stop or fenced: notice
-and SIGTERM, then SIGKILL after the grace; 4. write exit.json, the very last thing.
+1. read control/job.json; 2. start the worker (a command, torchrun, or the ranks that the driver asks for); 3. until it has
+ended: reap ended processes, end stopped ones, check control.json and the lease, and at a stop or an expired lease: notice
+and SIGTERM, then SIGKILL after the grace; 4. write exit.json, as the very last thing.
 """
 
 import json
@@ -19,43 +19,43 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from runners.launch.fence import COUNTS_FROM_THE_REPORT, Fence, shortened
-from runners.launch.files import Control, Places, Stop, write_atomic, write_json
-from runners.launch.joining import Joining
+from runners.launch.files import ContainerPaths, Control, Stop, write_atomic, write_json
+from runners.launch.hang_detector import HangDetector
+from runners.launch.host_worker import CommandWorker, HostWorker, TorchrunWorker, Verdict, WorkerContext
+from runners.launch.joining import JoinCheck
 from runners.launch.processes import Processes, Wakeup, adopt_orphans
 from runners.launch.ranks import BATCH_FILE, METRICS_PIPE
 from runners.launch.scribe import Scribe
-from runners.launch.standstill import Standstill
-from runners.launch.tensorboard import Boards
-from runners.launch.work import CommandWork, Desk, TorchrunWork, Verdict, Work
+from runners.launch.tensorboard import EventFiles
 from runners.spec import RunSpec
 
 TURN_SECONDS = 0.5
-"""Between two looks at the files of the agent. ``SCHEDULEARN_TURN_SECONDS`` shortens it in tests."""
+"""The interval at which the agent's files are read. ``SCHEDULEARN_TURN_SECONDS`` shortens it in tests."""
 UNKILLABLE_SECONDS = 10.0
-"""A killed process still there after this hangs in the kernel; nobody can wait for it."""
+"""A killed process that is still there after this time hangs in the kernel; waiting longer is useless."""
 DRAIN_SECONDS = 5.0
-"""For output that is still in the pipes when all ranks have ended."""
+"""Time for output that is still in the pipes when all ranks have ended."""
 
 SENTENCES = {
     "preempted": "The scheduler takes the GPUs back",
     "cancelled": "The job was cancelled",
     "timed_out": "The job has reached its time limit",
-    "drained": "The node is being emptied",
+    "drained": "The node is being drained",
     "peer_lost": "Another part of the job was lost",
     "done": "The job has ended",
     "held": "The job was put on hold",
-    "stuck": "The job did not get on in time",
+    "stuck": "The job did not make progress in time",
     "gpu_fault": "A GPU of the job has failed",
-    "disk": "The job has filled more of the disk than it may",
-    "stopped": "Told to stop",
+    "disk": "The job has used more of the disk than it may",
+    "stopped": "The container was asked to stop",
     "fenced": "The node has lost contact with the portal",
 }
-"""By the portal's reasons to stop, the agent's (``disk``) and our own (``stopped``, ``fenced``)."""
+"""Sentences for the portal's reasons to stop, the agent's (``disk``) and our own (``stopped``, ``fenced``)."""
 
 
 def sentence_of(reason: str) -> str:
-    """For the user. A portal or an agent newer than this image may name a reason that it has never heard of."""
-    return SENTENCES.get(reason, f"Told to stop ({reason})")
+    """Return the sentence for the user. A portal or agent newer than this image may send a reason that it does not know."""
+    return SENTENCES.get(reason, f"{SENTENCES['stopped']} ({reason})")
 
 
 @dataclass(slots=True)
@@ -64,83 +64,83 @@ class Stopping:
     stop: Stop
     term_at: float
     kill_at: float
-    termed: bool = False
+    sigterm_sent: bool = False
 
 
 class Supervisor:
-    def __init__(self, spec: RunSpec, places: Places, control: Control, scribe: Scribe) -> None:
+    def __init__(self, spec: RunSpec, paths: ContainerPaths, control: Control, scribe: Scribe) -> None:
         self.spec = spec
-        self.places = places
+        self.paths = paths
         self.control = control
         self.scribe = scribe
         self.processes = Processes()
         self.wakeup = Wakeup()
         self.turn_seconds = shortened(os.environ, "SCHEDULEARN_TURN_SECONDS", TURN_SECONDS)
-        self.fence = Fence.from_env(places.control / "lease", os.environ)
-        self.standstill = Standstill.from_env(os.environ)
-        self.desk = Desk(spec, places, control, scribe, self.processes, dict(os.environ))
-        self.work = self._work()
-        self.joining = Joining(places.scribe, scribe.say)
+        self.fence = Fence.from_env(paths.control / "lease", os.environ)
+        self.hang_detector = HangDetector.from_env(os.environ)
+        self.context = WorkerContext(spec, paths, control, scribe, self.processes, dict(os.environ))
+        self.worker = self._choose_worker()
+        self.joining = JoinCheck(paths.scribe, scribe.report)
         self.stopping: Stopping | None = None
         self.last_code = 0
         self._status: dict[str, object] = {}
         self._batch = 0
         self._metrics: int | None = None
-        self._boards = Boards((places.outputs, places.workspace), self._tell_metric)
+        self._event_files = EventFiles((paths.outputs, paths.workspace), self._write_metric)
 
-    def _work(self) -> Work:
+    def _choose_worker(self) -> HostWorker:
         if self.spec.launcher == "command":
-            return CommandWork(self.desk)
+            return CommandWorker(self.context)
         if self.spec.launcher == "torchrun" and not self.spec.elastic:
-            return TorchrunWork(self.desk)
-        if self.spec.ring is None:
-            raise ValueError("a host with a driver needs a ring")
-        from runners.launch.ringwork import RingWork  # takes a moment, for which nobody else need wait
+            return TorchrunWorker(self.context)
+        if self.spec.collective is None:
+            raise ValueError("a host with a driver needs a collective group")
+        from runners.launch.group_host_worker import GroupHostWorker  # takes a moment, and other workers do not need it
 
-        return RingWork(self.desk, self.spec.ring, self.wakeup)
+        return GroupHostWorker(self.context, self.spec.collective, self.wakeup)
 
     def run(self) -> Verdict:
         self.wakeup.on_signals(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
         adopt_orphans()
         self.control.refresh()
         self._listen_to_metrics()
-        threading.Thread(target=self._boards.follow, name="boards", daemon=True).start()
+        threading.Thread(target=self._event_files.follow, name="event files", daemon=True).start()
         self._pass_batch_on()
-        self.work.begin()
+        self.worker.begin()
         while True:
-            self._tell_status()
+            self._write_status()
             arrived = self.wakeup.wait(self.turn_seconds)
             for exit in self.processes.reap():
                 self.last_code = exit.code or self.last_code
-                self.work.exited(exit)
-            self.work.turn()
-            self.joining.look()
-            self._end_what_stands_still()
-            self._look(arrived)
+                self.worker.exited(exit)
+            self.worker.turn()
+            self.joining.check()
+            self._end_stopped_processes()
+            self._check_for_stop(arrived)
             if verdict := self._verdict():
-                verdict = self.joining.noted(verdict)
+                verdict = self.joining.with_note(verdict)
                 self._clean_up()
                 return verdict
 
     def _listen_to_metrics(self) -> None:
         try:
-            pump, self._metrics = self.scribe.listen(self.places.scribe / METRICS_PIPE, "metrics", "metrics")
+            pump, self._metrics = self.scribe.listen(self.paths.scribe / METRICS_PIPE, "metrics", "metrics")
         except OSError:
             return  # curves are not worth a training
-        self.desk.pumps.append(pump)
+        self.context.pumps.append(pump)
 
-    def _tell_metric(self, line: bytes) -> None:
+    def _write_metric(self, line: bytes) -> None:
         self.scribe.label("metrics", "metrics")
         self.scribe.stream("metrics").write(line)
 
-    def _end_what_stands_still(self) -> None:
-        for pid in self.standstill.overdue():
-            seconds = self.standstill.seconds
-            self.scribe.say(f"Process {pid} was stopped by a signal {seconds:g} s ago and not woken: it is ended")
+    def _end_stopped_processes(self) -> None:
+        for pid in self.hang_detector.overdue():
+            seconds = self.hang_detector.seconds
+            self.scribe.report(f"Process {pid} was stopped by a signal {seconds:g} s ago and not woken: it is ended")
             self.processes.kill(pid)
 
-    def _look(self, arrived: set[int]) -> None:
-        """At everything that may want us to stop, and at what ranks are to know."""
+    def _check_for_stop(self, arrived: set[int]) -> None:
+        """Check everything that may end this container, and pass on what ranks are to know."""
         self.control.refresh()
         self._pass_batch_on()
         now = time.monotonic()
@@ -161,33 +161,33 @@ class Supervisor:
             return
         self._batch = self.control.batch
         try:
-            write_atomic(self.places.scribe / BATCH_FILE, str(self._batch).encode())
+            write_atomic(self.paths.scribe / BATCH_FILE, str(self._batch).encode())
         except OSError:
             pass  # the job trains on with the batch it has
 
     def _begin_stop(self, exit_reason: str, stop: Stop, now: float) -> None:
-        self.scribe.say(f"{sentence_of(stop.reason)}: the ranks have {stop.grace_seconds:g} seconds to end")
-        self.desk.give_notice(stop.reason, stop.grace_seconds)
+        self.scribe.report(f"{sentence_of(stop.reason)}: the ranks have {stop.grace_seconds:g} seconds to end")
+        self.context.give_notice(stop.reason, stop.grace_seconds)
         # Ranks that may leave by themselves still get a few seconds between SIGTERM and SIGKILL.
         patience = max(stop.grace_seconds / 2, stop.grace_seconds - 3) if self._can_wait(stop) else 0.0
         kill_at = now + stop.grace_seconds
         if self.stopping:
             kill_at = min(kill_at, self.stopping.kill_at)
-        self.desk.ending = exit_reason
+        self.context.ending = exit_reason
         self.stopping = Stopping(exit_reason, stop, min(now + patience, kill_at), kill_at)
 
     def _can_wait(self, stop: Stop) -> bool:
-        return stop.reason not in {"fenced", "cancelled", "done"} and self.work.stopping_can_wait()
+        return stop.reason not in {"fenced", "cancelled", "done"} and self.worker.stopping_can_wait()
 
     def _push(self, stopping: Stopping, now: float) -> None:
-        if not stopping.termed and (now >= stopping.term_at or not self._can_wait(stopping.stop)):
-            stopping.termed = True
+        if not stopping.sigterm_sent and (now >= stopping.term_at or not self._can_wait(stopping.stop)):
+            stopping.sigterm_sent = True
             self.processes.signal(signal.SIGTERM)
         if now >= stopping.kill_at:
             self.processes.kill_everything()
 
     def _verdict(self) -> Verdict | None:
-        verdict = self.work.verdict()
+        verdict = self.worker.verdict()
         if self.stopping is None:
             return verdict
         if self.processes.running() and time.monotonic() < self.stopping.kill_at + UNKILLABLE_SECONDS:
@@ -196,23 +196,23 @@ class Supervisor:
         return Verdict(code, self.stopping.exit_reason, sentence_of(self.stopping.stop.reason))
 
     def _clean_up(self) -> None:
-        """Nothing of the job runs on, and no byte of it stays in a pipe."""
+        """Kill all processes of the job, and wait for the output that is still in pipes."""
         until = time.monotonic() + UNKILLABLE_SECONDS
         self.processes.kill_everything()
         while self.processes.left() and time.monotonic() < until:
             self.wakeup.wait(0.05)
             self.processes.reap()
             self.processes.kill_everything()
-        self.work.close()
-        self._boards.end()
+        self.worker.close()
+        self._event_files.end()
         if self._metrics is not None:
             os.close(self._metrics)
         until = time.monotonic() + DRAIN_SECONDS
-        for pump in self.desk.pumps:
+        for pump in self.context.pumps:
             pump.join(max(until - time.monotonic(), 0))
 
-    def _tell_status(self) -> None:
-        phase = "stopping" if self.stopping else self.work.phase
+    def _write_status(self) -> None:
+        phase = "stopping" if self.stopping else self.worker.phase
         status: dict[str, object] = {
             "phase": phase,
             "ranks": len(self.processes.running()),
@@ -221,7 +221,7 @@ class Supervisor:
         if status != self._status:
             self._status = status
             try:
-                write_json(self.places.scribe / "status.json", status)
+                write_json(self.paths.scribe / "status.json", status)
             except OSError:
                 pass  # a full disk must not end the training
 
@@ -230,26 +230,26 @@ class FirstProcess(Protocol):
     def run(self) -> Verdict: ...
 
 
-def carry_out(first: Callable[[RunSpec, Places, Control, Scribe], FirstProcess]) -> int:
-    """Runs a container's first process and returns its exit code. Whatever happens, exit.json says how it ended."""
-    places = Places.from_env(dict(os.environ))
-    control = Control(places.control)
-    scribe = Scribe.from_env(places.scribe, os.environ)
+def run_first_process(first: Callable[[RunSpec, ContainerPaths, Control, Scribe], FirstProcess]) -> int:
+    """Run a container's first process and return its exit code. Whatever happens, exit.json contains how it ended."""
+    paths = ContainerPaths.from_env(dict(os.environ))
+    control = Control(paths.control)
+    scribe = Scribe.from_env(paths.scribe, os.environ)
     try:
-        verdict = first(control.spec(), places, control, scribe).run()
+        verdict = first(control.spec(), paths, control, scribe).run()
     except Exception as error:
         traceback.print_exc()  # for the engine's own log
         sentence = f"This container could not be run: {error}"
-        scribe.say(sentence)
+        scribe.report(sentence)
         verdict = Verdict(1, "launch_error", sentence)
-    scribe.close()  # the log first: who sees the exit has the whole log
+    scribe.close()  # before exit.json: a reader of that then has the whole log
     content = {"code": verdict.code, "reason": verdict.reason, "detail": verdict.detail}
     try:
-        write_json(places.scribe / "exit.json", content)
+        write_json(paths.scribe / "exit.json", content)
     except OSError as error:
-        sys.stderr.write(f"exit.json could not be written: {error}; it would say {json.dumps(content)}\n")
+        sys.stderr.write(f"exit.json could not be written: {error}; its content: {json.dumps(content)}\n")
     return verdict.code if 0 <= verdict.code <= 255 else 1
 
 
 if __name__ == "__main__":
-    sys.exit(carry_out(Supervisor))
+    sys.exit(run_first_process(Supervisor))

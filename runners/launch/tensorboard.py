@@ -1,8 +1,8 @@
-"""Curves from the event files that a script writes for TensorBoard anyway, without TensorBoard.
+"""Reads curves, without TensorBoard, from the event files that a script writes for it.
 
 A file is a sequence of records: length (uint64), its checksum, that many bytes, their checksum. A record is a protocol
 buffer ``Event`` of which we read time, step and the scalars of its summary: a ``simple_value``, or a tensor with one
-number. Files are written by the job: whatever is not what it should be ends our interest in that file.
+number. The job writes the files: one with invalid content is not read further.
 """
 
 import json
@@ -17,25 +17,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-LOOK_SECONDS = 5.0
+READ_SECONDS = 5.0
 NAMED = "tfevents"
-MOST_FILES, MOST_ENTRIES, MOST_DEPTH = 64, 4000, 5
-MOST_RECORD = 1 << 32
+MAX_FILES, MAX_ENTRIES, MAX_DEPTH = 64, 4000, 5
+MAX_RECORD = 1 << 32
 LONG_RECORD = 64 * 1024
-"""Histograms and pictures are records too: these are passed over unread."""
-MOST_AT_ONCE = 20_000
-"""Records in one look: this thread must not keep its process from more important things."""
-LAST_LOOKS = 10
+"""Longer records, such as histograms and pictures, are skipped."""
+MAX_AT_ONCE = 20_000
+"""Records that are read at once: this thread must not keep its process from more important work."""
+LAST_READS = 10
 DENSE = 500
-"""Of each curve the first so many points are told, then as many of every second one, of every fourth, and so on."""
-MOST_CURVES = 200
-MOST_TAG = 100
+"""So many points of each curve are reported from its start, then as many of every second one, of every fourth, and so on."""
+MAX_CURVES = 200
+MAX_TAG = 100
 HEAD, TAIL = 12, 4
-"""Bytes around a record: its length and that one's checksum; its own checksum."""
+"""Bytes before a record (its length and the checksum of that) and after it (the checksum of the record)."""
 FLOAT, DOUBLE = 1, 2
 """TensorFlow's numbers for these types."""
 Field = tuple[int, int, bytes]
-"""Number, wire type and content of a field; a number is there as its eight bytes."""
+"""Number, wire type and content of a field; a numeric value is given as its eight bytes."""
 
 
 class Scalar(NamedTuple):
@@ -46,81 +46,81 @@ class Scalar(NamedTuple):
 
 
 @dataclass
-class _File:
+class _EventFile:
     read: int = 0
-    """Bytes of whole records."""
+    """How many bytes of complete records have been read."""
     broken: bool = False
 
-    def records(self, handle: int, size: int, most: int) -> Iterator[bytes]:
-        """At most so many of those that are whole and new."""
-        while most > 0 and self.read + HEAD + TAIL <= size:
+    def records(self, handle: int, size: int, limit: int) -> Iterator[bytes]:
+        """Yield new complete records, at most ``limit``."""
+        while limit > 0 and self.read + HEAD + TAIL <= size:
             (length,) = struct.unpack_from("<Q", os.pread(handle, HEAD, self.read))
-            if length > MOST_RECORD:
+            if length > MAX_RECORD:
                 self.broken = True
                 return
             if self.read + HEAD + length + TAIL > size:
                 return
             if length <= LONG_RECORD:
-                most -= 1
+                limit -= 1
                 yield os.pread(handle, length, self.read + HEAD)
             self.read += HEAD + length + TAIL
 
 
 @dataclass
 class _Curve:
-    """Which of its points are told."""
+    """Decides which points of a curve are reported."""
 
     seen: int = 0
-    told: int = 0
+    reported: int = 0
     every: int = 1
 
     def wants_next(self) -> bool:
         self.seen += 1
         if (self.seen - 1) % self.every:
             return False
-        self.told += 1
-        if self.told % DENSE == 0:
+        self.reported += 1
+        if self.reported % DENSE == 0:
             self.every *= 2
         return True
 
 
 @dataclass
-class Boards:
-    """Event files below some folders; ``tell`` gets each new scalar as a line for the metrics stream."""
+class EventFiles:
+    """The event files below some folders. ``report`` gets each new scalar as a line for the metrics stream."""
 
     folders: Sequence[Path]
-    tell: Callable[[bytes], None]
-    _files: dict[str, _File] = field(default_factory=dict)
+    report: Callable[[bytes], None]
+    _files: dict[str, _EventFile] = field(default_factory=dict)
     _curves: dict[str, _Curve] = field(default_factory=dict)
     _ended: threading.Event = field(default_factory=threading.Event)
-    _looking: threading.Lock = field(default_factory=threading.Lock)
+    _reading: threading.Lock = field(default_factory=threading.Lock)
 
     def follow(self) -> None:
-        """In a thread of its own, until ``end``."""
-        while not self._ended.wait(LOOK_SECONDS):
-            self.look()
+        """Read new records until ``end`` is called. Runs in its own thread."""
+        while not self._ended.wait(READ_SECONDS):
+            self.read_new()
 
     def end(self) -> None:
-        """With a last look, after all that wrote have ended."""
+        """End ``follow`` and read what is left. Called after all writers have ended."""
         self._ended.set()
-        for _ in range(LAST_LOOKS):
-            if not self.look():
+        for _ in range(LAST_READS):
+            if not self.read_new():
                 return
 
-    def look(self) -> int:
-        """How many records were read."""
+    def read_new(self) -> int:
+        """Read and report new records; return how many were read."""
         count = 0
-        with self._looking:
+        with self._reading:
             for path in self._found():
-                for record in self._new(path, MOST_AT_ONCE - count):
+                for record in self._new(path, MAX_AT_ONCE - count):
                     count += 1
                     for scalar in scalars(record):
                         if self._wanted(scalar.tag):
-                            self.tell(line_of(scalar))
+                            self.report(line_of(scalar))
         return count
 
     def _wanted(self, tag: str) -> bool:
-        if tag not in self._curves and len(self._curves) >= MOST_CURVES:
+        if tag not in self._curves and len(self._curves) >= MAX_CURVES:
             return False
         return self._curves.setdefault(tag, _Curve()).wants_next()
 
@@ -131,13 +131,13 @@ class Boards:
             base = len(folder.parts)
             for place, below, names in os.walk(folder):
                 entries += len(below) + len(names)
-                if entries > MOST_ENTRIES or len(Path(place).parts) - base >= MOST_DEPTH:
+                if entries > MAX_ENTRIES or len(Path(place).parts) - base >= MAX_DEPTH:
                     below.clear()
                 found += [os.path.join(place, name) for name in sorted(names) if NAMED in name]  # noqa: PTH118
-        return list(dict.fromkeys([*self._files, *found]))[:MOST_FILES]
+        return list(dict.fromkeys([*self._files, *found]))[:MAX_FILES]
 
-    def _new(self, path: str, most: int) -> Iterator[bytes]:
-        file = self._files.setdefault(path, _File())
+    def _new(self, path: str, limit: int) -> Iterator[bytes]:
+        file = self._files.setdefault(path, _EventFile())
         if file.broken:
             return
         try:
@@ -147,7 +147,7 @@ class Boards:
         try:
             about = os.fstat(handle)
             if stat.S_ISREG(about.st_mode):
-                yield from file.records(handle, about.st_size, most)
+                yield from file.records(handle, about.st_size, limit)
         except OSError:
             return
         finally:
@@ -160,7 +160,7 @@ def line_of(scalar: Scalar) -> bytes:
 
 
 def scalars(event: bytes) -> list[Scalar]:
-    """None of what is no ``Event``."""
+    """Return the scalars of an ``Event``; none if the bytes are not one."""
     try:
         return list(_scalars(event))
     except (ValueError, struct.error):
@@ -182,7 +182,7 @@ def _scalars(event: bytes) -> Iterator[Scalar]:
                 continue
             tag, value = _named_value(content)
             if tag and value is not None and math.isfinite(value) and math.isfinite(at) and step < 1 << 53:
-                yield Scalar(tag[:MOST_TAG], step, at, value)
+                yield Scalar(tag[:MAX_TAG], step, at, value)
 
 
 def _named_value(content: bytes) -> tuple[str, float | None]:
@@ -198,7 +198,7 @@ def _named_value(content: bytes) -> tuple[str, float | None]:
 
 
 def _of_tensor(tensor: bytes) -> float | None:
-    """Its only number, if it has one and that is a float or a double."""
+    """Return the only number of a tensor, None if there are others or it is neither float nor double."""
     kind, numbers = 0, b""
     for number, wire, part in fields(tensor):
         if (number, wire) == (1, 0):
@@ -212,7 +212,7 @@ def _of_tensor(tensor: bytes) -> float | None:
 
 
 def fields(data: bytes) -> Iterator[Field]:
-    """The fields of a protocol buffer, in their order. Raises ValueError where the bytes are none."""
+    """Yield the fields of a protocol buffer in order. Raises ValueError if the bytes are not one."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)

@@ -1,11 +1,11 @@
 """The command line that runs the first process of a job inside bubblewrap: what it sees of this machine, and what it may do.
 
-``command_line`` is the whole policy. A job sees the system read-only, its environment, its own folders, and processes, IPC and
-/tmp of its own. It shares the network with the machine: ranks and driver meet at 127.0.0.1.
+``command_line`` is the whole policy. A job sees the system read-only, its environment, its own folders, and its own processes,
+IPC and /tmp. It shares the network with the machine: ranks and driver meet at 127.0.0.1.
 
-An agent that is not root makes a user namespace, in which the job keeps the agent's user id. A root agent gives each job a
-user id of its own instead: to root, even without capabilities, much of /proc is writable (``kernel/core_pattern`` runs a program
-as root on the host).
+An agent that is not root makes a user namespace, in which the job keeps the agent's user id. A root agent gives each job its
+own user id instead: root can write to much of /proc even without capabilities (``kernel/core_pattern`` runs a program as root
+on the host).
 """
 
 import re
@@ -20,7 +20,7 @@ from runners.runtime import LAUNCH
 from runners.runtimes.host_config import Owner
 
 SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-"""Links into /usr on most systems, folders of their own on others."""
+"""Links into /usr on most systems, real folders on others."""
 SYSTEM = ("/usr", "/nix/store", "/opt/cuda", "/opt/rocm")
 ETC = (
     "alternatives",
@@ -53,9 +53,10 @@ ETC = (
     "static",
     "timezone",
 )
-"""Of /etc: names, certificates, time and libraries. Not ssl/private, nor anything else that may hold keys or passwords."""
+"""Visible parts of /etc: names, certificates, time and libraries. Not ssl/private, nor anything else that may contain keys or
+passwords."""
 PROCESSORS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
-"""PyTorch and OpenMP count processors there."""
+"""Where PyTorch and OpenMP count processors."""
 SHOWN = (*SYSTEM, *(f"/etc/{name}" for name in ETC), *PROCESSORS)
 GPU_CONTROLS = (
     "/dev/nvidiactl",
@@ -67,31 +68,31 @@ GPU_CONTROLS = (
 )
 GPUS = Path("/proc/driver/nvidia/gpus")
 PRIVATE = Path("/run/job")
-"""HOME and TMPDIR of a job: short, because the path of a socket has 107 characters at most, and the folder outside is longer."""
+"""HOME and TMPDIR of a job. It is short: the path of a socket has 107 characters at most, and the folder outside is longer."""
 TEMPORARY = "/tmp"  # noqa: S108  the job's own
 MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """Which of bubblewrap's options work on this machine; see ``runners/runtimes/confinement_check.py``."""
+    """The options of bubblewrap that work on this machine; see ``runners/runtimes/confinement_check.py``."""
 
     program: str
     own_processes: bool = True
-    """False where the system refuses a new /proc: jobs then see the processes of this machine."""
+    """False if the system refuses a new /proc: jobs then see the processes of this machine."""
     nested_users: bool = True
-    """Whether jobs may make user namespaces themselves; False where bubblewrap (0.8) can prevent it."""
+    """Whether jobs may make user namespaces themselves; False if bubblewrap (0.8) can prevent it."""
     sizes: bool = False
     """Whether bubblewrap (0.7) can limit /tmp and /dev/shm; else each may take half of the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one job sees besides the system. All paths but that of ``private`` are the same inside and outside."""
+    """What one job sees in addition to the system. All paths except ``private`` are the same inside and outside."""
 
     owner: Owner
     is_root: bool
-    """Whether the agent is root, so that the job gets the owner's user id by ``setpriv``."""
+    """Whether the agent is root; the job then gets the owner's user id by ``setpriv``."""
     python: Paths
     cwd: Path
     private: Path
@@ -99,13 +100,13 @@ class View:
     read_only: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     devices: tuple[str, ...] = ()
-    """Of its GPUs; with any, /sys is visible too."""
+    """The device files of its GPUs; with any, /sys is visible too."""
     tmp_mib: int = 1024
     shm_mib: int = 1024
 
 
 def command_line(sandbox: Sandbox, view: View, command: Sequence[str]) -> list[str]:
-    """``command`` inside bubblewrap. Mounts come in an order in which none hides another."""
+    """Return ``command`` inside bubblewrap. Mounts are in an order in which none hides another."""
     read_only = {*view.python.folders, *view.read_only}
     binds = [(path, "--ro-bind") for path in read_only] + [(path, "--bind") for path in view.writable]
     binds.sort(key=lambda bind: (len(bind[0].parts), bind))
@@ -151,15 +152,15 @@ def _as(owner: Owner) -> list[str]:
 
 
 def _system() -> list[str]:
-    words = []
+    options = []
     for path in SHOWN:
-        words += ["--ro-bind-try", path, path]
+        options += ["--ro-bind-try", path, path]
     for path in SYSTEM_LINKS:
         if Path(path).is_symlink():
-            words += ["--symlink", str(Path(path).readlink()), path]
+            options += ["--symlink", str(Path(path).readlink()), path]
         else:
-            words += ["--ro-bind-try", path, path]
-    return words
+            options += ["--ro-bind-try", path, path]
+    return options
 
 
 def _tmpfs(sandbox: Sandbox, path: str, mib: int) -> list[str]:
@@ -169,28 +170,28 @@ def _tmpfs(sandbox: Sandbox, path: str, mib: int) -> list[str]:
 
 
 def _devices(sandbox: Sandbox, view: View) -> list[str]:
-    words = ["--dev", "/dev", *_tmpfs(sandbox, "/dev/shm", view.shm_mib)]  # noqa: S108  the job's own
+    options = ["--dev", "/dev", *_tmpfs(sandbox, "/dev/shm", view.shm_mib)]  # noqa: S108  the job's own
     for device in view.devices:
-        words += ["--dev-bind-try", device, device]
-    return [*words, *(["--ro-bind", "/sys", "/sys"] if view.devices else [])]
+        options += ["--dev-bind-try", device, device]
+    return [*options, *(["--ro-bind", "/sys", "/sys"] if view.devices else [])]
 
 
 def _parents(paths: Iterable[Path]) -> list[str]:
-    """Make the folders above each path so that another user may enter them: bubblewrap would make them root's alone."""
+    """Return options that make the folders above each path accessible to other users: bubblewrap would make them root's."""
     above = {parent for path in paths for parent in path.parents if len(parent.parts) > 1}
-    words = []
+    options = []
     for folder in sorted(above, key=lambda path: (len(path.parts), path)):
-        words += ["--perms", "0755", "--dir", str(folder)]
-    return words
+        options += ["--perms", "0755", "--dir", str(folder)]
+    return options
 
 
 def launch_package(top: Path) -> tuple[Path, ...]:
-    """What runs first in a job, and the training library, beneath the folder that has the package ``runners``."""
+    """Return the paths of what runs first in a job, and of the training library. ``top`` has the package ``runners``."""
     return tuple(path for name in LAUNCH if (path := top / "runners" / name).exists())
 
 
 def gpu_devices(uuids: Iterable[str], listed: Path = GPUS) -> tuple[str, ...]:
-    """Device files of these GPUs, by the driver's list. All GPUs where it does not name one of them (MIG)."""
+    """Return the device files of these GPUs from the driver's list; of all GPUs if one of them is not listed (MIG)."""
     minors = {}
     for information in sorted(listed.glob("*/information")):
         fields = dict(
@@ -206,7 +207,7 @@ def gpu_devices(uuids: Iterable[str], listed: Path = GPUS) -> tuple[str, ...]:
 
 
 def make_gpu_devices() -> None:
-    """Have the driver make what CUDA opens first. It does so by a set-uid program, which cannot work inside."""
+    """Have the driver make the device that CUDA opens first. It does so by a set-uid program, which cannot run inside."""
     program = shutil.which("nvidia-modprobe")
     if program is not None and not Path("/dev/nvidia-uvm").exists():
         subprocess.run([program, "-u", "-c=0"], capture_output=True, check=False, timeout=30)

@@ -1,4 +1,4 @@
-"""Finds out whether bubblewrap can confine jobs on this machine, by running a Python in it as a job would run."""
+"""Checks whether bubblewrap can confine jobs on this machine, by running Python in it as a job would."""
 
 import compileall
 import itertools
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 HERE = Path(__file__).resolve().parents[2]
 PROGRAM = "bwrap"
 SIZES, NO_NESTED_USERS = (0, 7, 0), (0, 8, 0)
-"""The releases of bubblewrap that brought these options."""
+"""The first releases of bubblewrap with these options."""
 PROBE_SECONDS = 30
 PROBE = """
 import os, sys, tempfile
@@ -47,12 +47,12 @@ SWITCHES = (
     ("kernel/unprivileged_userns_clone", "0", "1"),
     ("user/max_user_namespaces", "0", "10000"),
 )
-"""Settings of the kernel below /proc/sys that forbid user namespaces, and which value allows them."""
+"""Kernel settings below /proc/sys: the name, the value that forbids user namespaces, and one that allows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """How jobs are confined. ``sentence`` is for the node's page; ``problem`` says what is missing, if anything."""
+    """How jobs are confined. ``sentence`` is for the node's page; ``problem`` describes what is missing, if anything."""
 
     sandbox: Sandbox | None
     sentence: str
@@ -65,7 +65,7 @@ def unconfined(advice: str = "") -> Confinement:
 
 
 def find(beside: Path) -> Confinement:
-    """The strictest confinement that works here. ``beside`` is a folder in which jobs will lie.
+    """Return the strictest confinement that works here. ``beside`` is the folder that will have the folders of jobs.
 
     ``SCHEDULEARN_CONFINE=no`` switches it off, for programs that need what it hides.
     """
@@ -81,7 +81,7 @@ def find(beside: Path) -> Confinement:
     for sandbox in _candidates(program):
         refusal = _refusal(sandbox, beside)
         if not refusal:
-            for package in launch_package(HERE):  # jobs cannot keep bytecode there themselves
+            for package in launch_package(HERE):  # jobs cannot write bytecode there themselves
                 compileall.compile_dir(package, quiet=2)
             return _confined(sandbox)
         refusals.append(refusal)
@@ -102,7 +102,7 @@ def _confined(sandbox: Sandbox) -> Confinement:
 
 
 def _candidates(program: str) -> Iterator[Sandbox]:
-    """The strictest first."""
+    """Yield the possible sandboxes, the strictest first."""
     version = _version(program)
     nested = (False, True) if version >= NO_NESTED_USERS and os.geteuid() != 0 else (True,)
     for own_processes, nested_users in itertools.product((True, False), nested):
@@ -118,7 +118,7 @@ def _version(program: str) -> tuple[int, ...]:
 
 
 def _refusal(sandbox: Sandbox, beside: Path) -> str:
-    """Why a job could not run like this; empty when it can."""
+    """Return why a job could not run in this sandbox; empty when it can."""
     try:
         with tempfile.TemporaryDirectory(prefix=".probe-", dir=beside) as folder:
             run = _probe(sandbox, beside, Path(folder))
@@ -146,7 +146,7 @@ def _probe(sandbox: Sandbox, beside: Path, private: Path) -> subprocess.Complete
 
 
 def hidden_folders(state: Path) -> tuple[Path, ...]:
-    """Of which nothing may be shown but what a job needs: the user's home, the portal's and the agent's data."""
+    """Return the folders from which a job sees only what it needs: the user's home, the portal's and the agent's data."""
     portal = os.environ.get("SCHEDULEARN_HOME")
     homes = (Path.home(), state, *([Path(portal).expanduser()] if portal else []))
     return tuple({*homes, *(home.resolve() for home in homes)})

@@ -1,7 +1,7 @@
 """Containers on a Docker Engine. The only module that imports docker.
 
-The engine is believed for what it lists and nothing else: every call is bounded, no stream is followed, and the
-environment's proxies and certificate bundles are ignored (REQUESTS_CA_BUNDLE would replace a pinned authority).
+Only the engine's lists are trusted: every call is bounded, no stream is followed, and the environment's proxies and
+certificate bundles are ignored (REQUESTS_CA_BUNDLE would replace a pinned authority).
 """
 
 import logging
@@ -33,18 +33,18 @@ from runners.runtime import (
 from runners.runtimes import docker_checks
 from runners.runtimes.host_config import Host, Identity, container_config, network_config, owner_for
 from runners.runtimes.owners import give_folders
-from runners.spec import JobIdentity, Ring, RunSpec, group_of
+from runners.spec import CollectiveGroup, JobIdentity, RunSpec, group_of
 
 CALL_SECONDS = 20
-"""An engine that takes longer to answer one question is treated as away; the agent asks again."""
+"""An engine that takes longer to answer one request is treated as unreachable; the agent tries again."""
 
 LOG_LINES = 200
 
 NETWORK_SECONDS = 20.0
-"""Most seconds that one job's network waits for another's."""
+"""The maximum time that one job's network waits for another's."""
 
 UNUSED_SECONDS = 30.0
-"""A network is made before its containers, and an engine may take its time for one."""
+"""How long a network may be without containers: it is created before them, and an engine may be slow."""
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +52,10 @@ __all__ = ["APIError", "ContainerError", "DockerRuntime", "ImageNotFound", "conn
 
 
 def connect(base_url: str | None = None, timeout_seconds: int = CALL_SECONDS) -> docker.DockerClient:
-    """A client of the engine at ``base_url`` (default: DOCKER_HOST, or the local socket), speaking its version.
+    """Return a client of the engine at ``base_url`` (default: DOCKER_HOST, or the local socket), with its API version.
 
-    Raises EngineError when it does not answer. Already the first question is asked without the environment's proxies
-    and certificates; the SDK's own constructor would ask with them.
+    Raises EngineError when it does not answer. Even the first request ignores the environment's proxies and certificates;
+    the SDK's own constructor would use them.
     """
     url = base_url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 
@@ -74,7 +74,7 @@ def connect(base_url: str | None = None, timeout_seconds: int = CALL_SECONDS) ->
 
 @contextmanager
 def engine_calls() -> Iterator[None]:
-    """Whatever way the engine has of not answering becomes EngineError, and so does a refusal nobody expected."""
+    """Turn every failure to answer into EngineError, and unexpected errors of the engine too."""
     try:
         yield
     except APIError as error:
@@ -100,7 +100,7 @@ class DockerRuntime:
         image_of: Interpreter,
         base_url: str | None = None,
         close_firewall: bool = True,
-        ring_address: str = "",
+        overlay_address: str = "",
     ) -> None:
         self.identity = Identity(installation, node)
         self.image_of = image_of
@@ -108,22 +108,22 @@ class DockerRuntime:
         self._client: docker.DockerClient | None = None
         self.close_firewall = close_firewall
         self._host: Host | None = None
-        self.ring_address = ring_address
-        """Under which other nodes reach this one; empty: jobs stay on one node."""
+        self.overlay_address = overlay_address
+        """The address at which other nodes reach this one; empty: jobs stay on one node."""
         self._ids: frozenset[str] = frozenset()
-        """The engine's own names of our containers, as last listed."""
+        """The engine's ids of our containers, as last listed."""
         self._overlay: overlay.Overlay | None = None
         self._unused_since: dict[str, float] = {}
         self._joined = ExclusiveSection("making or joining networks of jobs")
 
     @property
     def client(self) -> docker.DockerClient:
-        """Connected when first needed: connecting asks the engine, and an agent may start before its engine."""
+        """The client, connected when first needed: an agent may start before its engine."""
         if self._client is None:
             self._client = connect(self.base_url)
         return self._client
 
-    # What the machine is like
+    # About the machine
 
     def check(self) -> list[Problem]:
         try:
@@ -136,18 +136,18 @@ class DockerRuntime:
         found += docker_checks.gpu_problems(info, len(gpus.cuda_devices()), packages, host_facts.nvidia_config())
         if self.close_firewall and (problem := firewall.close_host_to_jobs()):
             found.append(problem)
-        if self.ring_address and (problem := self._begin_overlay()):
+        if self.overlay_address and (problem := self._begin_overlay()):
             found.append(problem)
         try:
             with engine_calls():
                 self._drop_left_networks()
         except EngineError as error:
-            logger.warning("Networks that nobody uses could not be removed: %s", error)  # they are tried again
+            logger.warning("Unused networks could not be removed: %s", error)  # tried again later
         return found
 
     def _begin_overlay(self) -> Problem | None:
         if self._overlay is None:
-            begun = overlay.Overlay.begin(self.ring_address)
+            begun = overlay.Overlay.begin(self.overlay_address)
             if isinstance(begun, Problem):
                 return begun
             self._overlay = begun
@@ -156,7 +156,7 @@ class DockerRuntime:
     def facts(self) -> dict[str, Any]:
         with engine_calls():
             facts = docker_checks.facts(self.client.info(), self.client.version())
-        return {**facts, "ring_address": self.ring_address} if self._overlay else facts
+        return {**facts, "ring_address": self.overlay_address} if self._overlay else facts
 
     def host(self) -> Host:
         if self._host is None:
@@ -164,7 +164,7 @@ class DockerRuntime:
             self._host = Host(cpus=float(info.get("NCPU") or 1), memory_mib=int(info.get("MemTotal") or 0) // 2**20)
         return self._host
 
-    # The verbs
+    # Operations
 
     def create(self, spec: RunSpec, folders: Folders) -> None:
         image = self.image_of(spec.environment)
@@ -181,11 +181,11 @@ class DockerRuntime:
             if spec.network:
                 # While one thread creates it, another would find its addresses taken.
                 with self._joined.entered(NETWORK_SECONDS):
-                    self._ensure_network(spec.network, spec.ring, spec.identity)
+                    self._ensure_network(spec.network, spec.collective, spec.identity)
             host = self.host()
             try:
                 config = container_config(spec, folders, image, owner, self.identity, host)
-            except ValueError as error:  # nothing but this: an answer of the engine that was cut off is one, too
+            except ValueError as error:  # only here: an answer of the engine that was cut off raises it as well
                 raise CreateError(str(error)) from error
             try:
                 self.client.api.create_container_from_config(config, self.identity.engine_name(spec.name))
@@ -197,7 +197,7 @@ class DockerRuntime:
                 raise _refused("The Docker Engine refused the container", error) from error
 
     def start(self, name: str) -> None:
-        """The engine answers "not modified" for one that runs; one that has ended must not run again."""
+        """Start a container unless it runs, or has ended: it must not run again."""
         with engine_calls():
             found = self._find(name)
             if found is None:
@@ -244,7 +244,7 @@ class DockerRuntime:
         return bytes(output)[-limit_bytes:]
 
     def is_ours(self, pid: int) -> bool:
-        """Its control group is named after its container. One that is not listed yet is looked up."""
+        """Whether a process belongs to us, by its control group, which has the container's id. Unknown ids are looked up."""
         ids = processes.container_ids(pid)
         if ids & self._ids:
             return True
@@ -252,7 +252,7 @@ class DockerRuntime:
             with engine_calls():
                 return any(self._is_mine(each) for each in ids)
         except EngineError:
-            return True  # nothing is known: nobody is blamed for an engine that does not answer
+            return True  # unknown: no process is reported as foreign because the engine does not answer
 
     def _is_mine(self, container_id: str) -> bool:
         try:
@@ -261,24 +261,26 @@ class DockerRuntime:
             return False
         return all(labels.get(key) == value for key, value in self.identity.labels().items())
 
-    # How
+    # Helpers
 
     def _mine(self) -> dict[str, Any]:
         return {"label": [f"{key}={value}" for key, value in self.identity.labels().items()]}
 
     def _find(self, name: str) -> dict[str, Any] | None:
-        """The container's inspection, if it exists and is ours."""
+        """Return the container's inspection, if it exists and is ours."""
         try:
             found: dict[str, Any] = self.client.api.inspect_container(self.identity.engine_name(name))
         except NotFound:
             return None
         labels = found["Config"].get("Labels") or {}
         if any(labels.get(key) != value for key, value in self.identity.labels().items()):
-            raise CreateError(f"A container called {self.identity.engine_name(name)} belongs to somebody else.")
+            raise CreateError(
+                f"A container called {self.identity.engine_name(name)} belongs to another installation or program."
+            )
         return found
 
     def _unless_gone(self, call: Any, *args: Any, **kwargs: Any) -> None:
-        """404: gone. 409: not running, or its removal is under way. 304: stopped already."""
+        """Make a call, and ignore 404 (gone), 409 (not running, or being removed) and 304 (already stopped)."""
         try:
             call(*args, **kwargs)
         except APIError as error:
@@ -315,7 +317,7 @@ class DockerRuntime:
                 detail=detail,
             )
         except (KeyError, ValueError):
-            return None  # carries our labels but was not made by us
+            return None  # it has our labels but was not made by us
 
     def connect(self, attempts: Sequence[Neighbours]) -> None:
         if self._overlay is None:
@@ -327,25 +329,27 @@ class DockerRuntime:
             except (overlay.OverlayError, subprocess.SubprocessError, OSError) as error:
                 raise EngineError(f"Jobs cannot span this node and others: {firewall.error_line(error)}") from error
 
-    def _ensure_network(self, name: str, ring: Ring | None, job: JobIdentity | None) -> None:
-        config = network_config(name, self.identity, ring, job)
+    def _ensure_network(self, name: str, collective: CollectiveGroup | None, job: JobIdentity | None) -> None:
+        config = network_config(name, self.identity, collective, job)
         if self._networks(config["name"]):
             return
         if self.close_firewall:
-            firewall.close_host_to_jobs()  # what stands in its way is reported by check()
-        if ring and ring.subnet:
-            self._check_way(ring.subnet)
+            firewall.close_host_to_jobs()  # problems are reported by check()
+        if collective and collective.subnet:
+            self._check_routes(collective.subnet)
         try:
             self.client.api.create_network(**config)
         except APIError as error:
             if error.status_code == 409 or self._networks(config["name"]):
                 return
             if "same bridge name" in str(error.explanation):
-                # A driver and a host are made in the same moment: the other's network is there, but not listed yet.
-                raise EngineError("The job's network is being made just now.") from error
-            if ring and ring.subnet and "overlaps" in str(error.explanation):
-                # Numbers are used in turn, so the attempt that had this one has ended: its network is being removed.
-                raise EngineError(f"Another network of this engine still has the addresses {ring.subnet}.") from error
+                # A driver and a host are created at the same time: the other's network exists, but is not listed yet.
+                raise EngineError("The job's network is being created right now.") from error
+            if collective and collective.subnet and "overlaps" in str(error.explanation):
+                # Numbers are reused in turn, so the attempt with this one has ended and its network is being removed.
+                raise EngineError(
+                    f"Another network of this engine still has the addresses {collective.subnet}."
+                ) from error
             if "address pool" in str(error.explanation):
                 raise CreateError(
                     "The Docker Engine has no addresses left for another job network. "
@@ -353,11 +357,11 @@ class DockerRuntime:
                 ) from error
             raise CreateError(f"The Docker Engine refused the job's network: {error.explanation}") from error
 
-    def _check_way(self, subnet: str) -> None:
+    def _check_routes(self, subnet: str) -> None:
         try:
             hidden = overlay.in_the_way(subnet, overlay.routes())
         except overlay.OverlayError as error:
-            raise EngineError(f"The machine's own networks could not be looked at: {error}") from error
+            raise EngineError(f"The machine's own networks could not be read: {error}") from error
         if hidden:
             raise CreateError(
                 f"The job's network {subnet} would hide this machine's own {hidden}. An admin must set RING_NETWORK of "
@@ -369,8 +373,8 @@ class DockerRuntime:
         return tuple(network for network in found if network["Name"] == engine_name)  # the engine matches substrings
 
     def _drop_left_networks(self) -> None:
-        """Those whose containers were never made, or went while the engine would not let go of the network: their
-        addresses are needed again."""
+        """Remove networks whose containers were never created, or that the engine refused to remove: other jobs need their
+        addresses."""
         used = {row["Labels"].get("sl.network") for row in self.client.api.containers(all=True, filters=self._mine())}
         names = {network["Name"] for network in self.client.api.networks(filters=self._mine())}
         now = time.monotonic()
@@ -387,5 +391,5 @@ class DockerRuntime:
             try:
                 self.client.api.remove_network(network["Id"])
             except APIError as error:
-                if error.status_code not in (403, 404, 409):  # still in use: its last container will see to it
+                if error.status_code not in (403, 404, 409):  # still in use: removed with its last container
                     raise

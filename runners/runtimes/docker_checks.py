@@ -1,4 +1,4 @@
-"""Is this engine fit for other people's code? Pure: from what ``docker info`` and ``docker version`` say."""
+"""Checks whether an engine is fit for other people's code: pure functions of ``docker info`` and ``docker version``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from runners.host.checks import containerd_problem, envvar_problem, numbers, runc_problem, toolkit_problem
 from runners.runtime import Problem
 
-LEAST_API = (1, 41)
+MIN_API = (1, 41)
 """Docker 20.10."""
 
 
@@ -19,7 +19,8 @@ def no_engine(why: str) -> Problem:
 
 
 def problems(info: dict[str, Any], version: dict[str, Any], packages: Mapping[str, str] | None = None) -> list[Problem]:
-    """In the order an admin should mend them. ``packages``: what the machine's own package manager has installed."""
+    """Return the problems in the order in which an admin should fix them. ``packages`` are those that the machine's package
+    manager has installed."""
     parts, packages = components(version), packages or {}
     options = " ".join(info.get("SecurityOptions") or [])
     found = [
@@ -36,7 +37,7 @@ def problems(info: dict[str, Any], version: dict[str, Any], packages: Mapping[st
 
 
 def version_problem(version: dict[str, Any]) -> Problem | None:
-    if numbers(version.get("ApiVersion") or "0") >= LEAST_API and version.get("Os", "linux") == "linux":
+    if numbers(version.get("ApiVersion") or "0") >= MIN_API and version.get("Os", "linux") == "linux":
         return None
     return Problem(
         f"The Docker Engine is too old or not for Linux ({version.get('Version', 'unknown version')}).",
@@ -46,11 +47,11 @@ def version_problem(version: dict[str, Any]) -> Problem | None:
 
 
 def namespace_problem(options: str) -> Problem | None:
-    """Ids inside and outside differ there, so that a job could not write to its folders."""
-    for mark, words in (("name=rootless", "runs rootless"), ("name=userns", "maps user ids (userns-remap)")):
+    """Check for engines that map user ids: a job could not write to its folders there."""
+    for mark, what in (("name=rootless", "runs rootless"), ("name=userns", "maps user ids (userns-remap)")):
         if mark in options:
             return Problem(
-                f"The Docker Engine {words}: jobs could not write to their folders.",
+                f"The Docker Engine {what}: jobs could not write to their folders.",
                 "Use an ordinary engine for this node: jobs run without root and without capabilities in it.",
                 blocking=True,
             )
@@ -106,14 +107,14 @@ def default_runtime_problem(info: dict[str, Any]) -> Problem | None:
 
 
 def components(version: dict[str, Any]) -> dict[str, str]:
-    """The engine's parts with their versions: ``{"runc": "1.2.8", "containerd": "1.7.29"}``."""
+    """Return the engine's parts with their versions: ``{"runc": "1.2.8", "containerd": "1.7.29"}``."""
     return {str(part.get("Name")): str(part.get("Version", "")) for part in version.get("Components") or []}
 
 
 def gpu_problems(
     info: dict[str, Any], cuda_devices: int, packages: Mapping[str, str], config: Mapping[str, Any] | None
 ) -> list[Problem]:
-    """What a machine with GPUs must have besides. ``config``: of NVIDIA's container runtime."""
+    """Return the problems of a machine with GPUs. ``config`` is that of NVIDIA's container runtime."""
     if cuda_devices == 0:
         return []
     found = [
@@ -125,7 +126,7 @@ def gpu_problems(
 
 
 def gpu_problem(info: dict[str, Any], cuda_devices: int) -> Problem | None:
-    """GPUs that NVML sees but containers cannot be given."""
+    """Check for GPUs that NVML lists but that containers cannot get."""
     runtimes = info.get("Runtimes") or {}
     if cuda_devices == 0 or "nvidia" in runtimes or info.get("DiscoveredDevices"):
         return None

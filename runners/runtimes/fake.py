@@ -1,14 +1,14 @@
-"""The same protocol in memory: nothing runs, but the files that a supervisor would write appear.
+"""A runtime in memory: nothing runs, but the files appear that a supervisor would write.
 
-What happens is read from the RunSpec's environment:
+Variables in the RunSpec's environment determine what happens:
 
-    FAKE_RUN_SECONDS   how long it runs (default 0); "never" for ever
-    FAKE_EXIT_CODE     how it ends (default 0)
+    FAKE_RUN_SECONDS   how long it runs (default 0); "never": it runs for ever
+    FAKE_EXIT_CODE     its exit code (default 0)
     FAKE_OUTPUT        what each rank prints
     FAKE_OOM           any value: killed by the memory limit
 
-A told stop (control.json) ends it as ``stopped``, a lease that no longer changes as ``fenced``. Time passes when
-somebody looks, so a test may bring a clock of its own.
+A stop in control.json ends it as ``stopped``, a lease that no longer changes as ``fenced``. Containers end only when
+they are listed or stopped, so a test may use its own clock.
 """
 
 import json
@@ -33,7 +33,7 @@ TERMINATED = 128 + signal.SIGTERM
 
 @dataclass(slots=True)
 class Pretended:
-    """One container that is not there."""
+    """A pretended container."""
 
     spec: RunSpec
     folders: Folders
@@ -59,7 +59,7 @@ class Pretended:
 
 
 class FakeRuntime:
-    """See ContainerRuntime. Give the same object to the next agent to play an agent's restart."""
+    """A ContainerRuntime in memory. To simulate an agent's restart, give the same object to the next agent."""
 
     kind: Literal["fake"] = "fake"
 
@@ -96,10 +96,10 @@ class FakeRuntime:
 
     def _begin(self, run: Pretended) -> None:
         """Write the first lines of its log."""
-        say(run.folders.scribe, "setup", "set-up", b"pretending to run\n")
+        append_output(run.folders.scribe, "setup", "set-up", b"pretending to run\n")
         for rank in range(run.spec.slots):
             output = run.setting("FAKE_OUTPUT").encode()
-            say(run.folders.scribe, str(rank), f"rank {rank}", output)
+            append_output(run.folders.scribe, str(rank), f"rank {rank}", output)
 
     def signal(self, name: str, signum: int) -> None:
         self._called("signal", name)
@@ -139,14 +139,14 @@ class FakeRuntime:
         ]
 
     def connect(self, attempts: Sequence[Neighbours]) -> None:
-        """Pretended containers say nothing to each other; what was asked is kept for tests."""
+        """Record the networks for tests: pretended containers do not communicate."""
         self.connected = list(attempts)
 
     def logs(self, name: str, limit_bytes: int) -> bytes:
         return b"pretended\n"[-limit_bytes:] if name in self.containers else b""
 
     def _called(self, verb: str, name: str) -> None:
-        """The one place where the failing kinds below come in."""
+        """Record a call. The failing runtimes below override this."""
         self.calls.append((verb, name))
 
     def _pass_time(self) -> None:
@@ -154,9 +154,9 @@ class FakeRuntime:
         for run in tuple(self.containers.values()):  # another thread may add or remove one meanwhile
             if run.state != "running" or run.started_at is None:
                 continue
-            told = read_json(run.folders.control / "control.json").get("stop")
-            if told:
-                self._end(run, TERMINATED, "stopped", str(told.get("reason", "")))
+            stop = read_json(run.folders.control / "control.json").get("stop")
+            if stop:
+                self._end(run, TERMINATED, "stopped", str(stop.get("reason", "")))
             elif self._fenced(run, now):
                 self._end(run, TERMINATED, "fenced", "no fresh lease")
             elif now - run.started_at >= run.run_seconds:
@@ -180,7 +180,7 @@ class FakeRuntime:
 
 
 class SlowRuntime(FakeRuntime):
-    """Each verb takes its time."""
+    """A runtime whose operations take ``seconds`` each."""
 
     def __init__(self, seconds: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -192,7 +192,7 @@ class SlowRuntime(FakeRuntime):
 
 
 class NeverRuntime(FakeRuntime):
-    """What is started never comes up, and nothing ever stops but by removal."""
+    """A runtime in which nothing that is started ever runs, and nothing stops except by removal."""
 
     def start(self, name: str) -> None:
         self._called("start", name)
@@ -202,7 +202,7 @@ class NeverRuntime(FakeRuntime):
 
 
 class BadRuntime(FakeRuntime):
-    """The engine fails the named verbs ``times`` times each: it does not answer, or has another ``error``."""
+    """A runtime in which the named operations fail ``times`` times each: without an answer, or with another ``error``."""
 
     def __init__(self, verbs: tuple[str, ...], times: int = 1, error: RunError | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -231,8 +231,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def say(scribe: Path, stream: str, label: str, output: bytes) -> None:
-    """Append to a stream as the supervisor does: bytes, a time mark, a label."""
+def append_output(scribe: Path, stream: str, label: str, output: bytes) -> None:
+    """Append output to a stream as the supervisor does: bytes, a time mark, a label."""
     folder = scribe / "log"
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{stream}.log"

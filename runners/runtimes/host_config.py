@@ -1,8 +1,8 @@
-"""The one place that decides what a container may do on its host.
+"""Decides what a container may do on its host. No other module does.
 
 ``container_config`` is a pure function from a RunSpec to the body of the engine's ``POST /containers/create``. Users
-reach it only through the numbers in ``Resources``, and those are limits: their command and their environment travel
-in ``job.json`` and are given to the ranks by the supervisor, never to the engine or to the NVIDIA hook.
+influence it only by the numbers in ``Resources``, which are limits: their command and their environment are in
+``job.json``, and the supervisor gives them to the ranks; neither the engine nor the NVIDIA hook receives them.
 """
 
 import hashlib
@@ -13,32 +13,33 @@ from typing import Any
 
 from runners.host.overlay import MTU
 from runners.runtime import CHECKPOINTS, CONTROL, DATA, OUTPUTS, SCRIBE, WORKSPACE, Folders, module_of
-from runners.spec import JobIdentity, Ring, RunSpec
+from runners.spec import CollectiveGroup, JobIdentity, RunSpec
 
 APP = "/opt/schedulearn"
-"""Where the images keep the launch package: part of the image, so that its digest covers what runs first."""
+"""Where the launch package is in the images: as part of the image, so that its digest covers what runs first."""
 
-LEAST_MEMORY_MIB = 64
+MIN_MEMORY_MIB = 64
 """Below this the supervisor itself would not start."""
 
 JOB_UID_BASE, JOB_UID_SPAN = 2_000_000_000, 100_000_000
-"""Each job has a user id of its own, outside every range that people, services, subuid or systemd use."""
+"""Each job has its own user id, outside every range that people, services, subuid or systemd use."""
 
-LEAST_UID = 10_000
+MIN_UID = 10_000
 
 NO_NAME_SERVER = "127.0.0.1"
-"""Where questions go that a ring's network cannot answer itself: the container's own loopback, where nothing listens. Docker
-before 26 would pass them on to the machine's name servers, which leads out of an internal network (CVE-2024-29018)."""
+"""The name server for queries that the attempt's network cannot answer itself: the container's own loopback, where nothing
+listens. Docker before 26 would forward them to the machine's name servers, outside the internal network (CVE-2024-29018)."""
 SHORT_LOOKUPS = ["timeout:1", "attempts:1"]
-"""For a ring over several nodes, whose hosts know each other by address. PyTorch looks up the name of each address that
-connects to its store; Docker before 26 leaves the addresses of other nodes unanswered, which takes 10 s by default."""
+"""Resolver options for attempts over several nodes, whose hosts know each other by address. PyTorch looks up the name of
+each address that connects to its store; Docker before 26 does not answer for addresses of other nodes, which takes 10 s by
+default."""
 
 GPU_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whom the first process runs as, inside and outside."""
+    """The user and group of the first process, inside and outside the container."""
 
     uid: int
     gid: int
@@ -50,7 +51,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the engine's machine offers."""
+    """The processors and memory of the engine's machine."""
 
     cpus: float
     memory_mib: int
@@ -58,7 +59,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose container it is: engine names and labels. Several agents may share one engine without meeting."""
+    """The agent that owns a container, by engine names and labels: several agents may share one engine without conflicts."""
 
     installation: str
     node: str
@@ -68,11 +69,11 @@ class Identity:
         return short_hash(f"{self.installation} {self.node}", 8)
 
     def engine_name(self, name: str) -> str:
-        """Of a container or network: deterministic, so that making it twice meets itself."""
+        """Return the engine's name of a container or network. It is deterministic, so that creating it twice is noticed."""
         return f"{name}.{self.suffix}"
 
     def bridge(self, network: str) -> str:
-        """The host's interface (15 characters at most); ``slj-`` is what the firewall rule goes by."""
+        """Return the name of the host's interface (15 characters at most). The firewall rule matches ``slj-``."""
         return f"slj-{short_hash(self.engine_name(network), 11)}"
 
     def labels(self) -> dict[str, str]:
@@ -80,7 +81,7 @@ class Identity:
 
 
 def job_labels(job: JobIdentity | None) -> dict[str, str]:
-    """Of a container or network, for whoever looks at the engine: names that no restored backup repeats already differ."""
+    """Return labels of a container or network for admins. Names alone are unique already, even after a restored backup."""
     return {"sl.portal": job.installation, "sl.job-uid": job.job} if job else {}
 
 
@@ -89,7 +90,7 @@ def short_hash(text: str, length: int) -> str:
 
 
 def owner_for(job: int, agent_uid: int, agent_gid: int) -> Owner:
-    """An agent that is root gives each job its own id; any other can give only its own."""
+    """Return the job's own id if the agent is root; any other agent can run jobs only as itself."""
     if agent_uid != 0:
         return Owner(agent_uid, agent_gid)
     uid = JOB_UID_BASE + job % JOB_UID_SPAN
@@ -97,7 +98,7 @@ def owner_for(job: int, agent_uid: int, agent_gid: int) -> Owner:
 
 
 def mounts(folders: Folders) -> list[dict[str, Any]]:
-    """The user's four folders and the supervisor's two; nothing else of the host."""
+    """Return the mounts: the user's four folders and the supervisor's two; nothing else of the host."""
     pairs: list[tuple[Path | None, str, bool]] = [
         (folders.workspace, WORKSPACE, False),
         (folders.data, DATA, True),
@@ -112,7 +113,7 @@ def mounts(folders: Folders) -> list[dict[str, Any]]:
             "Source": str(source),
             "Target": target,
             "ReadOnly": read_only,
-            # Private: nothing mounted later on either side shows on the other. And no making of missing folders.
+            # Private: nothing mounted later on one side is visible on the other. Missing folders are not created.
             "BindOptions": {"Propagation": "rprivate"},
         }
         for source, target, read_only in pairs
@@ -121,7 +122,7 @@ def mounts(folders: Folders) -> list[dict[str, Any]]:
 
 
 def device_requests(spec: RunSpec) -> list[dict[str, Any]]:
-    """Exactly the allocated devices by UUID, never a count or an index: to the hook the id "all" means all."""
+    """Return the request for the allocated devices by UUID, never by count or index: to the hook the id "all" means all."""
     if spec.gpu_kind != "cuda" or not spec.gpus:
         return []
     if strange := [uuid for uuid in spec.gpus if not GPU_UUID.fullmatch(uuid)]:
@@ -138,7 +139,7 @@ def device_requests(spec: RunSpec) -> list[dict[str, Any]]:
 
 
 def environment(spec: RunSpec) -> list[str]:
-    """The first process's variables: ours alone. HOME is the only writable place that is not the user's work."""
+    """Return the first process's variables: only ours. HOME is the only writable folder that has no work of the user."""
     return [
         "HOME=/tmp",
         "USER=job",
@@ -158,13 +159,13 @@ def environment(spec: RunSpec) -> list[str]:
 def container_config(
     spec: RunSpec, folders: Folders, image: str, owner: Owner, identity: Identity, host: Host
 ) -> dict[str, Any]:
-    """The whole policy. Raises ValueError for what is no UUID among the GPUs.
+    """Return the configuration of a container, the whole policy. Raises ValueError if a GPU is not given by its UUID.
 
-    Anything not named here keeps the engine's default: its seccomp profile, masked paths, read-only /proc/sys, AppArmor
-    where there is one, and no device, host namespace or port.
+    Everything else keeps the engine's default: its seccomp profile, masked paths, read-only /proc/sys, AppArmor where it
+    exists, and no device, host namespace or port.
     """
     resources = spec.resources
-    memory = max(LEAST_MEMORY_MIB, resources.memory_mib) * 2**20
+    memory = max(MIN_MEMORY_MIB, resources.memory_mib) * 2**20
     network = identity.engine_name(spec.network) if spec.network else None
     return {
         "Image": image,
@@ -206,12 +207,12 @@ def container_config(
             # Without a network the engine does not write the container's own name into /etc/hosts.
             "ExtraHosts": [] if network else [f"{spec.hostname}:127.0.0.1"],
             "Dns": [NO_NAME_SERVER] if network else [],
-            "DnsOptions": SHORT_LOOKUPS if spec.ring and spec.ring.subnet else [],
+            "DnsOptions": SHORT_LOOKUPS if spec.collective and spec.collective.subnet else [],
             "DeviceRequests": device_requests(spec),
             "RestartPolicy": {"Name": "no"},
             "AutoRemove": False,
             "Init": False,  # the supervisor is PID 1 and reaps
-            # Only the supervisor's own last words: the ranks' log is in its files.
+            # Only the supervisor's own last output: the ranks' log is in its files.
             "LogConfig": {"Type": "json-file", "Config": {"max-size": "2m", "max-file": "1"}},
         },
         "NetworkingConfig": {"EndpointsConfig": {network: endpoint(spec)} if network else {}},
@@ -219,16 +220,18 @@ def container_config(
 
 
 def endpoint(spec: RunSpec) -> dict[str, Any]:
-    """The container's place in its attempt's network. Over several nodes only fixed addresses are sure to differ."""
-    address = {"IPAMConfig": {"IPv4Address": spec.ring.address}} if spec.ring and spec.ring.subnet else {}
+    """Return the container's settings in its attempt's network. Over several nodes, only fixed addresses surely differ."""
+    address = (
+        {"IPAMConfig": {"IPv4Address": spec.collective.address}} if spec.collective and spec.collective.subnet else {}
+    )
     return {"Aliases": [spec.hostname], **address}
 
 
 def network_config(
-    name: str, identity: Identity, ring: Ring | None = None, job: JobIdentity | None = None
+    name: str, identity: Identity, collective: CollectiveGroup | None = None, job: JobIdentity | None = None
 ) -> dict[str, Any]:
-    """The attempt's own network: no way out, nothing published, a bridge the firewall rule knows by its name."""
-    subnet = ring.subnet if ring else ""
+    """Return the attempt's own network: no route out, nothing published, a bridge whose name the firewall rule matches."""
+    subnet = collective.subnet if collective else ""
     return {
         "name": identity.engine_name(name),
         "check_duplicate": True,

@@ -1,4 +1,4 @@
-"""Giving a job's folders to the user that it runs as."""
+"""Gives a job's folders to the user that it runs as."""
 
 import os
 import stat
@@ -11,8 +11,8 @@ from runners.runtimes.host_config import Owner
 def give_folders(folders: Folders, owner: Owner) -> None:
     """Make the job's user the owner of what it may write, and let it read its control files.
 
-    An agent that is not root runs jobs as itself and has nothing to give. The fresh workspace, and checkpoints that
-    have just been fetched, go whole; of folders that another container of the job may be writing to, only the top.
+    An agent that is not root runs jobs as itself and changes nothing. The fresh workspace, and checkpoints that have just
+    been fetched, are given with all their content; of folders that another container of the job may write to, only the top.
     """
     if os.geteuid() != 0:
         return
@@ -20,7 +20,7 @@ def give_folders(folders: Folders, owner: Owner) -> None:
         give_one(folder, owner.uid, owner.gid, 0o700)
     give_one(folders.control, 0, owner.gid, 0o750)
     for folder in (folders.workspace, folders.checkpoints):
-        if folder.stat().st_uid != owner.uid:  # else given by an earlier try, or used
+        if folder.stat().st_uid != owner.uid:  # else given by an earlier call, or in use
             give_tree(folder, owner)
 
 
@@ -28,7 +28,7 @@ def give_tree(folder: Path, owner: Owner) -> None:
     for _, names, files, top in os.fwalk(folder, follow_symlinks=False):
         for name in (*names, *files):
             os.chown(name, owner.uid, owner.gid, dir_fd=top, follow_symlinks=False)
-    give_one(folder, owner.uid, owner.gid, 0o700)  # last: its owner says that the rest is done
+    give_one(folder, owner.uid, owner.gid, 0o700)  # last: its owner shows that the rest is done
 
 
 def give_one(folder: Path, uid: int, gid: int, mode: int) -> None:

@@ -1,8 +1,8 @@
-"""Jobs as processes of this machine, for trying Schedulearn out on one's own computer.
+"""Runs jobs as processes of this machine, for trying Schedulearn out on one's own computer.
 
 Where bubblewrap works, each job runs inside it and sees only its own files and processes (``runners/runtimes/confinement.py``);
-elsewhere nothing keeps it from the files of the agent's user. Its network is this machine's. The portal refuses this runtime
-for several people. What is known about each process lies in a small file, so that the next agent can find it again.
+elsewhere a job can access the files of the agent's user. Its network is this machine's. The portal refuses this runtime
+for several users. The facts about each process are in a small file, so that the next agent finds the process again.
 """
 
 import json
@@ -31,20 +31,21 @@ from runners.runtimes.owners import give_folders
 from runners.spec import RunSpec
 
 HERE = Path(__file__).resolve().parents[2]
-"""From where ``python -m runners.launch...`` finds the package."""
+"""The working directory in which ``python -m runners.launch...`` finds the package."""
 
 POLL_SECONDS = 0.05
 BIRTH_SECONDS = 10
-"""For bubblewrap to say which process it has started, on a busy machine."""
+"""Time for bubblewrap to report which process it has started, on a busy machine."""
 DEATH_SECONDS = 10
-"""A killed process that is still there after this long hangs in the kernel; nobody can do more about it."""
+"""A killed process that is still there after this time hangs in the kernel; nothing more can be done about it."""
 
 
 class ProcessRuntime:
-    """See ContainerRuntime. ``python_of`` gives the python of an environment's own virtualenv.
+    """A ContainerRuntime of plain processes. ``python_of`` returns the python of an environment's virtualenv.
 
-    ``state`` is a folder of the agent's that outlives it: one ``<name>.json`` per container, written before the start
-    and after it, and beside it what the first process printed. ``confine`` finds out how jobs beside ``state`` can be confined.
+    ``state`` is a folder of the agent that outlives it. It has one ``<name>.json`` per container, written before the start
+    and after it, and the output of its first process. ``confine`` finds out how jobs with folders beside ``state`` can be
+    confined.
     """
 
     kind: Literal["process"] = "process"
@@ -82,7 +83,7 @@ class ProcessRuntime:
     def is_ours(self, pid: int) -> bool:
         return processes.carries(pid, f"{self.state.resolve()}/")
 
-    # The verbs
+    # Operations
 
     def create(self, spec: RunSpec, folders: Folders) -> None:
         if self._read(spec.name) is not None:
@@ -117,7 +118,7 @@ class ProcessRuntime:
         self._write(spec.name, record)
 
     def _view(self, spec: RunSpec, folders: Folders, python: str) -> confinement.View:
-        """What the job sees. Gives it its folders."""
+        """Give the job its folders, and return what it sees of this machine."""
         private = self._private(spec.name)
         owner = owner_for(spec.job, os.geteuid(), os.getegid())
         give_folders(folders, owner)
@@ -145,7 +146,7 @@ class ProcessRuntime:
             raise CreateError("The container is gone before it started.")
         if record["process"] is not None or record["exit_code"] is not None:
             return
-        # An agent may have been killed between the start and writing it down: the mark tells.
+        # An agent may have been killed after the start and before it was recorded: processes have a mark.
         confined = record.get("confined", False)
         if stray := processes.with_mark(self._mark(name)):
             self._write(name, {**record, "process": processes.identify(first_of(stray, confined))})
@@ -238,13 +239,13 @@ class ProcessRuntime:
         except FileNotFoundError:
             return b""
 
-    # How
+    # Helpers
 
     def _path(self, name: str) -> Path:
         return self.state / f"{name}.json"
 
     def _private(self, name: str) -> Path:
-        """The container's HOME and temporary files."""
+        """Return the folder for the container's HOME and temporary files."""
         return self.state / f"{name}.tmp"
 
     def _output(self, name: str) -> Path:
@@ -261,11 +262,11 @@ class ProcessRuntime:
         return found
 
     def _write(self, name: str, record: dict[str, Any]) -> None:
-        """Several threads may see one end, and each writes it down."""
+        """Write a record. Several threads may notice the same end, and each writes it."""
         write_json(self._path(name), record, 0o600)
 
     def _seen(self, name: str) -> dict[str, Any] | None:
-        """The record, with the exit code written in as soon as our child has ended."""
+        """Return the record, after adding the exit code if our child has ended."""
         record = self._read(name)
         child = self.children.get(name)
         if record is None or child is None or record["exit_code"] is not None:
@@ -274,7 +275,7 @@ class ProcessRuntime:
         if code is None:
             return record
         if code < 0 and record.get("confined") and record["process"] and processes.alive(record["process"]):
-            # Bubblewrap was killed, and not what it started: that is looked at from now on.
+            # Bubblewrap was killed, but not what it started: that process is watched from now on.
             self.children.pop(name, None)
         else:
             record["exit_code"] = code if code >= 0 else 128 - code
@@ -288,11 +289,11 @@ class ProcessRuntime:
         return not self._is_gone(record)
 
     def _is_gone(self, record: dict[str, Any]) -> bool:
-        """Whether a process without an exit code has ended. Our own child has not before we have its code."""
+        """Whether a process without an exit code has ended. Our own child counts as running until we have its code."""
         return record["name"] not in self.children and not processes.alive(record["process"])
 
     def _kill_all(self, name: str) -> None:
-        """The session and whatever left it, again and again until nothing is there to fork."""
+        """Kill the session and all processes that left it, repeatedly until none is left that could fork."""
         record = self._read(name)
         outer = self.children[name].pid if record and record.get("confined") and name in self.children else None
         until = time.monotonic() + DEATH_SECONDS
@@ -300,7 +301,7 @@ class ProcessRuntime:
             living = processes.with_mark(self._mark(name))
             if record is not None and record["process"]:
                 living |= processes.in_session_of(record["process"])
-            for pid in living - {outer} or living:  # bubblewrap ends by itself, with the exit code of the others
+            for pid in living - {outer} or living:  # bubblewrap then ends by itself, with the exit code of the others
                 processes.kill(pid)
             if not living:
                 break
@@ -309,9 +310,9 @@ class ProcessRuntime:
 
 
 def read_child_pid(reader: int) -> int | None:
-    """The first process inside, as bubblewrap names it; None when it ended before.
+    """Return the first process inside, as reported by bubblewrap; None when bubblewrap ended before.
 
-    Reads the whole JSON object: bubblewrap would die of a pipe that is closed too early.
+    It reads the whole JSON object, because bubblewrap would fail if the pipe were closed too early.
     """
     output = b""
     until = time.monotonic() + BIRTH_SECONDS
@@ -325,7 +326,7 @@ def read_child_pid(reader: int) -> int | None:
 
 
 def first_of(marked: set[int], confined: bool) -> int:
-    """Of all processes of a container the first; of a confined one the first that bubblewrap started."""
+    """Return the first of all processes of a container; of a confined one, the first that bubblewrap started."""
     parents = {pid: fields[1] for pid in marked if (fields := processes.stat_fields(pid)) is not None}
     outermost = min((pid for pid, parent in parents.items() if int(parent) not in marked), default=min(marked))
     inside = [pid for pid, parent in parents.items() if int(parent) == outermost]
@@ -333,7 +334,7 @@ def first_of(marked: set[int], confined: bool) -> int:
 
 
 def environment(spec: RunSpec, folders: Folders, python: str, private: Path) -> dict[str, str]:
-    """Nothing of the agent's own variables: they may hold secrets and settings of this machine."""
+    """Return a job's variables, without the agent's own ones: they may contain secrets and settings of this machine."""
     virtualenv = Path(python).parent.parent
     return {
         "PATH": os.pathsep.join([str(Path(python).parent), "/usr/local/bin", "/usr/bin", "/bin"]),
@@ -353,7 +354,7 @@ def environment(spec: RunSpec, folders: Folders, python: str, private: Path) -> 
 
 
 def limit(pid: int, file_mib: int) -> None:
-    """No core files, no single file above the disk limit. Memory cannot be limited honestly this way."""
+    """Forbid core files and files above the disk limit. Memory cannot be limited reliably in this way."""
     if sys.platform != "linux":
         return
     try:

@@ -25,7 +25,7 @@ def print_starts() -> None:
             written = marks[0][1] / 1000
             if stream.name == "setup":
                 moments[f"{stream.container.index} speaks"] = written
-                if (at := said.find(b"The ring has")) >= 0:
+                if (at := said.find(b"The job now has")) >= 0:
                     moments["ring formed"] = max(moment for offset, moment in marks if offset <= at) / 1000
             elif stream.label == "rank 0" and stream.first_at:
                 moments |= {"line written": written, "line stored": stream.first_at.timestamp()}

@@ -24,7 +24,7 @@ from runners.agent.program import Agent
 from runners.agent.settings import Identity
 from runners.host.gpus import Gpu
 from runners.host.node_files import NodeFiles
-from runners.runtimes.fake import FakeRuntime, Pretended, say, write_beside
+from runners.runtimes.fake import FakeRuntime, Pretended, append_output, write_beside
 from runners.spec import RunSpec
 
 GPUS = 4
@@ -118,7 +118,7 @@ class PretendedNode(FakeRuntime):
         assert run.started_at is not None
         step = {"kind": "step", "at": time.time(), "step": int(10 * (now - run.started_at)), "ranks": run.spec.slots}
         line = json.dumps({**step, "epoch": 0, "batch": 32, "seconds": 0.1, "loss": 1.0})
-        say(run.folders.scribe, "metrics", "metrics", f"{line}\n".encode())
+        append_output(run.folders.scribe, "metrics", "metrics", f"{line}\n".encode())
 
     def _end(self, run: Pretended, code: int, reason: str, detail: str) -> None:
         super()._end(run, code, reason, detail)

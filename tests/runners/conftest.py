@@ -13,13 +13,13 @@ import pytest
 
 from runners.agent.portal_client import Backoff
 from runners.runtime import Folders
-from runners.spec import Resources, Ring, RunSpec
+from runners.spec import CollectiveGroup, Resources, RunSpec
 from tests import engine as engines
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import Bench, follow_protocol
 from tests.runners.lock_guard import guarded
 
-RING = Ring(driver_host="driver", port=4000, secret="s" * 43, min_ranks=1, max_ranks=2)
+GROUP = CollectiveGroup(driver_host="driver", port=4000, secret="s" * 43, min_ranks=1, max_ranks=2)
 
 
 def make_spec(name: str = "sl-42-a1-0", **changes: Any) -> RunSpec:

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runners.spec import Launcher, Resources, Ring, Role, RunSpec
+from runners.spec import CollectiveGroup, Launcher, Resources, Role, RunSpec
 from tests.servers import free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STEPS = Path(__file__).resolve().parent / "scripts" / "steps.py"
-RING_SECONDS = 120
+GROUP_SECONDS = 120
 """For ranks that import torch on a busy machine."""
 WAIT_FOR_RELEASE = """
 import os, time
@@ -153,7 +153,7 @@ class Attempt:
         role: Role = "host",
         hostname: str = "h0",
         slots: int = 1,
-        ring: Ring | None = None,
+        group: CollectiveGroup | None = None,
         elastic: bool = False,
         code: Path | None = None,
         **more: Any,
@@ -176,7 +176,7 @@ class Attempt:
             launcher=launcher,
             command=command,
             slots=slots,
-            ring=ring,
+            collective=group,
             elastic=elastic,
             **given,
         )
@@ -197,12 +197,12 @@ class Attempt:
             container.close()
 
 
-def local_ring(min_ranks: int, max_ranks: int) -> Ring:
-    return Ring("127.0.0.1", free_port(), "a-secret-of-this-attempt", min_ranks, max_ranks)
+def local_group(min_ranks: int, max_ranks: int) -> CollectiveGroup:
+    return CollectiveGroup("127.0.0.1", free_port(), "a-secret-of-this-attempt", min_ranks, max_ranks)
 
 
-class Rings:
-    """An elastic ring of one attempt: its driver, and hosts with one rank each that run ``code``."""
+class ElasticJob:
+    """An elastic group of one attempt: its driver, and hosts with one rank each that run ``code``."""
 
     def __init__(
         self,
@@ -214,15 +214,17 @@ class Rings:
         driver_env: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.made, self.command, self.code = made, command, code
-        self.ring = local_ring(min_ranks, max_ranks)
+        self.group = local_group(min_ranks, max_ranks)
         self.offered: tuple[str, ...] = ()
-        self.driver = made.container(command, "horovod", "driver", "driver", 0, self.ring, elastic=True, env=driver_env)
+        self.driver = made.container(
+            command, "horovod", "driver", "driver", 0, self.group, elastic=True, env=driver_env
+        )
 
     def host(self, number: int, code: Path | None = None) -> Container:
-        """It is told of the ring's hosts, as by its agent, so it starts its rank at once."""
+        """It is told of the group's hosts, as by its agent, so it starts its rank at once."""
         name = f"h{number}"
         code = code or self.code
-        made = self.made.container(self.command, "horovod", "host", name, 1, self.ring, elastic=True, code=code)
+        made = self.made.container(self.command, "horovod", "host", name, 1, self.group, elastic=True, code=code)
         made.tell(hosts=[(each, 1) for each in dict.fromkeys((*self.offered, name))])
         return made.start()
 
@@ -233,7 +235,7 @@ class Rings:
     def enough(self) -> None:
         (self.made.home / "outputs" / "enough").touch()
 
-    def sees(self, host: Container, words: str, after: int = 0, seconds: float = RING_SECONDS) -> None:
+    def sees(self, host: Container, words: str, after: int = 0, seconds: float = GROUP_SECONDS) -> None:
         until(lambda: words in host.log()[after:], seconds, self.told)
 
     def told(self) -> str:

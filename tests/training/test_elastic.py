@@ -1,4 +1,4 @@
-"""Elastic rings of supervisors and a driver, training with the library: ranks come, go and fail, no sample is lost or doubled.
+"""Elastic groups of supervisors and a driver, training with the library: ranks come, go and fail, no sample is lost or doubled.
 
 ``make test`` has the same with a portal and containers (tests/system/test_training.py).
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runners.spec import Launcher
-from tests.runners.launching import Container, Rings, attempt, until
+from tests.runners.launching import Container, ElasticJob, attempt, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
@@ -25,30 +25,30 @@ STOPPED: tuple[tuple[Launcher, int], ...] = (("torchrun", 2), ("command", 1))
 
 
 @pytest.fixture
-def rings(tmp_path: Path, job_python: str) -> Iterator[Rings]:
+def elastic(tmp_path: Path, job_python: str) -> Iterator[ElasticJob]:
     with attempt(tmp_path, job_python) as made:
         # Long enough for ranks that import torch on a busy machine to come before it is over.
-        yield Rings(made, command=("python", "train.py", "15", "0.05"), code=COUNTING, max_ranks=3)
+        yield ElasticJob(made, command=("python", "train.py", "15", "0.05"), code=COUNTING, max_ranks=3)
 
 
 @pytest.mark.thorough
-def test_each_sample_counts_once_per_epoch_while_a_ring_grows_shrinks_and_loses_a_rank(rings: Rings) -> None:
-    rings.offer("h1")
-    rings.driver.start()
-    h1 = rings.host(1)
-    rings.sees(h1, "step 5 of 1 ranks")
-    h2, h3 = rings.host(2), rings.host(3)
+def test_each_sample_counts_once_per_epoch_while_a_group_grows_shrinks_and_loses_a_rank(elastic: ElasticJob) -> None:
+    elastic.offer("h1")
+    elastic.driver.start()
+    h1 = elastic.host(1)
+    elastic.sees(h1, "step 5 of 1 ranks")
+    h2, h3 = elastic.host(2), elastic.host(3)
     until(lambda: "Waiting" in h2.log("setup") and "Waiting" in h3.log("setup"))
-    rings.offer("h1", "h2", "h3")
-    rings.sees(h1, "of 3 ranks")
+    elastic.offer("h1", "h2", "h3")
+    elastic.sees(h1, "of 3 ranks")
     three = len(h1.log())
     os.kill(int(re.findall(r"pid (\d+)", h3.log())[-1]), signal.SIGKILL)
-    rings.offer("h1", "h2")
-    rings.sees(h1, "of 2 ranks", three)
-    rings.offer("h1")
+    elastic.offer("h1", "h2")
+    elastic.sees(h1, "of 2 ranks", three)
+    elastic.offer("h1")
     h2.tell(stop={"reason": "preempted", "grace_seconds": 20})
     assert h2.wait(30)["reason"] == "stopped"
-    assert rings.driver.wait(120) == {"code": 0, "reason": "exited", "detail": ""}
+    assert elastic.driver.wait(120) == {"code": 0, "reason": "exited", "detail": ""}
     assert h1.wait()["code"] == 0
     assert EXACT in h1.log()
     assert f"normalised in {passes(h1.log(), 600)} passes" in h1.log()  # 15 epochs of 480 samples, 12 at once
@@ -56,8 +56,8 @@ def test_each_sample_counts_once_per_epoch_while_a_ring_grows_shrinks_and_loses_
 
 def passes(log: str, steps: int) -> int:
     """That the steps took, two where a rank was alone: of those that were undone the last try counts. Ranks tell how many
-    they are when they begin, and not at each step: the last of a ring is done when they hear that others come, who may go on
-    at once to a ring of one more."""
+    they are when they begin, and not at each step: the last of a group is done when they hear that others come, who may go on
+    at once to a group of one more."""
     ranks = [0] * steps
     for size, done in re.findall(r"^size (\d+) rank 0 step (\d+)", log, re.MULTILINE):
         ranks[int(done) :] = [int(size)] * (steps - int(done))
@@ -123,30 +123,30 @@ def test_a_stopped_parameter_server_goes_on_on_another_number_of_ranks(tmp_path:
 
 def test_a_rank_that_comes_after_a_layer_was_unfrozen_trains_it_too(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
-        rings = Rings(made, command=("python", "train.py", "30", "0.1"), code=THAWING)
-        rings.offer("h1")
-        rings.driver.start()
-        h1 = rings.host(1)
-        rings.sees(h1, "of 1 ranks, epoch 2")
-        h2 = rings.host(2)
-        rings.offer("h1", "h2")
-        rings.sees(h1, "of 2 ranks")
-        assert rings.driver.wait(120) == {"code": 0, "reason": "exited", "detail": ""}
+        elastic = ElasticJob(made, command=("python", "train.py", "30", "0.1"), code=THAWING)
+        elastic.offer("h1")
+        elastic.driver.start()
+        h1 = elastic.host(1)
+        elastic.sees(h1, "of 1 ranks, epoch 2")
+        h2 = elastic.host(2)
+        elastic.offer("h1", "h2")
+        elastic.sees(h1, "of 2 ranks")
+        assert elastic.driver.wait(120) == {"code": 0, "reason": "exited", "detail": ""}
         assert h1.wait()["code"] == h2.wait()["code"] == 0
     for host in (h1, h2):
         assert "done: 0 and 0 of 120 samples" in host.log()
         assert "have not joined" not in host.log("setup")
 
 
-def test_an_elastic_ring_whose_ranks_diverged_ends_and_is_not_formed_anew(tmp_path: Path, job_python: str) -> None:
+def test_an_elastic_group_whose_ranks_diverged_ends_and_is_not_formed_anew(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
-        rings = Rings(made, code=DRIFTING, min_ranks=2)
-        rings.offer("h1", "h2")
-        rings.driver.start()
-        hosts = [rings.host(1), rings.host(2)]
-        assert rings.driver.wait(200)["code"] == 1, rings.told()
+        elastic = ElasticJob(made, code=DRIFTING, min_ranks=2)
+        elastic.offer("h1", "h2")
+        elastic.driver.start()
+        hosts = [elastic.host(1), elastic.host(2)]
+        assert elastic.driver.wait(200)["code"] == 1, elastic.told()
         for host in hosts:
             assert host.wait(60)["code"] == 1
     for host in hosts:
         assert host.log().count("RanksDivergedError: The ranks have diverged: at step ") == 1
-    assert rings.driver.log("setup").count("The ring has") == 1
+    assert elastic.driver.log("setup").count("The job now has") == 1

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests import engine
-from tests.runners.launching import Rings, attempt, until
+from tests.runners.launching import ElasticJob, attempt, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.thorough, pytest.mark.timeout(900)]
 
@@ -101,23 +101,23 @@ def test_who_is_told_to_go_at_the_end_of_an_epoch_still_tells_of_it(keras_python
     assert code == 0 and f"goes on from step {2 * STEPS}, in epoch 3" in said, said
 
 
-def test_a_ring_grows_and_shrinks_while_it_trains(keras_python: str, tmp_path: Path) -> None:
+def test_a_group_grows_and_shrinks_while_it_trains(keras_python: str, tmp_path: Path) -> None:
     with attempt(tmp_path, keras_python) as made:
-        rings = Rings(made, command=("python", "train.py", "20", "0.05"), code=SCRIPT, max_ranks=2)
-        rings.offer("h1")
-        rings.driver.start()
-        h1 = rings.host(1)
-        rings.sees(h1, "in epoch 2 of 20 on 1 ranks")
-        h2 = rings.host(2)
+        elastic = ElasticJob(made, command=("python", "train.py", "20", "0.05"), code=SCRIPT, max_ranks=2)
+        elastic.offer("h1")
+        elastic.driver.start()
+        h1 = elastic.host(1)
+        elastic.sees(h1, "in epoch 2 of 20 on 1 ranks")
+        h2 = elastic.host(2)
         until(lambda: "Waiting" in h2.log("setup"))
-        rings.offer("h1", "h2")
-        rings.sees(h1, "on 2 ranks")
+        elastic.offer("h1", "h2")
+        elastic.sees(h1, "on 2 ranks")
         two = len(h1.log())
-        rings.offer("h1")
+        elastic.offer("h1")
         h2.tell(stop={"reason": "preempted", "grace_seconds": 20})
-        rings.sees(h1, "on 1 ranks", two)
+        elastic.sees(h1, "on 1 ranks", two)
         assert h2.wait(30)["reason"] == "stopped"
-        assert rings.driver.wait(180) == {"code": 0, "reason": "exited", "detail": ""}
+        assert elastic.driver.wait(180) == {"code": 0, "reason": "exited", "detail": ""}
         found = result(h1.log())
     assert (found["ranks"], found["began_in"]) == (1, 0)
     epochs = [int(number) for number in re.findall(r"in epoch (\d+) of 20", h1.log())]

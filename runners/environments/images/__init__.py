@@ -13,7 +13,7 @@ FOLDER = Path(__file__).resolve().parent
 
 @dataclass(frozen=True, slots=True)
 class Horovod:
-    """A source distribution to compile once, known by its hash."""
+    """A source distribution to compile once, identified by its hash."""
 
     version: str
     sha256: str
@@ -27,17 +27,17 @@ class Entry:
     title: str
     description: str
     packages: tuple[str, ...]
-    """Import names it offers."""
+    """The import names that it offers."""
     position: int
     folder: Path
     torch: str | None = None
     torch_cpu_index: str | None = None
-    """Where the build without CUDA is, for machines whose plain index offers only the big one."""
+    """The index of the build without CUDA, for machines whose own index has only the large build."""
     horovod: Horovod | None = None
     check: str = ""
     """A line of Python that must run before the environment counts as ready."""
     disk_mib: int = 2000
-    """Free space to ask for before preparing it."""
+    """The free space that must be available before it is prepared."""
     on_demand: bool = False
     """Nodes prepare it only once a job asks for it."""
 
@@ -46,12 +46,12 @@ class Entry:
         return self.folder / "requirements.txt"
 
     def requirements_on(self, cuda: bool) -> Path:
-        """Where the packages for GPUs are others, they are in a file of their own."""
+        """Return the requirements file; packages for GPUs have a separate file where they differ."""
         own = self.folder / "requirements-cuda.txt"
         return own if cuda and own.exists() else self.requirements
 
     def constraints_on(self, cuda: bool) -> Path | None:
-        """The exact versions of what PyTorch needs for GPUs in addition: its own metadata gives ranges for some."""
+        """Return the file with exact versions of PyTorch's GPU dependencies, for some of which it requires only ranges."""
         return FOLDER / "constraints-cuda.txt" if cuda and self.torch is not None else None
 
 
@@ -68,7 +68,7 @@ def read(folder: Path) -> Entry:
 
 @cache
 def catalogue() -> tuple[Entry, ...]:
-    """Every environment, in the order people should see them."""
+    """Return every environment, in the order in which they are shown."""
     found = [read(path.parent) for path in FOLDER.glob("*/environment.toml")]
     return tuple(sorted(found, key=lambda entry: (entry.position, entry.key)))
 

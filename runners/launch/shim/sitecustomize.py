@@ -1,12 +1,11 @@
-"""Found first by every Python that a rank starts: teaches Horovod's workers to ask for news instead of taking calls.
+"""Runs first in every Python that a rank starts: changes Horovod's workers so that they ask for host updates.
 
-Horovod has each elastic worker open a port and send its address as a pickle, and pickles come back on that port. Here
-the worker asks the forwarder on its own loopback, which answers when hosts were added or removed, in JSON. And it tells
-how long a change of the ring has kept it from training. A rank that was started before its ring could have it asks for
-its place when it begins. A rank of torchrun's kind, which a change ends, leaves the times of its steps behind (``stepclock``).
-One that has a group of torch's ends only when the group's threads rest. Whether ranks join each other at all is left in
-marks (``joining``). A ``sitecustomize`` that this one hides is run
-afterwards.
+Horovod has each elastic worker open a port and send its address as a pickle, and it receives pickles on that port. Here
+the worker asks the forwarder on its own loopback, which answers in JSON when hosts were added or removed. The worker also
+reports how long a change kept it from training. A rank that was started before its group was ready for it asks for its
+place when it begins. A torchrun rank, which ends at a change, records the times of its steps (``stepclock``). A rank with a
+process group of torch ends only when the threads of that group are idle. Marks show whether ranks join each other at all
+(``joining``). A ``sitecustomize`` that is hidden by this one runs afterwards.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ BASICS = "horovod.common.basics"
 OPTIMIZER = "torch.optim.optimizer"
 COLLECTIVES = "torch.distributed.distributed_c10d"
 STEPS_VARIABLE = "SCHEDULEARN_STEPS"
-NEWCOMER = "SCHEDULEARN_NEWCOMER"
+ASKS_FOR_PLACE = "SCHEDULEARN_NEWCOMER"
 JOINING = "SCHEDULEARN_JOINING"
 SURE_STEPS = 20  # of an optimizer: a rank that has made so many without the others trains alone
 USUAL = 5  # steps, of whose times the middle one is the usual
@@ -35,8 +34,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - in e
 SETTLING = os.path.join(HERE, "..", "..", "training", "schedulearn_train", "settling.py")  # noqa: PTH118
 
 
-def ask_for_news(manager: Any, host: str, slot: str, port: int) -> None:
-    """Runs for as long as the rank does. ``manager`` is Horovod's WorkerNotificationManager."""
+def follow_host_updates(manager: Any, host: str, slot: str, port: int) -> None:
+    """Ask for host updates as long as the rank runs. ``manager`` is Horovod's WorkerNotificationManager."""
     import http.client
     import json
     import time
@@ -47,26 +46,26 @@ def ask_for_news(manager: Any, host: str, slot: str, port: int) -> None:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             connection.request("GET", f"/hosts_updated/{host}:{slot}:{seen}")
             response = connection.getresponse()
-            news = json.loads(response.read()) if response.status == 200 else None
+            update = json.loads(response.read()) if response.status == 200 else None
             connection.close()
         except (OSError, http.client.HTTPException, ValueError):
-            news = None
-        if news is None:
+            update = None
+        if update is None:
             time.sleep(1)
-        elif news["seen"] > seen:
-            if news.get("alive"):
-                give_up_others(news["alive"])
-            if not news["result"]:
-                seen = news["seen"]
+        elif update["seen"] > seen:
+            if update.get("alive"):
+                drop_connections(update["alive"])
+            if not update["result"]:
+                seen = update["seen"]
                 continue
             while not manager._listeners:  # the training function has not been entered yet
                 time.sleep(0.05)
-            seen = news["seen"]
-            manager.handle_hosts_updated(news["timestamp"], news["result"])
+            seen = update["seen"]
+            manager.handle_hosts_updated(update["timestamp"], update["result"])
 
 
 def ask_for_place() -> dict[str, str]:
-    """Waits until the ring has this rank; its variables."""
+    """Wait until a group has this rank, and return its variables."""
     import http.client
     import json
     import time
@@ -84,24 +83,24 @@ def ask_for_place() -> dict[str, str]:
                 return json.loads(answer)
         except (OSError, http.client.HTTPException, ValueError):
             pass
-        time.sleep(1)  # another driver may come
+        time.sleep(1)  # another driver may take over
 
 
 def leave_mark(what: str) -> None:
-    """For the supervisor, which looks whether the file is there."""
+    """Leave a mark for the supervisor, which checks whether the file exists."""
     try:
         os.close(os.open(f"{os.environ[JOINING]}.{what}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except (KeyError, OSError):
-        pass  # a hint is not worth a training
+        pass  # a missing mark must not end the training
 
 
 def is_one_of_several() -> bool:
-    """Whether this Python belongs to a rank, by what launchers say of their ranks; torchrun itself is none."""
+    """Whether this Python belongs to one of several ranks, by the launchers' variables; torchrun itself is not a rank."""
     return os.environ.get("HOROVOD_SIZE", os.environ.get("WORLD_SIZE", "1")) != "1"
 
 
 def note_training(module: Any) -> None:
-    """Leaves a mark when this process trains, which says something only where no rank has joined the others."""
+    """Leave a mark when this process trains. It matters only where no rank has joined the others."""
     if not is_one_of_several() or not hasattr(module, "register_optimizer_step_post_hook"):  # torch has it since 2.0
         return
     count = 0
@@ -116,7 +115,7 @@ def note_training(module: Any) -> None:
 
 
 def note_horovod(module: Any) -> None:
-    """Leaves a mark when Horovod begins."""
+    """Leave a mark when Horovod starts."""
     init = module.HorovodBasics.init
 
     def noted_init(self: Any, *args: object, **kwargs: object) -> None:
@@ -127,22 +126,22 @@ def note_horovod(module: Any) -> None:
 
 
 def wait_for_place(module: Any) -> None:
-    """Horovod reads who it is from its variables when it first begins."""
-    if not os.environ.get(NEWCOMER):
+    """Have a rank ask for its place when Horovod first starts and reads its variables."""
+    if not os.environ.get(ASKS_FOR_PLACE):
         return
     init = module.HorovodBasics.init
 
     def first_init(self: Any, *args: object, **kwargs: object) -> None:
         module.HorovodBasics.init = init
-        if os.environ.pop(NEWCOMER, ""):  # not before: a process that this one starts meanwhile may begin instead
+        if os.environ.pop(ASKS_FOR_PLACE, ""):  # not before: a process that this one starts meanwhile may begin instead
             os.environ.update(ask_for_place())
         init(self, *args, **kwargs)
 
     module.HorovodBasics.init = first_init
 
 
-def give_up_others(alive: list[str]) -> None:
-    """Ends the connections to all but these: the other end has gone without a word, and Gloo would wait for it."""
+def drop_connections(alive: list[str]) -> None:
+    """Close the connections to all addresses but these: the peers are gone, and Gloo would wait for them."""
     import socket
 
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
@@ -156,8 +155,8 @@ def give_up_others(alive: list[str]) -> None:
             pass  # closed meanwhile, or not connected
 
 
-def tell_cost(seconds: float) -> None:
-    """To the driver, by the forwarder. Nobody waits for it."""
+def report_cost(seconds: float) -> None:
+    """Send a cost to the driver through the forwarder, without waiting for the answer."""
     import http.client
     import threading
 
@@ -171,13 +170,14 @@ def tell_cost(seconds: float) -> None:
             connection.getresponse()
             connection.close()
         except (OSError, http.client.HTTPException, ValueError):
-            pass  # it is only told, not needed
+            pass  # the report is not essential
 
     threading.Thread(target=ask, daemon=True).start()
 
 
 def count_cost(module: Any) -> None:
-    """From the last look at the hosts before a change (that is, a commit) to the first one after it, less a usual step."""
+    """Measure the time from the last check of the hosts before a change, at a commit, to the first one after it, less a usual
+    step."""
     import time
 
     check, reset = module.State.check_host_updates, module.State.on_reset
@@ -190,7 +190,7 @@ def count_cost(module: Any) -> None:
         last = now
         if changed and before:
             step = sorted(usual)[len(usual) // 2] if usual else 0.0
-            tell_cost(max(0.0, now - before - step))
+            report_cost(max(0.0, now - before - step))
         elif before:
             usual[:] = [*usual[1 - USUAL :], now - before]
         changed = False
@@ -206,7 +206,7 @@ def count_cost(module: Any) -> None:
 
 
 def report_errors(module: Any) -> None:
-    """Print what made a ring fail: Horovod restarts it silently."""
+    """Print the error of the ranks: Horovod restarts them silently."""
     import functools
 
     run_fn = module.run_fn
@@ -217,7 +217,7 @@ def report_errors(module: Any) -> None:
             try:
                 return func(*args, **kwargs)
             except module.HorovodInternalError as error:
-                sys.stderr.write(f"The ring failed and is restarted: {error}\n")
+                sys.stderr.write(f"The ranks failed and are restarted: {error}\n")
                 sys.stderr.flush()
                 raise
 
@@ -227,9 +227,9 @@ def report_errors(module: Any) -> None:
 
 
 def note_steps(module: Any) -> None:
-    """Writes the times of the first and the last step, and how many there were, to the file that the supervisor reads.
+    """Write the times of the first and the last step and the number of steps to the file that the supervisor reads.
 
-    The process that makes the first step is the rank; others that it starts may have optimizers of their own.
+    The process that makes the first step is the rank; others that it starts may have their own optimizers.
     """
     import struct
     import time
@@ -252,13 +252,14 @@ def note_steps(module: Any) -> None:
             if file >= 0:
                 os.pwrite(file, struct.pack("=ddq", first, now, count), 0)
         except OSError:
-            pass  # it is only told, not needed
+            pass  # the report is not essential
 
     module.register_optimizer_step_post_hook(note)
 
 
 def end_settled(module: Any) -> None:
-    """Whoever begins a group waits for the group's threads when Python ends. The training library's ``settling`` tells why."""
+    """Have each process with a group wait for the group's threads when Python ends; ``settling`` of the training library has
+    the reason."""
     import atexit
     import functools
 
@@ -275,15 +276,15 @@ def end_settled(module: Any) -> None:
 
 
 def settle() -> None:
-    """The training library's, read from its file: the job may not import the library, or bring another one."""
+    """Call the training library's ``settle``, read from its file: the job may not import the library, or have another one."""
     spec: Any = importlib.util.spec_from_file_location("settling", SETTLING)
     settling = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(settling)
     settling.settle()
 
 
-def teach(module: Any) -> None:
-    """Replaces what would open a port and send a pickle."""
+def patch_worker(module: Any) -> None:
+    """Replace what would open a port and send a pickle."""
     import threading
 
     def init(self: Any, *_args: object, **_kwargs: object) -> None:
@@ -292,7 +293,7 @@ def teach(module: Any) -> None:
             if self._service or not port:
                 return
             place = (os.environ["HOROVOD_HOSTNAME"], os.environ["HOROVOD_LOCAL_RANK"])
-            self._service = threading.Thread(target=ask_for_news, args=(self, *place, int(port)), daemon=True)
+            self._service = threading.Thread(target=follow_host_updates, args=(self, *place, int(port)), daemon=True)
             self._service.start()
 
     module.WorkerNotificationManager.init = init
@@ -309,11 +310,11 @@ def watch_optimizers(module: Any) -> None:
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finds Horovod's modules as they would be found without us, and teaches each once it is loaded."""
+    """Finds modules of Horovod and torch as usual, and changes each once it is loaded."""
 
     def __init__(self) -> None:
-        self.lessons = {
-            WORKER: teach,
+        self.patches = {
+            WORKER: patch_worker,
             STATE: count_cost,
             BASICS: begin_horovod,
             OPTIMIZER: watch_optimizers,
@@ -321,8 +322,8 @@ class Finder(importlib.abc.MetaPathFinder):
         }
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        lesson = self.lessons.pop(name, None)
-        if lesson is None:
+        patch = self.patches.pop(name, None)
+        if patch is None:
             return None
         spec: Any = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is None or spec.loader is None:
@@ -331,14 +332,14 @@ class Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module: Any) -> None:
             execute(module)
-            lesson(module)
+            patch(module)
 
         spec.loader.exec_module = exec_module
         return spec
 
 
 def run_hidden() -> None:
-    """The site's own sitecustomize, if there is one."""
+    """Run the site's own sitecustomize, if there is one."""
     others = [place for place in sys.path if os.path.abspath(place or ".") != HERE]  # noqa: PTH100
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:

@@ -68,10 +68,14 @@ def test_a_fixed_ring_has_a_driver_and_one_host_with_all_gpus() -> None:
     assert driver.name.endswith("-0") and (driver.hostname, driver.slots, driver.gpus) == ("driver", 0, ())
     assert host.name.endswith("-1") and (host.hostname, host.slots, host.gpus) == ("h1", 2, ("a-gpu0", "a-gpu1"))
     assert host.command == ("python", "train.py", "--epochs", "3") and host.env == (("SEED", "1"),)
-    assert host.ring == driver.ring and host.ring is not None
+    assert host.collective == driver.collective and host.collective is not None
     attempt = Attempt.objects.get()
-    assert (host.ring.driver_host, host.ring.port, host.ring.secret) == ("driver", 21000 + attempt.pk, attempt.secret)
-    assert (host.ring.min_ranks, host.ring.max_ranks) == (2, 2)
+    assert (host.collective.driver_host, host.collective.port, host.collective.secret) == (
+        "driver",
+        21000 + attempt.pk,
+        attempt.secret,
+    )
+    assert (host.collective.min_ranks, host.collective.max_ranks) == (2, 2)
 
 
 def test_an_elastic_ring_has_a_base_and_single_hosts() -> None:
@@ -80,7 +84,10 @@ def test_an_elastic_ring_has_a_base_and_single_hosts() -> None:
     turn()
     hosts = [RunSpec.from_json(part.spec) for part in Container.objects.filter(role="host").order_by("index")]
     assert [host.slots for host in hosts] == [2, 1, 1]
-    assert hosts[0].ring is not None and (hosts[0].ring.min_ranks, hosts[0].ring.max_ranks) == (2, 4 + 2)
+    assert hosts[0].collective is not None and (hosts[0].collective.min_ranks, hosts[0].collective.max_ranks) == (
+        2,
+        4 + 2,
+    )
     assert all(host.elastic for host in hosts)
 
 
@@ -90,7 +97,7 @@ def test_a_command_has_one_container_and_no_network() -> None:
     turn()
     spec = RunSpec.from_json(Container.objects.get().spec)
     assert spec.command == ("python", "my file.py", "-v")
-    assert (spec.hostname, spec.slots, len(spec.gpus), spec.ring, spec.network) == ("h0", 1, 2, None, None)
+    assert (spec.hostname, spec.slots, len(spec.gpus), spec.collective, spec.network) == ("h0", 1, 2, None, None)
 
 
 @pytest.mark.parametrize(("mode", "told"), [("", None), ("asp", "asp")])
@@ -107,7 +114,7 @@ def test_torchrun_on_one_node_has_one_container_and_no_network() -> None:
     queue(2, launcher="torchrun")
     turn()
     spec = RunSpec.from_json(Container.objects.get().spec)
-    assert (spec.hostname, spec.slots, spec.ring) == ("h0", 2, None)
+    assert (spec.hostname, spec.slots, spec.collective) == ("h0", 2, None)
 
 
 def test_a_container_has_its_gpus_share_of_the_node() -> None:

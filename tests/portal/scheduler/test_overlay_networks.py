@@ -32,7 +32,7 @@ def test_a_ring_over_two_nodes_has_a_network_with_fixed_addresses() -> None:
     two_nodes()
     queue(3)
     turn()
-    rings = {name: spec.ring for name, spec in specs().items()}
+    rings = {name: spec.collective for name, spec in specs().items()}
     assert all(ring and (ring.number, ring.subnet) == (7_000_000, "10.192.0.0/22") for ring in rings.values())
     assert {name: ring and ring.address for name, ring in rings.items()} == {
         "driver": "10.192.0.2",
@@ -47,7 +47,7 @@ def test_torchrun_over_two_nodes_meets_at_its_first_host() -> None:
     two_nodes()
     queue(3, launcher="torchrun")
     turn()
-    rings = [spec.ring for spec in specs().values()]
+    rings = [spec.collective for spec in specs().values()]
     assert [ring and (ring.driver_host, ring.address) for ring in rings] == [
         ("10.192.0.2", "10.192.0.2"),
         ("10.192.0.2", "10.192.0.3"),

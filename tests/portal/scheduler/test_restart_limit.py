@@ -9,8 +9,8 @@ from portal.jobs import lifecycle, services
 from portal.jobs.models import Job
 from portal.jobs.spec import FIELDS
 from portal.scheduler import run_specs
-from runners.launch.ringlog import MOST_RINGS
-from runners.spec import RunSpec
+from runners.launch.group_log import MAX_GROUPS
+from runners.spec import COLLECTIVE_KEY, RunSpec
 from tests.portal import jobs_world as world
 
 VARIABLE = "SCHEDULEARN_RING_RETRIES"
@@ -55,7 +55,7 @@ def test_ranks_see_no_variable_that_their_job_did_not_set() -> None:
 
 @pytest.mark.django_db
 def test_the_spec_has_no_field_that_an_agent_of_the_release_before_would_refuse() -> None:
-    known = {field.name for field in fields(RunSpec)} - {"identity"}
+    known = {COLLECTIVE_KEY if field.name == "collective" else field.name for field in fields(RunSpec)} - {"identity"}
     assert set(spec_of(elastic(restarts_without_progress=2), "driver").to_json()) == known
     assert known == {
         "name", "job", "attempt", "number", "role", "hostname", "environment", "code_sha256", "launcher", "command",
@@ -65,6 +65,6 @@ def test_the_spec_has_no_field_that_an_agent_of_the_release_before_would_refuse(
 
 def test_the_driver_can_count_to_every_limit_that_a_job_may_have() -> None:
     least, most = FIELDS["restarts_without_progress"].limits or (0, 0)
-    assert (least, most) == (1, MOST_RINGS - 2)
+    assert (least, most) == (1, MAX_GROUPS - 2)
     assert services.NUMBERS_ENV[VARIABLE][0].fullmatch(str(most)), "the variable has the same range"
     assert not services.NUMBERS_ENV[VARIABLE][0].fullmatch(str(most + 1))

@@ -10,7 +10,7 @@ import pytest
 
 from runners.runtime import CreateError, Neighbours, Observed
 from runners.runtimes.fake import BadRuntime, FakeRuntime, SlowRuntime
-from runners.spec import Ring
+from runners.spec import CollectiveGroup
 from tests.fake_portal import FakePortal
 from tests.runners.agent_bench import FOREVER, NAME, Bench, entry, give_code, spec_of, starts
 
@@ -278,8 +278,8 @@ class TestSeveralNodes:
     ) -> None:
         assert isinstance(bench.runtime, FakeRuntime)
         runtime = bench.runtime
-        ring = Ring("10.192.4.2", 4000, "s", 1, 3, number=9, subnet="10.192.4.0/22", address="10.192.4.3")
-        spec = replace(spec_of(give_code(portal), env=FOREVER), ring=ring)
+        group = CollectiveGroup("10.192.4.2", 4000, "s", 1, 3, number=9, subnet="10.192.4.0/22", address="10.192.4.3")
+        spec = replace(spec_of(give_code(portal), env=FOREVER), collective=group)
         portal.want(entry(spec, peers=["10.1.0.2"]))
         bench.start()
         portal.until(lambda: runtime.connected == [Neighbours("sl-1-a1", 9, frozenset({"10.1.0.2"}))])

@@ -28,7 +28,7 @@ from runners.agent.reconcile import (
     to_tell,
 )
 from runners.runtime import Neighbours, Observed
-from runners.spec import JobIdentity, Ring, RunSpec
+from runners.spec import CollectiveGroup, JobIdentity, RunSpec
 from tests.examples import examples
 
 NAMES = ["sl-1-a1-0", "sl-1-a1-1", "sl-2-a1-0", "sl-3-a2-0"]
@@ -261,16 +261,16 @@ def test_an_entry_of_the_protocol_is_read() -> None:
 
 # --- attempts on several nodes ------------------------------------------------------------------------------------
 
-RING = Ring("10.192.4.2", 4000, "s", 1, 3, number=9, subnet="10.192.4.0/22", address="10.192.4.3")
+GROUP = CollectiveGroup("10.192.4.2", 4000, "s", 1, 3, number=9, subnet="10.192.4.0/22", address="10.192.4.3")
 
 
 def test_an_attempts_neighbours_are_those_of_all_its_containers_that_live() -> None:
-    here = replace(spec("sl-1-a1-1"), ring=RING)
+    here = replace(spec("sl-1-a1-1"), collective=GROUP)
     desired = {
         "sl-1-a1-0": Desired(replace(here, name="sl-1-a1-0"), "run", peers=frozenset({"10.1.0.2"})),
         "sl-1-a1-1": Desired(here, "stop", peers=frozenset({"10.1.0.3"})),
         "sl-1-a1-2": Desired(replace(here, name="sl-1-a1-2"), "collect", peers=frozenset({"10.1.0.4"})),
-        "sl-2-a1-0": Desired(replace(spec("sl-2-a1-0"), job=2, ring=replace(RING, number=0)), "run"),
+        "sl-2-a1-0": Desired(replace(spec("sl-2-a1-0"), job=2, collective=replace(GROUP, number=0)), "run"),
         "sl-3-a2-0": wish("sl-3-a2-0"),
     }
     notes = {"sl-1-a1-2": Note(1, 1, 1, exit=Exit(0, "exited"))}

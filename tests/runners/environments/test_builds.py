@@ -1,4 +1,4 @@
-"""Preparing environments: what is reused, what is rebuilt, and what a person is told when it cannot be."""
+"""BaseEnvironments environments: what is reused, what is rebuilt, and what a person is told when it cannot be."""
 
 import dataclasses
 import io
@@ -19,9 +19,9 @@ from runners.environments import builds, horovod_wheel, images, preparing, wheel
 from runners.environments.builds import (
     LOCAL_BASE,
     PUBLIC_BASE,
+    BaseEnvironments,
     DockerEnvironments,
     Prepared,
-    Preparing,
     ProcessEnvironments,
     building,
     tree,
@@ -93,8 +93,8 @@ def test_the_recipe_names_the_torch_that_is_required() -> None:
 
 def test_pytorch_without_horovod_has_the_same_versions_as_with_it() -> None:
     """A job may be moved from one to the other."""
-    plain, ring = (set(pinned_lines(key)) for key in ("pytorch", "pytorch-horovod"))
-    assert plain < ring
+    plain, horovod = (set(pinned_lines(key)) for key in ("pytorch", "pytorch-horovod"))
+    assert plain < horovod
 
 
 def pinned_lines(key: str) -> list[str]:
@@ -216,7 +216,7 @@ def test_packages_for_gpus_never_reach_a_machine_without(
 ) -> None:
     with pytest.raises(PrepareError, match="only builds for GPUs") as refused:
         pins(Indexes(BIG, small), monkeypatch)
-    assert "SCHEDULEARN_TORCH_INDEX" in refused.value.mend and CPU_INDEX in refused.value.mend
+    assert "SCHEDULEARN_TORCH_INDEX" in refused.value.fix and CPU_INDEX in refused.value.fix
 
 
 def test_what_was_resolved_is_kept_so_that_a_later_start_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +247,7 @@ def test_the_wheel_is_known_by_all_that_went_into_it(monkeypatch: pytest.MonkeyP
     ]
     monkeypatch.setattr(horovod_wheel.os, "cpu_count", lambda: 64)
     assert horovod_wheel.wheel_key(HOROVOD, TORCH, BOOKWORM) == key  # more processors make the same wheel
-    monkeypatch.setattr(horovod_wheel, "MENDS", horovod_wheel.MENDS[:1])
+    monkeypatch.setattr(horovod_wheel, "PATCHES", horovod_wheel.PATCHES[:1])
     others.append(horovod_wheel.wheel_key(HOROVOD, TORCH, BOOKWORM))
     assert len({key, *others}) == 9
 
@@ -281,15 +281,15 @@ def test_it_finds_the_nccl_that_torch_brings(tmp_path: Path) -> None:
     assert horovod_wheel.cuda_variables(tmp_path / "elsewhere" / "bin" / "python") == {}
 
 
-def test_it_mends_the_source_and_notices_another_one(tmp_path: Path) -> None:
-    for one in horovod_wheel.MENDS:
+def test_it_patches_the_source_and_notices_another_one(tmp_path: Path) -> None:
+    for one in horovod_wheel.PATCHES:
         path = tmp_path / one.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"before\n{one.before}\nafter\n")
-    horovod_wheel.mend(tmp_path)
+    horovod_wheel.apply_patches(tmp_path)
     assert "set(CMAKE_CXX_STANDARD 17)" in (tmp_path / "CMakeLists.txt").read_text()
     with pytest.raises(PrepareError, match="not as expected"):
-        horovod_wheel.mend(tmp_path)
+        horovod_wheel.apply_patches(tmp_path)
 
 
 def test_a_source_with_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +300,7 @@ def test_a_source_with_another_hash_is_refused(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(horovod_wheel, "run", run)
     with pytest.raises(PrepareError, match="not the one this recipe was written for"):
-        horovod_wheel.mended_source(HOROVOD, tmp_path, QUIET, 0)
+        horovod_wheel.patched_source(HOROVOD, tmp_path, QUIET, 0)
 
 
 def test_the_tools_that_compile_it_have_exact_versions() -> None:
@@ -317,7 +317,7 @@ def test_without_a_compiler_it_names_the_packages(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(horovod_wheel.shutil, "which", lambda name: None)
     problem = horovod_wheel.missing_tools(this_machine(cuda=False))
     assert problem is not None
-    assert "c++" in problem.text and "apt-get install g++ make" in problem.mend
+    assert "c++" in problem.text and "apt-get install g++ make" in problem.fix
     assert not horovod_wheel.host_can_build(this_machine(cuda=False))
 
 
@@ -342,18 +342,18 @@ def test_it_says_how_long_it_compiles() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "text", "mend"),
+    ("output", "text", "fix"),
     [
         ("OSError: [Errno 28] No space left on device", "no space is left", "Make room"),
         ("ERROR: No matching distribution found for torch==9", "No matching distribution", "package index"),
         ("c++: fatal error: Killed signal terminated program cc1plus", "memory ran out", "4 GiB"),
-        ("fine\nx.cc:3: error: expected ';'", "expected ';'", "account is in /log"),
-        ("", "no word", "/log"),
+        ("fine\nx.cc:3: error: expected ';'", "expected ';'", "output is in /log"),
+        ("", "no output", "/log"),
     ],
 )
-def test_a_failed_program_is_explained_with_its_mend(said: str, text: str, mend: str) -> None:
-    problem = explain(ProgramError(said), "Doing it", Path("/log"))
-    assert text in problem.text and mend in problem.mend
+def test_a_failed_program_is_explained_with_its_fix(output: str, text: str, fix: str) -> None:
+    problem = explain(ProgramError(output), "Doing it", Path("/log"))
+    assert text in problem.text and fix in problem.fix
 
 
 def test_it_looks_for_space_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,7 +416,7 @@ def test_a_compiler_leaves_the_processors_to_jobs(tmp_path: Path) -> None:
 # Keeping book
 
 
-class Played(Preparing):
+class Played(BaseEnvironments):
     def __init__(self, answer: Prepared | Exception) -> None:
         super().__init__()
         self.answer = answer
@@ -452,7 +452,7 @@ def test_it_keeps_book_of_each_environment() -> None:
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (PrepareError("It broke.", "Mend it."), "It broke. Mend it."),
+        (PrepareError("It broke.", "Fix it."), "It broke. Fix it."),
         (EngineError("No engine."), "No engine. Start the engine"),
         (OSError(28, "No space left on device"), "No space left"),
     ],

@@ -74,13 +74,13 @@ def test_a_script_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch,
 
 def test_a_pull_says_how_much_is_downloaded() -> None:
     layers = Layers()
-    assert layers.words() == "asking the registry"
+    assert layers.summary() == "asking the registry"
     layers.note({"status": "Pulling from library/python", "id": "3.11"})
     for layer in ("a", "b", "c"):
         layers.note({"status": "Pulling fs layer", "id": layer})
     layers.note({"status": "Already exists", "id": "c"})
     layers.note({"status": "Downloading", "id": "a", "progressDetail": {"current": 2**20, "total": 40 * 2**20}})
     layers.note({"status": "Downloading", "id": "b", "progressDetail": {"current": 3 * 2**20, "total": 80 * 2**20}})
-    assert layers.words() == "4 of 120 MiB, 1 of 3 layers"
+    assert layers.summary() == "4 of 120 MiB, 1 of 3 layers"
     layers.note({"status": "Pull complete", "id": "a"})
-    assert layers.words() == "43 of 120 MiB, 2 of 3 layers"
+    assert layers.summary() == "43 of 120 MiB, 2 of 3 layers"

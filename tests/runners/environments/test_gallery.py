@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.runners.launching import Attempt, Container, attempt, last_accuracy, local_ring
+from tests.runners.launching import Attempt, Container, attempt, last_accuracy, local_group
 
 GALLERY = Path(__file__).resolve().parents[3] / "portal" / "projects" / "gallery"
 KEYS = [
@@ -63,10 +63,10 @@ def run(made: Attempt, key: str) -> tuple[dict[str, Any], Container]:
         host = made.container((*shlex.split(job["entry"]), *job["arguments"]), code=code).start()
         return host.wait(150), host
     command = ("python", job["entry"], *job["arguments"])
-    ring, launcher = local_ring(job["min_gpus"], ranks), job["launcher"]
-    driver = made.container(command, launcher, "driver", "driver", 0, ring, job["elastic"])
+    group, launcher = local_group(job["min_gpus"], ranks), job["launcher"]
+    driver = made.container(command, launcher, "driver", "driver", 0, group, job["elastic"])
     hosts = [
-        made.container(command, launcher, "host", f"h{number + 1}", 1, ring, job["elastic"], code)
+        made.container(command, launcher, "host", f"h{number + 1}", 1, group, job["elastic"], code)
         for number in range(ranks)
     ]
     driver.tell(hosts=[(host.spec.hostname, 1) for host in hosts])

@@ -9,7 +9,7 @@ import pytest
 
 from runners.runtime import Folders
 from runners.runtimes.docker import DockerRuntime
-from runners.spec import Resources, Ring, RunSpec
+from runners.spec import CollectiveGroup, Resources, RunSpec
 from tests.runners.conftest import make_folders, make_spec
 from tests.runners.environments.test_gallery import GALLERY, about
 from tests.runners.launching import last_accuracy, until
@@ -81,14 +81,14 @@ def node(job_image: str, tmp_path: Path) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("key", ["horovod-elastic", pytest.param("horovod-static", marks=pytest.mark.thorough)])
-def test_a_ring_of_three_containers_learns(node: Node, key: str) -> None:
+def test_a_group_of_three_containers_learns(node: Node, key: str) -> None:
     job = about(key)
-    ring = Ring("driver", 21_000, "secret", job["min_gpus"], 2)
+    group = CollectiveGroup("driver", 21_000, "secret", job["min_gpus"], 2)
     common: dict[str, Any] = {
         "launcher": "horovod",
         "command": ("python", job["entry"], *job["arguments"]),
         "elastic": job["elastic"],
-        "ring": ring,
+        "collective": group,
         "resources": ROOMY,
     }
     driver = make_spec("sl-42-a1-0", role="driver", hostname="driver", slots=0, gpus=(), **common)
@@ -117,11 +117,16 @@ def test_one_container_without_a_network_learns(node: Node, key: str) -> None:
 
 
 def test_torchrun_over_two_containers_learns(node: Node) -> None:
-    ring = Ring("h0", 21_000, "secret", 2, 2)
+    group = CollectiveGroup("h0", 21_000, "secret", 2, 2)
     command = ("python", "train.py", *about("torchrun-ddp")["arguments"])
     for index in (1, 0):  # the first host comes last
         spec = make_spec(
-            f"sl-42-a1-{index}", hostname=f"h{index}", launcher="torchrun", command=command, ring=ring, resources=ROOMY
+            f"sl-42-a1-{index}",
+            hostname=f"h{index}",
+            launcher="torchrun",
+            command=command,
+            collective=group,
+            resources=ROOMY,
         )
         node.run(spec, "torchrun-ddp")
     for name in ("sl-42-a1-0", "sl-42-a1-1"):

@@ -10,23 +10,25 @@ import pytest
 from runners.launch import driver as module
 from runners.launch import hosts as hosts_module
 from runners.launch.driver import EARLY_SECONDS, Driver
-from runners.launch.files import Control, Places
+from runners.launch.files import ContainerPaths, Control
 from runners.launch.scribe import Scribe
-from runners.spec import Ring
+from runners.spec import CollectiveGroup
 from tests.runners.conftest import make_spec
 
 
-class Desk:
+class Stage:
     """A driver with its files, and hosts that come when told to."""
 
     def __init__(self, home: Path, elastic: bool) -> None:
         self.control_file = home / "control.json"
         self.scribe = Scribe(home / "scribe")
         self.log = home / "scribe" / "log" / "setup.log"
-        ring = Ring("127.0.0.1", 1, "secret", 1 if elastic else 2, 2)
-        spec = make_spec(role="driver", hostname="driver", slots=0, launcher="horovod", ring=ring, elastic=elastic)
-        places = Places.from_env({"SCHEDULEARN_SCRIBE": str(home / "scribe"), "SCHEDULEARN_CONTROL": str(home)})
-        self.driver = Driver(spec, places, Control(home), self.scribe)
+        group = CollectiveGroup("127.0.0.1", 1, "secret", 1 if elastic else 2, 2)
+        spec = make_spec(
+            role="driver", hostname="driver", slots=0, launcher="horovod", collective=group, elastic=elastic
+        )
+        paths = ContainerPaths.from_env({"SCHEDULEARN_SCRIBE": str(home / "scribe"), "SCHEDULEARN_CONTROL": str(home)})
+        self.driver = Driver(spec, paths, Control(home), self.scribe)
 
     def offer(self, *names: str) -> None:
         self.control_file.write_text(json.dumps({"hosts": [{"name": name, "slots": 1} for name in names]}))
@@ -48,21 +50,21 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def elastic(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path, elastic=True)
+def elastic(tmp_path: Path) -> Iterator[Stage]:
+    desk = Stage(tmp_path, elastic=True)
     yield desk
     desk.scribe.close()
 
 
 @pytest.fixture
-def static(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path, elastic=False)
+def static(tmp_path: Path) -> Iterator[Stage]:
+    desk = Stage(tmp_path, elastic=False)
     yield desk
     desk.scribe.close()
 
 
-def test_an_elastic_ring_does_not_wait_for_ever_for_all_its_hosts(
-    elastic: Desk, monkeypatch: pytest.MonkeyPatch
+def test_an_elastic_group_does_not_wait_for_ever_for_all_its_hosts(
+    elastic: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SETTLE_SECONDS", 0.1)
     elastic.offer("h1", "h2")
@@ -71,7 +73,7 @@ def test_an_elastic_ring_does_not_wait_for_ever_for_all_its_hosts(
     assert "Starting without h2, which may join later" in elastic.said()
 
 
-def test_a_static_ring_without_all_its_hosts_is_our_error(static: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_static_group_without_all_its_hosts_is_our_error(static: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(module, "FORM_SECONDS", 0.2)
     static.offer("h1", "h2")
@@ -81,7 +83,7 @@ def test_a_static_ring_without_all_its_hosts_is_our_error(static: Desk, monkeypa
     assert (verdict.reason, verdict.detail) == ("launch_error", "Waiting for h2 took longer than 0 seconds")
 
 
-def test_a_removed_host_is_told_to_leave_once(elastic: Desk) -> None:
+def test_a_removed_host_is_told_to_leave_once(elastic: Stage) -> None:
     elastic.offer("h1", "h2")
     elastic.comes("h1")
     elastic.comes("h2")
@@ -92,10 +94,10 @@ def test_a_removed_host_is_told_to_leave_once(elastic: Desk) -> None:
         elastic.driver._watch()
     assert [command["do"] for command in elastic.comes("h2")] == ["leave"]
     assert elastic.comes("h1") == elastic.comes("h9") == []
-    assert elastic.said().count("h2 leaves the ring") == 1
+    assert elastic.said().count("h2 leaves the job") == 1
 
 
-def test_a_rank_that_ended_long_before_the_others_is_pointed_out_once(elastic: Desk) -> None:
+def test_a_rank_that_ended_long_before_the_others_is_pointed_out_once(elastic: Stage) -> None:
     elastic.offer("h1", "h2")
     for name in ("h1", "h2"):
         elastic.comes(name)
@@ -120,8 +122,8 @@ def test_a_rank_that_ended_long_before_the_others_is_pointed_out_once(elastic: D
         ("stopped", 0, False, "exited"),
     ],
 )
-def test_who_ended_the_ranks_says_why_the_ring_broke(
-    elastic: Desk, ending: str, code: int, removed: bool, reason: str
+def test_who_ended_the_ranks_says_why_the_group_broke(
+    elastic: Stage, ending: str, code: int, removed: bool, reason: str
 ) -> None:
     elastic.offer("h1", "h2")
     elastic.comes("h1")

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from runners.launch.fence import T_FENCE_SECONDS, Fence, lease_content
-from tests.runners.launching import attempt, local_ring, until
+from tests.runners.launching import attempt, local_group, until
 
 TICKS = "import time\nwhile True: print('tick'); time.sleep(0.1)"
 
@@ -132,7 +132,7 @@ def test_a_host_without_a_fresh_lease_ends_its_ranks(tmp_path: Path) -> None:
 
 def test_a_driver_without_a_fresh_lease_ends_too(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        ring = local_ring(1, 1)
-        driver = made.container((), "horovod", role="driver", hostname="driver", slots=0, ring=ring)
+        group = local_group(1, 1)
+        driver = made.container((), "horovod", role="driver", hostname="driver", slots=0, group=group)
         driver.start(renew=False, SCHEDULEARN_FENCE_SECONDS="0.3")
         assert driver.wait(30)["reason"] == "fenced"

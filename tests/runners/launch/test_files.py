@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runners.launch.files import Control, Host, Places, Stop
+from runners.launch.files import ContainerPaths, Control, Host, Stop
 from tests.examples import examples
 
 JSON = st.recursive(
@@ -78,5 +78,5 @@ def test_a_job_that_cannot_be_understood_is_refused_with_a_sentence(tmp_path: Pa
 
 
 def test_places_default_to_the_mounts() -> None:
-    places = Places.from_env({"SCHEDULEARN_DATA": "", "SCHEDULEARN_OUTPUTS": "/elsewhere"})
-    assert (places.workspace, places.data, places.outputs) == (Path("/workspace"), Path("/data"), Path("/elsewhere"))
+    paths = ContainerPaths.from_env({"SCHEDULEARN_DATA": "", "SCHEDULEARN_OUTPUTS": "/elsewhere"})
+    assert (paths.workspace, paths.data, paths.outputs) == (Path("/workspace"), Path("/data"), Path("/elsewhere"))

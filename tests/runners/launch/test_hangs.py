@@ -1,4 +1,4 @@
-"""A rank that hangs in a step, with real Horovod: its inspector ends the ring, or the ring goes on without it."""
+"""A rank that hangs in a step, with real Horovod: its inspector ends the group, or the group goes on without it."""
 
 import re
 import signal
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from portal.jobs.causes import PATTERNS
-from tests.runners.launching import Attempt, Container, attempt, local_ring, until
+from tests.runners.launching import Attempt, Container, attempt, local_group, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
@@ -49,12 +49,12 @@ START_SECONDS = 120
 """For importing torch on a busy machine."""
 
 
-def ring_of(made: Attempt, fails: str, elastic: bool) -> list[Container]:
+def containers_of(made: Attempt, fails: str, elastic: bool) -> list[Container]:
     """A driver and two hosts of one rank each, started; the second one has begun to hang."""
-    ring, command = local_ring(1 if elastic else 2, 2), ("python", "-c", COUNTS.replace("FAILS", fails))
-    driver = made.container(command, "horovod", "driver", "driver", 0, ring, elastic=elastic, env=QUICK)
+    group, command = local_group(1 if elastic else 2, 2), ("python", "-c", COUNTS.replace("FAILS", fails))
+    driver = made.container(command, "horovod", "driver", "driver", 0, group, elastic=elastic, env=QUICK)
     for name in ("h1", "h2"):
-        made.container(command, "horovod", "host", name, 1, ring, elastic=elastic, env=QUICK)
+        made.container(command, "horovod", "host", name, 1, group, elastic=elastic, env=QUICK)
     driver.tell(hosts=[("h1", 1), ("h2", 1)])
     for container in made.containers:
         container.start(SCHEDULEARN_STOPPED_SECONDS="3")
@@ -67,9 +67,9 @@ def told(made: Attempt) -> str:
 
 
 @pytest.mark.thorough
-def test_a_rank_that_hangs_in_a_step_ends_a_static_ring(tmp_path: Path, job_python: str) -> None:
+def test_a_rank_that_hangs_in_a_step_ends_a_static_group(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
-        driver, h1, _ = ring_of(made, HANGS, elastic=False)
+        driver, h1, _ = containers_of(made, HANGS, elastic=False)
         exit = driver.wait(120)
         assert exit["reason"] == "exited" and exit["code"] != 0
         said = h1.log()
@@ -86,9 +86,9 @@ def test_a_rank_that_hangs_in_a_step_ends_a_static_ring(tmp_path: Path, job_pyth
     ],
     ids=["hangs", "is stopped"],
 )
-def test_an_elastic_ring_goes_on_without_a_rank_that(tmp_path: Path, job_python: str, fails: str, words: str) -> None:
+def test_an_elastic_group_goes_on_without_a_rank_that(tmp_path: Path, job_python: str, fails: str, words: str) -> None:
     with attempt(tmp_path, job_python) as made:
-        driver, h1, h2 = ring_of(made, fails, elastic=True)
+        driver, h1, h2 = containers_of(made, fails, elastic=True)
         assert driver.wait(120) == {"code": 0, "reason": "exited", "detail": ""}, told(made)
         assert h2.wait(30)["reason"] == "stopped"  # its GPU is free
     assert words in driver.log("setup")
@@ -98,8 +98,8 @@ def test_an_elastic_ring_goes_on_without_a_rank_that(tmp_path: Path, job_python:
 
 
 @pytest.mark.thorough
-def test_a_stopped_rank_ends_a_static_ring_before_gloo_does(tmp_path: Path, job_python: str) -> None:
+def test_a_stopped_rank_ends_a_static_group_before_gloo_does(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
-        driver, _, h2 = ring_of(made, STOPS, elastic=False)
+        driver, _, h2 = containers_of(made, STOPS, elastic=False)
         assert driver.wait(60)["code"] == 128 + signal.SIGKILL, told(made)
     assert "was stopped by a signal" in h2.log("setup")

@@ -1,4 +1,4 @@
-"""The driver's side of the ring: hosts, places, discovery, news."""
+"""The driver's side of the group: hosts, places, discovery, updates."""
 
 import math
 import socket
@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 
+from runners.launch import host_updates as updates_module
 from runners.launch import hosts as module
-from runners.launch import news as news_module
 from runners.launch.discovery import Discovery, in_order
 from runners.launch.files import Host
-from runners.launch.hosts import LOST_CODE, SILENT_SECONDS, Hosts, Run
-from runners.launch.news import (
-    HURRY_SECONDS,
+from runners.launch.group_host_worker import KILL_SECONDS
+from runners.launch.host_updates import (
+    LATE_SECONDS,
     STALL_VARIABLE,
-    News,
+    HostUpdates,
     check_seconds,
     late_ranks,
     patience,
     stall_seconds,
     stuck_ranks,
 )
+from runners.launch.hosts import LOST_CODE, SILENT_SECONDS, Hosts, RankRun
 from runners.launch.ranks import SHIM, horovod_env
 from runners.launch.rendezvous import RefusedError
-from runners.launch.ringwork import KILL_SECONDS
 from runners.launch.slots import assign
 from tests.runners.launching import until
 
@@ -41,20 +41,20 @@ class Clock:
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(news_module, "NEWS_SECONDS", 0.05)
+    monkeypatch.setattr(updates_module, "WAIT_SECONDS", 0.05)
 
 
 def hello(name: str, seen: int = 0, boot: str = "b", slots: int = 1) -> dict[str, Any]:
     return {"host": name, "slots": slots, "boot": boot, "seen": seen}
 
 
-def told_of(run: Run, **more: Any) -> dict[str, Any]:
+def told_of(run: RankRun, **more: Any) -> dict[str, Any]:
     return {**hello("h0"), "runs": [{"run": run.number, "slot": 0, "code": None, **more}]}
 
 
 def test_what_a_change_cost_a_rank_is_passed_on_once() -> None:
     costs: list[int] = []
-    hosts = Hosts(went_on=costs.append)
+    hosts = Hosts(on_resumed=costs.append)
     hosts.poll(hello("h0"))
     run = hosts.start("h0", 0, 0, {})
     hosts.poll(told_of(run))
@@ -67,7 +67,7 @@ def test_what_a_change_cost_a_rank_is_passed_on_once() -> None:
 
 def test_what_a_change_cost_a_rank_is_heard_with_its_exit_but_not_after_it() -> None:
     costs: list[int] = []
-    hosts = Hosts(went_on=costs.append)
+    hosts = Hosts(on_resumed=costs.append)
     hosts.poll(hello("h0"))
     first, second = (hosts.start("h0", 0, 0, {}) for _ in range(2))
     hosts.exited({"run": first.number, "code": 0, "cost_ms": 900})
@@ -183,7 +183,7 @@ def test_old_hosts_keep_the_low_ranks() -> None:
     assert in_order({"h0", "h2", "h3"}, ["h3", "h1", "h2"]) == ["h3", "h2", "h0"]
 
 
-def test_ranks_of_unequal_hosts_join_the_right_rings() -> None:
+def test_ranks_of_unequal_hosts_join_the_right_groups() -> None:
     slots = assign([Host("h0", 2), Host("h1", 1), Host("h2", 2)])
     assert [(s.hostname, s.rank, s.local_rank, s.local_size, s.cross_rank, s.cross_size) for s in slots] == [
         ("h0", 0, 0, 2, 0, 3),
@@ -196,30 +196,30 @@ def test_ranks_of_unequal_hosts_join_the_right_rings() -> None:
 
 
 def test_news_waits_for_a_rank_that_asks_late() -> None:
-    news = News()
-    news.box("h0", 0).notify_hosts_updated(1234, 2)
-    answer = news.read("h0", 0, 0)
+    updates = HostUpdates()
+    updates.mailbox("h0", 0).notify_hosts_updated(1234, 2)
+    answer = updates.read("h0", 0, 0)
     assert answer == {"seen": 1, "timestamp": 1, "result": 2, "alive": []}
-    assert news.read("h0", 0, 1) == {"seen": 1, "timestamp": 0, "result": 0, "alive": []}
+    assert updates.read("h0", 0, 1) == {"seen": 1, "timestamp": 0, "result": 0, "alive": []}
 
 
-def test_a_new_ring_makes_older_news_no_news() -> None:
-    news = News()
-    news.box("h0", 0).notify_hosts_updated(1234, 2)
-    news.forget()
-    assert news.read("h0", 0, 0)["timestamp"] == 0
-    news.box("h0", 0).notify_hosts_updated(1240, 1)
-    assert news.read("h0", 0, 0) == {"seen": 2, "timestamp": 2, "result": 1, "alive": []}
+def test_a_new_group_makes_older_news_no_news() -> None:
+    updates = HostUpdates()
+    updates.mailbox("h0", 0).notify_hosts_updated(1234, 2)
+    updates.forget()
+    assert updates.read("h0", 0, 0)["timestamp"] == 0
+    updates.mailbox("h0", 0).notify_hosts_updated(1240, 1)
+    assert updates.read("h0", 0, 0) == {"seen": 2, "timestamp": 2, "result": 1, "alive": []}
 
 
 def test_news_reaches_a_rank_that_is_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(news_module, "NEWS_SECONDS", 60.0)  # beyond the join, so that only the news ends the wait
-    news = News()
+    monkeypatch.setattr(updates_module, "WAIT_SECONDS", 60.0)  # beyond the join, so that only the update ends the wait
+    updates = HostUpdates()
     answers: list[dict[str, Any]] = []
-    reading = threading.Thread(target=lambda: answers.append(news.read("h0", 0, 0)), daemon=True)
+    reading = threading.Thread(target=lambda: answers.append(updates.read("h0", 0, 0)), daemon=True)
     reading.start()
-    until(lambda: news.training() == {("h0", 0)})
-    news.box("h0", 0).notify_hosts_updated(7, 1)
+    until(lambda: updates.training() == {("h0", 0)})
+    updates.mailbox("h0", 0).notify_hosts_updated(7, 1)
     reading.join(30)
     assert [answer["result"] for answer in answers] == [1]
 
@@ -246,7 +246,7 @@ def test_a_later_driver_takes_over_the_ranks_that_a_host_has() -> None:
 
 
 def test_a_driver_takes_over_no_run_of_its_own() -> None:
-    """A host that it gave up for lost and that comes back: its ranks are in no ring any more."""
+    """A host that it gave up for lost and that comes back: its ranks are in no group any more."""
     hosts = Hosts(first=1000)
     hosts.poll(hello("h1") | {"runs": [{"run": 1001, "slot": 0, "code": None}]})
     assert hosts.found() == {}
@@ -259,13 +259,13 @@ def test_runs_that_are_none_are_refused(runs: Any) -> None:
 
 
 def test_news_of_a_later_driver_is_above_all_that_a_rank_has_seen() -> None:
-    later = News(1000)
+    later = HostUpdates(1000)
     assert later.read("h1", 0, 17)["seen"] == 17
-    later.box("h1", 0).notify_hosts_updated(5, 3)
+    later.mailbox("h1", 0).notify_hosts_updated(5, 3)
     assert later.read("h1", 0, 17) == {"seen": 1001, "timestamp": 1001, "result": 3, "alive": []}
 
 
-def test_while_a_ring_is_taken_over_only_its_hosts_form_it() -> None:
+def test_while_a_group_is_taken_over_only_its_hosts_form_it() -> None:
     wanted = (Host("h1", 1), Host("h2", 1))
     discovery = Discovery(lambda: wanted, lambda: {"h1": 1, "h2": 1})
     discovery.only = frozenset({"h2"})
@@ -284,18 +284,18 @@ def test_ranks_are_told_whom_to_give_up_when_a_host_fell_silent(monkeypatch: pyt
     clock.now += 2
     hosts.present()
     assert (hosts.losses, hosts.addresses()) == (1, ["10.192.0.4"])
-    news = News()
-    news.box("h2", 0)
-    news.break_off(hosts.addresses())
-    assert news.read("h2", 0, 0) == {"seen": 1, "timestamp": 1, "result": 0, "alive": ["10.192.0.4"]}
-    news.forget()
-    assert news.read("h2", 0, 1)["alive"] == []  # the ring has formed without it
+    updates = HostUpdates()
+    updates.mailbox("h2", 0)
+    updates.drop_connections(hosts.addresses())
+    assert updates.read("h2", 0, 0) == {"seen": 1, "timestamp": 1, "result": 0, "alive": ["10.192.0.4"]}
+    updates.forget()
+    assert updates.read("h2", 0, 1)["alive"] == []  # the group has formed without it
 
 
 GIVES_UP = """
 import socket, sys, sitecustomize
 alive, gone = (socket.create_connection((address, int(port))) for address, port in zip(sys.argv[1::2], sys.argv[2::2]))
-sitecustomize.give_up_others(["127.0.0.1"])
+sitecustomize.drop_connections(["127.0.0.1"])
 print(gone.recv(1), alive.recv(1))
 """
 
@@ -313,21 +313,21 @@ def test_a_rank_gives_up_its_connections_to_all_but_those_that_live() -> None:
 
 
 def test_ranks_are_late_when_others_wait_for_them() -> None:
-    """A rank that waits has left the ring: nobody can go on in it, and who still waits in it does so in vain."""
-    ring = {("h2", 0), ("h3", 0), ("h3", 1)}
+    """A rank that waits has left the group: nobody can go on in it, and who still waits in it does so in vain."""
+    group = {("h2", 0), ("h3", 0), ("h3", 1)}
     waiting = {("h2", 0): 100.0}
-    assert late_ranks(waiting, ring, 100.0 + HURRY_SECONDS - 0.1, 0.0) == set()
-    assert late_ranks(waiting, ring, 100.0 + HURRY_SECONDS, 0.0) == {("h3", 0), ("h3", 1)}
-    assert late_ranks(waiting, ring, 101.0 + HURRY_SECONDS, 100.0 + HURRY_SECONDS) == set()
-    assert late_ranks({}, ring, 200.0, 0.0) == set()
+    assert late_ranks(waiting, group, 100.0 + LATE_SECONDS - 0.1, 0.0) == set()
+    assert late_ranks(waiting, group, 100.0 + LATE_SECONDS, 0.0) == {("h3", 0), ("h3", 1)}
+    assert late_ranks(waiting, group, 101.0 + LATE_SECONDS, 100.0 + LATE_SECONDS) == set()
+    assert late_ranks({}, group, 200.0, 0.0) == set()
 
 
 def test_a_rank_that_was_there_and_does_not_come_back_hangs() -> None:
-    ring, started = {("h2", 0), ("h3", 0), ("h3", 1)}, {("h2", 0), ("h3", 0)}
+    group, started = {("h2", 0), ("h3", 0), ("h3", 1)}, {("h2", 0), ("h3", 0)}
     waiting = {("h2", 0): 100.0}
-    assert stuck_ranks(waiting, ring, started, 189.0, 90) == set()
-    assert stuck_ranks(waiting, ring, started, 190.0, 90) == {("h3", 0)}
-    assert stuck_ranks({}, ring, started, 500.0, 90) == set()
+    assert stuck_ranks(waiting, group, started, 189.0, 90) == set()
+    assert stuck_ranks(waiting, group, started, 190.0, 90) == {("h3", 0)}
+    assert stuck_ranks({}, group, started, 500.0, 90) == set()
 
 
 @pytest.mark.parametrize(("said", "seconds"), [(None, 300), ("50", 25), ("0", math.inf), ("soon", 300)])
@@ -350,18 +350,18 @@ def test_within_two_minutes_a_rank_that_hangs_is_named_and_a_job_that_asks_for_i
 
 
 def test_a_rank_trains_from_when_it_first_asks_for_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(news_module, "NEWS_SECONDS", 0)
-    news = News()
-    news.box("h2", 0)
-    news.read("h3", 0, 0)
-    assert news.training() == {("h3", 0)}
-    news.begins("h3", 0)
-    assert news.training() == set()
+    monkeypatch.setattr(updates_module, "WAIT_SECONDS", 0)
+    updates = HostUpdates()
+    updates.mailbox("h2", 0)
+    updates.read("h3", 0, 0)
+    assert updates.training() == {("h3", 0)}
+    updates.rank_starts("h3", 0)
+    assert updates.training() == set()
 
 
 def test_only_late_ranks_are_told_to_give_up() -> None:
-    news = News()
+    updates = HostUpdates()
     for place in (("h2", 0), ("h3", 0)):
-        news.box(*place)
-    news.break_off(["nobody"], {("h3", 0)})
-    assert (news.read("h2", 0, 0)["alive"], news.read("h3", 0, 0)["alive"]) == ([], ["nobody"])
+        updates.mailbox(*place)
+    updates.drop_connections(["nobody"], {("h3", 0)})
+    assert (updates.read("h2", 0, 0)["alive"], updates.read("h3", 0, 0)["alive"]) == ([], ["nobody"])

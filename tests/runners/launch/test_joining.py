@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runners.launch.joining import SENTENCE, Joining
-from runners.launch.work import Verdict
-from tests.runners.launch.test_static_ring import ring_of
+from runners.launch.host_worker import Verdict
+from runners.launch.joining import SENTENCE, JoinCheck
+from tests.runners.launch.test_static_group import containers_of
 from tests.runners.launching import WAIT_FOR_RELEASE, Attempt, Container, attempt, until
 
 HOROVOD = """
@@ -41,7 +41,7 @@ FAILS = "raise SystemExit(3)"
 
 
 def started(made: Attempt, program: str, *slots: int) -> list[Container]:
-    containers = ring_of(made, program, *slots, start=False)
+    containers = containers_of(made, program, *slots, start=False)
     for container in containers:
         for name, text in (
             ("horovod/common/basics.py", HOROVOD),
@@ -91,9 +91,9 @@ def test_a_single_rank_and_ranks_that_failed_are_not(tmp_path: Path, program: st
 
 def test_what_a_host_says_of_its_end_is_kept(tmp_path: Path) -> None:
     said: list[str] = []
-    joining = Joining(tmp_path, said.append)
+    joining = JoinCheck(tmp_path, said.append)
     (tmp_path / "joining.started").touch()
-    assert joining.noted(Verdict(0, "stopped", "left the ring")).detail == "left the ring"
-    assert joining.noted(Verdict(1, "exited")).detail == ""
+    assert joining.with_note(Verdict(0, "stopped", "left the job")).detail == "left the job"
+    assert joining.with_note(Verdict(1, "exited")).detail == ""
     (tmp_path / "joining.joined").touch()
-    assert joining.noted(Verdict(0, "exited")).detail == ""
+    assert joining.with_note(Verdict(0, "exited")).detail == ""

@@ -1,34 +1,34 @@
-"""A ring that makes no progress ends and reports why: one with too few ranks, and one that keeps failing."""
+"""A group that makes no progress ends and reports why: one with too few ranks, and one that keeps failing."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.runners.launching import Rings, attempt
+from tests.runners.launching import ElasticJob, attempt
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
 
 @pytest.fixture
-def rings(tmp_path: Path, job_python: str) -> Iterator[Rings]:
+def elastic(tmp_path: Path, job_python: str) -> Iterator[ElasticJob]:
     with attempt(tmp_path, job_python) as made:
-        yield Rings(made, min_ranks=2)
+        yield ElasticJob(made, min_ranks=2)
 
 
 @pytest.mark.parametrize("how", ["given back", "lost"])
-def test_the_driver_of_a_ring_with_too_few_ranks_gives_up(rings: Rings, how: str) -> None:
-    rings.offer("h1", "h2")
-    rings.driver.start(SCHEDULEARN_ELASTIC_SECONDS="6", SCHEDULEARN_FAREWELL_SECONDS="1")
-    h1, h2 = rings.host(1), rings.host(2)
-    rings.sees(h1, "step 5 of 2 ranks")
-    rings.offer("h1")
+def test_the_driver_of_a_group_with_too_few_ranks_gives_up(elastic: ElasticJob, how: str) -> None:
+    elastic.offer("h1", "h2")
+    elastic.driver.start(SCHEDULEARN_ELASTIC_SECONDS="6", SCHEDULEARN_FAREWELL_SECONDS="1")
+    h1, h2 = elastic.host(1), elastic.host(2)
+    elastic.sees(h1, "step 5 of 2 ranks")
+    elastic.offer("h1")
     if how == "lost":
         h2.close()
     else:
         h2.tell(stop={"reason": "drained", "grace_seconds": 5})
-    ended = rings.driver.wait(60)
-    lacks_hosts = "The ring needs 2 ranks, but too few hosts were available for 6 s"
+    ended = elastic.driver.wait(60)
+    lacks_hosts = "The job needs 2 ranks, but too few hosts were available for 6 s"
     assert ended == {"code": 1, "reason": "launch_error", "detail": lacks_hosts}
     assert h1.wait(30)["code"] != 0
 
@@ -56,23 +56,23 @@ train(hvd.elastic.TorchState(step=0))
     [(False, (), 5), (False, (("SCHEDULEARN_RING_RETRIES", "2"),), 2), (True, (), 5)],
     ids=["no commits", "no commits and a limit of its own", "commits"],
 )
-def test_a_ring_that_keeps_failing_without_a_commit_ends(
+def test_a_group_that_keeps_failing_without_a_commit_ends(
     tmp_path: Path, job_python: str, commits: bool, driver_env: tuple[tuple[str, str], ...], limit: int
 ) -> None:
     code = tmp_path / "breaks.py"
     code.write_text(BREAKS.replace("COMMITS", str(commits)))
     with attempt(tmp_path, job_python) as made:
-        rings = Rings(made, code=code, driver_env=driver_env, min_ranks=2)
-        rings.offer("h1", "h2")
-        rings.driver.start(SCHEDULEARN_FAREWELL_SECONDS="1")
-        h1, h2 = rings.host(1), rings.host(2)
-        ended = rings.driver.wait(120)
-        assert "The ring failed and is restarted: nothing works, step 1" in h1.log(), rings.told()
+        elastic = ElasticJob(made, code=code, driver_env=driver_env, min_ranks=2)
+        elastic.offer("h1", "h2")
+        elastic.driver.start(SCHEDULEARN_FAREWELL_SECONDS="1")
+        h1, h2 = elastic.host(1), elastic.host(2)
+        ended = elastic.driver.wait(120)
+        assert "The ranks failed and are restarted: nothing works, step 1" in h1.log(), elastic.told()
         if commits:
-            assert ended == {"code": 0, "reason": "exited", "detail": ""}, rings.told()
+            assert ended == {"code": 0, "reason": "exited", "detail": ""}, elastic.told()
         else:
             assert ended["code"] == 1 and ended["reason"] == "exited"
-            restarted = f"The ring failed and was restarted {limit} times in a row without a commit"
+            restarted = f"The ranks failed and were restarted {limit} times in a row without a commit"
             assert ended["detail"].startswith(restarted)
-            assert h1.log().count("nothing works, step 1") == limit + 1, "the first ring and those after it"
+            assert h1.log().count("nothing works, step 1") == limit + 1, "the first group and those after it"
             assert h2.wait(30)["code"] != 0

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from runners.launch import signing
 from runners.launch.forwarder import call, forward
+from runners.launch.host_updates import HostUpdates
 from runners.launch.hosts import Hosts
-from runners.launch.news import News
 from runners.launch.rendezvous import BODY_LIMIT_BYTES, RefusedError, Routes, Server, Store, allowed_to_ranks, serve
 from runners.launch.rendezvous import STORE_LIMIT_BYTES as STORE_LIMIT
 
@@ -29,7 +29,7 @@ Ask = Callable[..., tuple[int, bytes]]
 @pytest.fixture(scope="module")
 def routes() -> Routes:
     hosts = Hosts()
-    return Routes(poll=hosts.poll, exited=hosts.exited, news=News().read)
+    return Routes(poll=hosts.poll, exited=hosts.exited, host_updates=HostUpdates().read)
 
 
 @pytest.fixture(autouse=True)

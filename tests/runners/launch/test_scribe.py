@@ -137,7 +137,7 @@ def test_it_refuses_to_write_through_a_link(tmp_path: Path) -> None:
 def test_labels_and_sentences_are_for_the_user(tmp_path: Path) -> None:
     scribe = Scribe(tmp_path)
     scribe.label("0", "rank 3")
-    scribe.say("Starting rank 3")
+    scribe.report("Starting rank 3")
     scribe.close()
     assert (tmp_path / "log" / "setup.log").read_text() == "Starting rank 3\n"
     assert '"0": {"label": "rank 3"}' in (tmp_path / "log" / "streams.json").read_text()

@@ -37,7 +37,7 @@ os.kill(os.getpid(), 9)
 
 @pytest.fixture
 def torch(tmp_path: Path) -> Path:
-    """What there is of it here has what the real one has; that is in tests/cluster/test_torch_rings.py."""
+    """What there is of it here has what the real one has; that is in tests/cluster/test_torch_groups.py."""
     package = tmp_path / "packages" / "torch" / "optim"
     package.mkdir(parents=True)
     (package / "optimizer.py").write_text(TORCH)

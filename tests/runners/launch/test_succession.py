@@ -1,4 +1,4 @@
-"""A ring outlives its driver, with real Horovod: another one takes over, and not one step is done twice."""
+"""A group outlives its driver, with real Horovod: another one takes over, and not one step is done twice."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runners.launching import RING_SECONDS, Container, Rings, attempt, local_ring, until
+from tests.runners.launching import GROUP_SECONDS, Container, ElasticJob, attempt, local_group, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(600)]
 
@@ -17,17 +17,17 @@ DRAINED = {"reason": "drained", "grace_seconds": 5}
 
 
 @pytest.fixture
-def rings(tmp_path: Path, job_python: str) -> Iterator[Rings]:
+def elastic(tmp_path: Path, job_python: str) -> Iterator[ElasticJob]:
     with attempt(tmp_path, job_python) as made:
-        rings = Rings(made)
-        rings.ring = replace(local_ring(1, 3), number=1, subnet="127.0.0.0/8", address="127.0.0.1")
+        elastic = ElasticJob(made)
+        elastic.group = replace(local_group(1, 3), number=1, subnet="127.0.0.0/8", address="127.0.0.1")
         made.containers.clear()
-        rings.driver = another_driver(rings)
-        yield rings
+        elastic.driver = another_driver(elastic)
+        yield elastic
 
 
-def another_driver(rings: Rings) -> Container:
-    return rings.made.container(rings.command, "horovod", "driver", "driver", 0, rings.ring, elastic=True)
+def another_driver(elastic: ElasticJob) -> Container:
+    return elastic.made.container(elastic.command, "horovod", "driver", "driver", 0, elastic.group, elastic=True)
 
 
 def steps(*hosts: Container) -> list[int]:
@@ -45,47 +45,47 @@ def kill(container: Container) -> None:
 
 
 @pytest.mark.thorough
-def test_a_drained_driver_leaves_a_ring_that_goes_on_and_grows_under_the_next(rings: Rings) -> None:
-    rings.offer("h1", "h2")
-    rings.driver.start()
-    h1, h2 = rings.host(1), rings.host(2)
-    rings.sees(h1, "step 5 of 2 ranks")
-    rings.driver.tell(stop=DRAINED, hosts=[("h1", 1), ("h2", 1)])
-    assert rings.driver.wait(20)["reason"] == "stopped"
+def test_a_drained_driver_leaves_a_group_that_goes_on_and_grows_under_the_next(elastic: ElasticJob) -> None:
+    elastic.offer("h1", "h2")
+    elastic.driver.start()
+    h1, h2 = elastic.host(1), elastic.host(2)
+    elastic.sees(h1, "step 5 of 2 ranks")
+    elastic.driver.tell(stop=DRAINED, hosts=[("h1", 1), ("h2", 1)])
+    assert elastic.driver.wait(20)["reason"] == "stopped"
     alone = len(steps(h1))
-    rings.sees(h1, f"step {alone + 10} of 2 ranks")  # nobody needs a driver while nothing changes
+    elastic.sees(h1, f"step {alone + 10} of 2 ranks")  # nobody needs a driver while nothing changes
 
-    rings.driver = another_driver(rings)
-    rings.offer("h1", "h2")
-    rings.driver.start()
-    until_taken_over(rings, "h1, h2")
-    h3 = rings.host(3)
-    rings.offer("h1", "h2", "h3")
-    rings.sees(h1, "of 3 ranks")
-    rings.enough()
-    assert rings.driver.wait(RING_SECONDS) == {"code": 0, "reason": "exited", "detail": ""}
+    elastic.driver = another_driver(elastic)
+    elastic.offer("h1", "h2")
+    elastic.driver.start()
+    until_taken_over(elastic, "h1, h2")
+    h3 = elastic.host(3)
+    elastic.offer("h1", "h2", "h3")
+    elastic.sees(h1, "of 3 ranks")
+    elastic.enough()
+    assert elastic.driver.wait(GROUP_SECONDS) == {"code": 0, "reason": "exited", "detail": ""}
     assert [host.wait()["code"] for host in (h1, h2, h3)] == [0, 0, 0]
     assert steps(h1) == list(range(1, len(steps(h1)) + 1))  # not one step twice, none left out
     assert len(pids(h1)) == len(pids(h2)) == 1  # the same processes from the first step to the last
 
 
-def test_a_ring_survives_the_loss_of_its_driver_together_with_its_first_host(rings: Rings) -> None:
-    rings.offer("h1", "h2", "h3")
-    rings.driver.start()
-    h1, h2, h3 = rings.host(1), rings.host(2), rings.host(3)
-    rings.sees(h1, "step 5 of 3 ranks")
+def test_a_group_survives_the_loss_of_its_driver_together_with_its_first_host(elastic: ElasticJob) -> None:
+    elastic.offer("h1", "h2", "h3")
+    elastic.driver.start()
+    h1, h2, h3 = elastic.host(1), elastic.host(2), elastic.host(3)
+    elastic.sees(h1, "step 5 of 3 ranks")
     (rank,) = pids(h1)
-    kill(rings.driver)
+    kill(elastic.driver)
     os.kill(int(rank), signal.SIGKILL)
     kill(h1)
 
-    rings.driver = another_driver(rings)
-    rings.offer("h2", "h3")
-    rings.driver.start()
-    until_taken_over(rings, "h2, h3")
-    rings.sees(h2, "of 2 ranks")
-    rings.enough()
-    assert rings.driver.wait(RING_SECONDS)["code"] == 0
+    elastic.driver = another_driver(elastic)
+    elastic.offer("h2", "h3")
+    elastic.driver.start()
+    until_taken_over(elastic, "h2, h3")
+    elastic.sees(h2, "of 2 ranks")
+    elastic.enough()
+    assert elastic.driver.wait(GROUP_SECONDS)["code"] == 0
     assert [host.wait()["code"] for host in (h2, h3)] == [0, 0]
     done = steps(h1, h2)
     # The step that was under way when rank 0 died was not committed: it may have been printed there, and is done again.
@@ -94,24 +94,24 @@ def test_a_ring_survives_the_loss_of_its_driver_together_with_its_first_host(rin
 
 
 @pytest.mark.thorough
-def test_work_that_ended_while_there_was_no_driver_is_not_begun_again(rings: Rings) -> None:
-    rings.offer("h1", "h2")
-    rings.driver.start()
-    h1, h2 = rings.host(1), rings.host(2)
-    rings.sees(h1, "step 5 of 2 ranks")
-    kill(rings.driver)
-    rings.enough()
-    rings.sees(h1, "done at step")
-    rings.sees(h2, "done at step")
+def test_work_that_ended_while_there_was_no_driver_is_not_begun_again(elastic: ElasticJob) -> None:
+    elastic.offer("h1", "h2")
+    elastic.driver.start()
+    h1, h2 = elastic.host(1), elastic.host(2)
+    elastic.sees(h1, "step 5 of 2 ranks")
+    kill(elastic.driver)
+    elastic.enough()
+    elastic.sees(h1, "done at step")
+    elastic.sees(h2, "done at step")
 
-    rings.driver = another_driver(rings)
-    rings.offer("h1", "h2")
-    rings.driver.start()
-    assert rings.driver.wait(RING_SECONDS) == {"code": 0, "reason": "exited", "detail": ""}
+    elastic.driver = another_driver(elastic)
+    elastic.offer("h1", "h2")
+    elastic.driver.start()
+    assert elastic.driver.wait(GROUP_SECONDS) == {"code": 0, "reason": "exited", "detail": ""}
     assert [host.wait()["code"] for host in (h1, h2)] == [0, 0]
     assert steps(h1) == list(range(1, len(steps(h1)) + 1))
     assert len(pids(h1)) == len(pids(h2)) == 1
 
 
-def until_taken_over(rings: Rings, hosts: str) -> None:
-    until(lambda: f"Taking over a ring on {hosts}" in rings.driver.log("setup"), 60, rings.told)
+def until_taken_over(elastic: ElasticJob, hosts: str) -> None:
+    until(lambda: f"Taking over the ranks on {hosts}" in elastic.driver.log("setup"), 60, elastic.told)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from portal.jobs.models import StopReason
-from runners.launch.files import Control, Places, Stop
+from runners.launch.files import ContainerPaths, Control, Stop
 from runners.launch.scribe import Scribe
 from runners.launch.supervisor import SENTENCES, Supervisor
 from tests.runners.conftest import make_spec
@@ -75,8 +75,8 @@ class Ranks:
 
 def test_ranks_have_all_of_the_grace_between_sigterm_and_sigkill(tmp_path: Path) -> None:
     scribe = Scribe(tmp_path)
-    places = Places.from_env({"SCHEDULEARN_SCRIBE": str(tmp_path), "SCHEDULEARN_CONTROL": str(tmp_path)})
-    supervisor = Supervisor(make_spec(), places, Control(tmp_path), scribe)
+    paths = ContainerPaths.from_env({"SCHEDULEARN_SCRIBE": str(tmp_path), "SCHEDULEARN_CONTROL": str(tmp_path)})
+    supervisor = Supervisor(make_spec(), paths, Control(tmp_path), scribe)
     ranks: Any = Ranks()
     supervisor.processes = ranks
     supervisor._begin_stop("stopped", Stop("cancelled", 60), now=100.0)
@@ -98,7 +98,7 @@ def test_a_reason_that_is_newer_than_the_image_is_named(tmp_path: Path) -> None:
         container = made.container(("python", "-c", POLITE)).start()
         until(lambda: "up" in container.log())
         container.tell(stop={"reason": "moved", "grace_seconds": 60})
-        assert container.wait(30)["detail"] == "Told to stop (moved)"
+        assert container.wait(30)["detail"] == "The container was asked to stop (moved)"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

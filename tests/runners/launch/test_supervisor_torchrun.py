@@ -9,7 +9,7 @@ import pytest
 
 from runners.launch.joining import SENTENCE
 from runners.launch.ranks import processors
-from tests.runners.launching import WAIT_FOR_RELEASE, attempt, local_ring, until
+from tests.runners.launching import WAIT_FOR_RELEASE, attempt, local_group, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
@@ -80,11 +80,11 @@ def test_a_script_that_knows_nothing_of_ranks_is_told_of(tmp_path: Path, job_pyt
     assert host.log("setup").count(SENTENCE) == 1
 
 
-def test_unequal_hosts_form_one_ring(tmp_path: Path, job_python: str) -> None:
+def test_unequal_hosts_form_one_group(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
-        ring = local_ring(3, 3)
+        group = local_group(3, 3)
         hosts = [
-            made.container(("python", "-c", WHO), "torchrun", "host", f"h{number}", slots, ring)
+            made.container(("python", "-c", WHO), "torchrun", "host", f"h{number}", slots, group)
             for number, slots in enumerate((2, 1))
         ]
         for host in hosts:

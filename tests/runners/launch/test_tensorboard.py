@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runners.launch import tensorboard
-from runners.launch.tensorboard import DENSE, Boards, Scalar, fields, scalars
+from runners.launch.tensorboard import DENSE, EventFiles, Scalar, fields, scalars
 from tests.runners.launching import attempt
 
 
@@ -54,7 +54,7 @@ class Board:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lines: list[dict[str, Any]] = []
-        self.boards = Boards((folder,), lambda line: self.lines.append(json.loads(line)))
+        self.boards = EventFiles((folder,), lambda line: self.lines.append(json.loads(line)))
 
     def points(self) -> list[tuple[str, int, float]]:
         return [(line["name"], line["step"], round(line["value"], 4)) for line in self.lines]
@@ -69,7 +69,7 @@ def test_scalars_of_both_writers_become_points(board: Board) -> None:
     file = board.folder / "runs" / "one" / "events.out.tfevents.1.host"
     file.parent.mkdir(parents=True)
     file.write_bytes(VERSION + record(event(3, ("loss", simple(0.5)), ("accuracy", tensor(0.75)))))
-    board.boards.look()
+    board.boards.read_new()
     assert board.points() == [("loss", 3, 0.5), ("accuracy", 3, 0.75)]
     assert board.lines[0] == {"kind": "metric", "at": 1_790_000_000.0, "step": 3, "name": "loss", "value": 0.5}
 
@@ -80,14 +80,14 @@ def test_what_is_appended_is_told_once_and_half_a_record_when_it_is_whole(board:
     for cut in range(0, len(text), 31):
         with file.open("ab") as opened:
             opened.write(text[cut : cut + 31])
-        board.boards.look()
+        board.boards.read_new()
     assert board.points() == [("loss", step, float(step)) for step in range(1, 6)]
 
 
 def test_pictures_are_passed_over_and_what_comes_behind_them_is_not(board: Board) -> None:
     picture = record(event(1, ("picture", part(4, b"x" * 200_000))))
     (board.folder / "x.tfevents").write_bytes(picture + record(event(2, ("loss", simple(1)))))
-    board.boards.look()
+    board.boards.read_new()
     assert board.points() == [("loss", 2, 1.0)]
 
 
@@ -102,16 +102,16 @@ def test_a_long_curve_is_told_more_and_more_rarely(board: Board) -> None:
 
 
 def test_curves_have_a_limit(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorboard, "MOST_CURVES", 3)
+    monkeypatch.setattr(tensorboard, "MAX_CURVES", 3)
     (board.folder / "x.tfevents").write_bytes(record(event(1, *((f"c{n}", simple(n)) for n in range(9)))))
-    board.boards.look()
+    board.boards.read_new()
     assert [name for name, *_ in board.points()] == ["c0", "c1", "c2"]
 
 
 def test_one_look_reads_so_much_and_the_last_ones_the_rest(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorboard, "MOST_AT_ONCE", 10)
+    monkeypatch.setattr(tensorboard, "MAX_AT_ONCE", 10)
     (board.folder / "x.tfevents").write_bytes(b"".join(record(event(n, ("a", simple(n)))) for n in range(35)))
-    assert board.boards.look() == 10
+    assert board.boards.read_new() == 10
     board.boards.end()
     assert len(board.lines) == 35
 
@@ -123,7 +123,7 @@ def test_links_pipes_and_junk_do_no_harm(board: Board, tmp_path: Path) -> None:
     (board.folder / "junk.tfevents").write_bytes(b"\xff" * 400)
     (board.folder / "short.tfevents").write_bytes(b"\x01")
     (board.folder / "good.tfevents").write_bytes(record(event(1, ("a", simple(1)))))
-    board.boards.look()
+    board.boards.read_new()
     assert board.points() == [("a", 1, 1.0)]
 
 

@@ -1,4 +1,4 @@
-"""Rings of the process runtime inside bubblewrap: Horovod, torchrun, workers that load data, and a training that fails."""
+"""ElasticJob of the process runtime inside bubblewrap: Horovod, torchrun, workers that load data, and a training that fails."""
 
 import json
 import threading
@@ -11,9 +11,9 @@ import pytest
 from runners.runtime import Folders
 from runners.runtimes import confinement_check
 from runners.runtimes.process import ProcessRuntime
-from runners.spec import Ring, RunSpec
+from runners.spec import CollectiveGroup, RunSpec
 from tests.runners.conftest import make_folders, make_spec
-from tests.runners.launching import local_ring, until
+from tests.runners.launching import local_group, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.bubblewrap, pytest.mark.timeout(400)]
 
@@ -95,10 +95,10 @@ def jobs(tmp_path: Path, job_python: str) -> Iterator[Jobs]:
 
 
 def test_horovod_trains_with_two_ranks_on_two_hosts(jobs: Jobs) -> None:
-    ring: Ring = local_ring(2, 2)
+    group: CollectiveGroup = local_group(2, 2)
     hosts = [{"name": name, "slots": 1} for name in ("h0", "h1")]
     specs = [
-        jobs.start(index, HOROVOD, hosts, launcher="horovod", ring=ring, role=role, hostname=name, slots=slots)
+        jobs.start(index, HOROVOD, hosts, launcher="horovod", collective=group, role=role, hostname=name, slots=slots)
         for index, (role, name, slots) in enumerate([("driver", "driver", 0), ("host", "h0", 1), ("host", "h1", 1)])
     ]
     for spec in specs:

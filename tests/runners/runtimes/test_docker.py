@@ -15,7 +15,7 @@ from runners.runtimes.docker import DockerRuntime, connect
 from runners.runtimes.host_config import container_config, network_config, owner_for
 from runners.spec import Resources, RunSpec
 from tests.cluster.between import Between
-from tests.runners.conftest import RING, make_folders, make_spec
+from tests.runners.conftest import GROUP, make_folders, make_spec
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 
@@ -105,7 +105,7 @@ def test_a_fork_bomb_meets_its_limit(runtime: DockerRuntime, folders: Folders) -
 def test_a_network_whose_containers_were_never_made_is_removed_in_time(
     runtime: DockerRuntime, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left, used = make_spec("sl-43-a1-0", ring=RING, job=43), make_spec(ring=RING)
+    left, used = make_spec("sl-43-a1-0", collective=GROUP, job=43), make_spec(collective=GROUP)
     other = DockerRuntime("somebody else", "node", runtime.image_of)
     for each in (runtime, other):
         each.client.api.create_network(**network_config(str(left.network), each.identity))
@@ -121,7 +121,7 @@ def test_a_network_whose_containers_were_never_made_is_removed_in_time(
 
 
 def test_another_installation_is_neither_seen_nor_touched(runtime: DockerRuntime, folders: Folders) -> None:
-    run(runtime, make_spec(ring=RING), folders, "import time; time.sleep(60)")
+    run(runtime, make_spec(collective=GROUP), folders, "import time; time.sleep(60)")
     for other in (
         DockerRuntime("somebody else", "node", runtime.image_of),
         DockerRuntime(runtime.identity.installation, "another node", runtime.image_of),
@@ -134,7 +134,7 @@ def test_another_installation_is_neither_seen_nor_touched(runtime: DockerRuntime
 
 def test_an_attempt_has_a_network_as_long_as_it_has_containers(runtime: DockerRuntime, tmp_path: Path) -> None:
     networks = lambda: runtime._networks(runtime.identity.engine_name("sl-42-a1"))  # noqa: E731
-    first, second = make_spec(ring=RING), make_spec("sl-42-a1-1", hostname="h1", ring=RING)
+    first, second = make_spec(collective=GROUP), make_spec("sl-42-a1-1", hostname="h1", collective=GROUP)
     for spec in (first, second):
         runtime.create(spec, make_folders(tmp_path / spec.name))
     assert len(networks()) == 1
@@ -148,9 +148,9 @@ def test_a_network_that_is_being_made_just_now_is_a_reason_to_try_again(
     runtime: DockerRuntime, folders: Folders
 ) -> None:
     """Two threads make containers of one attempt: the engine knows the bridge of its network before it lists it."""
-    spec = make_spec(ring=RING)
+    spec = make_spec(collective=GROUP)
     assert spec.network
-    half_made = network_config(spec.network, runtime.identity, RING) | {"name": "half-made"}
+    half_made = network_config(spec.network, runtime.identity, GROUP) | {"name": "half-made"}
     network = runtime.client.api.create_network(**half_made)
     try:
         with pytest.raises(EngineError, match="just now"):
@@ -170,8 +170,8 @@ def test_containers_of_an_attempt_find_each_other_by_name(runtime: DockerRuntime
         "import socket\nassert socket.gethostbyname(socket.gethostname()) != '127.0.0.1'\n"
         "print(socket.create_connection(('driver', 4000), 5).recv(100).decode(), flush=True)"
     )
-    driver = make_spec(hostname="driver", role="driver", ring=RING, slots=0, gpus=())
-    host = make_spec("sl-42-a1-1", ring=RING)
+    driver = make_spec(hostname="driver", role="driver", collective=GROUP, slots=0, gpus=())
+    host = make_spec("sl-42-a1-1", collective=GROUP)
     run(runtime, driver, make_folders(tmp_path / "driver"), listen)
     wait(runtime, lambda seen: b"up" in runtime.logs(driver.name, 100))
     run(runtime, host, make_folders(tmp_path / "host"), ask)
@@ -189,7 +189,7 @@ def test_a_missing_environment_is_refused_with_a_reason(runtime: DockerRuntime, 
 
 
 def test_what_was_started_equals_the_policy(runtime: DockerRuntime, folders: Folders, pretender: str) -> None:
-    for spec in (make_spec(), make_spec("sl-42-a1-1", ring=RING)):
+    for spec in (make_spec(), make_spec("sl-42-a1-1", collective=GROUP)):
         run(runtime, spec, folders, "import time; time.sleep(60)")
         assert_equals_policy(runtime, spec, folders, pretender)
 
@@ -227,10 +227,10 @@ def with_defaults(key: str, value: Any) -> Any:
 def test_user_code_cannot_write_where_it_is_told_things(runtime: DockerRuntime, folders: Folders) -> None:
     if os.geteuid() != 0:
         pytest.skip("an agent that is not root shares its user id with jobs")
-    (folders.control / "job.json").write_text("secret of the ring")
+    (folders.control / "job.json").write_text("secret of the group")
     run(runtime, make_spec(), folders, "print(open('/run/schedulearn/control/job.json').read(), flush=True)")
     wait(runtime, exited)
-    assert runtime.logs("sl-42-a1-0", 100) == b"secret of the ring\n"
+    assert runtime.logs("sl-42-a1-0", 100) == b"secret of the group\n"
     held = folders.control.stat()
     assert held.st_uid == 0 and held.st_mode & 0o007 == 0
     assert folders.workspace.stat().st_uid == owner_for(42, 0, 0).uid

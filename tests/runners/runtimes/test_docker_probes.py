@@ -18,7 +18,7 @@ from runners.runtime import Folders
 from runners.runtimes.docker import DockerRuntime
 from runners.runtimes.host_config import owner_for
 from runners.spec import RunSpec
-from tests.runners.conftest import RING, make_folders, make_spec
+from tests.runners.conftest import GROUP, make_folders, make_spec
 
 pytestmark = [
     pytest.mark.docker,
@@ -149,9 +149,9 @@ def address(runtime: DockerRuntime, name: str) -> str:
     return str(network["IPAddress"])
 
 
-@pytest.mark.parametrize("ring", [None, RING], ids=["without a network", "with a ring"])
-def test_a_job_cannot_leave_its_container(runtime: DockerRuntime, tmp_path: Path, ring: object) -> None:
-    victim = make_spec("sl-43-a1-0", job=43, ring=RING)
+@pytest.mark.parametrize("group", [None, GROUP], ids=["without a network", "with a group"])
+def test_a_job_cannot_leave_its_container(runtime: DockerRuntime, tmp_path: Path, group: object) -> None:
+    victim = make_spec("sl-43-a1-0", job=43, collective=GROUP)
     runtime.check()  # closes the host to jobs where the agent may
     victim_folders = make_folders(tmp_path / "victim")
     (victim_folders.workspace / "main.py").write_text(LISTEN)
@@ -159,9 +159,9 @@ def test_a_job_cannot_leave_its_container(runtime: DockerRuntime, tmp_path: Path
     runtime.start(victim.name)
     wait_for(runtime, victim.name, "running", b"up")
 
-    spec, folders = make_spec(ring=ring), make_folders(tmp_path / "probe")
+    spec, folders = make_spec(collective=group), make_folders(tmp_path / "probe")
     runtime.create(spec, folders)
-    gateways = {"its own gateway": gateway(runtime, "sl-42-a1")} if ring else {}
+    gateways = {"its own gateway": gateway(runtime, "sl-42-a1")} if group else {}
     gateways["another job's gateway"] = gateway(runtime, "sl-43-a1")
     with service_of_the_host() as port, world_outside() as far:
         targets: dict[str, tuple[str, int]] = {

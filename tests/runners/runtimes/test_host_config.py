@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runners.runtime import Folders
-from runners.runtimes.host_config import LEAST_UID, Host, Identity, container_config, network_config, owner_for
-from runners.spec import JobIdentity, Resources, Ring, RunSpec
-from tests.runners.conftest import RING, make_spec
+from runners.runtimes.host_config import MIN_UID, Host, Identity, container_config, network_config, owner_for
+from runners.spec import CollectiveGroup, JobIdentity, Resources, RunSpec
+from tests.runners.conftest import GROUP, make_spec
 
 HOST = Host(cpus=8, memory_mib=32_768)
 IDENTITY = Identity("installation", "node")
@@ -76,7 +76,9 @@ numbers = st.integers(min_value=-(2**40), max_value=2**40)
 @st.composite
 def specs(draw: st.DrawFn) -> RunSpec:
     """Also ones that no honest portal would send."""
-    ring = st.builds(Ring, driver_host=anything, port=numbers, secret=anything, min_ranks=numbers, max_ranks=numbers)
+    group = st.builds(
+        CollectiveGroup, driver_host=anything, port=numbers, secret=anything, min_ranks=numbers, max_ranks=numbers
+    )
     job, number = draw(st.integers(1, 2**40)), draw(st.integers(1, 999))
     return RunSpec(
         name=f"sl-{job}-a{number}-{draw(st.integers(0, 99))}",
@@ -94,7 +96,7 @@ def specs(draw: st.DrawFn) -> RunSpec:
         gpu_kind=draw(st.sampled_from(["cuda", "cpu"])),
         elastic=draw(st.booleans()),
         env=tuple(draw(st.lists(st.tuples(anything, anything), max_size=4))),
-        ring=draw(st.none() | ring),
+        collective=draw(st.none() | group),
         resources=Resources(
             cpus=draw(st.floats(-10, 10_000)),
             memory_mib=draw(numbers),
@@ -122,7 +124,7 @@ def test_no_spec_gets_more_than_the_policy(spec: RunSpec) -> None:
     )
     assert config["Cmd"] == [] and config["WorkingDir"] == "/opt/schedulearn"
     uid, gid = (int(part) for part in config["User"].split(":"))
-    assert LEAST_UID <= uid == gid < 2**31
+    assert MIN_UID <= uid == gid < 2**31
 
     assert host["CapDrop"] == ["ALL"] and host["SecurityOpt"] == ["no-new-privileges:true"]
     assert host["Privileged"] is False and host["ReadonlyRootfs"] is True and host["Init"] is False
@@ -180,15 +182,15 @@ def test_a_plain_command_finds_its_own_name_without_a_network() -> None:
     assert host["NetworkMode"] == "none" and host["ExtraHosts"] == ["h0:127.0.0.1"] and not host["Dns"]
 
 
-def test_a_ring_asks_no_name_server_of_the_machine() -> None:
-    spec = make_spec(ring=Ring("driver", 4000, "s", 1, 2), launcher="horovod")
+def test_a_group_asks_no_name_server_of_the_machine() -> None:
+    spec = make_spec(collective=CollectiveGroup("driver", 4000, "s", 1, 2), launcher="horovod")
     host = config_of(spec)["HostConfig"]
     assert host["Dns"] == ["127.0.0.1"] and not host["DnsOptions"]
 
 
 def test_over_several_nodes_an_unknown_name_takes_a_second() -> None:
-    ring = Ring("10.192.4.2", 4000, "s", 1, 2, number=9, subnet="10.192.4.0/22", address="10.192.4.3")
-    spec = make_spec(ring=ring, launcher="torchrun")
+    group = CollectiveGroup("10.192.4.2", 4000, "s", 1, 2, number=9, subnet="10.192.4.0/22", address="10.192.4.3")
+    spec = make_spec(collective=group, launcher="torchrun")
     assert config_of(spec)["HostConfig"]["DnsOptions"] == ["timeout:1", "attempts:1"]
 
 
@@ -206,19 +208,19 @@ def test_a_job_network_leads_nowhere() -> None:
 
 
 def test_over_several_nodes_the_network_and_the_address_are_fixed() -> None:
-    ring = Ring("10.192.4.2", 4000, "s", 1, 2, number=9, subnet="10.192.4.0/22", address="10.192.4.3")
-    spec = make_spec(ring=ring, launcher="horovod")
+    group = CollectiveGroup("10.192.4.2", 4000, "s", 1, 2, number=9, subnet="10.192.4.0/22", address="10.192.4.3")
+    spec = make_spec(collective=group, launcher="horovod")
     (endpoint,) = config_of(spec)["NetworkingConfig"]["EndpointsConfig"].values()
     assert endpoint["IPAMConfig"] == {"IPv4Address": "10.192.4.3"}
-    network = network_config("sl-42-a1", IDENTITY, ring)
+    network = network_config("sl-42-a1", IDENTITY, group)
     assert network["ipam"]["Config"] == [{"Subnet": "10.192.4.0/22"}]
     assert network["internal"] is True and network["options"]["com.docker.network.driver.mtu"] == "1450"
 
 
 def test_a_container_and_its_network_name_the_job_that_no_restored_backup_repeats() -> None:
     job = JobIdentity("1" * 32, "a" * 32)
-    spec = make_spec("sl-42-a1-0a0a0a0a0a0a-c0ffee-0", ring=RING, identity=job)
-    network = network_config(str(spec.network), IDENTITY, spec.ring, job)
+    spec = make_spec("sl-42-a1-0a0a0a0a0a0a-c0ffee-0", collective=GROUP, identity=job)
+    network = network_config(str(spec.network), IDENTITY, spec.collective, job)
     assert network["name"] == f"sl-42-a1-0a0a0a0a0a0a.{IDENTITY.suffix}"
     for labels in (config_of(spec)["Labels"], network["labels"]):
         assert (labels["sl.portal"], labels["sl.job-uid"]) == (job.installation, job.job)

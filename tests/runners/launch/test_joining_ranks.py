@@ -1,4 +1,4 @@
-"""Ranks of hosts that come to a ring that trains: started at once, taken in when they ask, and not waited for before."""
+"""Ranks of hosts that come to a group that trains: started at once, taken in when they ask, and not waited for before."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runners.launch.hosts import Hosts
-from runners.launch.newcomers import NEWCOMER, Newcomers
+from runners.launch.joining_ranks import ASKS_FOR_PLACE, JoiningRanks
 from runners.launch.ranks import SHIM
 from runners.launch.rendezvous import RefusedError
 from runners.launch.slots import Slot
@@ -25,7 +25,7 @@ class World:
         self.hosts = Hosts()
         for name in names:
             self.hosts.poll({"host": name, "slots": slots, "boot": "b", "seen": 0, "runs": []})
-        self.new = Newcomers(self.hosts)
+        self.new = JoiningRanks(self.hosts)
         self.answers: list[Any] = []
 
     def told(self, host: str) -> list[dict[str, Any]]:
@@ -33,7 +33,7 @@ class World:
         return commands
 
     def ask(self, host: str, slot: int = 0) -> threading.Thread:
-        """In a thread: the answer comes with the ring."""
+        """In a thread: the answer comes with the group."""
 
         def call() -> None:
             try:
@@ -58,7 +58,7 @@ def short_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runners.launch.hosts.POLL_SECONDS", 0.02)
 
 
-def test_all_hosts_are_there_at_once_while_there_is_no_ring() -> None:
+def test_all_hosts_are_there_at_once_while_there_is_no_group() -> None:
     world = World("h1", "h2")
     assert world.new.ready(BOTH, {}, 1) == BOTH
     assert world.told("h2") == []
@@ -71,7 +71,7 @@ def test_a_new_host_is_started_once_and_offered_when_it_has_asked() -> None:
         assert world.new.ready(BOTH, RING, 1) == RING
     (start,) = world.told("h2")
     assert (start["do"], start["label"]) == ("start", "rank 1")
-    assert (start["env"][NEWCOMER], start["env"]["HOROVOD_LOCAL_RANK"]) == ("1", "0")
+    assert (start["env"][ASKS_FOR_PLACE], start["env"]["HOROVOD_LOCAL_RANK"]) == ("1", "0")
     asking = world.ask("h2")
     world.wait_until_asked(BOTH, BOTH)
     assert world.answers == []
@@ -105,7 +105,7 @@ def test_the_rank_that_was_started_is_taken_once() -> None:
     assert world.new.take("h1", 0) is None
 
 
-def test_a_host_whose_rank_ends_before_it_asks_never_comes_to_the_ring() -> None:
+def test_a_host_whose_rank_ends_before_it_asks_never_comes_to_the_group() -> None:
     world = World("h1", "h2")
     world.new.ready(RING, {}, 1)
     world.new.ready(BOTH, RING, 1)
@@ -114,14 +114,14 @@ def test_a_host_whose_rank_ends_before_it_asks_never_comes_to_the_ring() -> None
     assert (world.new.failed("h2"), world.new.failed("h1")) == (True, False)
 
 
-def test_a_ring_that_has_lost_too_much_does_not_wait_for_newcomers_to_ask() -> None:
+def test_a_group_that_has_lost_too_much_does_not_wait_for_newcomers_to_ask() -> None:
     world = World("h2", "h3")
     world.new.ready({"h1": 1}, {}, 1)
     assert world.new.ready({"h2": 1}, RING, 1) == {"h2": 1}
     assert world.new.take("h2", 0) is not None
 
 
-def test_who_is_asked_back_before_the_ring_has_it_is_stopped() -> None:
+def test_who_is_asked_back_before_the_group_has_it_is_stopped() -> None:
     world = World("h1", "h2")
     world.new.ready(RING, {}, 1)
     world.new.ready(BOTH, RING, 1)
@@ -129,7 +129,7 @@ def test_who_is_asked_back_before_the_ring_has_it_is_stopped() -> None:
     assert [command["do"] for command in world.told("h2")] == ["start", "stop"]
 
 
-def test_who_is_in_the_ring_leaves_it_by_itself() -> None:
+def test_who_is_in_the_group_leaves_it_by_itself() -> None:
     world = World("h1", "h2")
     world.new.ready(RING, {}, 1)
     world.new.ready(BOTH, RING, 1)
@@ -141,10 +141,10 @@ def test_who_is_in_the_ring_leaves_it_by_itself() -> None:
     assert [command["do"] for command in world.told("h2")] == ["start"]
 
 
-def test_a_rank_that_an_earlier_driver_started_for_a_ring_that_is_gone_is_stopped() -> None:
+def test_a_rank_that_an_earlier_driver_started_for_a_group_that_is_gone_is_stopped() -> None:
     world = World()
     world.hosts = Hosts(first=1_000_000)
-    world.new = Newcomers(world.hosts)
+    world.new = JoiningRanks(world.hosts)
     runs = [{"run": 7, "slot": 0, "code": None}]
     world.hosts.poll({"host": "h2", "slots": 1, "boot": "b", "seen": 0, "runs": runs})
     world.ask("h2").join(60)
@@ -203,7 +203,7 @@ def test_a_rank_asks_for_its_place_when_it_first_begins(tmp_path: Path, newcomer
             "HOROVOD_HOSTNAME": "h2",
             "HOROVOD_LOCAL_RANK": "0",
             "HOROVOD_RANK": "1",
-            NEWCOMER: newcomer,
+            ASKS_FOR_PLACE: newcomer,
         }
         run = subprocess.run([sys.executable, "-c", BEGINS], env=env, capture_output=True, text=True, timeout=30)
         server.shutdown()

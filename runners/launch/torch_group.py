@@ -1,8 +1,8 @@
-"""An elastic ring of torchrun's kind: whenever its hosts change, its ranks are stopped and started anew.
+"""Elastic torchrun jobs: whenever the hosts change, all ranks are stopped and started again.
 
-As under torchrun, a rank is told who it is by its environment, hears of a change by SIGTERM, and goes on from the
-snapshot that it has kept. Unlike torchrun, who leads holds no rank, so any host may leave; hosts may have different
-numbers of ranks; and no process outlives a change, so nothing of an older ring can reach a newer one.
+As under torchrun, a rank has its number and the number of ranks in its environment, receives SIGTERM at a change, and
+continues from the snapshot that it has saved. Unlike with torchrun, the leader has no rank, so any host may leave; hosts may
+have different numbers of ranks; and no process outlives a change, so nothing of an older group can reach a newer one.
 """
 
 import time
@@ -10,73 +10,76 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from runners.launch.discovery import in_order
 from runners.launch.files import Host
-from runners.launch.hosts import SILENT_SECONDS, Hosts, Run
+from runners.launch.hosts import SILENT_SECONDS, Hosts, RankRun
 from runners.launch.slots import Slot, assign
-from runners.spec import Ring
+from runners.spec import CollectiveGroup
 
 GATHER_SECONDS = 120.0
-"""How long a ring that has lost too many ranks waits for new hosts, as an elastic one of Horovod's does."""
+"""How long a job that has lost too many ranks waits for new hosts, as with Horovod."""
 SETTLE_SECONDS = 3.0
-"""Hosts that come one after the other cost one change."""
+"""Hosts that join within this time of each other cost one change."""
 END_SECONDS = 60.0
-"""Supervisors kill ranks after their grace; a host that was lost is known to be after its silence."""
-TOLD_SECONDS = SILENT_SECONDS + 15
-"""A host that was lost before a rank failed is known to be by then: its last request may have waited for a while."""
+"""Time for ranks to end: supervisors kill them after their grace, and a lost host is noticed by its silence."""
+NOTICE_SECONDS = SILENT_SECONDS + 15
+"""A host that was lost before a rank failed is noticed within this time: its last request may have been waiting."""
 FIRST_PORT, PORTS = 29_000, 3_000
-"""Where rank 0 of each ring listens: below the ports that the kernel gives away, above those of drivers."""
+"""The ports at which rank 0 of each group listens: below the kernel's ephemeral ports, above those of drivers."""
 
 
-class TorchRing:
-    """``available``: slots by name of the hosts that may be used now. ``formed`` is told the host of each rank."""
+class TorchGroup:
+    """The ranks of an elastic torchrun job, one group after the other.
+
+    ``available`` returns the slots of the hosts that may be used now; ``formed`` is called with the host of each rank.
+    """
 
     def __init__(
         self,
         hosts: Hosts,
         available: Callable[[], Mapping[str, int]],
-        ring: Ring,
-        say: Callable[[str], None],
+        group: CollectiveGroup,
+        report: Callable[[str], None],
         formed: Callable[[list[str]], None],
     ) -> None:
         self._hosts = hosts
         self._available = available
-        self._ring = ring
-        self._say = say
+        self._group = group
+        self._report = report
         self._formed = formed
         self._order: list[str] = []
-        """Hosts of the ring by rank: they keep their order, so that rank 0 stays where it is."""
+        """The hosts in the order of their ranks. They keep their order, so that rank 0 stays where it is."""
         self._restarts = 0
         self._leaving: set[str] = set()
-        """Hosts that ended their ranks themselves: they do not come back."""
+        """Hosts that ended their ranks themselves: they are not used again."""
         self.lacks_hosts = False
-        """It ended because too few hosts were available."""
+        """Whether it ended because too few hosts were available."""
 
     def run(self) -> tuple[int, str]:
-        """From the first ranks, or those of an earlier driver, to the end. An exit code, 0 for success, and a sentence."""
+        """Run the ranks, the first ones or those of an earlier driver, to the end. Returns an exit code and a sentence."""
         runs = self._take_over()
         while True:
             runs = runs or self._start(self._gather())
             if not runs:
                 self.lacks_hosts = True
-                least = self._ring.min_ranks
-                return 1, f"For {GATHER_SECONDS:.0f} seconds the ring had fewer than the {least} ranks that it needs"
+                min_ranks = self._group.min_ranks
+                return 1, f"For {GATHER_SECONDS:.0f} seconds the job had fewer than the {min_ranks} ranks that it needs"
             change = self._watch(runs)
             self._end(runs)
             if any(not run.ended.is_set() for run in runs):
-                return 1, "A rank could not be ended, so the others cannot begin anew"
+                return 1, "A rank could not be ended, so the others cannot be restarted"
             if all(_finished(run) for run in runs):
                 return 0, ""
             change = change or self._loss(runs)
             if not change:
                 first = min((run for run in runs if run.code != 0), key=lambda run: run.ended_at)
                 return first.code, f"Rank {first.rank} on {first.host} ended with exit code {first.code}"
-            self._say(f"{change}: the ranks begin anew from their last snapshot")
+            self._report(f"{change}: the ranks restart from their last snapshot")
             self._restarts += 1
             runs = []
 
     # Beginning
 
-    def _take_over(self) -> list[Run]:
-        """What an earlier driver has started, if nothing of it is missing."""
+    def _take_over(self) -> list[RankRun]:
+        """Return the ranks that an earlier driver has started, if all of them run."""
         found = [
             run
             for host, slots in self._hosts.found().items()
@@ -90,32 +93,32 @@ class TorchRing:
         self._restarts = 1
         whole = len({run.generation for run in found}) == 1 and [run.rank for run in found] == [*range(found[0].size)]
         if whole and all(not run.ended.is_set() or run.code == 0 for run in found):
-            self._say(f"Taking over a ring on {', '.join(self._order)}")
+            self._report(f"Taking over the ranks on {', '.join(self._order)}")
             self._formed([run.host for run in found])
             return found
-        self._say("A part of the ring was lost: the ranks begin anew from their last snapshot")
+        self._report("Some ranks were lost: all ranks restart from their last snapshot")
         self._end(found)
         return []
 
     def _gather(self) -> list[Host]:
-        """The hosts of the next ring; none when there are not enough for too long."""
+        """Wait for enough hosts and return those of the next group; none when there are not enough for too long."""
         until = time.monotonic() + GATHER_SECONDS
         while True:
-            chosen = choose(self._here(), self._order, self._ring.max_ranks)
-            if sum(host.slots for host in chosen) >= self._ring.min_ranks:
+            chosen = choose(self._here(), self._order, self._group.max_ranks)
+            if sum(host.slots for host in chosen) >= self._group.min_ranks:
                 return chosen
             if time.monotonic() > until:
                 return []
             self._hosts.wait(0.5)
 
-    def _start(self, chosen: Sequence[Host]) -> list[Run]:
+    def _start(self, chosen: Sequence[Host]) -> list[RankRun]:
         self._order = [host.name for host in chosen]
         slots = assign(chosen)
         if not slots:
             return []
         generation = self._hosts.next_number()
         home = self._order[0]
-        local = self._ring.driver_host.startswith("127.")
+        local = self._group.driver_host.startswith("127.")
         address = self._hosts.address(home) or ("127.0.0.1" if local else home)
         self._formed([slot.hostname for slot in slots])
         common = {
@@ -138,8 +141,8 @@ class TorchRing:
 
     # Changing
 
-    def _watch(self, runs: Sequence[Run]) -> str:
-        """Until the ring shall be another one: a clause that says why. Or until it is over: an empty one."""
+    def _watch(self, runs: Sequence[RankRun]) -> str:
+        """Wait until the ranks must be restarted, and return the reason, a clause; or until one fails or all end: empty."""
         members = {run.host for run in runs}
         more_since = None
         while True:
@@ -148,68 +151,72 @@ class TorchRing:
             if len(ended) == len(runs) or any(run.code != 0 for run in ended):
                 return ""
             if left := members - here.keys():
-                return f"{_list(left)} left the ring"
-            more = {host.name for host in choose(here, self._order, self._ring.max_ranks)} - members
+                return f"{_list(left)} left the job"
+            more = {host.name for host in choose(here, self._order, self._group.max_ranks)} - members
             now = time.monotonic()
-            more_since = (more_since or now) if more and not ended else None  # what ends need not grow
+            more_since = (more_since or now) if more and not ended else None  # a job that is ending need not grow
             if more_since and now - more_since > SETTLE_SECONDS:
-                return f"{_list(more)} joined the ring"
+                return f"{_list(more)} joined the job"
             self._hosts.wait(0.5)
 
-    def _end(self, runs: Sequence[Run]) -> None:
-        """All of them, as far as they have not ended by themselves."""
+    def _end(self, runs: Sequence[RankRun]) -> None:
+        """End all ranks that have not ended by themselves."""
         for run in runs:
             self._hosts.stop(run)
         until = time.monotonic() + END_SECONDS
         while any(not run.ended.is_set() for run in runs) and time.monotonic() < until:
-            self._available()  # ranks on hosts that fell silent are given up
+            self._available()  # which counts ranks on silent hosts as lost
             self._hosts.wait(0.5)
 
-    def _loss(self, runs: Sequence[Run]) -> str:
-        """The hosts that went, if a rank failed for that. Ranks hear of it before us: their connections break at once."""
+    def _loss(self, runs: Sequence[RankRun]) -> str:
+        """Return which hosts were lost, a clause, if a rank failed because of that; else empty.
+
+        Ranks notice it before the driver does: their connections break at once.
+        """
         members = {run.host for run in runs}
         failed_at = min(run.ended_at for run in runs)
-        until = time.monotonic() + TOLD_SECONDS
+        until = time.monotonic() + NOTICE_SECONDS
         self._hosts.ask(members)
         while True:
             if gone := members - self._here(runs).keys():
-                return f"{_list(gone)} left the ring"
+                return f"{_list(gone)} left the job"
             if all(self._hosts.asked_since(name, failed_at) for name in members) or time.monotonic() > until:
                 return ""
             self._hosts.wait(0.5)
 
-    def _here(self, ended: Sequence[Run] = ()) -> dict[str, int]:
-        """What the ring may use now."""
+    def _here(self, ended: Sequence[RankRun] = ()) -> dict[str, int]:
+        """Return the slots by host that may be used now."""
         self._leaving |= {run.host for run in ended if run.ending}
         return {name: slots for name, slots in self._available().items() if name not in self._leaving}
 
 
-def choose(available: Mapping[str, int], before: Sequence[str], most: int) -> list[Host]:
-    """The hosts of a ring: those of the last one in their order, then others by name, up to so many ranks."""
+def choose(available: Mapping[str, int], before: Sequence[str], max_ranks: int) -> list[Host]:
+    """Choose the hosts of a group: those of the last one in their order, then others by name, up to so many ranks."""
     chosen: list[Host] = []
+    left = max_ranks
     for name in in_order(available, before):
-        if available[name] <= most:
+        if available[name] <= left:
             chosen.append(Host(name, available[name]))
-            most -= available[name]
+            left -= available[name]
     return chosen
 
 
-def rank_env(slot: Slot, group: int) -> dict[str, str]:
-    """What torchrun tells a rank of itself."""
+def rank_env(slot: Slot, group_rank: int) -> dict[str, str]:
+    """Return the variables that torchrun sets for one rank."""
     return {
         "RANK": str(slot.rank),
         "WORLD_SIZE": str(slot.size),
         "LOCAL_RANK": str(slot.local_rank),
         "LOCAL_WORLD_SIZE": str(slot.local_size),
-        "GROUP_RANK": str(group),
+        "GROUP_RANK": str(group_rank),
         "ROLE_RANK": str(slot.rank),
         "ROLE_WORLD_SIZE": str(slot.size),
         "ROLE_NAME": "default",
     }
 
 
-def _finished(run: Run) -> bool:
-    """By itself, and well."""
+def _finished(run: RankRun) -> bool:
+    """Whether a rank has ended successfully and by itself."""
     return run.code == 0 and not (run.ending or run.stopped_by_us)
 
 

@@ -1,4 +1,4 @@
-"""How long a host of a ring leaves its ranks between SIGTERM and SIGKILL, on a clock of the test."""
+"""How long a host of a group leaves its ranks between SIGTERM and SIGKILL, on a clock of the test."""
 
 import signal
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from runners.launch import ringwork
-from runners.launch.files import Control, Places
+from runners.launch import group_host_worker
+from runners.launch.files import ContainerPaths, Control
+from runners.launch.group_host_worker import KILL_SECONDS, GroupHostWorker
+from runners.launch.host_worker import WorkerContext
 from runners.launch.processes import Wakeup
-from runners.launch.ringwork import KILL_SECONDS, RingWork
 from runners.launch.scribe import Scribe
-from runners.launch.work import Desk
-from runners.spec import Ring
+from runners.spec import CollectiveGroup
 from tests.runners.conftest import make_spec
 
 GRACE_SECONDS = 60
@@ -44,11 +44,13 @@ class Ranks:
 class Host:
     def __init__(self, home: Path, clock: Clock) -> None:
         self.clock, self.ranks, self.scribe = clock, Ranks(), Scribe(home)
-        ring = Ring("127.0.0.1", 1, "secret", 1, 1)
-        spec = make_spec(launcher="horovod", ring=ring, grace_seconds=GRACE_SECONDS)
-        places = Places.from_env({"SCHEDULEARN_SCRIBE": str(home), "SCHEDULEARN_CONTROL": str(home)})
+        group = CollectiveGroup("127.0.0.1", 1, "secret", 1, 1)
+        spec = make_spec(launcher="horovod", collective=group, grace_seconds=GRACE_SECONDS)
+        paths = ContainerPaths.from_env({"SCHEDULEARN_SCRIBE": str(home), "SCHEDULEARN_CONTROL": str(home)})
         processes: Any = self.ranks
-        self.work = RingWork(Desk(spec, places, Control(home), self.scribe, processes, {}), ring, Wakeup())
+        self.work = GroupHostWorker(
+            WorkerContext(spec, paths, Control(home), self.scribe, processes, {}), group, Wakeup()
+        )
         self.work._runs["0"] = 7
 
     def receives(self, **command: Any) -> None:
@@ -65,13 +67,13 @@ class Host:
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     clock = Clock()
     monkeypatch.setenv("RES_OPTIONS", "")  # the work sets it for its own process
-    monkeypatch.setattr(ringwork, "time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr(group_host_worker, "time", SimpleNamespace(monotonic=clock.monotonic))
     one = Host(tmp_path, clock)
     yield one
     one.scribe.close()
 
 
-def test_ranks_have_all_of_the_grace_when_the_ring_ends(host: Host) -> None:
+def test_ranks_have_all_of_the_grace_when_the_group_ends(host: Host) -> None:
     host.receives(do="end", code=1, sentence="The job was cancelled")
     assert host.signals_after(0) == [signal.SIGTERM]
     assert host.signals_after(GRACE_SECONDS - 0.1) == [signal.SIGTERM]

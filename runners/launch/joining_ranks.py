@@ -1,42 +1,43 @@
-"""Hosts that come to a ring that trains: their ranks are started at once, and taken in when they are ready for it.
+"""Ranks of hosts that join a running group: they are started at once, and join when they are ready.
 
-Horovod would have the ring stop first and start them then, so that all of it waits while the new ranks import their
-libraries. Here a new rank that comes to ``hvd.init()`` asks for its place (``shim``), and only when all ranks of its
-host have asked does Horovod hear of the host.
+Horovod would first stop the group and then start them, so that all ranks wait while the new ones import their libraries.
+Here a new rank asks for its place in ``hvd.init()`` (``shim``), and Horovod learns of a host only when all its ranks have
+asked.
 """
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from runners.launch.hosts import Hosts, Run
-from runners.launch.news import Place
+from runners.launch.host_updates import Place
+from runners.launch.hosts import Hosts, RankRun
 from runners.launch.rendezvous import RefusedError
 from runners.launch.slots import Slot, slot_env
 
-NEWCOMER = "SCHEDULEARN_NEWCOMER"
-"""Set for a rank that has to ask for its place when it begins (``hvd.init()``)."""
+ASKS_FOR_PLACE = "SCHEDULEARN_NEWCOMER"
+"""The variable of a rank that has to ask for its place in ``hvd.init()``."""
 
 
-class Newcomers:
+class JoiningRanks:
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
         self._changed = threading.Condition()
         self._known: set[str] = set()
-        """Hosts that Horovod has heard of."""
+        """Hosts that Horovod knows."""
         self._started: set[str] = set()
-        self._runs: dict[Place, Run] = {}
+        self._runs: dict[Place, RankRun] = {}
         self._taken: set[Place] = set()
         self._asked: set[Place] = set()
         self._places: dict[Place, dict[str, str]] = {}
-        """What ranks of the present ring have to know."""
+        """The variables of each rank of the present group."""
         self._failed: set[str] = set()
 
-    def ready(self, available: Mapping[str, int], ring: Collection[str], least: int) -> dict[str, int]:
-        """Slots of the hosts that the ring may use: those that Horovod knows, and those whose ranks have asked for their
-        place. The ranks of others are started. All may be used while there is no ring, or none of ``least`` ranks."""
+    def ready(self, available: Mapping[str, int], current: Collection[str], min_ranks: int) -> dict[str, int]:
+        """Return the slots of the hosts that may be used: those that Horovod knows, and those whose ranks have asked for
+        their place. The ranks of other hosts are started. All hosts may be used while no group runs (``current`` is empty)
+        or fewer than ``min_ranks`` ranks are left."""
         with self._changed:
-            if not ring:
+            if not current:
                 self._known |= available.keys()
             there = sum(slots for name, slots in available.items() if name in self._known)
             for name in [name for name in available if name not in self._known]:
@@ -45,20 +46,20 @@ class Newcomers:
                     self._start(name, available[name], there)
                 if any(self._runs[place].ended.is_set() for place in places):
                     self._failed.add(name)
-                elif there < least or self._asked.issuperset(places):
+                elif there < min_ranks or self._asked.issuperset(places):
                     self._known.add(name)
             return {name: slots for name, slots in available.items() if name in self._known}
 
     def _start(self, name: str, slots: int, ranks: int) -> None:
-        """As the ranks that they will most likely be; ``ranks`` are there already."""
+        """Start the ranks of a host as those that they will most likely be; the group has ``ranks`` already."""
         self._started.add(name)
         for slot in range(slots):
             likely = Slot(name, ranks + slot, ranks + slots, slot, slots, 0, 1)
-            env = {**slot_env(likely), NEWCOMER: "1"}
+            env = {**slot_env(likely), ASKS_FOR_PLACE: "1"}
             self._runs[name, slot] = self._hosts.start(name, slot, likely.rank, env)
 
-    def take(self, host: str, slot: int) -> Run | None:
-        """The rank that was started there, if there is one; once."""
+    def take(self, host: str, slot: int) -> RankRun | None:
+        """Return the rank that was started in a slot, if there is one. Each is returned once."""
         with self._changed:
             if (host, slot) in self._taken:
                 return None
@@ -66,21 +67,21 @@ class Newcomers:
             return self._runs.get((host, slot))
 
     def formed(self, plan: Sequence[Any]) -> None:
-        """A new ring; the entries are Horovod's SlotInfo."""
+        """Record a new group; the entries are Horovod's SlotInfo."""
         with self._changed:
             self._places = {(slot.hostname, slot.local_rank): slot_env(slot) for slot in plan}
             self._changed.notify_all()
 
     def first_place(self, host: str, slot: int) -> dict[str, str]:
-        """A new rank asks who it is: waits for the ring that has it. Raises RefusedError when there will be none."""
+        """Wait for the group that has a new rank, and return the rank's variables. Raises RefusedError if there is none."""
         place = (host, slot)
         with self._changed:
             run = self._runs.get(place)
-            if run is None:  # a driver before this one started it, and the ring that it was for is gone
+            if run is None:  # an earlier driver started it, for a group that is gone
                 for stray in self._hosts.runs():
                     if (stray.host, stray.slot) == place:
                         self._hosts.stop(stray)
-                raise RefusedError(404, "this rank is none of the ring")
+                raise RefusedError(404, "this rank is not in the group")
             self._asked.add(place)
             while place not in self._places and not run.ended.is_set():
                 self._changed.wait(1.0)
@@ -89,12 +90,12 @@ class Newcomers:
             return self._places[place]
 
     def turn_away(self, host: str) -> None:
-        """It was asked back before its ranks were taken in: nobody waits for them."""
+        """Stop the ranks of a host that is removed again before it has joined."""
         with self._changed:
             for (name, _), run in self._runs.items():
                 if name == host and host not in self._known:
                     self._hosts.stop(run)
 
     def failed(self, host: str) -> bool:
-        """Its ranks ended before they came to the ring."""
+        """Whether a rank of this host ended before it joined."""
         return host in self._failed

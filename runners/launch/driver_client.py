@@ -1,4 +1,4 @@
-"""A supervisor's line to the driver: asks for commands, reports exits, tries again until it is heard."""
+"""The supervisor's client of the driver: polls for commands and reports exits, and retries until the driver answers."""
 
 import http.client
 import json
@@ -11,43 +11,48 @@ from typing import Any
 
 from runners.launch.forwarder import call
 from runners.launch.hosts import POLL_SECONDS
-from runners.spec import Ring
+from runners.spec import CollectiveGroup
 
 RETRY_SECONDS = 0.5
 
 
-class RingClient:
-    """``commands`` fills up as they come, each once and in order; ``woken`` is called for each.
+class DriverClient:
+    """Puts each command of the driver into ``commands``, once and in order, and calls ``woken`` then.
 
-    ``driver`` tells where the driver is now. Another one than before is told of the ranks that run here (``runs``).
+    ``driver`` returns the driver's present address. Another driver than before receives the ranks that run here (``runs``).
     """
 
     def __init__(
-        self, ring: Ring, host: str, slots: int, woken: Callable[[], None], driver: Callable[[], str] | None = None
+        self,
+        group: CollectiveGroup,
+        host: str,
+        slots: int,
+        woken: Callable[[], None],
+        driver: Callable[[], str] | None = None,
     ) -> None:
         self.commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self.heard_at: float | None = None
+        self.answered_at: float | None = None
         """When the driver last answered, on the monotonic clock; None: never yet."""
         self.runs: tuple[dict[str, Any], ...] = ()
-        """The last one of each slot: {"run", "slot", "code"}, the code None while it runs; and, once it is known,
-        "cost_ms", how long the change that it began with kept it from training."""
-        self._ring = ring
-        self._driver = driver or (lambda: ring.driver_host)
-        self._message = {"host": host, "slots": slots, "boot": uuid.uuid4().hex, "address": ring.address}
+        """The last run of each slot: {"run", "slot", "code"}, the code None while it runs; and, once it is known,
+        "cost_ms", for how long the change at its start kept it from training."""
+        self._group = group
+        self._driver = driver or (lambda: group.driver_host)
+        self._message = {"host": host, "slots": slots, "boot": uuid.uuid4().hex, "address": group.address}
         self._woken = woken
         self._exits: queue.Queue[dict[str, Any]] = queue.Queue()
         self._ended = threading.Event()
 
     def begin(self) -> None:
-        threading.Thread(target=self._ask, name="ask driver", daemon=True).start()
-        threading.Thread(target=self._tell, name="tell driver", daemon=True).start()
+        threading.Thread(target=self._poll, name="poll driver", daemon=True).start()
+        threading.Thread(target=self._report_exits, name="report exits", daemon=True).start()
 
     def exited(self, run: int, code: int, ending: str = "", cost_ms: int | None = None) -> None:
-        """``ending``: why this host ended the rank itself, if it did. ``cost_ms``: as in ``runs``."""
+        """Report an exit. ``ending`` is why this host ended the rank itself, if it did; ``cost_ms`` is as in ``runs``."""
         self._exits.put({"run": run, "code": code, "ending": ending, "cost_ms": cost_ms})
 
-    def wait_until_told(self, seconds: float) -> None:
-        """For the exits to reach the driver: who leaves without a word is given up only after its silence."""
+    def wait_until_reported(self, seconds: float) -> None:
+        """Wait until the driver has all exits. A host that leaves without reporting them counts as lost after a silence."""
         until = time.monotonic() + seconds
         while self._exits.unfinished_tasks and time.monotonic() < until:
             time.sleep(0.02)
@@ -55,7 +60,7 @@ class RingClient:
     def end(self) -> None:
         self._ended.set()
 
-    def _ask(self) -> None:
+    def _poll(self) -> None:
         seen, driver = 0, ""
         while not self._ended.is_set():
             answer = self._call(
@@ -72,7 +77,7 @@ class RingClient:
             if answer is None:
                 self._ended.wait(RETRY_SECONDS)
 
-    def _tell(self) -> None:
+    def _report_exits(self) -> None:
         while not self._ended.is_set():
             message = self._exits.get()
             while self._call("/ring/exit", message) is None and not self._ended.wait(RETRY_SECONDS):
@@ -80,14 +85,14 @@ class RingClient:
             self._exits.task_done()
 
     def _call(self, path: str, message: dict[str, Any]) -> dict[str, Any] | None:
-        ring = self._ring
+        group = self._group
         try:
             body = json.dumps(message).encode()
-            status, answer = call(self._driver(), ring.port, ring.secret, "POST", path, body, POLL_SECONDS + 10)
+            status, answer = call(self._driver(), group.port, group.secret, "POST", path, body, POLL_SECONDS + 10)
             value = json.loads(answer) if status == 200 else None
         except (OSError, http.client.HTTPException, ValueError):
             return None
         if not isinstance(value, dict):
             return None
-        self.heard_at = time.monotonic()
+        self.answered_at = time.monotonic()
         return value

@@ -1,4 +1,4 @@
-"""What a host's supervisor supervises when no driver leads it: a plain command, or torchrun over fixed hosts."""
+"""What a host's supervisor runs without a driver: a plain command, or torchrun over fixed hosts."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Protocol
 
 from runners.launch import network
-from runners.launch.files import Control, Places, write_json
+from runners.launch.files import ContainerPaths, Control, write_json
 from runners.launch.processes import Exit, Processes
 from runners.launch.ranks import NOTICE_FILE, processors, rank_env, torchrun_argv, with_python, with_shim
 from runners.launch.scribe import Scribe
@@ -20,7 +20,7 @@ from runners.spec import RunSpec
 
 NOT_FOUND_CODE = 127
 NOT_EXECUTABLE_CODE = 126
-"""As a shell says them."""
+"""The exit codes of a shell for these cases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,57 +33,59 @@ class Verdict:
 
 
 @dataclass
-class Desk:
-    """What every kind of work needs at hand."""
+class WorkerContext:
+    """What every kind of worker needs."""
 
     spec: RunSpec
-    places: Places
+    paths: ContainerPaths
     control: Control
     scribe: Scribe
     processes: Processes
     inherited: Mapping[str, str]
     pumps: list[Thread] = field(default_factory=list)
     ending: str = ""
-    """The exit reason to come, once this container ends its ranks itself: "stopped" or "fenced"."""
+    """The coming exit reason, once this container ends its ranks itself: "stopped" or "fenced"."""
 
     def env(self) -> dict[str, str]:
-        return rank_env(self.spec, self.places, self.inherited)
+        return rank_env(self.spec, self.paths, self.inherited)
 
     def give_notice(self, reason: str, seconds: float) -> None:
-        """Tells the ranks that they are about to be stopped."""
+        """Announce to the ranks that they are about to be stopped."""
         notice = {"reason": reason, "grace_seconds": seconds, "until": time.time() + seconds}
         try:
-            write_json(self.places.scribe / NOTICE_FILE, notice)
+            write_json(self.paths.scribe / NOTICE_FILE, notice)
         except OSError:
-            pass  # a courtesy; SIGTERM says the same
+            pass  # the notice is optional; SIGTERM follows
 
-    def take_notice_back(self) -> None:
-        """For ranks that begin anew."""
-        (self.places.scribe / NOTICE_FILE).unlink(missing_ok=True)
+    def withdraw_notice(self) -> None:
+        """Remove the notice for ranks that are restarted."""
+        (self.paths.scribe / NOTICE_FILE).unlink(missing_ok=True)
 
     def start_rank(self, slot: int, env: Mapping[str, str]) -> int:
-        """The job's command as the rank in this slot: see ``start``."""
+        """Start the job's command as the rank in this slot: see ``start``."""
         return self.start(str(slot), str(slot), self.spec.command, env, slot)
 
     def bind(self, pid: int, slot: int) -> None:
-        """The rank in this slot to its own processors, if it is to keep to some."""
+        """Bind the rank in this slot to its processors, if it has some of its own."""
         if bound := processors(self.spec, slot, os.sched_getaffinity(0)):
-            with contextlib.suppress(OSError, OverflowError):  # it has ended, or is no process: the rank runs on any
+            with contextlib.suppress(
+                OSError, OverflowError
+            ):  # without a process of this id the rank may use any processor
                 os.sched_setaffinity(pid, bound)
 
     def start(
         self, key: str, stream: str, argv: tuple[str, ...], env: Mapping[str, str], slot: int | None = None
     ) -> int:
-        """0, or the code that stands for a program that could not be started. Says so to the user.
+        """Start a program; return 0, or the exit code for one that could not be started, which is reported to the user.
 
-        ``slot``: that of the rank, if it is one.
+        ``slot`` is that of the rank, if the program is one.
         """
         argv = with_python(argv)
         try:
-            pid, output = self.processes.start(key, argv, env, self.places.workspace)
+            pid, output = self.processes.start(key, argv, env, self.paths.workspace)
         except (OSError, ValueError, IndexError) as error:
             why = error.strerror if isinstance(error, OSError) else error
-            self.scribe.say(f"“{argv[0] if argv else ''}” could not be started: {why}. Check the job's command.")
+            self.scribe.report(f"“{argv[0] if argv else ''}” could not be started: {why}. Check the job's command.")
             return NOT_FOUND_CODE if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE_CODE
         if slot is not None:
             self.bind(pid, slot)
@@ -91,50 +93,52 @@ class Desk:
         return 0
 
 
-class Work(Protocol):
+class HostWorker(Protocol):
+    """What a supervisor runs on its host, and how it ends."""
+
     phase: str
-    """One phrase for status.json."""
+    """A phrase for status.json."""
 
     def begin(self) -> None:
-        """Start what can be started at once."""
+        """Start what can be started immediately."""
 
     def turn(self) -> None:
-        """Called after every event and at least twice a second."""
+        """Do what is due. Called after every event and at least twice a second."""
 
     def exited(self, exit: Exit) -> None:
-        """One of our processes ended."""
+        """Record that one of our processes has ended."""
 
     def verdict(self) -> Verdict | None:
-        """None while the work goes on."""
+        """Return how the worker ended, None while it runs."""
 
     def stopping_can_wait(self) -> bool:
-        """True while ranks may leave by themselves, so that SIGTERM need not come at once."""
+        """Whether ranks may leave by themselves, so that SIGTERM can be sent later."""
 
     def close(self) -> None:
-        """Let go of whatever still holds a stream open."""
+        """Close everything that keeps a stream open."""
 
 
-class CommandWork:
-    """The command once, with all the container's GPUs."""
+class CommandWorker:
+    """Runs the command once, with all GPUs of the container."""
 
     phase = "running"
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
         self._code: int | None = None
 
     def begin(self) -> None:
-        desk = self.desk
-        desk.scribe.label("0", "rank 0")
-        desk.scribe.say(f"Starting {' '.join(desk.spec.command)}")
-        if failed := desk.start("0", "0", desk.spec.command, desk.env()):
+        context = self.context
+        context.scribe.label("0", "rank 0")
+        context.scribe.report(f"Starting {' '.join(context.spec.command)}")
+        if failed := context.start("0", "0", context.spec.command, context.env()):
             self._code = failed
 
     def turn(self) -> None: ...
 
     def exited(self, exit: Exit) -> None:
         self._code = exit.code
-        self.desk.scribe.say(f"The command ended with exit code {exit.code}")
+        self.context.scribe.report(f"The command ended with exit code {exit.code}")
 
     def verdict(self) -> Verdict | None:
         return None if self._code is None else Verdict(self._code, "exited")
@@ -145,51 +149,51 @@ class CommandWork:
     def close(self) -> None: ...
 
 
-class TorchrunWork:
-    """torchrun, which starts this host's ranks. Their output comes through one named pipe for each."""
+class TorchrunWorker:
+    """Runs torchrun, which starts this host's ranks. The output of each comes through its own named pipe."""
 
     phase = "running"
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
         self._code: int | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="streams-"))
         self._held: list[int] = []
-        self._unlabelled = set(range(desk.spec.slots))
+        self._unlabelled = set(range(context.spec.slots))
 
     def begin(self) -> None:
-        desk, spec = self.desk, self.desk.spec
-        hosts = len(desk.control.hosts) or _hosts_by_counting(spec)
+        context, spec = self.context, self.context.spec
+        hosts = len(context.control.hosts) or _host_count(spec)
         if not hosts:
             self._code = NOT_EXECUTABLE_CODE
-            desk.scribe.say("The number of hosts is not known, so torchrun cannot start")
+            context.scribe.report("The number of hosts is not known, so torchrun cannot start")
             return
         endpoint, address, interface = self._meeting_point()
         for slot in range(spec.slots):
-            desk.scribe.label(str(slot), f"rank {slot}" if hosts == 1 else f"{spec.hostname}, local rank {slot}")
-            pump, held = desk.scribe.listen(self._folder / str(slot), str(slot))
-            desk.pumps.append(pump)
+            context.scribe.label(str(slot), f"rank {slot}" if hosts == 1 else f"{spec.hostname}, local rank {slot}")
+            pump, held = context.scribe.listen(self._folder / str(slot), str(slot))
+            context.pumps.append(pump)
             self._held.append(held)
         ranks = "1 rank" if spec.slots == 1 else f"{spec.slots} ranks"
-        desk.scribe.say(f"Starting {ranks} of {' '.join(spec.command)} with torchrun on {spec.hostname}")
+        context.scribe.report(f"Starting {ranks} of {' '.join(spec.command)} with torchrun on {spec.hostname}")
         if hosts > 1:
-            desk.scribe.say("Waiting for the other hosts")
-        env = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface, **with_shim(desk.env())}
+            context.scribe.report("Waiting for the other hosts")
+        env = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface, **with_shim(context.env())}
         argv = torchrun_argv(spec, hosts, endpoint, address, self._folder)
-        if failed := desk.start("torchrun", "setup", argv, env):
+        if failed := context.start("torchrun", "setup", argv, env):
             self._code = failed
 
     def _meeting_point(self) -> tuple[str, str, str]:
-        """Endpoint, our own address and its interface."""
-        ring = self.desk.spec.ring
-        if ring is None:
+        """Return the endpoint, our own address and its interface."""
+        group = self.context.spec.collective
+        if group is None:
             return "127.0.0.1:0", "127.0.0.1", "lo"
-        endpoint = f"{ring.driver_host}:{ring.port}"
+        endpoint = f"{group.driver_host}:{group.port}"
         try:
-            address = network.own_address_towards(ring.driver_host, ring.port)
+            address = network.own_address_towards(group.driver_host, group.port)
             return endpoint, address, network.interface_of(address)
         except OSError:  # the first host's name is not known yet; torchrun waits for it
-            return endpoint, self.desk.spec.hostname, "eth0"
+            return endpoint, self.context.spec.hostname, "eth0"
 
     def turn(self) -> None:
         for slot in list(self._unlabelled):
@@ -198,13 +202,13 @@ class TorchrunWork:
             except (OSError, ValueError):
                 continue
             self._unlabelled.discard(slot)
-            self.desk.bind(pid, slot)
-            self.desk.scribe.label(str(slot), f"rank {rank}")
+            self.context.bind(pid, slot)
+            self.context.scribe.label(str(slot), f"rank {rank}")
 
     def exited(self, exit: Exit) -> None:
         self._code = exit.code
         self.turn()
-        self.desk.scribe.say(f"torchrun ended with exit code {exit.code}")
+        self.context.scribe.report(f"torchrun ended with exit code {exit.code}")
 
     def verdict(self) -> Verdict | None:
         return None if self._code is None else Verdict(self._code, "exited")
@@ -219,9 +223,9 @@ class TorchrunWork:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _hosts_by_counting(spec: RunSpec) -> int:
-    """How many equal hosts make up the ring; 0 when that cannot be told."""
-    if spec.ring is None:
+def _host_count(spec: RunSpec) -> int:
+    """Return how many equal hosts the job has; 0 when that is unknown."""
+    if spec.collective is None:
         return 1
-    hosts, rest = divmod(spec.ring.max_ranks, max(1, spec.slots))
+    hosts, rest = divmod(spec.collective.max_ranks, max(1, spec.slots))
     return 0 if rest else hosts

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from portal.jobs import causes
-from runners.launch.standstill import LOOK_SECONDS, STOPPED_SECONDS, Standstill
-from tests.runners.launch.test_static_ring import ring_of
+from runners.launch.hang_detector import CHECK_SECONDS, STOPPED_SECONDS, HangDetector
+from tests.runners.launch.test_static_group import containers_of
 from tests.runners.launching import WAIT_FOR_RELEASE, attempt, until
 
 
@@ -18,11 +18,11 @@ class World:
 
     def __init__(self) -> None:
         self.now, self.states = 100.0, {7: "S", 8: "S"}
-        self.standstill = Standstill(states=lambda: self.states, clock=lambda: self.now)
+        self.detector = HangDetector(states=lambda: self.states, clock=lambda: self.now)
 
     def after(self, seconds: float) -> list[int]:
         self.now += seconds
-        return self.standstill.overdue()
+        return self.detector.overdue()
 
 
 def test_only_who_stands_still_all_the_time_is_overdue() -> None:
@@ -30,9 +30,9 @@ def test_only_who_stands_still_all_the_time_is_overdue() -> None:
     world.states |= {8: "T", 9: "t", 10: "D"}
     assert world.after(0) == []
     assert world.after(STOPPED_SECONDS - 1) == []
-    assert world.after(LOOK_SECONDS) == [8]
+    assert world.after(CHECK_SECONDS) == [8]
     world.states[8] = "S"
-    assert world.after(LOOK_SECONDS) == []
+    assert world.after(CHECK_SECONDS) == []
 
 
 def test_who_was_woken_meanwhile_begins_anew() -> None:
@@ -40,7 +40,7 @@ def test_who_was_woken_meanwhile_begins_anew() -> None:
     world.states[8] = "T"
     assert world.after(0) == []
     world.states[8] = "R"
-    assert world.after(LOOK_SECONDS) == []
+    assert world.after(CHECK_SECONDS) == []
     world.states[8] = "T"
     assert world.after(STOPPED_SECONDS) == []
     assert world.after(STOPPED_SECONDS) == [8]
@@ -53,15 +53,15 @@ def test_it_looks_every_few_seconds_only() -> None:
         looks.append(world.now)
         return {}
 
-    world.standstill = Standstill(states=look, clock=lambda: world.now)
+    world.detector = HangDetector(states=look, clock=lambda: world.now)
     for _ in range(40):
         world.after(0.5)
-    assert len(looks) == 20 / LOOK_SECONDS
+    assert len(looks) == 20 / CHECK_SECONDS
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("2", 2), ("", 30), ("many", 30), ("0", 30), ("3600", 30)])
 def test_only_tests_may_shorten_the_time(given: str, seconds: float) -> None:
-    assert Standstill.from_env({"SCHEDULEARN_STOPPED_SECONDS": given}).seconds == seconds
+    assert HangDetector.from_env({"SCHEDULEARN_STOPPED_SECONDS": given}).seconds == seconds
 
 
 STOPS_A_CHILD = """
@@ -105,9 +105,9 @@ time.sleep(60)
 """
 
 
-def test_a_stopped_rank_ends_its_ring(tmp_path: Path) -> None:
+def test_a_stopped_rank_ends_its_group(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        driver, h1, h2 = ring_of(made, STOPS, 1, 1, start=False)
+        driver, h1, h2 = containers_of(made, STOPS, 1, 1, start=False)
         for container in (driver, h1, h2):
             container.start(SCHEDULEARN_STOPPED_SECONDS="0.2")
         exit = driver.wait()

@@ -1,4 +1,4 @@
-"""A ring that does not change, with real supervisors and a real driver. Its ranks need no Horovod."""
+"""A group that does not change, with real supervisors and a real driver. Its ranks need no Horovod."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from runners.launch.fence import T_FENCE_SECONDS
 from runners.launch.forwarder import call
 from runners.launch.ranks import processors
 from runners.spec import RunSpec
-from tests.runners.launching import WAIT_FOR_RELEASE, Attempt, Container, attempt, local_ring, until
+from tests.runners.launching import WAIT_FOR_RELEASE, Attempt, Container, attempt, local_group, until
 
 WHO = """
 import json, os
@@ -37,13 +37,13 @@ print("all hosts are here:", os.path.exists(os.path.join(os.environ["SCHEDULEARN
 SLEEPS = "import time; print('up'); time.sleep(60)"
 
 
-def ring_of(made: Attempt, program: str, *slots: int, start: bool = True, **more: Any) -> list[Container]:
+def containers_of(made: Attempt, program: str, *slots: int, start: bool = True, **more: Any) -> list[Container]:
     """Driver first, then hosts h1, h2, ... with so many slots."""
-    ring = local_ring(sum(slots), sum(slots))
+    group = local_group(sum(slots), sum(slots))
     command = ("python", "-c", program)
-    containers = [made.container(command, "horovod", "driver", "driver", 0, ring, **more)]
+    containers = [made.container(command, "horovod", "driver", "driver", 0, group, **more)]
     for number, count in enumerate(slots, start=1):
-        containers.append(made.container(command, "horovod", "host", f"h{number}", count, ring, **more))
+        containers.append(made.container(command, "horovod", "host", f"h{number}", count, group, **more))
     containers[0].tell(hosts=[(host.spec.hostname, host.spec.slots) for host in containers[1:]])
     if start:
         for container in containers:
@@ -53,7 +53,7 @@ def ring_of(made: Attempt, program: str, *slots: int, start: bool = True, **more
 
 def test_every_rank_learns_who_it_is(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        driver, h1, h2 = ring_of(made, WHO, 2, 1)
+        driver, h1, h2 = containers_of(made, WHO, 2, 1)
         assert driver.wait() == {"code": 0, "reason": "exited", "detail": ""}
         for host in (h1, h2):
             assert host.wait()["code"] == 0
@@ -70,7 +70,7 @@ def test_every_rank_learns_who_it_is(tmp_path: Path) -> None:
 
 def test_ranks_in_cpu_slots_keep_to_processors_of_their_own(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        _, h1, h2 = ring_of(made, STAYS, 2, 1)
+        _, h1, h2 = containers_of(made, STAYS, 2, 1)
         # A rank is bound before its output is read, so the processors of one that has printed are final.
         places = ((h1, "0"), (h1, "1"), (h2, "0"))
         pids = [int(until(partial(host.log, slot))) for host, slot in places]
@@ -98,7 +98,7 @@ def test_ranks_share_processors_equally_or_not_at_all(offered: set[int], slots: 
 
 def test_one_failing_rank_ends_the_attempt_with_its_code(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        driver, h1, h2 = ring_of(made, RANK_ONE_FAILS, 1, 1)
+        driver, h1, h2 = containers_of(made, RANK_ONE_FAILS, 1, 1)
         until(lambda: h1.log() and h2.log())
         made.release()
         exit = driver.wait()
@@ -112,7 +112,7 @@ def test_one_failing_rank_ends_the_attempt_with_its_code(tmp_path: Path) -> None
 
 def test_ranks_wait_until_all_hosts_have_come(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        driver, h1, h2 = ring_of(made, FIRST_OF_ALL, 1, 1, start=False)
+        driver, h1, h2 = containers_of(made, FIRST_OF_ALL, 1, 1, start=False)
         h1.start()
         driver.start()
         until(lambda: "Waiting for h2\n" in driver.log("setup"))
@@ -126,13 +126,13 @@ def test_ranks_wait_until_all_hosts_have_come(tmp_path: Path) -> None:
 def test_a_supervisor_may_come_before_its_name_does(tmp_path: Path) -> None:
     """The new host's node has heard of it sooner than the driver's."""
     with attempt(tmp_path) as made:
-        driver, h1, h2 = ring_of(made, WHO, 1, 1, start=False)
+        driver, h1, h2 = containers_of(made, WHO, 1, 1, start=False)
         driver.tell(hosts=[("h1", 1)])
         driver.start()
         h2.start()
-        ring = driver.spec.ring
-        assert ring is not None
-        until(partial(connections_to, ring.port))
+        group = driver.spec.collective
+        assert group is not None
+        until(partial(connections_to, group.port))
         driver.tell(hosts=[("h1", 1), ("h2", 1)])
         h1.start()
         assert driver.wait()["code"] == 0
@@ -142,7 +142,7 @@ def test_a_supervisor_may_come_before_its_name_does(tmp_path: Path) -> None:
 
 def test_a_stop_of_the_driver_ends_every_host(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        driver, h1, h2 = ring_of(made, SLEEPS, 1, 1)
+        driver, h1, h2 = containers_of(made, SLEEPS, 1, 1)
         until(lambda: "up" in h1.log() and "up" in h2.log())
         driver.tell(stop={"reason": "cancelled", "grace_seconds": 5}, hosts=[("h1", 1), ("h2", 1)])
         assert driver.wait(30)["reason"] == "stopped"
@@ -170,10 +170,10 @@ time.sleep(60)
 """
 
 
-def test_a_stop_gives_the_ranks_of_a_ring_all_of_their_grace(tmp_path: Path) -> None:
-    """How long that is at most, and at least, is in launch/test_ringwork.py."""
+def test_a_stop_gives_the_ranks_of_a_group_all_of_their_grace(tmp_path: Path) -> None:
+    """How long that is at most, and at least, is in launch/test_group_host_worker.py."""
     with attempt(tmp_path) as made:
-        driver, host = ring_of(made, SAVES_FOR_LONG, 1, grace_seconds=60)
+        driver, host = containers_of(made, SAVES_FOR_LONG, 1, grace_seconds=60)
         until(lambda: "up" in host.log())
         for container in (driver, host):
             container.tell(stop={"reason": "preempted", "grace_seconds": 60}, hosts=[("h1", 1)])
@@ -184,9 +184,9 @@ def test_a_stop_gives_the_ranks_of_a_ring_all_of_their_grace(tmp_path: Path) -> 
     assert host.log() == "up\nsaving\nsaved\n"
 
 
-def ring_that_loses_a_host(made: Attempt, fence_seconds: float = T_FENCE_SECONDS) -> list[Container]:
+def job_that_loses_a_host(made: Attempt, fence_seconds: float = T_FENCE_SECONDS) -> list[Container]:
     """A driver that does not wait for long until a host that is gone has heard of the end; h2 has this fence."""
-    driver, h1, h2 = ring_of(made, SLEEPS, 1, 1, start=False)
+    driver, h1, h2 = containers_of(made, SLEEPS, 1, 1, start=False)
     driver.start(SCHEDULEARN_FAREWELL_SECONDS="1.5")
     h1.start()
     h2.start(SCHEDULEARN_FENCE_SECONDS=str(fence_seconds))
@@ -194,17 +194,17 @@ def ring_that_loses_a_host(made: Attempt, fence_seconds: float = T_FENCE_SECONDS
     return [driver, h1, h2]
 
 
-def test_a_ring_that_broke_because_a_host_was_stopped_did_not_fail(tmp_path: Path) -> None:
+def test_a_group_that_broke_because_a_host_was_stopped_did_not_fail(tmp_path: Path) -> None:
     """The nodes hear of a stop one after the other."""
     with attempt(tmp_path) as made:
-        driver, _, h2 = ring_that_loses_a_host(made)
+        driver, _, h2 = job_that_loses_a_host(made)
         h2.tell(stop={"reason": "preempted", "grace_seconds": 5})
         assert driver.wait(30)["reason"] == "stopped"
 
 
-def test_a_ring_that_broke_because_a_host_was_fenced_is_lost(tmp_path: Path) -> None:
+def test_a_group_that_broke_because_a_host_was_fenced_is_lost(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        driver, _, h2 = ring_that_loses_a_host(made, fence_seconds=2)
+        driver, _, h2 = job_that_loses_a_host(made, fence_seconds=2)
         h2.stop_renewing()
         assert driver.wait(30)["reason"] == "fenced"
         assert h2.wait()["reason"] == "fenced"
@@ -212,23 +212,23 @@ def test_a_ring_that_broke_because_a_host_was_fenced_is_lost(tmp_path: Path) -> 
 
 def test_a_killed_host_is_noticed_and_ends_the_attempt_as_lost(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        driver, h1, h2 = ring_that_loses_a_host(made)
-        ring = h2.spec.ring
-        assert ring is not None and h2.process is not None
+        driver, h1, h2 = job_that_loses_a_host(made)
+        group = h2.spec.collective
+        assert group is not None and h2.process is not None
         h2.process.kill()
         # Its supervisor cannot say so any more. Another that takes its name tells the driver at once.
         message = json.dumps({"host": "h2", "slots": 1, "boot": "another", "seen": 0}).encode()
-        call("127.0.0.1", ring.port, ring.secret, "POST", "/ring/poll", message, 20)
+        call("127.0.0.1", group.port, group.secret, "POST", "/ring/poll", message, 20)
         exit = driver.wait(30)
         assert (exit["code"], exit["reason"]) == (137, "fenced")  # nobody's code is to blame
         assert h1.wait(30)["code"] == 137
 
 
-def test_a_program_that_does_not_exist_fails_the_ring(tmp_path: Path) -> None:
+def test_a_program_that_does_not_exist_fails_the_group(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        ring = local_ring(1, 1)
-        driver = made.container((), "horovod", "driver", "driver", 0, ring)
-        host = made.container(("no-such-program",), "horovod", "host", "h1", 1, ring)
+        group = local_group(1, 1)
+        driver = made.container((), "horovod", "driver", "driver", 0, group)
+        host = made.container(("no-such-program",), "horovod", "host", "h1", 1, group)
         driver.tell(hosts=[("h1", 1)])
         driver.start()
         host.start()
@@ -238,8 +238,8 @@ def test_a_program_that_does_not_exist_fails_the_ring(tmp_path: Path) -> None:
 
 def test_a_driver_whose_port_is_taken_says_so(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        first, _ = ring_of(made, WHO, 1, start=False)
-        second = made.container((), "horovod", "driver", "driver", 0, first.spec.ring)
+        first, _ = containers_of(made, WHO, 1, start=False)
+        second = made.container((), "horovod", "driver", "driver", 0, first.spec.collective)
         first.start()
         until(lambda: "Waiting for" in first.log("setup"))
         exit = second.start().wait()

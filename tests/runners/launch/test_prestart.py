@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from runners.launch import network
-from runners.launch.early import Early, likely
-from runners.launch.files import Control, Host, Places
+from runners.launch.files import ContainerPaths, Control, Host
+from runners.launch.group_host_worker import GroupHostWorker
+from runners.launch.host_worker import WorkerContext
 from runners.launch.hosts import Hosts
-from runners.launch.newcomers import NEWCOMER
+from runners.launch.joining_ranks import ASKS_FOR_PLACE
+from runners.launch.prestart import PrestartedRanks, likely_slots
 from runners.launch.processes import Processes, Wakeup
 from runners.launch.rendezvous import Routes, Server, serve
-from runners.launch.ringwork import RingWork
 from runners.launch.scribe import Scribe
-from runners.launch.work import Desk
-from tests.runners.launch.test_static_ring import ring_of
-from tests.runners.launching import Attempt, Container, attempt, local_ring, until
+from tests.runners.launch.test_static_group import containers_of
+from tests.runners.launching import Attempt, Container, attempt, local_group, until
 
 BASICS = """
 import os
@@ -53,41 +53,41 @@ def all_told(containers: list[Container]) -> None:
 # Who they are
 
 
-def test_a_host_knows_its_ranks_by_the_hosts_of_the_ring() -> None:
+def test_a_host_knows_its_ranks_by_the_hosts_of_the_group() -> None:
     hosts = [Host("h1", 2), Host("h2", 1)]
-    assert [(slot.rank, slot.size, slot.local_rank) for slot in likely(hosts, "h1", 2)] == [(0, 3, 0), (1, 3, 1)]
-    assert [(slot.rank, slot.cross_rank, slot.cross_size) for slot in likely(hosts, "h2", 1)] == [(2, 1, 2)]
+    assert [(slot.rank, slot.size, slot.local_rank) for slot in likely_slots(hosts, "h1", 2)] == [(0, 3, 0), (1, 3, 1)]
+    assert [(slot.rank, slot.cross_rank, slot.cross_size) for slot in likely_slots(hosts, "h2", 1)] == [(2, 1, 2)]
 
 
 @pytest.mark.parametrize(("name", "count"), [("h3", 1), ("h1", 1), ("h2", 2)])
 def test_a_host_that_is_not_among_them_as_it_is_knows_nothing(name: str, count: int) -> None:
-    assert likely([Host("h1", 2), Host("h2", 1)], name, count) == []
-    assert likely([], name, count) == []
+    assert likely_slots([Host("h1", 2), Host("h2", 1)], name, count) == []
+    assert likely_slots([], name, count) == []
 
 
 def test_a_slot_waits_from_its_early_start_until_it_is_asked_for() -> None:
-    early = Early()
+    early = PrestartedRanks()
     early.begin("0")
     early.begin("1")
     early.ended("1", 127)
     assert early.waiting() == ["0", "1"]
-    assert early.ask_for("0", {"HOROVOD_RANK": "4"}) is None
-    assert early.ask_for("1", {}) == 127
+    assert early.claim("0", {"HOROVOD_RANK": "4"}) is None
+    assert early.claim("1", {}) == 127
     assert early.waiting() == []
     assert early.place("0") == {"HOROVOD_RANK": "4"}
     early.ended("0", 0)
     assert early.place("0") is None  # who comes there now was started by the driver
 
 
-def test_of_a_ring_that_trains_only_the_driver_knows_the_place() -> None:
-    early = Early()
+def test_of_a_group_that_trains_only_the_driver_knows_the_place() -> None:
+    early = PrestartedRanks()
     early.begin("0")
-    early.ask_for("0", {NEWCOMER: "1"})
+    early.claim("0", {ASKS_FOR_PLACE: "1"})
     assert early.place("0") is None
     assert early.place("7") is None
 
 
-def test_the_network_of_a_ring_is_known_before_its_driver_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_network_of_a_group_is_known_before_its_driver_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "localhost")
     assert network.own_address_in("driver.invalid", 21_000) == "127.0.0.1"
     assert network.own_address_in("127.0.0.9", 21_000) == "127.0.0.1"
@@ -98,7 +98,7 @@ def test_the_network_of_a_ring_is_known_before_its_driver_is_there(monkeypatch: 
 
 def test_ranks_load_before_there_is_a_driver_and_are_the_ones_it_asks_for(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        driver, h1, h2 = containers = ring_of(made, TRAINS, 2, 1, start=False)
+        driver, h1, h2 = containers = containers_of(made, TRAINS, 2, 1, start=False)
         all_told(containers)
         h1.start()
         h2.start()
@@ -114,7 +114,7 @@ def test_ranks_load_before_there_is_a_driver_and_are_the_ones_it_asks_for(tmp_pa
 
 def test_a_rank_that_fails_before_there_is_a_driver_fails_the_attempt(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        driver, host = containers = ring_of(made, "raise SystemExit(9)", 1, start=False)
+        driver, host = containers = containers_of(made, "raise SystemExit(9)", 1, start=False)
         all_told(containers)
         host.start()
         until(lambda: "ended with exit code 9" in host.log("setup"))
@@ -126,10 +126,10 @@ def test_a_rank_that_fails_before_there_is_a_driver_fails_the_attempt(tmp_path: 
 
 def test_a_program_that_does_not_exist_fails_the_attempt(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        ring = local_ring(1, 1)
+        group = local_group(1, 1)
         command = ("no-such-program",)
-        driver = made.container(command, "horovod", "driver", "driver", 0, ring)
-        host = made.container(command, "horovod", "host", "h1", 1, ring)
+        driver = made.container(command, "horovod", "driver", "driver", 0, group)
+        host = made.container(command, "horovod", "host", "h1", 1, group)
         all_told([driver, host])
         host.start()
         driver.start()
@@ -139,7 +139,7 @@ def test_a_program_that_does_not_exist_fails_the_attempt(tmp_path: Path) -> None
 
 def test_ranks_that_wait_for_their_driver_end_when_the_job_is_stopped(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        containers = ring_of(made, TRAINS, 1, start=False)
+        containers = containers_of(made, TRAINS, 1, start=False)
         host = containers[1]
         all_told(containers)
         host.start()
@@ -150,7 +150,7 @@ def test_ranks_that_wait_for_their_driver_end_when_the_job_is_stopped(tmp_path: 
 
 def test_ranks_that_wait_for_their_driver_end_with_their_lease(tmp_path: Path) -> None:
     with attempt(tmp_path) as made:
-        containers = ring_of(made, TRAINS, 1, start=False)
+        containers = containers_of(made, TRAINS, 1, start=False)
         host = containers[1]
         all_told(containers)
         host.start(SCHEDULEARN_FENCE_SECONDS="2")
@@ -166,13 +166,13 @@ class Played:
     """A driver whose word the test decides, and a host with one slot."""
 
     def __init__(self, made: Attempt) -> None:
-        ring = local_ring(1, 2)
+        group = local_group(1, 2)
         command = ("python", "-c", TRAINS)
-        self.host = made.container(command, "horovod", "host", "h1", 1, ring, elastic=True)
+        self.host = made.container(command, "horovod", "host", "h1", 1, group, elastic=True)
         self.hosts = Hosts()
         self.asked: list[tuple[str, int]] = []
         routes = Routes(poll=self.hosts.poll, exited=self.hosts.exited, first_place=self.first_place)
-        self.server: Server = serve(ring.secret, routes, "127.0.0.1", ring.port)
+        self.server: Server = serve(group.secret, routes, "127.0.0.1", group.port)
         all_told([self.host])
         self.host.start()
         until(lambda: "loading" in self.host.log() and self.hosts.present())
@@ -191,8 +191,8 @@ def played(tmp_path: Path) -> Iterator[Played]:
         one.server.server_close()
 
 
-def test_an_early_rank_of_a_ring_that_trains_asks_its_driver(played: Played) -> None:
-    env = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", NEWCOMER: "1"}
+def test_an_early_rank_of_a_group_that_trains_asks_its_driver(played: Played) -> None:
+    env = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", ASKS_FOR_PLACE: "1"}
     run = played.hosts.start("h1", 0, 1, env)
     until(run.ended.is_set)
     assert (run.code, played.asked) == (0, [("h1", 0)])
@@ -209,10 +209,10 @@ def test_an_early_rank_learns_from_its_driver_that_it_is_another_one(played: Pla
 
 def test_a_host_that_is_not_needed_ends_its_early_ranks(played: Played) -> None:
     played.hosts.leave("h1")
-    assert played.host.wait(30) == {"code": 0, "reason": "stopped", "detail": "left the ring"}
+    assert played.host.wait(30) == {"code": 0, "reason": "stopped", "detail": "left the job"}
 
 
-def test_a_ring_that_is_over_before_it_began_ends_early_ranks(played: Played) -> None:
+def test_a_group_that_is_over_before_it_began_ends_early_ranks(played: Played) -> None:
     played.hosts.end(1, "too few hosts came")
     exit = played.host.wait(30)
     assert (exit["code"], exit["detail"]) == (1, "too few hosts came")
@@ -227,18 +227,18 @@ def test_a_slot_is_started_anew_after_its_early_rank(played: Played) -> None:
 
 
 @contextmanager
-def work_of_a_host(folder: Path) -> Iterator[tuple[RingWork, Container]]:
+def work_of_a_host(folder: Path) -> Iterator[tuple[GroupHostWorker, Container]]:
     """What its supervisor does, one turn at a time, and no driver."""
     with attempt(folder) as made:
-        containers = ring_of(made, TRAINS, 1, start=False)
+        containers = containers_of(made, TRAINS, 1, start=False)
         host = containers[1]
         all_told(containers)
-        places = Places(host.control, host.scribe, host.workspace, folder, host.outputs, host.checkpoints)
+        paths = ContainerPaths(host.control, host.scribe, host.workspace, folder, host.outputs, host.checkpoints)
         control, scribe, processes = Control(host.control), Scribe(host.scribe), Processes()
         control.refresh()
-        desk = Desk(host.spec, places, control, scribe, processes, dict(os.environ))
-        assert host.spec.ring is not None
-        work = RingWork(desk, host.spec.ring, Wakeup())
+        context = WorkerContext(host.spec, paths, control, scribe, processes, dict(os.environ))
+        assert host.spec.collective is not None
+        work = GroupHostWorker(context, host.spec.collective, Wakeup())
         try:
             yield work, host
         finally:
@@ -254,10 +254,10 @@ def test_an_early_rank_is_expected_before_its_process_starts(tmp_path: Path, mon
         expected: list[list[str]] = []
 
         def start_rank(*_: object) -> int:
-            expected.append(work._early.waiting())
+            expected.append(work._prestarted.waiting())
             return 127
 
-        monkeypatch.setattr(Desk, "start_rank", start_rank)
+        monkeypatch.setattr(WorkerContext, "start_rank", start_rank)
         work.begin()
         assert expected == [["0"]]
 
@@ -265,10 +265,10 @@ def test_an_early_rank_is_expected_before_its_process_starts(tmp_path: Path, mon
 def test_a_driver_that_never_comes_ends_the_attempt_with_its_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runners.launch.ringwork.FORM_SECONDS", 0.5)
+    monkeypatch.setattr("runners.launch.group_host_worker.FORM_SECONDS", 0.5)
     with work_of_a_host(tmp_path) as (work, host):
         work.begin()
-        assert work.desk.processes.running() == {"0"}
+        assert work.context.processes.running() == {"0"}
 
         def verdict() -> Any:
             work.turn()

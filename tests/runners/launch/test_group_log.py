@@ -1,4 +1,4 @@
-"""What changes of a ring cost: counted by ranks, kept by the driver."""
+"""What changes of a group cost: counted by ranks, kept by the driver."""
 
 import json
 import subprocess
@@ -6,40 +6,40 @@ import sys
 from pathlib import Path
 
 from runners.launch.forwarder import forward
+from runners.launch.group_log import MAX_GROUPS, GroupLog
 from runners.launch.rendezvous import Routes, serve
-from runners.launch.ringlog import MOST_RINGS, RingLog
 
 SHIM = Path(__file__).resolve().parents[3] / "runners" / "launch" / "shim"
 
 
 def test_a_change_costs_what_it_cost_the_slowest_rank() -> None:
     told: list[int] = []
-    log = RingLog(lambda: told.append(len(log.told())), lambda: 1000.0)
-    log.went_on(5000)  # there is no ring yet
+    log = GroupLog(lambda: told.append(len(log.to_json())), lambda: 1000.0)
+    log.resumed(5000)  # there is no group yet
     log.formed(["h1", "h1"])
     log.formed(["h1", "h1", "h2"])
-    log.went_on(1500)
-    log.went_on(900)
-    first, second = log.told()
+    log.resumed(1500)
+    log.resumed(900)
+    first, second = log.to_json()
     assert first == {"number": 1, "at": 1000.0, "hosts": ("h1", "h1"), "cost_seconds": None}
     assert second == {"number": 2, "at": 1000.0, "hosts": ("h1", "h1", "h2"), "cost_seconds": 1.5}
     assert told == [1, 2, 2, 2]
 
 
-def test_only_the_latest_rings_are_kept() -> None:
-    log = RingLog(lambda: None)
-    for _ in range(MOST_RINGS + 3):
+def test_only_the_latest_groups_are_kept() -> None:
+    log = GroupLog(lambda: None)
+    for _ in range(MAX_GROUPS + 3):
         log.formed(["h1"])
-    assert [ring["number"] for ring in log.told()] == list(range(4, MOST_RINGS + 4))
+    assert [group["number"] for group in log.to_json()] == list(range(4, MAX_GROUPS + 4))
 
 
 def test_restarts_of_the_same_hosts_are_counted_until_a_commit() -> None:
-    log = RingLog(lambda: None)
+    log = GroupLog(lambda: None)
     assert log.restarts_without_commit() == 0
     for hosts, count in ((["h1"], 0), (["h1"], 1), (["h1"], 2), (["h1", "h2"], 0), (["h1", "h2"], 1)):
         log.formed(hosts)
         assert log.restarts_without_commit() == count
-    log.went_on(20)
+    log.resumed(20)
     assert log.restarts_without_commit() == 0
     log.formed(["h1", "h2"])
     assert log.restarts_without_commit() == 1
@@ -74,14 +74,14 @@ class State:
 
 
 def test_a_rank_tells_the_time_it_could_not_train(tmp_path: Path) -> None:
-    """With a State that has what Horovod's has; the real one is in launch/test_elastic_ring.py."""
+    """With a State that has what Horovod's has; the real one is in launch/test_elastic_group.py."""
     package = tmp_path / "horovod" / "common"
     package.mkdir(parents=True)
     (package / "elastic.py").write_text(HOROVOD)
     for folder in (package, package.parent):
         (folder / "__init__.py").touch()
     costs: list[int] = []
-    driver = serve("secret", Routes(went_on=costs.append), "127.0.0.1", 0)
+    driver = serve("secret", Routes(resumed=costs.append), "127.0.0.1", 0)
     forwarder = forward(lambda: "127.0.0.1", driver.server_port, "secret")
     env = {
         "PYTHONPATH": f"{SHIM}:{tmp_path}",

@@ -1,4 +1,4 @@
-"""Who leads an elastic ring of torchrun's kind: what it starts and ends when hosts come, go and fail. No processes."""
+"""Who leads an elastic group of torchrun's kind: what it starts and ends when hosts come, go and fail. No processes."""
 
 import threading
 from collections.abc import Iterator
@@ -7,29 +7,29 @@ from typing import Any
 import pytest
 
 from runners.launch import hosts as hosts_module
-from runners.launch import torchring as module
+from runners.launch import torch_group as module
 from runners.launch.files import Host
 from runners.launch.hosts import Hosts
-from runners.launch.torchring import TorchRing, choose
-from runners.spec import Ring
+from runners.launch.torch_group import TorchGroup, choose
+from runners.spec import CollectiveGroup
 from tests.runners.launching import until
 
 
 class Stage:
-    """The ring in a thread, and hosts that do what the test says."""
+    """The group in a thread, and hosts that do what the test says."""
 
     def __init__(self, least: int = 1, most: int = 4, first: int = 0) -> None:
         self.hosts = Hosts(first=first)
         self.slots: dict[str, int] = {}
         self.available: dict[str, int] = {}
         self.looks = 0
-        """Of the ring, at the hosts that it may use."""
+        """Of the group, at the hosts that it may use."""
         self.said: list[str] = []
         self.formed: list[list[str]] = []
-        self.ring = TorchRing(
+        self.group = TorchGroup(
             self.hosts,
             self._available,
-            Ring("10.0.0.1", 1, "secret", least, most),
+            CollectiveGroup("10.0.0.1", 1, "secret", least, most),
             self.said.append,
             self.formed.append,
         )
@@ -53,7 +53,7 @@ class Stage:
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
-        self.outcome = self.ring.run()
+        self.outcome = self.group.run()
 
     def asks(self, name: str, runs: list[dict[str, Any]] | None = None) -> None:
         """As its supervisor does all the time."""
@@ -139,8 +139,8 @@ def test_a_new_host_joins_after_all_ranks_have_been_stopped(stage: Stage) -> Non
     stage.ends(alone, 143)
     both = stage.starts("h1", "h2")
     assert [rank["WORLD_SIZE"] for rank in both] == ["2", "2"]
-    assert both[0]["MASTER_PORT"] != alone["MASTER_PORT"]  # who is left of an older ring cannot get into this one
-    assert stage.said == ["h2 joined the ring: the ranks begin anew from their last snapshot"]
+    assert both[0]["MASTER_PORT"] != alone["MASTER_PORT"]  # who is left of an older group cannot get into this one
+    assert stage.said == ["h2 joined the job: the ranks restart from their last snapshot"]
 
 
 def test_hosts_that_stay_keep_their_order_and_the_next_one_leads_when_the_first_leaves(stage: Stage) -> None:
@@ -156,7 +156,7 @@ def test_hosts_that_stay_keep_their_order_and_the_next_one_leads_when_the_first_
     assert left[0]["MASTER_ADDR"] == "10.0.0.2"
 
 
-def test_a_rank_that_fails_ends_the_ring(stage: Stage) -> None:
+def test_a_rank_that_fails_ends_the_group(stage: Stage) -> None:
     stage.comes("h1")
     stage.comes("h2")
     stage.begins()
@@ -182,7 +182,7 @@ def test_a_rank_that_fails_because_its_peer_was_lost_does_not(stage: Stage, monk
     assert again["WORLD_SIZE"] == "1"
     stage.ends(again)
     assert stage.comes_out() == (0, "")
-    assert stage.said[0].startswith("h2 left the ring")
+    assert stage.said[0].startswith("h2 left the job")
 
 
 def test_ranks_that_a_leaving_host_ended_have_not_finished(stage: Stage) -> None:
@@ -208,7 +208,7 @@ def test_what_has_begun_to_end_does_not_grow(stage: Stage, monkeypatch: pytest.M
     before = stage.looks
 
     def looked() -> bool:
-        stage.asks("h3")  # which makes the ring look
+        stage.asks("h3")  # which makes the group look
         return stage.looks > before + 3
 
     until(looked)
@@ -234,7 +234,7 @@ FOUND = {
 }
 
 
-def test_a_whole_ring_is_taken_over_undisturbed() -> None:
+def test_a_whole_group_is_taken_over_undisturbed() -> None:
     stage = Stage(first=1_000_000)
     for name, runs in FOUND.items():
         stage.comes(name, runs=runs)
@@ -244,16 +244,16 @@ def test_a_whole_ring_is_taken_over_undisturbed() -> None:
     for run in (7, 8):
         stage.ends({"run": run})
     assert stage.comes_out() == (0, "")
-    assert stage.said == ["Taking over a ring on h1, h2"] and not stage._started
+    assert stage.said == ["Taking over the ranks on h1, h2"] and not stage._started
 
 
-@pytest.mark.parametrize("case", ["one is gone", "of two rings", "one has failed"])
-def test_what_is_left_of_a_ring_begins_anew(case: str) -> None:
+@pytest.mark.parametrize("case", ["one is gone", "of two groups", "one has failed"])
+def test_what_is_left_of_a_group_begins_anew(case: str) -> None:
     stage = Stage(first=1_000_000)
     runs = {name: [dict(FOUND[name][0])] for name in FOUND}
     if case == "one is gone":
         del runs["h1"]
-    elif case == "of two rings":
+    elif case == "of two groups":
         runs["h1"][0].update(generation=5, code=0)
     else:
         runs["h1"][0].update(code=1)

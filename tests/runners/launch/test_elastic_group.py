@@ -1,4 +1,4 @@
-"""Elastic rings with real Horovod: supervisors and driver as the process runtime runs them."""
+"""Elastic groups with real Horovod: supervisors and driver as the process runtime runs them."""
 
 import base64
 import os
@@ -10,50 +10,50 @@ from pathlib import Path
 import pytest
 
 from runners.launch.forwarder import call
-from tests.runners.launching import RING_SECONDS, WAIT_FOR_RELEASE, Rings, attempt, free_port, local_ring, until
+from tests.runners.launching import GROUP_SECONDS, WAIT_FOR_RELEASE, ElasticJob, attempt, free_port, local_group, until
 
 pytestmark = [pytest.mark.horovod, pytest.mark.timeout(400)]
 
 
 @pytest.fixture
-def rings(tmp_path: Path, job_python: str) -> Iterator[Rings]:
+def elastic(tmp_path: Path, job_python: str) -> Iterator[ElasticJob]:
     with attempt(tmp_path, job_python) as made:
-        yield Rings(made)
+        yield ElasticJob(made)
 
 
-def test_a_ring_grows_and_shrinks_while_it_counts_on(rings: Rings) -> None:
-    rings.offer("h1")
-    rings.driver.start()
-    h1 = rings.host(1)
-    rings.sees(h1, "step 5 of 1 ranks")
-    h2 = rings.host(2)
+def test_a_group_grows_and_shrinks_while_it_counts_on(elastic: ElasticJob) -> None:
+    elastic.offer("h1")
+    elastic.driver.start()
+    h1 = elastic.host(1)
+    elastic.sees(h1, "step 5 of 1 ranks")
+    h2 = elastic.host(2)
     until(lambda: "Waiting" in h2.log("setup"))
-    rings.offer("h1", "h2")
-    rings.sees(h1, "of 2 ranks")
+    elastic.offer("h1", "h2")
+    elastic.sees(h1, "of 2 ranks")
     two = len(h1.log())
-    rings.offer("h1")
+    elastic.offer("h1")
     h2.tell(stop={"reason": "preempted", "grace_seconds": 20})
     assert h2.wait(20)["reason"] == "stopped"
-    rings.sees(h1, "of 1 ranks", two)
-    rings.enough()
-    assert rings.driver.wait() == {"code": 0, "reason": "exited", "detail": ""}
+    elastic.sees(h1, "of 1 ranks", two)
+    elastic.enough()
+    assert elastic.driver.wait() == {"code": 0, "reason": "exited", "detail": ""}
     assert h1.wait()["code"] == 0
     steps = [int(step) for step in re.findall(r"^step (\d+) of", h1.log(), re.MULTILINE)]
     assert steps == list(range(1, steps[-1] + 1))  # not one step twice, none left out
-    assert "has left the ring" in h2.log("setup")
-    assert "h2 leaves the ring" in rings.driver.log("setup")
+    assert "has left the job" in h2.log("setup")
+    assert "h2 leaves the job" in elastic.driver.log("setup")
     assert len(re.findall(r"^size", h2.log(), re.MULTILINE)) == 1
 
 
 @pytest.mark.thorough
-def test_ranks_that_load_before_their_driver_is_up_form_its_ring(rings: Rings) -> None:
-    rings.offer("h1", "h2")
-    h1, h2 = rings.host(1), rings.host(2)
+def test_ranks_that_load_before_their_driver_is_up_form_its_group(elastic: ElasticJob) -> None:
+    elastic.offer("h1", "h2")
+    h1, h2 = elastic.host(1), elastic.host(2)
     until(lambda: "Starting rank 0" in h1.log("setup") and "Starting rank 1" in h2.log("setup"))
-    rings.driver.start()
-    rings.sees(h1, "step 5 of 2 ranks")
-    rings.enough()
-    assert rings.driver.wait() == {"code": 0, "reason": "exited", "detail": ""}
+    elastic.driver.start()
+    elastic.sees(h1, "step 5 of 2 ranks")
+    elastic.enough()
+    assert elastic.driver.wait() == {"code": 0, "reason": "exited", "detail": ""}
     assert (h1.wait()["code"], h2.wait()["code"]) == (0, 0)
     assert [len(re.findall(r"^size", host.log(), re.MULTILINE)) for host in (h1, h2)] == [1, 1]
     assert (h1.labels()["0"], h2.labels()["0"]) == ("rank 0", "rank 1")
@@ -86,21 +86,21 @@ count(hvd.elastic.TorchState(step=0))
 """
 
 
-def test_a_ring_trains_on_while_a_new_rank_gets_ready(rings: Rings, tmp_path: Path) -> None:
+def test_a_group_trains_on_while_a_new_rank_gets_ready(elastic: ElasticJob, tmp_path: Path) -> None:
     """However long it loads: the others wait for it only when it is ready."""
     code = tmp_path / "slow.py"
     code.write_text(SLOW_TO_COME)
-    rings.offer("h1")
-    rings.driver.start()
-    h1 = rings.host(1, code)
-    rings.sees(h1, "step 5 of 1 ranks")
-    h2 = rings.host(2, code)
-    rings.offer("h1", "h2")
-    rings.sees(h2, "loading")
+    elastic.offer("h1")
+    elastic.driver.start()
+    h1 = elastic.host(1, code)
+    elastic.sees(h1, "step 5 of 1 ranks")
+    h2 = elastic.host(2, code)
+    elastic.offer("h1", "h2")
+    elastic.sees(h2, "loading")
     done = h1.log().count("of 1 ranks")
-    rings.sees(h1, f"step {done + 20} of 1 ranks")
-    rings.made.release()
-    assert rings.driver.wait(RING_SECONDS)["code"] == 0
+    elastic.sees(h1, f"step {done + 20} of 1 ranks")
+    elastic.made.release()
+    assert elastic.driver.wait(GROUP_SECONDS)["code"] == 0
     steps = re.findall(r"^step (\d+) of (\d) ranks", h1.log(), re.MULTILINE)
     assert [int(step) for step, _ in steps] == list(range(1, len(steps) + 1))
     assert steps[-1][1] == "2"
@@ -108,66 +108,66 @@ def test_a_ring_trains_on_while_a_new_rank_gets_ready(rings: Rings, tmp_path: Pa
 
 
 @pytest.mark.thorough
-def test_a_new_rank_that_fails_before_it_comes_disturbs_nobody(rings: Rings, tmp_path: Path) -> None:
+def test_a_new_rank_that_fails_before_it_comes_disturbs_nobody(elastic: ElasticJob, tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("raise SystemExit(9)")
-    rings.offer("h1")
-    rings.driver.start()
-    h1 = rings.host(1)
-    rings.sees(h1, "step 5 of 1 ranks")
-    h2 = rings.host(2, broken)
-    rings.offer("h1", "h2")
-    assert h2.wait(RING_SECONDS)["reason"] == "stopped"
-    assert "h2 leaves the ring" in rings.driver.log("setup")
+    elastic.offer("h1")
+    elastic.driver.start()
+    h1 = elastic.host(1)
+    elastic.sees(h1, "step 5 of 1 ranks")
+    h2 = elastic.host(2, broken)
+    elastic.offer("h1", "h2")
+    assert h2.wait(GROUP_SECONDS)["reason"] == "stopped"
+    assert "h2 leaves the job" in elastic.driver.log("setup")
     after = len(h1.log())
-    rings.sees(h1, "of 1 ranks", after)
-    rings.enough()
-    assert rings.driver.wait()["code"] == 0
+    elastic.sees(h1, "of 1 ranks", after)
+    elastic.enough()
+    assert elastic.driver.wait()["code"] == 0
     assert len(re.findall(r"^size", h1.log(), re.MULTILINE)) == 1
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.thorough)], ids=["rank 0", "rank 1"])
-def test_the_ring_survives_a_killed_rank(rings: Rings, victim: int) -> None:
-    rings.offer("h1", "h2")
-    rings.driver.start()
-    hosts = [rings.host(1), rings.host(2)]
-    rings.sees(hosts[0], "step 5 of 2 ranks")
+def test_the_group_survives_a_killed_rank(elastic: ElasticJob, victim: int) -> None:
+    elastic.offer("h1", "h2")
+    elastic.driver.start()
+    hosts = [elastic.host(1), elastic.host(2)]
+    elastic.sees(hosts[0], "step 5 of 2 ranks")
     killed, survivor = hosts[victim], hosts[1 - victim]
     pid = re.findall(r"rank \d+ step \d+ pid (\d+)", killed.log())[-1]
     os.kill(int(pid), 9)
-    rings.sees(survivor, "of 1 ranks")
-    rings.enough()
-    assert rings.driver.wait()["code"] == 0
+    elastic.sees(survivor, "of 1 ranks")
+    elastic.enough()
+    assert elastic.driver.wait()["code"] == 0
     assert survivor.wait()["code"] == 0
     assert killed.wait()["reason"] == "stopped"  # its GPU is free before the attempt ends
-    assert "ended with exit code 137" in rings.driver.log("setup")
+    assert "ended with exit code 137" in elastic.driver.log("setup")
 
 
 @pytest.mark.thorough
 def test_when_every_rank_fails_the_attempt_fails(tmp_path: Path, job_python: str) -> None:
     with attempt(tmp_path, job_python) as made:
-        ring = local_ring(1, 2)
+        group = local_group(1, 2)
         command = ("python", "-c", "import horovod.torch as hvd; hvd.init(); raise SystemExit(5)")
-        driver = made.container(command, "horovod", "driver", "driver", 0, ring, elastic=True)
+        driver = made.container(command, "horovod", "driver", "driver", 0, group, elastic=True)
         for number in (1, 2):
-            made.container(command, "horovod", "host", f"h{number}", 1, ring, elastic=True)
+            made.container(command, "horovod", "host", f"h{number}", 1, group, elastic=True)
         driver.tell(hosts=[("h1", 1), ("h2", 1)])
         for container in made.containers:
             container.start()
-        exit = driver.wait(RING_SECONDS)
+        exit = driver.wait(GROUP_SECONDS)
         assert (exit["code"], exit["reason"]) == (5, "exited")
 
 
-def test_cancelling_ends_an_elastic_ring_at_once(rings: Rings) -> None:
-    rings.offer("h1")
-    rings.driver.start()
-    h1 = rings.host(1)
-    rings.sees(h1, "step 2 of 1 ranks")
+def test_cancelling_ends_an_elastic_group_at_once(elastic: ElasticJob) -> None:
+    elastic.offer("h1")
+    elastic.driver.start()
+    h1 = elastic.host(1)
+    elastic.sees(h1, "step 2 of 1 ranks")
     stop = {"reason": "cancelled", "grace_seconds": 60}
-    rings.driver.tell(stop=stop, hosts=[("h1", 1)])
+    elastic.driver.tell(stop=stop, hosts=[("h1", 1)])
     h1.tell(stop=stop)
     assert h1.wait(30)["reason"] == "stopped"
-    assert rings.driver.wait(30)["reason"] == "stopped"
+    assert elastic.driver.wait(30)["reason"] == "stopped"
 
 
 # The exploit, against the real thing
@@ -207,25 +207,25 @@ def test_horovods_own_rendezvous_runs_the_payload(tmp_path: Path, job_python: st
         server.wait()
 
 
-def test_our_driver_does_not_whoever_signs_it(rings: Rings, job_python: str, tmp_path: Path) -> None:
-    rings.offer("h1")
-    rings.driver.start()
-    h1 = rings.host(1)
-    rings.sees(h1, "step 2 of 1 ranks")
+def test_our_driver_does_not_whoever_signs_it(elastic: ElasticJob, job_python: str, tmp_path: Path) -> None:
+    elastic.offer("h1")
+    elastic.driver.start()
+    h1 = elastic.host(1)
+    elastic.sees(h1, "step 2 of 1 ranks")
     marker = tmp_path / "ran"
     body = payload(job_python, marker)
     statuses = []
-    for secret in ("none", rings.ring.secret):
+    for secret in ("none", elastic.group.secret):
         for data in (body, base64.b64decode(body)):
-            statuses.append(put(rings.ring.port, secret, data))
+            statuses.append(put(elastic.group.port, secret, data))
             for path in ("/global/5", "/local_h1/5", "/runfunc/func", "/ring/poll", "/ring/exit"):
                 for method in ("GET", "PUT", "DELETE", "POST"):
-                    call("127.0.0.1", rings.ring.port, secret, method, path, data, 20)
+                    call("127.0.0.1", elastic.group.port, secret, method, path, data, 20)
     print(f"code executed: {marker.exists()}")
     assert statuses == [401, 401, 403, 403]
     assert not marker.exists()
-    rings.enough()
-    assert rings.driver.wait()["code"] == 0
+    elastic.enough()
+    assert elastic.driver.wait()["code"] == 0
 
 
 def put(port: int, secret: str, body: bytes) -> int:

@@ -1,4 +1,4 @@
-"""Elastic rings of torchrun's kind with real supervisors and drivers. Their ranks need no PyTorch to be counted."""
+"""Elastic groups of torchrun's kind with real supervisors and drivers. Their ranks need no PyTorch to be counted."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runners.launching import Attempt, Container, attempt, local_ring, until
+from tests.runners.launching import Attempt, Container, attempt, local_group, until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -35,12 +35,12 @@ print("told", *told, flush=True)
 COMMAND = ("python", "-c", STEPS)
 
 
-class Rings:
+class ElasticJob:
     def __init__(self, made: Attempt, moves: bool) -> None:
         self.made = made
-        self.ring = local_ring(1, 3)
+        self.group = local_group(1, 3)
         if moves:
-            self.ring = replace(self.ring, number=1, subnet="127.0.0.0/8", address="127.0.0.1")
+            self.group = replace(self.group, number=1, subnet="127.0.0.0/8", address="127.0.0.1")
 
     def driver(self) -> Container:
         return self._container("driver", "driver", 0)
@@ -55,7 +55,7 @@ class Rings:
             role,  # type: ignore[arg-type]  # one of the two words
             name,
             slots,
-            self.ring,
+            self.group,
             elastic=True,
         )
 
@@ -78,55 +78,55 @@ class Rings:
 
 
 @pytest.fixture
-def rings(tmp_path: Path) -> Iterator[Rings]:
+def elastic(tmp_path: Path) -> Iterator[ElasticJob]:
     with attempt(tmp_path) as made:
-        yield Rings(made, moves=False)
+        yield ElasticJob(made, moves=False)
 
 
 @pytest.fixture
-def moving(tmp_path: Path) -> Iterator[Rings]:
+def moving(tmp_path: Path) -> Iterator[ElasticJob]:
     with attempt(tmp_path) as made:
-        yield Rings(made, moves=True)
+        yield ElasticJob(made, moves=True)
 
 
-def test_a_ring_grows_leaves_its_first_host_and_does_every_step_once(rings: Rings) -> None:
-    driver, h1, h2 = rings.driver(), rings.host(1), rings.host(2, slots=2)
+def test_a_group_grows_leaves_its_first_host_and_does_every_step_once(elastic: ElasticJob) -> None:
+    driver, h1, h2 = elastic.driver(), elastic.host(1), elastic.host(2, slots=2)
     driver.tell(hosts=[("h1", 1)])
     driver.start()
     h1.start()
-    rings.sees(h1, "step 3 of 1 ranks")
+    elastic.sees(h1, "step 3 of 1 ranks")
     h2.start()
     driver.tell(hosts=[("h1", 1), ("h2", 2)])
-    rings.sees(h1, "of 3 ranks")
+    elastic.sees(h1, "of 3 ranks")
     assert "told resized" in h1.log()
-    until(lambda: "rank 1 of 3" in h2.log("0") and "rank 2 of 3" in h2.log("1"), 20, rings.told)
+    until(lambda: "rank 1 of 3" in h2.log("0") and "rank 2 of 3" in h2.log("1"), 20, elastic.told)
     h1.tell(stop={"reason": "drained", "grace_seconds": 10})
-    until(lambda: "being emptied" in h1.log("setup"), 20, rings.told)
+    until(lambda: "being drained" in h1.log("setup"), 20, elastic.told)
     driver.tell(hosts=[("h2", 2)])
     assert h1.wait(20)["reason"] == "stopped"
     assert "told drained" in h1.log()
-    rings.sees(h2, "of 2 ranks")
+    elastic.sees(h2, "of 2 ranks")
     assert "notice True" not in h2.log("0") + h2.log("1")  # what was said to the last ones is not true of these
-    rings.enough()
+    elastic.enough()
     assert driver.wait() == {"code": 0, "reason": "exited", "detail": ""}
     assert h2.wait()["code"] == 0
-    assert rings.did_every_step_once(), rings.told()
+    assert elastic.did_every_step_once(), elastic.told()
     assert h2.labels() == {"setup": "set-up", "0": "rank 0", "1": "rank 1"}
 
 
-def test_a_rank_that_is_killed_ends_the_attempt_with_its_code(rings: Rings) -> None:
-    driver, h1, h2 = rings.driver(), rings.host(1), rings.host(2)
+def test_a_rank_that_is_killed_ends_the_attempt_with_its_code(elastic: ElasticJob) -> None:
+    driver, h1, h2 = elastic.driver(), elastic.host(1), elastic.host(2)
     driver.tell(hosts=[("h1", 1), ("h2", 1)])
     for container in (driver, h1, h2):
         container.start()
-    rings.sees(h1, "step 3 of 2 ranks")
+    elastic.sees(h1, "step 3 of 2 ranks")
     (pid,) = re.findall(r"pid (\d+)", h2.log())
     os.kill(int(pid), signal.SIGKILL)
     assert driver.wait() == {"code": 137, "reason": "exited", "detail": "Rank 1 on h2 ended with exit code 137"}
     assert h1.wait()["code"] == 137
 
 
-def test_another_driver_takes_over_what_runs_and_changes_it(moving: Rings) -> None:
+def test_another_driver_takes_over_what_runs_and_changes_it(moving: ElasticJob) -> None:
     driver, h1, h2 = moving.driver(), moving.host(1), moving.host(2)
     driver.tell(hosts=[("h1", 1), ("h2", 1)])
     for container in (driver, h1, h2):
@@ -136,7 +136,7 @@ def test_another_driver_takes_over_what_runs_and_changes_it(moving: Rings) -> No
     following = moving.driver()
     following.tell(hosts=[("h1", 1), ("h2", 1)])
     following.start()
-    until(lambda: "Taking over a ring on h1, h2" in following.log("setup"), 40, moving.told)
+    until(lambda: "Taking over the ranks on h1, h2" in following.log("setup"), 40, moving.told)
     alone = len(moving.steps())
     moving.sees(h1, f"step {alone + 5} of 2 ranks")
     assert len(re.findall("pid", h1.log() + h2.log())) == 2  # the same processes
@@ -148,12 +148,12 @@ def test_another_driver_takes_over_what_runs_and_changes_it(moving: Rings) -> No
     assert moving.did_every_step_once(), moving.told()
 
 
-def test_cancelling_ends_a_ring_at_once(rings: Rings) -> None:
-    driver, h1 = rings.driver(), rings.host(1)
+def test_cancelling_ends_a_group_at_once(elastic: ElasticJob) -> None:
+    driver, h1 = elastic.driver(), elastic.host(1)
     driver.tell(hosts=[("h1", 1)])
     driver.start()
     h1.start()
-    rings.sees(h1, "step 2 of 1 ranks")
+    elastic.sees(h1, "step 2 of 1 ranks")
     stop = {"reason": "cancelled", "grace_seconds": 60}
     driver.tell(stop=stop, hosts=[("h1", 1)])
     h1.tell(stop=stop)
