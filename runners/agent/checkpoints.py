@@ -1,9 +1,9 @@
-"""Checkpoints follow their job: what changes in ``/checkpoints`` goes to the portal, and from there to where it goes on.
+"""Sends the checkpoints of a job to the portal, and fetches them on the node where the job continues.
 
 The portal keeps the newest *set* of each job: paths, sizes, times, and the SHA-256 of each piece of a file. A node sends
-what it has changed since, only pieces that the portal has not got, and the set changes once all of them are there. A
-folder is made anew, and put in the place of the old one as a whole, before a start for which the portal has a newer set.
-What is known of the last one is in a file beside the folder: ``kept.json``.
+what has changed since, and only pieces that the portal lacks; the set changes once all of them have arrived. Before a start
+for which the portal has a newer set, the node makes a new folder and replaces the old one with it as a whole. What the node
+knows of its last set is in a file beside the folder: ``kept.json``.
 """
 
 import contextlib
@@ -24,15 +24,15 @@ from runners.host.node_files import UnsafeFileError, Walk, open_beneath, read_ow
 from runners.runtime import CreateError
 
 PIECE = 16 << 20
-"""The portal's, too."""
+"""The size of a piece in bytes, the same as in the portal."""
 STABLE_SECONDS = 5.0
-"""A folder in which nothing has changed for so long is taken to be a whole checkpoint."""
+"""A folder in which nothing has changed for this long is taken to be a complete checkpoint."""
 PATIENCE_SECONDS = 60.0
-"""A job that writes all the time is not waited for longer: each of its files by itself is whole then."""
-MOST_FILES = 10_000
-MOST_PATH = 500
-MOST_OPEN = 256
-"""Files kept open from their reading to their sending, so that a new one in their place does not matter."""
+"""The longest wait for a job that writes all the time; after it, only each single file is complete."""
+MAX_FILES = 10_000
+MAX_PATH = 500
+MAX_OPEN = 256
+"""So many files stay open from their reading to their sending, so that a file that replaces one does not matter."""
 ROUNDS = 3
 INCOMPLETE = (
     "Parts of its checkpoint are missing in the portal. Submit a copy of the job, which starts from the beginning; "
@@ -67,7 +67,7 @@ class Entry:
 
     @classmethod
     def from_json(cls, data: Any) -> "Entry":
-        """Raises TypeError or ValueError when it is none."""
+        """Parse an entry. Raises TypeError or ValueError when ``data`` is not one."""
         size, modified_ns, pieces = data
         entry = cls(int(size), int(modified_ns), tuple(pieces))
         if not all(SHA256.fullmatch(sha256) for sha256 in entry.pieces) or entry.size > len(entry.pieces) * PIECE:
@@ -77,13 +77,13 @@ class Entry:
 
 @dataclass(slots=True)
 class Memory:
-    """What the portal has of this folder, as far as this node knows."""
+    """The set of this folder that the portal has, as far as this node knows."""
 
     version: int = 0
-    """Of the set that the folder was equal to."""
+    """The version of the set that the folder was equal to."""
     files: dict[str, Entry] = field(default_factory=dict)
     users: list[str] = field(default_factory=list)
-    """Containers for which the folder was made ready; while one of them lives, it is not changed by us."""
+    """Containers for which the folder was prepared; while one of them lives, the agent does not change the folder."""
 
     @classmethod
     def read(cls, path: Path) -> "Memory":
@@ -101,12 +101,12 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The set that the portal has."""
+    """The newest set in the portal."""
 
     version: int
     files: dict[str, Entry]
     through_portal: bool
-    """False when all nodes have the same folder: nothing needs to be sent or fetched."""
+    """False when all nodes share one folder: nothing needs to be sent or fetched."""
 
 
 class _ChangedError(Exception):
@@ -114,11 +114,11 @@ class _ChangedError(Exception):
 
 
 Seen = dict[str, tuple[int, int]]
-"""Path -> (size, when it was modified in nanoseconds)."""
+"""By path: size in bytes, and modification time in nanoseconds."""
 
 
 class JobCheckpoints:
-    """Those of one job on this node, in ``home/checkpoints``. One thing at a time."""
+    """The checkpoints of one job on this node, in ``home/checkpoints``. Sends or fetches in one thread at a time."""
 
     def __init__(self, home: Path, portal: CheckpointPortal) -> None:
         self.home = home
@@ -127,31 +127,31 @@ class JobCheckpoints:
         """One sentence for the job's page when the portal did not keep them."""
         self._portal = portal
         self._section = ExclusiveSection("sending or fetching its checkpoints")
-        self._restless_since: float | None = None
+        self._changing_since: float | None = None
         self._refused: Seen = {}
 
-    # to the portal
+    # --- to the portal ---
 
     def send(self, container: str, *, ended: bool) -> None:
-        """Sends what has changed; while a job runs, when it has left the folder alone for a while.
+        """Send what has changed; while a job runs, only when it has left the folder unchanged for a while.
 
         ``ended``: no container on this node writes any more. Raises PortalAwayError when the portal does not answer, and
-        BusyError while another thread sends or fetches: to be tried again.
+        BusyError while another thread sends or fetches; try again later.
         """
         with self._section.entered():
             memory = Memory.read(self.home / "kept.json")
             seen: Seen = {}
             try:
-                seen, complete = self._look()
+                seen, complete = self._scan()
                 changed = [path for path, each in seen.items() if not _same(memory.files.get(path), each)]
                 deleted = {path: each.modified_ns for path, each in memory.files.items() if path not in seen}
                 deleted = deleted if complete else {}
                 if not (changed or deleted) or (self._refused and seen == self._refused):
-                    self._restless_since = None
+                    self._changing_since = None
                     return
-                in_haste = ended or self._in_haste()
-                if in_haste or not any(_is_fresh(seen[path][1]) for path in changed):
-                    self._send(container, memory, seen, changed, deleted, in_haste)
+                forced = ended or self._waited_long()
+                if forced or not any(_is_fresh(seen[path][1]) for path in changed):
+                    self._send(container, memory, seen, changed, deleted, forced)
             except PortalRefusedError as refused:
                 if refused.status == 401:
                     raise PortalAwayError(str(refused)) from refused
@@ -164,21 +164,21 @@ class JobCheckpoints:
     def users(self) -> list[str]:
         return Memory.read(self.home / "kept.json").users
 
-    def _in_haste(self) -> bool:
+    def _waited_long(self) -> bool:
         now = time.monotonic()
-        self._restless_since = self._restless_since or now
-        return now - self._restless_since > PATIENCE_SECONDS
+        self._changing_since = self._changing_since or now
+        return now - self._changing_since > PATIENCE_SECONDS
 
-    def _look(self) -> tuple[Seen, bool]:
-        """What lies there, and whether that is all. Raises PortalRefusedError for what no set can hold."""
+    def _scan(self) -> tuple[Seen, bool]:
+        """Return the files of the folder, and whether these are all. Raises PortalRefusedError for what no set can hold."""
         walk, seen = Walk(self.folder), {}
         for each in walk:
-            if UNFIT.search(each.path) or len(each.path) > MOST_PATH:
-                continue  # a name that other systems could not have; nobody gives one to a checkpoint
+            if UNFIT.search(each.path) or len(each.path) > MAX_PATH:
+                continue  # a name that is not valid everywhere, and that no framework gives to a checkpoint
             seen[each.path] = (each.size, each.modified_ns)
-            if len(seen) > MOST_FILES:
+            if len(seen) > MAX_FILES:
                 raise PortalRefusedError(
-                    413, f"There are more than {MOST_FILES:,} files. Put them into fewer, larger ones."
+                    413, f"There are more than {MAX_FILES:,} files. Put them into fewer, larger ones."
                 )
         return seen, walk.complete
 
@@ -189,39 +189,43 @@ class JobCheckpoints:
         seen: Seen,
         changed: Collection[str],
         deleted: dict[str, int],
-        in_haste: bool,
+        forced: bool,
     ) -> None:
         offer = self._change(container, {}, {})
         if not offer["through_portal"]:
             return
-        if offer["version"] < memory.version:  # it has the set of a backup, which may lack what was sent since
+        if (
+            offer["version"] < memory.version
+        ):  # the portal was restored from a backup, which may lack what was sent since
             memory.version, memory.files = 0, {}
             changed, deleted = list(seen), {}
-        most = offer["most_bytes"]
-        if sum(size for size, _ in seen.values()) > most:  # files with holes cost a job nothing, and us hours to read
+        max_bytes = offer["most_bytes"]
+        if (
+            sum(size for size, _ in seen.values()) > max_bytes
+        ):  # a sparse file costs a job nothing, and us hours to read
             raise PortalRefusedError(
-                413, f"They take more than {most >> 20:,} MiB. Delete old ones, or ask an admin for more."
+                413, f"They take more than {max_bytes >> 20:,} MiB. Delete old ones, or ask an admin for more."
             )
         with contextlib.ExitStack() as stack:
             files: dict[str, BinaryIO] = {}
             entries: dict[str, Entry] = {}
             for path in changed:
                 try:
-                    entries[path] = self._read(path, most, stack, files)
+                    entries[path] = self._read(path, max_bytes, stack, files)
                 except _ChangedError:
-                    if not in_haste:
+                    if not forced:
                         return
-            if not in_haste and self._look()[0] != seen:
-                return  # what was read is not the folder of any one moment
-            told = {path: entry.to_json() for path, entry in entries.items()}
+            if not forced and self._scan()[0] != seen:
+                return  # the folder changed while it was read
+            entries_json = {path: entry.to_json() for path, entry in entries.items()}
             for _ in range(ROUNDS):
-                answer = self._change(container, told, deleted)
+                answer = self._change(container, entries_json, deleted)
                 if not answer["missing"]:
                     break
                 self._put(container, set(answer["missing"]), entries, files)
             else:
                 raise PortalAwayError("The portal does not have the checkpoints that it was sent.")
-        self._restless_since, self._refused, self.complaint = None, {}, ""
+        self._changing_since, self._refused, self.complaint = None, {}, ""
         if answer["outdated"]:
             return
         memory.files = {path: each for path, each in memory.files.items() if path not in deleted} | entries
@@ -243,14 +247,14 @@ class JobCheckpoints:
         except (KeyError, TypeError, ValueError) as error:
             raise PortalAwayError("The portal's answer about checkpoints is not understood.") from error
 
-    def _read(self, path: str, most: int, stack: contextlib.ExitStack, files: dict[str, BinaryIO]) -> Entry:
-        """Raises _ChangedError when somebody writes to it."""
+    def _read(self, path: str, max_bytes: int, stack: contextlib.ExitStack, files: dict[str, BinaryIO]) -> Entry:
+        """Compute the entry of a file, and keep it open in ``files``. Raises _ChangedError when it changes meanwhile."""
         file = self._open(path)
-        if len(files) < MOST_OPEN:
+        if len(files) < MAX_OPEN:
             files[path] = stack.enter_context(file)
         with contextlib.nullcontext() if path in files else file:
             before = os.fstat(file.fileno())
-            if before.st_size > most:
+            if before.st_size > max_bytes:
                 raise _ChangedError(path)
             pieces = [hashlib.sha256(_piece(file, number)).hexdigest() for number in range(-(-before.st_size // PIECE))]
             after = os.fstat(file.fileno())
@@ -278,13 +282,13 @@ class JobCheckpoints:
                         self._portal.put_checkpoint(container, sha256, content)
                         missing.discard(sha256)
 
-    # from the portal
+    # --- from the portal ---
 
-    def fetch(self, container: str, lives: Callable[[str], bool], says: Callable[[str], None]) -> None:
-        """Makes the folder what the job's newest set says, if that is newer than what is here.
+    def fetch(self, container: str, lives: Callable[[str], bool], report_progress: Callable[[str], None]) -> None:
+        """Replace the folder with the newest set of the job, if that is newer than the folder.
 
-        Not while another container that ``lives`` has it. Raises PortalAwayError, also while another node still has to
-        send; BusyError while another thread sends; OSError when there is no room.
+        The folder is not replaced while another container that ``lives`` uses it. Raises PortalAwayError, also while
+        another node still has to send; BusyError while another thread sends; OSError when the disk is full.
         """
         with self._section.entered():
             memory = Memory.read(self.home / "kept.json")
@@ -292,7 +296,7 @@ class JobCheckpoints:
             if not others:
                 newest = self._newest(container)
                 if newest.version > memory.version and (newest.through_portal or not any(self.folder.iterdir())):
-                    self._make_anew(container, newest.files, says)
+                    self._replace_folder(container, newest.files, report_progress)
                     memory = Memory(newest.version, newest.files)
             memory.users = [*others, container]
             memory.write(self.home / "kept.json")
@@ -309,15 +313,15 @@ class JobCheckpoints:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PortalAwayError("The portal's answer about checkpoints is not understood.") from error
 
-    def _make_anew(self, container: str, files: dict[str, Entry], says: Callable[[str], None]) -> None:
-        """All of it is ours for now: the runtime gives rights away in ``create``."""
+    def _replace_folder(self, container: str, files: dict[str, Entry], report_progress: Callable[[str], None]) -> None:
+        """Fetch a set into a new folder, then replace the old one. The agent owns it until the runtime's ``create``."""
         fresh, old = self.home / "checkpoints.new", self.home / "checkpoints.old"
         for folder in (fresh, old):
             delete_tree(folder)
         fresh.mkdir()
         total, done = sum(entry.size for entry in files.values()) >> 20, 0
         for path, entry in sorted(files.items()):
-            says(f"fetching its checkpoints: {done >> 20:,} of {total:,} MiB")
+            report_progress(f"fetching its checkpoints: {done >> 20:,} of {total:,} MiB")
             self._make_file(container, fresh, path, entry)
             done += entry.size
         self.folder.rename(old)
@@ -327,7 +331,7 @@ class JobCheckpoints:
     def _make_file(self, container: str, top: Path, path: str, entry: Entry) -> None:
         parts = path.split("/")
         if any(part in ("", ".", "..") for part in parts) or UNFIT.search(path):
-            raise OSError(errno.EINVAL, "a checkpoint has an unfit name", path)
+            raise OSError(errno.EINVAL, "a checkpoint has an invalid name", path)
         place = top.joinpath(*parts)
         place.parent.mkdir(parents=True, exist_ok=True)
         with place.open("xb") as file:
@@ -339,7 +343,7 @@ class JobCheckpoints:
         os.utime(place, ns=(entry.modified_ns, entry.modified_ns))
 
     def _here(self, path: str, number: int, sha256: str) -> bytes | None:
-        """The piece, if the old copy has it still."""
+        """Return a piece from the old folder; None when it does not have it."""
         try:
             with open_beneath(self.folder, path) as file:
                 content = _piece(file, number)
@@ -355,7 +359,7 @@ class JobCheckpoints:
                 raise
             raise CreateError(INCOMPLETE) from refused
         if hashlib.sha256(content).hexdigest() != sha256:
-            raise PortalAwayError("A checkpoint that came is not what was asked for (its SHA-256 differs).")
+            raise PortalAwayError("A checkpoint that arrived is not the one that was requested (its SHA-256 differs).")
         return content
 
 
@@ -368,7 +372,7 @@ def _is_fresh(modified_ns: int) -> bool:
 
 
 def _piece(file: BinaryIO, number: int) -> bytes:
-    """Up to a piece's length: short only at the end of the file."""
+    """Read one piece; it is shorter than ``PIECE`` only at the end of the file."""
     parts: list[bytes] = []
     left, offset = PIECE, number * PIECE
     while left and (part := os.pread(file.fileno(), left, offset)):

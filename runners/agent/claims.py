@@ -1,11 +1,11 @@
-"""Which job a folder of this node belongs to.
+"""Determine to which job a folder of this node belongs.
 
-``jobs/`` and ``attempts/`` have a folder for each number of the portal's database, and a restored backup gives numbers out
-again. So each folder has a file with the identity of the job that it was made for. One that was made for another job is set
-aside: no container gets it, its files are sent nowhere, and it is kept for an admin to look at.
+``jobs/`` and ``attempts/`` have a folder for each number of the portal's database, and a restored backup gives out numbers
+again. So each folder has a file with the identity of the job that it was made for. A folder that was made for another job
+is set aside: no container gets it, its files are not sent, and it is kept for an admin to look at.
 
-Agents of earlier releases left no such file. The job gets such a folder if its notes name only containers that the portal
-knows as this job's.
+Agents of earlier releases left no such file. The job gets such a folder if its ``kept.json`` names only containers that the
+portal knows as this job's.
 """
 
 import contextlib
@@ -21,22 +21,23 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from runners.agent.checkpoints import Memory
-from runners.agent.journal import Ledger
+from runners.agent.journal import ContainerJournal
 from runners.agent.portal_client import PortalRefusedError
 from runners.host.exclusive import BusyError
 from runners.host.node_files import NodeFiles, read_own_json, write_json
+from runners.runtime import Problem
 from runners.spec import RunSpec, group_of
 
 IDENTITY = "identity.json"
 ASIDE = ".other-"
-"""In the name of a folder that was set aside, followed by the first digits of its job's uid."""
+"""Part of the name of a folder that was set aside, followed by the first digits of its job's uid."""
 NO_DIGITS = re.compile(r"[^0-9a-f]")
 CLOCKS_SECONDS = 3600
-"""How far the clocks of a node and the portal may differ where a folder's age is compared with a job's."""
+"""How far the clocks of a node and the portal may differ when a folder's age is compared with a job's."""
 MAX_NAMED = 3
 LOCK_SECONDS = 10.0
-"""What is done under the lock takes milliseconds."""
-LOCK_LOOK_SECONDS = 0.02
+"""How long to wait for the lock; it is held for milliseconds."""
+LOCK_POLL_SECONDS = 0.02
 
 Known = Callable[[], bool]
 
@@ -47,17 +48,17 @@ class IdentityPortal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What ``identity.json`` contains."""
+    """The content of ``identity.json``."""
 
     installation: str
     job: str
     """The job's uid."""
     attempt: str = ""
-    """Which attempt of the job: the part of a container's name that they share. Empty for what the job keeps."""
+    """The attempt: the common part of its containers' names. Empty for a folder that the job keeps."""
 
     @classmethod
     def read(cls, folder: Path) -> "Claim | None":
-        """None where there is no identity, or none that an agent wrote. Raises OSError when it cannot be read now."""
+        """Read the claim of a folder; None without a valid one. Raises OSError when it cannot be read now."""
         try:
             claim = cls(**read_own_json(folder / IDENTITY))
         except (TypeError, RecursionError, IsADirectoryError, NotADirectoryError):
@@ -69,18 +70,18 @@ class Claim:
 
 
 class Claims:
-    """Safe to use from all threads, and from several nodes where they share ``jobs/``."""
+    """The claims of this node's jobs on its folders. Safe to use from all threads, and from several nodes where they share ``jobs/``."""
 
-    def __init__(self, files: NodeFiles, ledger: Ledger, portal: IdentityPortal) -> None:
+    def __init__(self, files: NodeFiles, journal: ContainerJournal, portal: IdentityPortal) -> None:
         self._files = files
-        self._ledger = ledger
+        self._journal = journal
         self._portal = portal
         self._lock = threading.Lock()
-        """Protects the names of what is set aside."""
+        """Protects the names of the folders that are set aside."""
         self._aside: tuple[str, ...] = ()
 
     def claim(self, spec: RunSpec) -> None:
-        """Makes sure that the folders of the container's job and attempt are theirs; sets aside those that are not.
+        """Make sure that the folders of the container's job and attempt are theirs; set aside those that are not.
 
         Raises PortalAwayError when the portal has to be asked and does not answer.
         """
@@ -88,7 +89,7 @@ class Claims:
             self._claim(folder, claim, known)
 
     def mark(self, spec: RunSpec) -> None:
-        """Writes the identity into the folders of a container that an earlier release prepared and that runs."""
+        """Write the identity into the folders of a running container that an earlier release prepared."""
         for folder, claim, _ in self._of(spec):
             if folder.is_dir() and Claim.read(folder) is None:
                 with _exclusive(folder.parent):
@@ -96,24 +97,25 @@ class Claims:
                         claim.write(folder)
 
     def has_job(self, spec: RunSpec) -> bool:
-        """Whether the folder of the container's job is that job's."""
+        """Whether the folder of the container's job belongs to that job."""
         return self._has(spec, self._files.job(spec.job))
 
     def has_attempt(self, spec: RunSpec) -> bool:
+        """Whether the folder of the container's attempt belongs to that attempt."""
         return self._has(spec, self._files.attempt(spec.attempt))
 
     def keep_uncollected(self, name: str, attempt: int) -> None:
-        """Sets aside the outputs of an attempt whose last container here is forgotten before the portal collected it."""
+        """Set aside the outputs of an attempt whose last container here is forgotten before the portal collected it."""
         folder = self._files.attempt(attempt)
-        others = (note for other, note in self._ledger.notes().items() if other != name)
-        if _has_files(folder) and all(note.attempt != attempt for note in others):
+        others = (entry for other, entry in self._journal.entries().items() if other != name)
+        if _has_files(folder) and all(entry.attempt != attempt for entry in others):
             with _exclusive(folder.parent):
                 claim = Claim.read(folder)
                 if folder.is_dir() and (claim is None or claim.attempt == group_of(name)):
                     self._set_aside(folder, claim)
 
-    def look(self) -> None:
-        """Counts what is set aside, for ``problems``."""
+    def find_set_aside(self) -> None:
+        """Find the folders that are set aside, for ``problems``."""
         found = [
             str(folder)
             for top in (self._files.jobs, self._files.attempts)
@@ -124,25 +126,23 @@ class Claims:
             self._aside = tuple(sorted(found))
 
     def problems(self) -> list[dict[str, Any]]:
-        """For the page of the node."""
+        """Return the problems to report, for the page of the node."""
         with self._lock:
             aside = self._aside
         if not aside:
             return []
         more = f" and {len(aside) - MAX_NAMED} more" if len(aside) > MAX_NAMED else ""
         folders = "A folder" if len(aside) == 1 else f"{len(aside)} folders"
-        return [
-            {
-                "text": f"{folders} with files of jobs that the portal does not know: "
-                f"{', '.join(aside[:MAX_NAMED])}{more}. No job gets them.",
-                "mend": "They are deleted 30 days after they were set aside. Copy what is needed, or delete them now. "
-                "See docs/nodes.md, “After a restored backup”.",
-                "blocking": False,
-            }
-        ]
+        problem = Problem(
+            f"{folders} with files of jobs that the portal does not know: {', '.join(aside[:MAX_NAMED])}{more}. "
+            "No job gets them.",
+            "They are deleted 30 days after they were set aside. Copy what is needed, or delete them now. "
+            "See docs/nodes.md, “After a restored backup”.",
+        )
+        return [problem.to_json()]
 
     def _of(self, spec: RunSpec) -> list[tuple[Path, Claim, Known]]:
-        if spec.identity is None:  # a portal of an earlier release has none to give
+        if spec.identity is None:  # a portal of an earlier release sends none
             return []
         claim = Claim(spec.identity.installation, spec.identity.job)
         attempt = Claim(spec.identity.installation, spec.identity.job, spec.group)
@@ -164,7 +164,7 @@ class Claims:
         # Asked before the lock is taken: it may take long.
         adopted = found is None and folder.is_dir() and (not _has_any(folder) or known())
         with _exclusive(folder.parent):
-            found = Claim.read(folder)  # another node may have been quicker
+            found = Claim.read(folder)  # another node may have been faster
             if found == claim:
                 return
             if os.path.lexists(folder) and (found is not None or not adopted):
@@ -187,14 +187,16 @@ class Claims:
                 self._aside = (*self._aside, str(place))
 
     def _knows_attempt(self, spec: RunSpec) -> bool:
-        """Another container of the attempt was prepared in the folder."""
-        others = self._ledger.notes().items()
+        """Whether another container of the attempt was prepared in the folder."""
+        others = self._journal.entries().items()
         return any(
-            note.attempt == spec.attempt and group_of(name) == spec.group for name, note in others if name != spec.name
+            entry.attempt == spec.attempt and group_of(name) == spec.group
+            for name, entry in others
+            if name != spec.name
         )
 
     def _knows_job(self, spec: RunSpec) -> bool:
-        """The portal knows all containers for which the folder was last made ready, and it is not older than the job."""
+        """Whether the portal knows all containers for which the folder was last prepared, and it is not older than the job."""
         folder = self._files.job(spec.job)
         users = set(Memory.read(folder / "kept.json").users)
         try:
@@ -210,7 +212,7 @@ class Claims:
 
 
 def _has_files(folder: Path) -> bool:
-    """Whether a job has left anything in it. What cannot be looked into counts."""
+    """Whether a job has left anything in a folder. A folder that cannot be read counts."""
     try:
         return any(any(each.iterdir()) for each in folder.iterdir() if each.is_dir())
     except FileNotFoundError:
@@ -220,7 +222,7 @@ def _has_files(folder: Path) -> bool:
 
 
 def _has_any(folder: Path) -> bool:
-    """Whether there is more in it than empty folders: files of a job, or an agent's notes about some."""
+    """Whether a folder contains more than empty folders: files of a job, or files that an agent keeps about them."""
     try:
         return _has_files(folder) or any(not each.is_dir() for each in folder.iterdir())
     except OSError:
@@ -229,9 +231,9 @@ def _has_any(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _exclusive(top: Path) -> Iterator[None]:
-    """One thread at a time, of all agents that have the folder ``top``; any where a network file system has no locks.
+    """Admit one thread at a time, of all agents that have the folder ``top``; all where a network file system has no locks.
 
-    Raises BusyError when another one has it for long: its machine may have gone.
+    Raises BusyError when another one holds the lock for long: its machine may be down.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
@@ -248,6 +250,6 @@ def _lock(file: IO[str]) -> None:
         except BlockingIOError:
             if time.monotonic() >= until:
                 raise BusyError("Another agent is preparing a folder of a job.") from None
-            time.sleep(LOCK_LOOK_SECONDS)
+            time.sleep(LOCK_POLL_SECONDS)
         else:
             return

@@ -1,7 +1,7 @@
-"""Code versions on this node: fetched once by hash, unpacked afresh for each container.
+"""Code versions on this node: fetched once by hash, unpacked separately for each container.
 
-The portal made the tar, but it holds what a user uploaded: only regular files and folders come out of it, under
-plain names, beneath the workspace, with modes of ours.
+The portal made the tar, but it contains what a user uploaded. So only regular files and folders are unpacked, under plain
+names, beneath the workspace, with file modes that the agent chooses.
 """
 
 import contextlib
@@ -15,26 +15,26 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from runners.host.exclusive import ExclusiveSection
-from runners.host.node_files import MOST_DEPTH, opened_folder
+from runners.host.node_files import MAX_DEPTH, opened_folder
 from runners.runtime import CreateError
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
-MOST_BYTES = 2 << 30
-"""Of one tar; the portal takes at most 1 GiB unpacked."""
-MOST_ENTRIES = 20_000
+MAX_BYTES = 2 << 30
+"""The largest tar in bytes; the portal accepts at most 1 GiB unpacked."""
+MAX_ENTRIES = 20_000
 CACHE_BYTES = 10 << 30
 PART_SECONDS = 3600
 PIECE = 1 << 20
 WAIT_SECONDS = 30.0
-"""So long one container waits while another fetches the same code; then it asks again."""
+"""How long one container waits while another fetches the same code; then it asks again."""
 
 
 class CodePortal(Protocol):
-    def fetch_code(self, sha256: str, into: BinaryIO, most_bytes: int) -> None: ...
+    def fetch_code(self, sha256: str, into: BinaryIO, max_bytes: int) -> None: ...
 
 
 class CodeStore:
-    """``code/<sha256>.tar``. Two containers of one code fetch it once."""
+    """Keeps ``code/<sha256>.tar``. Two containers with the same code fetch it once."""
 
     def __init__(self, folder: Path, portal: CodePortal, cache_bytes: int = CACHE_BYTES) -> None:
         self.folder = folder
@@ -44,20 +44,23 @@ class CodeStore:
         self._fetching: defaultdict[str, ExclusiveSection] = defaultdict(lambda: ExclusiveSection("fetching the code"))
 
     def fetch(self, sha256: str) -> Path:
-        """The tar on this disk. PortalAwayError or BusyError: try again; PortalRefusedError or CreateError: it will not be."""
+        """Return the path of the tar, fetched if needed.
+
+        Raises PortalAwayError or BusyError: try again; PortalRefusedError or CreateError: it cannot be had.
+        """
         if not SHA256.fullmatch(sha256):
             raise CreateError(f"{sha256!r} is not the hash of a code version.")
         path = self.folder / f"{sha256}.tar"
         with self._lock:
-            turn = self._fetching[sha256]
-        with turn.entered(WAIT_SECONDS):
+            section = self._fetching[sha256]
+        with section.entered(WAIT_SECONDS):
             if path.exists():
                 os.utime(path)  # used just now
                 return path
             part = self.folder / f".{sha256}.part"
             try:
                 with part.open("wb") as file:
-                    self._portal.fetch_code(sha256, file, MOST_BYTES)
+                    self._portal.fetch_code(sha256, file, MAX_BYTES)
                     file.flush()
                     os.fsync(file.fileno())
                 part.rename(path)
@@ -67,7 +70,7 @@ class CodeStore:
         return path
 
     def tidy(self, keep: Path | None = None) -> None:
-        """Deletes what was used longest ago when the cache has outgrown its size, and fetches cut short by a crash."""
+        """Delete the least recently used tars beyond the size of the cache, and fetches that a crash cut short."""
         for part in self.folder.glob(".*.part"):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - part.stat().st_mtime > PART_SECONDS:
@@ -87,12 +90,12 @@ class CodeStore:
 
 
 def unpack(tar: Path, workspace: Path) -> None:
-    """Fills an empty folder of ours. Raises CreateError with a sentence when the tar holds anything unfit."""
+    """Unpack a tar into an empty folder of the agent. Raises CreateError when the tar has an invalid entry."""
     try:
         with opened_folder(workspace) as top, tarfile.open(tar, mode="r:") as archive:
             for number, member in enumerate(archive):
-                if number >= MOST_ENTRIES:
-                    raise CreateError(f"The code has more than {MOST_ENTRIES:,} files.")
+                if number >= MAX_ENTRIES:
+                    raise CreateError(f"The code has more than {MAX_ENTRIES:,} files.")
                 _unpack_one(archive, member, top)
     except tarfile.TarError as error:
         raise CreateError(f"The code cannot be unpacked: {error}.") from error
@@ -105,13 +108,13 @@ def _unpack_one(archive: tarfile.TarFile, member: tarfile.TarInfo, top: int) -> 
     parts = name.removeprefix("./").split("/")
     if name in (".", ""):
         return
-    if any(part in ("", ".", "..") or "\0" in part for part in parts) or len(parts) > MOST_DEPTH:
-        raise CreateError(f"The code has a file with the unfit name {name[:200]!r}.")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts) or len(parts) > MAX_DEPTH:
+        raise CreateError(f"The code has a file with the invalid name {name[:200]!r}.")
     if member.isdir():
         _make_folders(top, parts)
         return
     if not member.isreg() or member.issparse():
-        raise CreateError(f"The code has {name[:200]!r}, which is no ordinary file.")
+        raise CreateError(f"The code has {name[:200]!r}, which is not a regular file.")
     _make_folders(top, parts[:-1])
     source = archive.extractfile(member)
     if source is None:

@@ -1,7 +1,8 @@
-"""What a container may fill, whether it has, and what of old jobs may go.
+"""Checks the disk limits of containers, and deletes what old jobs left.
 
-Three bounds, because three things are kept for different times: workspace and outputs share ``disk_mib``; checkpoints,
-which outlive the attempt, have as much again; and what only the supervisor should write has what logs can need.
+There are three limits, because three kinds of files are kept for different times: workspace and outputs share
+``disk_mib``; checkpoints, which outlive the attempt, have the same limit once more; and what only the supervisor should
+write may be as large as logs can become.
 """
 
 import os
@@ -11,23 +12,23 @@ from pathlib import Path
 
 from runners.agent.claims import ASIDE
 from runners.agent.journal import delete_tree
-from runners.agent.log_shipper import MOST_STREAM
+from runners.agent.log_shipper import MAX_STREAM
 from runners.host.node_files import NodeFiles, disk_usage
 from runners.spec import RunSpec
 
 MIB = 1 << 20
 SCRIBE_MIB = 64
-"""For everything in scribe/ that is no log."""
+"""The limit of everything in scribe/ except logs."""
 
 KEEP_SECONDS = 30 * 24 * 3600
-"""Checkpoints stay this long after their job was last listed here: a retry or a copy may still want them."""
+"""Checkpoints are kept this long after their job was last listed here: a retry or a copy may still need them."""
 
 SETTLED_SECONDS = 3600
-"""A folder younger than this may belong to an attempt that has just come."""
+"""A folder younger than this may belong to an attempt that has just arrived."""
 
 
 def over_limit(files: NodeFiles, spec: RunSpec) -> str:
-    """One sentence for the user when a container has filled what it may; empty when it has not."""
+    """Return a sentence for the user when a container is over one of its limits; empty when it is not."""
     limit = spec.resources.disk_mib * MIB
     workspace, outputs = disk_usage(files.workspace(spec.name)), disk_usage(files.outputs(spec.attempt))
     if not (workspace.complete and outputs.complete):
@@ -41,13 +42,13 @@ def over_limit(files: NodeFiles, spec: RunSpec) -> str:
     if checkpoints.disk_bytes > limit or not checkpoints.complete:
         return f"Its /checkpoints are over the limit of {spec.resources.disk_mib:,} MiB. Delete old ones as it goes."
     scribe = disk_usage(files.scribe(spec.name))
-    if scribe.disk_bytes > SCRIBE_MIB * MIB + (spec.slots + 1) * MOST_STREAM or not scribe.complete:
-        return "It wrote where only its supervisor writes, and far too much."
+    if scribe.disk_bytes > SCRIBE_MIB * MIB + (spec.slots + 1) * MAX_STREAM or not scribe.complete:
+        return "It wrote far too much to the folder that only its supervisor should write to."
     return ""
 
 
 def tidy(files: NodeFiles, jobs: Collection[int], attempts: Collection[int]) -> None:
-    """Marks the folders of these jobs as used; deletes those of jobs long gone, and of attempts nobody knows."""
+    """Mark the folders of these jobs as used; delete those of jobs that ended long ago, and of unknown attempts."""
     used, known = {str(job) for job in jobs}, {str(attempt) for attempt in attempts}
     for folder in files.jobs.iterdir():
         if folder.name in used:
@@ -61,7 +62,7 @@ def tidy(files: NodeFiles, jobs: Collection[int], attempts: Collection[int]) -> 
 
 
 def age_seconds(folder: Path) -> float:
-    """0 when it is gone: an attempt's last container may be forgotten at this very moment."""
+    """Return the age of a folder; 0 when it is gone, as an attempt's last container may be forgotten meanwhile."""
     try:
         return time.time() - folder.lstat().st_mtime
     except FileNotFoundError:

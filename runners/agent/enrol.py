@@ -1,7 +1,7 @@
-"""Joining a portal, once: look at the machine, say what is unfit, join (``python -m runners.agent.enrol``).
+"""Joins a portal once: checks the machine, prints what is unfit, and joins (``python -m runners.agent.enrol``).
 
-The install script runs it before the agent, so that whoever pasted the line reads at once whether it worked. With a
-stored identity it only looks and says so.
+The install script runs it before the agent, so that whoever pasted the join command sees at once whether it worked. With a
+stored identity it only checks the machine and prints the result.
 """
 
 import logging
@@ -10,9 +10,9 @@ import signal
 import sys
 from dataclasses import replace
 
-from runners.agent.machine import look
+from runners.agent.machine import inspect_machine
 from runners.agent.portal_client import PortalClient, PortalError
-from runners.agent.settings import Found, Identity, Settings, choose_runtime, identify, lock_home
+from runners.agent.settings import Identity, MachineFindings, Settings, choose_runtime, identify, lock_home
 from runners.agent.signals import StopSignal
 from runners.host.node_files import NodeFiles
 from runners.runtime import Problem, SetupError
@@ -21,27 +21,27 @@ logger = logging.getLogger(__name__)
 
 
 def enrol(settings: Settings) -> int:
-    """0 when this machine is a node now. Raises SetupError."""
+    """Join the portal; return 0 when this machine is a node. Raises SetupError."""
     stop = StopSignal(signal.SIGTERM, signal.SIGINT)
     files = NodeFiles(settings.home, settings.datasets, settings.shared)
     lock = lock_home(files)
     try:
         stored = Identity.read(files.identity)
         runtime = settings.runtime if settings.runtime != "auto" else stored.runtime if stored else choose_runtime()
-        found = look(files.home, runtime, settings.url, settings.ring_address)
-        for line in account(found):
-            _say(line)
+        found = inspect_machine(files.home, runtime, settings.url, settings.overlay_address)
+        for line in describe(found):
+            _print_line(line)
         identity = identify(replace(settings, runtime=runtime), files, stop, found)
-        _say(f"This machine is node {identity.node} ({identity.name}) of {identity.url}.")
+        _print_line(f"This machine is node {identity.node} ({identity.name}) of {identity.url}.")
     finally:
         lock.close()
     if any(problem.blocking for problem in found.problems):
-        _say("It takes no work, and cannot be approved, before what is marked as unsafe or missing is mended.")
+        _print_line("It cannot be approved and gets no jobs until the problems marked “Must be fixed first” are fixed.")
     return 0
 
 
-def account(found: Found) -> list[str]:
-    """What the look found, in lines for a terminal."""
+def describe(found: MachineFindings) -> list[str]:
+    """Return the findings as lines for a terminal."""
     named = (("System", "system"), ("Engine", "engine"), ("runc", "runc"), ("NVIDIA driver", "driver"))
     lines = [f"{title}: {found.facts[key]}" for title, key in named if found.facts.get(key)]
     lines.append("GPUs: " + (", ".join(found.facts.get("gpus") or ()) or "none; it offers CPU slots"))
@@ -50,25 +50,25 @@ def account(found: Found) -> list[str]:
     return lines
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def _lines(problem: Problem) -> list[str]:
-    mark = "Unfit, needed first" if problem.blocking else "Note"
+    mark = "Must be fixed first" if problem.blocking else "Note"
     return [f"{mark}: {problem.text}", *([f"    {problem.mend}"] if problem.mend else [])]
 
 
 def take_new_token(files: NodeFiles, portal: PortalClient) -> None:
-    """Keeps the new token before it is used: killed in between, the agent still has the old one, which works."""
+    """Fetch a new token and store it before it is used: if the agent is killed in between, the old one still works."""
     identity = Identity.read(files.identity)
     if identity is None:
         return
     try:
         token = portal.new_token()
     except PortalError as error:
-        logger.warning("A new token was announced and did not come, it is asked for again: %s", error)
+        logger.warning("A new token was announced and did not arrive; the agent requests it again: %s", error)
         return
     Identity(identity.node, token, identity.url, identity.name, identity.runtime, identity.installation).write(
         files.identity

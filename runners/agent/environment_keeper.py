@@ -1,4 +1,4 @@
-"""Prepares the environments the portal asks for, one after the other, in the background, and says how far it is."""
+"""Prepares the environments that the portal wants, one after the other in the background, and reports the progress."""
 
 import logging
 import threading
@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from runners.agent.actions import NotYet
+from runners.agent.actions import NotReadyError
 from runners.agent.portal_client import Backoff
 from runners.environments.builds import Environments, Report
 from runners.environments.preparing import Progress
@@ -14,18 +14,18 @@ from runners.runtime import CreateError, EngineError
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 30.0
-"""Between two looks whether what was ready still is."""
+CHECK_SECONDS = 30.0
+"""Between two checks whether ready environments still exist."""
 FIRST_RETRY_SECONDS = 30.0
-MOST_RETRY_SECONDS = 1800.0
+MAX_RETRY_SECONDS = 1800.0
 
 
-class Ended(Exception):  # noqa: N818
-    """The agent ends: whatever is being prepared is dropped."""
+class AgentStoppedError(Exception):
+    """The agent stops: what is being prepared is dropped."""
 
 
 class EnvironmentKeeper:
-    """One thread prepares; the others ask."""
+    """Prepares environments in one thread, while other threads ask for them."""
 
     def __init__(self, environments: Environments) -> None:
         self._environments = environments
@@ -39,7 +39,7 @@ class EnvironmentKeeper:
         self._thread.start()
 
     def stop(self, seconds: float = 12.0) -> None:
-        """Ends compilers and installers too: they notice within a second, and remove what they have made so far."""
+        """End the thread with its compilers and installers, which delete their unfinished work within a second."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -47,14 +47,14 @@ class EnvironmentKeeper:
             self._thread.join(seconds)
 
     def want(self, keys: Sequence[str]) -> None:
-        """In this order; what is not named any more is left as it is."""
+        """Set the environments to prepare, in this order. An environment that is not named any more is left as it is."""
         with self._changed:
             if self._wanted != tuple(keys):
                 self._wanted = tuple(keys)
                 self._changed.notify_all()
 
     def require(self, key: str) -> None:
-        """Raises NotYet while the environment is being prepared, CreateError when that failed."""
+        """Raise NotReadyError while the environment is being prepared, and CreateError if that failed."""
         if self._environments.reference_of(key) is not None:
             return
         report = self._known().get(key)
@@ -64,7 +64,7 @@ class EnvironmentKeeper:
             if key not in self._wanted:
                 self._wanted = (key, *self._wanted)
                 self._changed.notify_all()
-        raise NotYet(f"waiting for the environment “{key}”: {report.detail if report else 'not begun'}")
+        raise NotReadyError(f"waiting for the environment “{key}”: {report.detail if report else 'not started'}")
 
     def reports(self) -> list[dict[str, Any]]:
         known = self._known()
@@ -84,13 +84,13 @@ class EnvironmentKeeper:
                 if (key := self._next(wanted)) is not None:
                     self._prepare(key)
                     continue
-            except Ended:
+            except AgentStoppedError:
                 return
             except Exception:
-                logger.exception("Looking for what to prepare went wrong; it is tried again.")
+                logger.exception("The next environment to prepare could not be determined; it is tried again.")
             with self._changed:
-                if not self._stopping and self._wanted is wanted:  # else somebody wanted more meanwhile
-                    self._changed.wait(min(LOOK_SECONDS, FIRST_RETRY_SECONDS))
+                if not self._stopping and self._wanted is wanted:  # else more environments were requested meanwhile
+                    self._changed.wait(min(CHECK_SECONDS, FIRST_RETRY_SECONDS))
 
     def _next(self, wanted: Sequence[str]) -> str | None:
         now = time.monotonic()
@@ -108,11 +108,11 @@ class EnvironmentKeeper:
         logger.info("Preparing the environment %s.", key)
         try:
             report = self._environments.prepare(key, self._progress)
-        except Ended:
+        except AgentStoppedError:
             raise
         except Exception:
             self._put_off(key)
-            logger.exception("Preparing the environment %s went wrong; it is tried again.", key)
+            logger.exception("Preparing the environment %s failed; it is tried again.", key)
             return
         if report.state == "ready":
             self._retry.pop(key, None)
@@ -122,20 +122,20 @@ class EnvironmentKeeper:
             logger.warning("The environment %s is not ready: %s", key, report.detail)
 
     def _put_off(self, key: str) -> None:
-        backoff = self._retry[key][1] if key in self._retry else Backoff(FIRST_RETRY_SECONDS, MOST_RETRY_SECONDS)
+        backoff = self._retry[key][1] if key in self._retry else Backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
         self._retry[key] = (time.monotonic() + backoff.failed(), backoff)
 
     @property
     def _progress(self) -> Progress:
-        def progress(percent: int, words: str) -> None:
+        def progress(percent: int, detail: str) -> None:
             if self._stopping:
-                raise Ended
+                raise AgentStoppedError
 
         return progress
 
 
 class AllReady:
-    """For the fake runtime: every environment is there."""
+    """The environments of the fake runtime: each of them is ready."""
 
     def __init__(self) -> None:
         self._asked: dict[str, Report] = {}

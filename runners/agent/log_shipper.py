@@ -1,11 +1,11 @@
 """Sends what the supervisors write to ``scribe/log/`` to the portal, byte for byte.
 
 The files are the buffer: while the portal is away nothing is held in memory and nothing is lost. The portal knows how
-much it has, so an offset is never stored here: whoever starts anew asks. A container's files are hostile ground, so
-what is no regular file, or has no stream's name, is not there.
+much it has, so no offset is stored here: an agent that restarts asks the portal. A container may write anything to its
+files, so whatever is not a regular file with the name of a stream is ignored.
 
-``ContainerLog`` is one container's half-sent log; ``LogShipper`` gives each container its turn: one batch, then the
-next container, so that fifty floods do not starve a single line.
+``ContainerLog`` is the partly sent log of one container. ``LogShipper`` sends one batch of each container in turn, so that
+fifty floods do not delay a single line.
 """
 
 import contextlib
@@ -28,28 +28,29 @@ from runners.host.node_files import open_beneath, opened_folder, read_json_benea
 logger = logging.getLogger(__name__)
 
 STREAM_NAME = re.compile(r"(setup|metrics|0|[1-9]\d{0,3})\.log")
-MOST_STREAM = (1 << 30) + (1 << 20)
-"""The supervisor ends a stream at 1 GiB with a marker; a longer file was made by someone else (and may be a hole)."""
-MOST_BATCH = 1 << 20
-"""The portal takes no more at once."""
-MOST_MARKS = 200
-MOST_LABEL = 40
-MOST_NAMES = 2_000
-"""Looked at in a log folder: a rank has two files, everything beyond is mischief."""
-LOOK_SECONDS = 0.1
-"""Between two looks at a container that wrote nothing: the delay of a first line."""
+MAX_STREAM = (1 << 30) + (1 << 20)
+"""The supervisor ends a stream at 1 GiB with a marker; a longer file was made by something else and may be sparse."""
+MAX_BATCH = 1 << 20
+"""The largest request that the portal accepts, in bytes."""
+MAX_MARKS = 200
+MAX_LABEL = 40
+MAX_NAMES = 2_000
+"""So many names of a log folder are read: a rank has two files, and a supervisor makes no more than these."""
+POLL_SECONDS = 0.1
+"""Between two checks of a container that wrote nothing: the delay of a first line."""
 UNWATCHED_SECONDS = 2.0
-"""From one batch of a stream to its next, when it is written to steadily and nobody looks: the delay of a first look."""
-MOST_REST_SECONDS = 1.0
-"""Between two batches of a container that writes steadily, when nobody looks or the portal is slow."""
-REST_PER_SEND = 4
-"""A steady writer's rest in multiples of the last send's time, so that sends stay a fifth of it and grow instead."""
+"""Between two batches of a steadily written stream that no user watches: the delay for a user who opens it."""
+MAX_PAUSE_SECONDS = 1.0
+"""The longest pause between two batches of a container that writes steadily, when no user watches or the portal is slow."""
+PAUSE_PER_SEND = 4
+"""The pause of a steady writer as a multiple of the duration of the last send: sending takes at most a fifth of the time,
+and a slow portal gets larger batches."""
 FULL = 256 * 1024
-"""A batch of this size earns no rest: there is a flood to keep up with."""
+"""After a batch of at least this size there is no pause, to keep up with a flood."""
 AWAY_SECONDS = 5.0
-"""At most, between tries while the portal is away."""
+"""The longest pause between attempts while the portal is away."""
 MARK = struct.Struct("<QQ")
-MOST_MILLISECONDS = 1 << 52
+MAX_MILLISECONDS = 1 << 52
 
 
 class LogPortal(Protocol):
@@ -70,33 +71,33 @@ class LogPortal(Protocol):
 class _Stream:
     name: str
     offset: int | None
-    """Where to continue; None: ask the portal first."""
+    """Where to continue; None to ask the portal first."""
     finished: bool = False
-    """Everything and its end were sent, or the portal wants no more of it."""
+    """Everything and its end were sent, or the portal accepts no more of it."""
     rejections: int = 0
 
 
 class ContainerLog:
-    """How far one container's streams are sent. Not shared between threads while it takes its turn."""
+    """How much of one container's streams is sent. Only one thread uses it at a time."""
 
     def __init__(self, name: str, scribe: Path, ranks: int, *, known_to_portal: bool = False) -> None:
         self.name = name
         self.ranks = ranks
         self.scribe = scribe
         self.ended = False
-        """Set once nobody writes any more: what is there now is all."""
+        """Set once no process writes any more: the files are complete."""
         self.refusal = ""
-        """The portal's sentence when it did not take a stream."""
+        """The portal's sentence when it refused a stream."""
         self.watched = False
-        """The portal said so when it took the last batch."""
+        """Whether a user watches the log, from the portal's answer to the last batch."""
         self._known = known_to_portal
         self._streams: dict[str, _Stream] = {}
         self._last = ""
 
     def send_batch(self, portal: LogPortal) -> int | None:
-        """Sends one batch of the stream whose turn it is.
+        """Send one batch of the next stream in turn.
 
-        Returns its bytes; None when there was nothing to send. Raises PortalAwayError; the batch is then sent again.
+        Returns its size in bytes; None when there was nothing to send. Raises PortalAwayError; the batch is then sent again.
         """
         ended = self.ended  # read before the sizes: after an end they are final
         try:
@@ -108,7 +109,7 @@ class ContainerLog:
                         self._last = name
                         return sent
         except OSError:
-            # No log folder (yet): nothing was said. Or something hostile in its place.
+            # There is no log folder (yet), so nothing was written; or the job put something else in its place.
             return None
         return None
 
@@ -118,7 +119,7 @@ class ContainerLog:
 
     @property
     def drained(self) -> bool:
-        """True when it ended and the portal has all of it. Looks at the folder, so that no late stream is missed."""
+        """Whether it ended and the portal has all of it. Reads the folder, so that no late stream is missed."""
         if not self.ended:
             return False
         try:
@@ -150,9 +151,9 @@ class ContainerLog:
     def _send_next(self, portal: LogPortal, folder: int, stream: _Stream, size: int, ended: bool) -> int | None:
         if stream.offset is None:
             stream.offset = portal.append_log(self.name, stream.name, 0, b"").size
-        content = _read(folder, stream.name, stream.offset, min(MOST_BATCH, size - stream.offset))
+        content = _read(folder, stream.name, stream.offset, min(MAX_BATCH, size - stream.offset))
         if content is None:
-            # It is not what its name promised: it has nothing to send, now or later.
+            # It is not a regular file: it has nothing to send, now or later.
             stream.finished = ended
             return None
         final = ended and stream.offset + len(content) >= size
@@ -182,12 +183,12 @@ class ContainerLog:
 
 @dataclass(slots=True)
 class _Turn:
-    """A container's place in the round."""
+    """The place of a container in the queue."""
 
     log: ContainerLog
     due: float = 0.0
     number: int = 0
-    """Of its newest place in the queue; older places are void."""
+    """The number of its newest entry in the queue; older entries are void."""
     busy: bool = False
     steady: int = 0
     """Batches since it last had nothing to send."""
@@ -197,7 +198,7 @@ class _Turn:
 
 
 class LogShipper:
-    """Gives each followed container its turn, on a few threads; a container has one turn at a time."""
+    """Sends the logs of all followed containers in turn, on a few threads; each container is sent by one thread at a time."""
 
     def __init__(self, portal: LogPortal, threads: int = 4) -> None:
         self._portal = portal
@@ -222,14 +223,14 @@ class LogShipper:
             thread.join(seconds)
 
     def follow(self, name: str, scribe: Path, ranks: int, *, known_to_portal: bool = False) -> None:
-        """Starts sending a container's log. May be repeated."""
+        """Start to send a container's log. May be repeated."""
         with self._changed:
             if name not in self._turns:
                 self._turns[name] = _Turn(ContainerLog(name, scribe, ranks, known_to_portal=known_to_portal))
                 self._enqueue(self._turns[name], 0.0)
 
     def finish(self, name: str, seconds: float) -> bool:
-        """Nobody writes any more: send the rest and close it. True when that was done within the time given."""
+        """Send the rest of a complete log, and close it. Returns whether that was done within the given time."""
         with self._changed:
             turn = self._turns.get(name)
             if turn is None:
@@ -255,8 +256,8 @@ class LogShipper:
                 turn.forgotten = True
                 turn.drained.set()
 
-    def hurry(self) -> None:
-        """The portal is back: whoever rests for its absence goes on now."""
+    def retry_now(self) -> None:
+        """Send at once the logs that wait because the portal was away."""
         with self._changed:
             for turn in self._turns.values():
                 if turn.backoff.failures:
@@ -277,8 +278,8 @@ class LogShipper:
             try:
                 rest = self._take(turn)
             except Exception:
-                # Whatever a container's files did to us must not end everybody's log.
-                logger.exception("Sending the log of %s went wrong; it is tried again.", turn.log.name)
+                # An error with the files of one container must not end the logs of all.
+                logger.exception("Sending the log of %s failed; it is tried again.", turn.log.name)
             with self._changed:
                 turn.busy = False
                 if turn.forgotten:
@@ -302,7 +303,7 @@ class LogShipper:
             return None
 
     def _take(self, turn: _Turn) -> float | None:
-        """One turn; the rest it earned, None when there is nothing left to do."""
+        """Send one batch; return the pause in seconds until the next, None when there is nothing left to do."""
         began = time.monotonic()
         try:
             sent = turn.log.send_batch(self._portal)
@@ -315,29 +316,29 @@ class LogShipper:
             if sent is None and turn.log.drained:
                 turn.drained.set()
                 return None
-            return 0.0 if sent is not None else LOOK_SECONDS
+            return 0.0 if sent is not None else POLL_SECONDS
         if sent is None:
             turn.steady = 0
-            return LOOK_SECONDS
+            return POLL_SECONDS
         turn.steady += 1
         if sent >= FULL:
             return 0.0
         took = time.monotonic() - began
-        return min(MOST_REST_SECONDS, max(LOOK_SECONDS, REST_PER_SEND * took, _lull(turn)))
+        return min(MAX_PAUSE_SECONDS, max(POLL_SECONDS, PAUSE_PER_SEND * took, _unwatched_pause(turn)))
 
 
-def _lull(turn: _Turn) -> float:
-    """How long a steady writer may be let alone while nobody looks: longer and longer, shared among its streams."""
+def _unwatched_pause(turn: _Turn) -> float:
+    """Return the pause of a steady writer while no user watches: growing, and shared among its streams."""
     if turn.log.watched:
         return 0.0
-    whole = min(UNWATCHED_SECONDS, LOOK_SECONDS * 2 ** min(turn.steady, 8))
+    whole = min(UNWATCHED_SECONDS, POLL_SECONDS * 2 ** min(turn.steady, 8))
     return whole / max(1, turn.log.open_streams)
 
 
 def read_marks(folder: int, name: str, start: int, end: int) -> tuple[tuple[int, int], ...]:
-    """The times noted for offsets from ``start`` up to ``end``, evenly thinned to 200.
+    """Return the (offset, milliseconds) pairs from ``start`` up to ``end``, evenly thinned to 200.
 
-    The index is sorted when our supervisor wrote it; the search ends whatever else wrote it.
+    The index is sorted if our supervisor wrote it; the search ends even if something else wrote it.
     """
     if end <= start:
         return ()
@@ -347,21 +348,21 @@ def read_marks(folder: int, name: str, start: int, end: int) -> tuple[tuple[int,
             count = os.fstat(handle).st_size // MARK.size
             first, last = _position(handle, count, start), _position(handle, count, end)
             wanted = max(0, last - first)
-            step = max(1, -(-wanted // MOST_MARKS))
-            found = [_mark(handle, index) for index in range(first, last, step)][:MOST_MARKS]
+            step = max(1, -(-wanted // MAX_MARKS))
+            found = [_mark(handle, index) for index in range(first, last, step)][:MAX_MARKS]
     except (OSError, struct.error, OverflowError):
         return ()
     marks: list[tuple[int, int]] = []
     before = start - 1
     for at, milliseconds in found:
-        if before < at < end and milliseconds < MOST_MILLISECONDS:
+        if before < at < end and milliseconds < MAX_MILLISECONDS:
             marks.append((at, milliseconds))
             before = at
     return tuple(marks)
 
 
 def _position(handle: int, count: int, offset: int) -> int:
-    """The first record at or behind an offset, by halving."""
+    """Return the index of the first record at or after an offset, by binary search."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -378,22 +379,22 @@ def _mark(handle: int, index: int) -> tuple[int, int]:
 
 
 def _sizes(folder: int, ranks: int) -> dict[str, int]:
-    """Stream name -> size of its log, for the regular files there that a supervisor with so many ranks can have."""
+    """Return the log sizes in bytes by stream name, for the regular files that a supervisor with so many ranks can have."""
     sizes = {}
     with os.scandir(folder) as entries:
-        for entry in itertools.islice(entries, MOST_NAMES):
+        for entry in itertools.islice(entries, MAX_NAMES):
             found = STREAM_NAME.fullmatch(entry.name)
             if found is None or (found[1].isdecimal() and int(found[1]) >= ranks):
                 continue
             with contextlib.suppress(OSError):
                 info = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(info.st_mode):
-                    sizes[found[1]] = min(info.st_size, MOST_STREAM)
+                    sizes[found[1]] = min(info.st_size, MAX_STREAM)
     return sizes
 
 
 def _read(folder: int, stream: str, offset: int, length: int) -> bytes | None:
-    """Bytes of a log; None when it is no file to be read. None at all (a negative length) is an empty answer."""
+    """Read bytes of a log; None when it is not a readable file. For a length of zero or less, return no bytes."""
     try:
         with open_beneath(folder, f"{stream}.log") as file:
             return os.pread(file.fileno(), max(0, length), offset) if length > 0 else b""
@@ -406,4 +407,4 @@ def _label(scribe: Path, stream: str) -> str:
     label = entry.get("label") if isinstance(entry, dict) else None
     if not isinstance(label, str):
         return ""
-    return "".join(character for character in label if character.isprintable())[:MOST_LABEL]
+    return "".join(character for character in label if character.isprintable())[:MAX_LABEL]

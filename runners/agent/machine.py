@@ -1,4 +1,4 @@
-"""A look at this machine: what it is, what it has installed, its GPUs, and what is unfit about it."""
+"""Reads this machine: its facts, installed packages, GPUs, and what is unfit about it."""
 
 import threading
 import time
@@ -7,40 +7,40 @@ from pathlib import Path
 from typing import Any
 
 from runners.agent import shared_folders
-from runners.agent.settings import Found, machine_facts
+from runners.agent.settings import MachineFindings, machine_facts
 from runners.host import checks, gpus
-from runners.host.facts import installed, nvidia_facts, where
-from runners.host.gpu_watch import Watch
+from runners.host.facts import installed, network_facts, nvidia_facts
+from runners.host.gpu_watch import GpuWatch
 from runners.host.gpus import Gpu
 from runners.host.node_files import NodeFiles
 from runners.runtime import ContainerRuntime, Problem, RunError
 
 CLOCK_STEP_SECONDS = 0.5
-"""A clock is read to about this; smaller changes would only make each report differ."""
+"""The precision of the clock's offset; smaller changes would only make each report differ."""
 
 
 class Machine:
-    """This machine as its agent reports it. ``home`` is where the agent keeps its files."""
+    """The state of this machine for its agent's reports. ``home`` is where the agent keeps its files."""
 
     def __init__(
         self,
         home: Path,
         runtime: ContainerRuntime,
         url: str = "",
-        ring_address: str = "",
+        overlay_address: str = "",
         files: NodeFiles | None = None,
     ) -> None:
         self.home = home
         self.files = files or NodeFiles(home)
         self.runtime = runtime
         self.url = url
-        self.ring_address = ring_address
+        self.overlay_address = overlay_address
         self._lock = threading.Lock()
         self._facts: dict[str, Any] = {}
         self._gpus: tuple[Gpu, ...] = ()
         self._problems: tuple[Problem, ...] = ()
         self._offset: float | None = None
-        self._watch = Watch()
+        self._watch = GpuWatch()
 
     def facts(self) -> dict[str, Any]:
         with self._lock:
@@ -65,9 +65,14 @@ class Machine:
             self._gpus = devices
 
     def gather(self) -> None:
-        """The engine is asked last: it may not answer for a while."""
+        """Read all facts and problems. The engine comes last, because it may not answer for a while."""
         self.count_gpus()
-        facts = {**machine_facts(self.home), **installed(), **where(self.url, self.ring_address), **nvidia_facts()}
+        facts = {
+            **machine_facts(self.home),
+            **installed(),
+            **network_facts(self.url, self.overlay_address),
+            **nvidia_facts(),
+        }
         facts |= shared_folders.facts(self.files)
         with self._lock:
             self._facts = {**self._facts, **facts}
@@ -77,7 +82,7 @@ class Machine:
         try:
             engine = self.runtime.facts()
         except RunError:
-            return  # check() has said why
+            return  # check() has reported why
         with self._lock:
             self._facts = {**facts, **engine}
 
@@ -85,28 +90,28 @@ class Machine:
         disk = checks.disk_problem(int(facts["disk_free_mib"]), str(self.home))
         return [problem for problem in (gpus.driver_problem(), disk) if problem is not None]
 
-    def heard(self, reply: Mapping[str, Any], sent_at: float, now: float | None = None) -> None:
-        """How far this clock is from the portal's: its time fell between the question and the answer."""
-        said = reply.get("now")
-        if isinstance(said, bool) or not isinstance(said, int | float):
+    def update_clock(self, reply: Mapping[str, Any], sent_at: float, now: float | None = None) -> None:
+        """Update how far this clock is ahead of the portal's, whose time lies between the request and the reply."""
+        portal_now = reply.get("now")
+        if isinstance(portal_now, bool) or not isinstance(portal_now, int | float):
             return
         now = time.time() if now is None else now
         took = max(0.0, time.monotonic() - sent_at)
-        offset = round(now - took / 2 - said, 1)
+        offset = round(now - took / 2 - portal_now, 1)
         with self._lock:
             if self._offset is None or abs(offset - self._offset) >= CLOCK_STEP_SECONDS:
                 self._offset = offset
 
     def in_use(self, uuids: tuple[str, ...]) -> str:
-        """Why nothing should start on these now: somebody uses one without the portal. Asks the driver anew."""
+        """Return why nothing should start on these GPUs: one is in use outside the portal. Asks the driver again."""
         for gpu in self.inventory():
             if gpu.uuid in uuids and gpu.outside:
                 return f"GPU {gpu.index} of this node is in use outside the portal ({gpu.outside})."
         return ""
 
 
-def look(home: Path, runtime: str, url: str, ring_address: str) -> Found:
-    """A first look, before the machine is a node."""
+def inspect_machine(home: Path, runtime: str, url: str, overlay_address: str) -> MachineFindings:
+    """Read a machine before it is a node."""
     from runners.runtimes import confinement_check
     from runners.runtimes.fake import FakeRuntime
     from runners.runtimes.process import ProcessRuntime
@@ -120,7 +125,7 @@ def look(home: Path, runtime: str, url: str, ring_address: str) -> Found:
         made = ProcessRuntime("enrolment", "0", home / "processes", lambda key: None, confinement_check.find)
     else:
         made = FakeRuntime()
-    machine = Machine(home, made, url, ring_address)
+    machine = Machine(home, made, url, overlay_address)
     machine.gather()
     listed = [f"{gpu.model} ({gpu.memory_mib // 1024} GiB)" for gpu in machine._gpus if gpu.kind == "cuda"]
-    return Found({**machine.facts(), "gpus": listed}, machine._problems)
+    return MachineFindings({**machine.facts(), "gpus": listed}, machine._problems)

@@ -1,29 +1,29 @@
-"""Keeps the networks of attempts that are on several nodes as the portal's last word wants them."""
+"""Keeps the networks of attempts that run on several nodes as the last reply of the portal wants them."""
 
 import logging
 from collections.abc import Mapping
 from typing import Any
 
-from runners.agent.journal import Ledger
-from runners.agent.reconcile import Desired, neighbours
-from runners.runtime import ContainerRuntime, Neighbours, RunError
+from runners.agent.journal import ContainerJournal
+from runners.agent.reconcile import DesiredContainer, neighbours
+from runners.runtime import ContainerRuntime, Neighbours, Problem, RunError
 
 logger = logging.getLogger(__name__)
 
-MEND = "See docs/nodes.md, “Jobs over several nodes”."
+FIX = "See docs/nodes.md, “Jobs over several nodes”."
 
 
 class Networks:
-    def __init__(self, runtime: ContainerRuntime, ledger: Ledger) -> None:
+    def __init__(self, runtime: ContainerRuntime, journal: ContainerJournal) -> None:
         self._runtime = runtime
-        self._ledger = ledger
+        self._journal = journal
         self._joined: list[Neighbours] | None = None
-        """What the runtime last made so; None when that is not known."""
+        """The networks that the runtime last set up; None when they are not known."""
         self._error = ""
 
-    def join(self, desired: Mapping[str, Desired]) -> None:
-        """May be called again and again, since others may have touched what we made."""
-        wanted = neighbours(desired, self._ledger.notes(desired))
+    def join(self, desired: Mapping[str, DesiredContainer]) -> None:
+        """Set up the wanted networks. May be called again and again, as other programs may have changed what we made."""
+        wanted = neighbours(desired, self._journal.entries(desired))
         if not wanted and self._joined == wanted:
             return
         self._joined = None
@@ -37,4 +37,4 @@ class Networks:
             self._joined, self._error = wanted, ""
 
     def problems(self) -> list[dict[str, Any]]:
-        return [{"text": self._error, "mend": MEND, "blocking": False}] if self._error else []
+        return [Problem(self._error, FIX).to_json()] if self._error else []

@@ -1,7 +1,7 @@
-"""Sends what a job left in ``/outputs`` to the portal: new and changed regular files, and nothing else.
+"""Sends the files in a job's ``/outputs`` to the portal: new and changed regular files, and nothing else.
 
-The containers of one attempt on a node share the folder, so what was sent is remembered per attempt, in a file beside
-it: the next agent does not send all of it again.
+The containers of one attempt on a node share the folder, so what was sent is recorded per attempt, in a file beside the
+folder. Thus the next agent does not send all of it again.
 """
 
 import contextlib
@@ -15,15 +15,15 @@ from typing import Any, BinaryIO, Protocol
 
 from runners.agent.portal_client import PortalAwayError, PortalRefusedError
 from runners.host.exclusive import ExclusiveSection
-from runners.host.node_files import Found, UnsafeFileError, Walk, open_beneath, read_own_json, write_json
+from runners.host.node_files import FoundFile, UnsafeFileError, Walk, open_beneath, read_own_json, write_json
 
 STABLE_SECONDS = 5.0
-"""A file untouched for so long is taken to be whole while the job still runs."""
-MOST_FILES = 10_000
+"""While the job runs, a file that has not changed for this long is taken to be complete."""
+MAX_FILES = 10_000
 ASK_BYTES = 8 << 20
-"""Before a file as large as this is sent, the portal says whether it would keep it."""
-MOST_SENTENCES = 3
-"""Of complaints about single files; the rest is counted."""
+"""Before a file of at least this size is sent, the agent asks whether the portal would keep it."""
+MAX_SENTENCES = 3
+"""So many complaints about single files are reported; the rest is counted."""
 
 
 class OutputPortal(Protocol):
@@ -34,7 +34,7 @@ class OutputPortal(Protocol):
 
 @dataclass(slots=True)
 class _Sent:
-    """What the portal has of an attempt's outputs: path -> [size, modified], and what it did not take."""
+    """The outputs that the portal has, as path -> [size, modified], and the sentences about those it refused."""
 
     files: dict[str, list[int]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class _Sent:
 
 
 class OutputSender:
-    """The outputs of one attempt on this node. One sending at a time."""
+    """Sends the outputs of one attempt on this node, in one thread at a time."""
 
     def __init__(self, folder: Path, memory: Path, portal: OutputPortal) -> None:
         self.folder = folder
@@ -54,22 +54,22 @@ class OutputSender:
         self._portal = portal
         self._section = ExclusiveSection("sending its outputs")
         self._lock = threading.Lock()
-        """Protects the refusals, which the report reads."""
+        """Protects the refusals, which reports read."""
         self._sent = _Sent.read(memory)
 
     def send(self, container: str, *, ended: bool) -> None:
-        """Sends what is new or changed; while the job runs, only what has been left alone for a while.
+        """Send new and changed files; while the job runs, only those that have not changed for a while.
 
         Raises PortalAwayError when the portal does not answer, or at an end when a file is still being changed (by
-        another container of the attempt), and BusyError while another thread sends; what was sent stays sent.
+        another container of the attempt), and BusyError while another thread sends. What was sent is not sent again.
         """
         with self._section.entered():
             changed, unsteady = False, ""
             walk = Walk(self.folder)
             try:
                 for number, found in enumerate(walk):
-                    if number >= MOST_FILES:
-                        self._complain("…", f"Only the first {MOST_FILES:,} files of /outputs are kept.")
+                    if number >= MAX_FILES:
+                        self._complain("…", f"Only the first {MAX_FILES:,} files of /outputs are kept.")
                         changed = True
                         break
                     if self._wanted(found, ended):
@@ -84,23 +84,23 @@ class OutputSender:
             raise PortalAwayError(f"{unsteady!a} is still being written.")
 
     def complaint(self) -> str:
-        """Sentences about what was not kept, for the job's page; empty when all was."""
+        """Return sentences about files that were not kept, for the job's page; empty when all were."""
         with self._lock:
             refused = list(self._sent.refused.values())
-        sentences = refused[:MOST_SENTENCES]
-        if len(refused) > MOST_SENTENCES:
-            sentences.append(f"{len(refused) - MOST_SENTENCES} more files were not kept.")
+        sentences = refused[:MAX_SENTENCES]
+        if len(refused) > MAX_SENTENCES:
+            sentences.append(f"{len(refused) - MAX_SENTENCES} more files were not kept.")
         return " ".join(sentences)
 
-    def _wanted(self, found: Found, ended: bool) -> bool:
+    def _wanted(self, found: FoundFile, ended: bool) -> bool:
         if self._sent.files.get(found.path) == [found.size, found.modified_ns]:
             return False
         return ended or abs(time.time_ns() - found.modified_ns) > STABLE_SECONDS * 1e9
 
-    def _send_one(self, container: str, found: Found) -> bool:
-        """What it was when it was opened is what counts as sent: a later change is sent again.
+    def _send_one(self, container: str, found: FoundFile) -> bool:
+        """Send one file; return False when it changed while it was sent.
 
-        False when it changed under our hands.
+        The file counts as sent in the version that was opened: a later change is sent again.
         """
         version = [found.size, found.modified_ns]
         try:
@@ -114,7 +114,7 @@ class OutputSender:
         except UnicodeEncodeError:
             self._refuse(found.path, version, "its name is not UTF-8")
         except (UnsafeFileError, FileNotFoundError):
-            pass  # it is no file any more
+            pass  # it is no longer a regular file
         except PortalRefusedError as refused:
             if refused.status == 401:
                 raise PortalAwayError(str(refused)) from refused
@@ -129,11 +129,11 @@ class OutputSender:
                 self._sent.refused.pop(found.path, None)
         return True
 
-    def _refuse(self, path: str, version: list[int], why: str) -> None:
-        """Not tried again until the file changes."""
+    def _refuse(self, path: str, version: list[int], reason: str) -> None:
+        """Record that a file was not kept; it is not sent again until it changes."""
         shown = path.encode(errors="replace").decode()[:200]
         self._sent.files[path] = version
-        self._complain(path, f"{shown} was not kept: {why}".rstrip(".") + ".")
+        self._complain(path, f"{shown} was not kept: {reason}".rstrip(".") + ".")
 
     def _complain(self, path: str, sentence: str) -> None:
         with self._lock:

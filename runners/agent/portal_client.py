@@ -1,11 +1,11 @@
-"""The agent's half of the agent protocol (docs/architecture.md, "The agent's protocol").
+"""The client side of the agent protocol (docs/architecture.md, "The agent's protocol").
 
-Every call is bounded in time and may be repeated. None repeats by itself: the loops that call do, with ``Backoff``,
-because only they know what has changed meanwhile.
+Every call is bounded in time and may be repeated. No call repeats itself: the calling loops do, with ``Backoff``, because
+only they know what has changed meanwhile.
 
 PortalError
-├── PortalAwayError     no answer, or one that says "later" (5xx, 429): try again
-└── PortalRefusedError  a clear no (4xx), with the portal's sentence: asking again is no use
+├── PortalAwayError     no answer, or a temporary failure (5xx, 408, 425, 429): try again
+└── PortalRefusedError  a refusal (4xx) with the portal's sentence: trying again does not help
 """
 
 import errno
@@ -24,23 +24,23 @@ import httpx
 
 CONNECT_SECONDS = 5.0
 SYNC_CONNECT_SECONDS = 2.5
-"""A report renews leases: rather a new try than a long wait for one that began while the network was cut."""
+"""Reports renew leases, so a new attempt is better than a long wait for one that began while the network was cut."""
 ANSWER_SECONDS = 10.0
 SYNC_ANSWER_SECONDS = 15.0
-"""Twice this, and the fence of 34 s is near: a portal that always takes so long still renews leases in time."""
+"""Twice this is just below the fence of 34 s: a portal that always takes so long still renews leases in time."""
 KEEP_SECONDS = 8.0
-"""An idle connection outlives the pause between two reports, but not the wait for an answer: a network that was cut has
-spoilt them all, and the try after one that got no answer makes a new one."""
+"""An idle connection outlives the pause between two reports, but not the wait for an answer: a network cut breaks all
+connections, so the attempt after one without an answer opens a new one."""
 WAIT_SECONDS = 60.0
-"""The portal answers a long poll after 45 s; what is slower than this is cut off."""
+"""The portal answers a long poll after 45 s; a slower one is cancelled."""
 UPLOAD_SECONDS = 60.0
-"""Between two pieces of an output file, not for all of it."""
+"""The longest time between two pieces of an output file, not for the whole file."""
 UPLOAD = httpx.Timeout(UPLOAD_SECONDS, connect=CONNECT_SECONDS)
 PIECE = 256 * 1024
 
 
 class PortalError(Exception):
-    """See the module's tree. The message is a sentence."""
+    """A call to the portal failed; see the tree in the module. The message is a sentence."""
 
 
 class PortalAwayError(PortalError):
@@ -56,34 +56,34 @@ class PortalRefusedError(PortalError):
 
 @dataclass(frozen=True, slots=True)
 class LogAnswer:
-    """How many bytes of the stream the portal has, and whether these were taken (else: continue at ``size``)."""
+    """How many bytes of the stream the portal has, and whether it accepted these (if not, continue at ``size``)."""
 
     size: int
     accepted: bool
     watched: bool = False
-    """Somebody looks at the job's log now."""
+    """A user watches the job's log now."""
 
 
 @dataclass(slots=True)
 class Backoff:
-    """Growing, jittered pauses between tries that fail, so that a hundred agents do not come back as one."""
+    """Growing, jittered pauses between failed attempts, so that a hundred agents do not come back at once."""
 
     first_seconds: float = 0.5
-    most_seconds: float = 15.0
+    max_seconds: float = 15.0
     failures: int = 0
 
     def failed(self) -> float:
-        """Counts a failure; how long to rest now."""
+        """Count a failure; return how many seconds to wait now."""
         self.failures += 1
-        most = min(self.most_seconds, self.first_seconds * 2 ** min(self.failures - 1, 20))
-        return most * random.uniform(0.5, 1.0)  # noqa: S311  a pause is no secret
+        limit = min(self.max_seconds, self.first_seconds * 2 ** min(self.failures - 1, 20))
+        return limit * random.uniform(0.5, 1.0)  # noqa: S311  a pause is not a secret
 
     def worked(self) -> None:
         self.failures = 0
 
 
 class PortalClient:
-    """One portal, as one node. Safe to share between threads."""
+    """A connection of one node to its portal. Safe to share between threads."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class PortalClient:
         self._http.close()
 
     def use(self, token: str) -> None:
-        """From the next call on."""
+        """Use another token from the next call on."""
         self._http.headers["Authorization"] = f"Bearer {token}"
 
     def join(
@@ -124,7 +124,7 @@ class PortalClient:
         facts: dict[str, Any],
         problems: Sequence[dict[str, Any]] = (),
     ) -> tuple[int, str]:
-        """The new node's id and token."""
+        """Join the portal; return the new node's id and token."""
         body = {
             "join_token": join_token,
             "name": name,
@@ -139,7 +139,7 @@ class PortalClient:
             raise PortalAwayError("The portal's answer to the join is not understood.") from error
 
     def new_token(self) -> str:
-        """Asked for when a reply says ``rotate``. The present one works until the new one is first used."""
+        """Request a new token, as a reply with ``rotate`` asks. The present one works until the new one is first used."""
         answer = self._json("POST", "/agent/v1/token")
         token = answer.get("token")
         if not isinstance(token, str) or not token:
@@ -148,17 +148,17 @@ class PortalClient:
 
     def sync(self, report: dict[str, Any]) -> dict[str, Any]:
         timeout = httpx.Timeout(SYNC_ANSWER_SECONDS, connect=SYNC_CONNECT_SECONDS)
-        # Without a Content-Type: of what the portal's server does for a report, reading that header is a tenth.
+        # Without a Content-Type: reading that header would be a tenth of the portal's work for a report.
         content = json.dumps(report, separators=(",", ":")).encode()
         return self._json("POST", "/agent/v1/sync", content=content, timeout=timeout)
 
     def wait(self, seen: str) -> str:
-        """Answers when what is desired differs from ``seen``, or after 45 s."""
+        """Wait until the digest of the desired state differs from ``seen``, or 45 s; return the digest."""
         timeout = httpx.Timeout(WAIT_SECONDS, connect=CONNECT_SECONDS)
         return str(self._json("GET", "/agent/v1/wait", params={"seen": seen}, timeout=timeout).get("seen", ""))
 
-    def fetch_code(self, sha256: str, into: BinaryIO, most_bytes: int) -> None:
-        """Writes the tar into a file; PortalAwayError when it came cut or altered, PortalRefusedError when there is none."""
+    def fetch_code(self, sha256: str, into: BinaryIO, max_bytes: int) -> None:
+        """Write the tar into a file. Raises PortalAwayError when it is damaged, PortalRefusedError when there is none."""
         digest, size = hashlib.sha256(), 0
         try:
             with self._http.stream(
@@ -170,13 +170,13 @@ class PortalClient:
                 for piece in response.iter_raw(PIECE):
                     digest.update(piece)
                     size += len(piece)
-                    if size > most_bytes:
-                        raise PortalRefusedError(413, f"The code is larger than {most_bytes >> 20} MiB.")
+                    if size > max_bytes:
+                        raise PortalRefusedError(413, f"The code is larger than {max_bytes >> 20} MiB.")
                     into.write(piece)
         except httpx.HTTPError as error:
             raise away(error) from error
         if digest.hexdigest() != sha256:
-            raise PortalAwayError("The code that came is not the code that was asked for (its SHA-256 differs).")
+            raise PortalAwayError("The code that arrived is not the code that was requested (its SHA-256 differs).")
 
     def append_log(
         self,
@@ -211,7 +211,7 @@ class PortalClient:
         return LogAnswer(size, response.status_code == 200, watched)
 
     def put_output(self, container: str, path: str, file: BinaryIO, size: int) -> None:
-        """Sends exactly ``size`` bytes of the file. Raises OSError when it turns out shorter: it is being written."""
+        """Send exactly ``size`` bytes of the file. Raises OSError when it turns out shorter: it is being written."""
         response = self._send(
             "PUT",
             _output(container, path),
@@ -223,20 +223,22 @@ class PortalClient:
             raise refusal(response)
 
     def offer_output(self, container: str, path: str, size: int) -> None:
-        """Raises PortalRefusedError when the portal would not keep a file of so many bytes."""
+        """Ask whether the portal would keep a file of this size. Raises PortalRefusedError when it would not."""
         response = self._send("POST", _output(container, path), params={"size": size})
-        if not response.is_success and response.status_code != 405:  # a portal of an earlier version cannot be asked
+        if (
+            not response.is_success and response.status_code != 405
+        ):  # a portal of an earlier version has no such endpoint
             raise refusal(response)
 
-    def tell_rings(self, container: str, rings: list[Any]) -> None:
-        self._json("POST", f"/agent/v1/containers/{quote(container, safe='')}/rings", json={"rings": rings})
+    def report_rank_groups(self, container: str, groups: list[Any]) -> None:
+        self._json("POST", f"/agent/v1/containers/{quote(container, safe='')}/rings", json={"rings": groups})
 
     def identity(self, container: str) -> dict[str, Any]:
-        """What may show that a folder of an earlier release is the container's job's (runners/agent/claims.py)."""
+        """Return the facts that may show that a folder of an earlier release belongs to the container's job (claims.py)."""
         return self._json("GET", f"/agent/v1/containers/{quote(container, safe='')}/identity")
 
     def checkpoints(self, container: str) -> dict[str, Any]:
-        """The set from which it goes on (runners/agent/checkpoints.py). PortalAwayError while another node has yet to send."""
+        """Return the set from which the job continues. Raises PortalAwayError while another node must still send."""
         return self._json("GET", _checkpoints(container), timeout=UPLOAD)
 
     def change_checkpoints(self, container: str, changed: dict[str, Any], deleted: dict[str, int]) -> dict[str, Any]:
@@ -285,9 +287,9 @@ def _checkpoints(container: str, sha256: str = "") -> str:
 
 
 def trust(ca_file: Path | None, pin: str) -> ssl.SSLContext:
-    """Whom to believe to be the portal: the machine's authorities, one authority, or one certificate alone.
+    """Return the TLS context that trusts the machine's authorities, one authority, or one certificate alone.
 
-    A pinned certificate may carry any name: it is the very one whose fingerprint an admin pasted. Raises ValueError.
+    A pinned certificate may have any name: an admin has pasted its fingerprint. Raises ValueError.
     """
     # A context of our own: with trust_env httpx would let SSL_CERT_FILE override the CA given to us.
     if not pin:
@@ -304,11 +306,11 @@ def trust(ca_file: Path | None, pin: str) -> ssl.SSLContext:
 
 
 def checked_url(url: str, allow_http: bool) -> str:
-    """The portal's address, refused when a token would travel over a network in clear."""
+    """Return the portal's address. Raises ValueError for an invalid one, or when the token would be sent unencrypted."""
     example = f"{url!r} is not the address of a portal. Give it like https://schedulearn.example.org"
     try:
         parts = urlsplit(url)
-        _ = parts.port  # raises ValueError for what is no port
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError as error:
         raise ValueError(example) from error
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
@@ -316,7 +318,7 @@ def checked_url(url: str, allow_http: bool) -> str:
     if parts.scheme == "http" and not allow_http and not _loopback(parts.hostname):
         raise ValueError(
             f"{url} would send this node's token unencrypted. Use https://, or set SCHEDULEARN_ALLOW_HTTP=true "
-            "on a network where nobody listens."
+            "on a network that no one can listen to."
         )
     return url.rstrip("/")
 
@@ -329,7 +331,7 @@ def _loopback(host: str) -> bool:
 
 
 def refusal(response: httpx.Response) -> PortalError:
-    """The error that a response which is no success means."""
+    """Return the error for a response that is not a success."""
     code = message = ""
     try:
         error = response.json()["error"]

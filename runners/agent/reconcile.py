@@ -1,8 +1,8 @@
-"""What to do so that this node matches what the portal wants. Pure: values in, values out.
+"""Compute the actions that bring this node to the state that the portal wants. Pure: values in, values out.
 
-The agent calls ``reconcile`` again and again with what it last heard and last saw. Each action may be repeated, each
-brings its container one step nearer to rest, and at rest there are no actions. What must not happen twice (a start)
-is guarded by the note, which is on the disk before the deed.
+The agent calls ``reconcile`` again and again with the last reply of the portal and the last listing of the runtime. Each
+action may be repeated, and each brings its container one step nearer to rest; at rest there are no actions. What must not
+happen twice (a start) is guarded by the journal entry, which is written to the disk before the action.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,20 +17,20 @@ Wanted = Literal["run", "stop", "collect"]
 State = Literal["ASSIGNED", "PREPARING", "RUNNING", "STOPPING", "EXITED"]
 
 GRACE_SECONDS = 10
-"""For a container that nobody lists any more."""
+"""The grace period of a container that the portal no longer lists."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What control.json says."""
+class ControlMessage:
+    """The content of control.json."""
 
     stop_reason: str = ""
     grace_seconds: int = GRACE_SECONDS
     hosts: tuple[tuple[str, int], ...] = ()
     batch: int = 0
-    """Total samples per step that the scheduler chose; 0: the job chooses for itself."""
+    """Total samples per step that the scheduler chose; 0 if the job chooses them."""
     driver: str = ""
-    """Where the ring's driver is now, if it can move; empty: where the container's description says."""
+    """The present address of the rank group's driver if it can move; empty: the address in the container's RunSpec."""
 
     def to_json(self) -> dict[str, Any]:
         stop = {"reason": self.stop_reason, "grace_seconds": self.grace_seconds} if self.stop_reason else None
@@ -39,22 +39,22 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Desired:
-    """One container of the portal's reply."""
+class DesiredContainer:
+    """One container that the portal wants on this node, from its reply."""
 
     spec: RunSpec
     wanted: Wanted
-    told: Told = Told()
+    control: ControlMessage = ControlMessage()
     peers: frozenset[str] = frozenset()
-    """Addresses of the other nodes on which its attempt has containers."""
+    """Addresses of the other nodes with containers of its attempt."""
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "Desired":
-        """Raises TypeError, KeyError or ValueError when ``data`` is not an entry of the protocol."""
+    def from_json(cls, data: dict[str, Any]) -> "DesiredContainer":
+        """Parse an entry of the portal's reply. Raises TypeError, KeyError or ValueError when ``data`` is not one."""
         spec = RunSpec.from_json(data["spec"])
         wanted, stop = data["wanted"], data.get("stop")
         if wanted not in ("run", "stop", "collect"):
-            raise ValueError(f"{wanted!r} is nothing a container can be wanted to do.")
+            raise ValueError(f"{wanted!r} is not a desired state of a container.")
         reason = "" if wanted == "run" else "stopped"
         grace = spec.grace_seconds
         if stop:
@@ -64,12 +64,14 @@ class Desired:
         peers = frozenset(str(IPv4Address(peer)) for peer in data.get("peers") or ())
         if data.get("identity"):
             spec = replace(spec, identity=JobIdentity.from_json(data["identity"]))
-        return cls(spec, wanted, Told(reason, grace, hosts, max(0, int(data.get("batch") or 0)), driver), peers)
+        return cls(
+            spec, wanted, ControlMessage(reason, grace, hosts, max(0, int(data.get("batch") or 0)), driver), peers
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a container ended, in the words of the protocol."""
+    """How a container ended, in the terms of the protocol."""
 
     code: int | None
     reason: str
@@ -77,21 +79,21 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """What the agent remembers of a container. On the disk, in a folder that no container sees."""
+class JournalEntry:
+    """What the agent remembers about a container. Kept on the disk, in a folder that no container sees."""
 
     job: int
     attempt: int
     epoch: int
     created: bool = False
-    """Its folders are filled and the runtime has made it."""
+    """Its folders are filled and the runtime has created it."""
     started: bool = False
-    """It was, or was about to be, started: never make it anew."""
+    """It was started, or was about to be: it must never be created again."""
     running_at: float | None = None
-    """Unix seconds; None until the start came back."""
-    told: Told | None = None
+    """Unix seconds; None until the runtime has confirmed the start."""
+    control: ControlMessage | None = None
     halted: str = ""
-    """Why the agent itself ends it (``disk``); empty when it does not."""
+    """The agent's own reason to end it (``disk``); empty when it has none."""
     halted_detail: str = ""
     exit: Exit | None = None
     collected: bool = False
@@ -103,7 +105,7 @@ class Action:
 
 
 class Prepare(Action):
-    """Fetch the code, fill the folders, create the container; and start it, if the portal's word is fresh."""
+    """Fetch the code, fill the folders, create the container; and start it if the portal's reply is recent."""
 
 
 class Start(Action):
@@ -111,124 +113,128 @@ class Start(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Tell(Action):
-    """Write control.json: the supervisor or driver does the rest."""
+class WriteControl(Action):
+    """Write control.json; the supervisor or driver does the rest."""
 
-    told: Told
+    control: ControlMessage
 
 
 @dataclass(frozen=True, slots=True)
 class Halt(Action):
-    """End it through the runtime: it was told and did not, or nobody is there to be told."""
+    """End it through the runtime: it did not end after its stop was sent, or the portal no longer lists it."""
 
     grace_seconds: int
 
 
 class Finish(Action):
-    """It has ended, or will never begin: send the rest of its log and note how it ended."""
+    """It has ended, or will never start: send the rest of its log and record how it ended."""
 
 
 class Collect(Action):
-    """Send the rest of its log and its outputs, then note that all is there."""
+    """Send the rest of its log and its outputs, then record that the portal has all of them."""
 
 
 class Remove(Action):
-    """Have the runtime forget it."""
+    """Remove it from the runtime."""
 
 
 class Forget(Action):
-    """Delete its folders, and its attempt's with the last container."""
+    """Delete its folders, and those of its attempt with the last container."""
 
 
 def reconcile(
-    desired: Mapping[str, Desired],
+    desired: Mapping[str, DesiredContainer],
     observed: Mapping[str, Observed],
-    notes: Mapping[str, Note],
+    entries: Mapping[str, JournalEntry],
     overdue: Collection[str] = frozenset(),
 ) -> list[Action]:
-    """At most one action for each container, those that give something back first, and drivers after their hosts.
+    """Return at most one action for each container: those that free resources first, and drivers after their hosts.
 
-    ``overdue`` names containers whose time to end by themselves is up.
+    ``overdue``: the names of containers whose time to end by themselves is over.
     """
     actions: list[Action] = []
-    # A job of the same number that the portal no longer knows must be gone before another gets its folder's place.
+    # A job of the same number that the portal no longer knows must be gone before another job gets its folder.
     unlisted = {seen.job for name, seen in observed.items() if name not in desired}
-    for name, wish in desired.items():
-        action = _listed(wish, observed.get(name), notes.get(name), name in overdue)
-        if action and not (isinstance(action, Prepare) and wish.spec.job in unlisted):
+    for name, container in desired.items():
+        action = _listed(container, observed.get(name), entries.get(name), name in overdue)
+        if action and not (isinstance(action, Prepare) and container.spec.job in unlisted):
             actions.append(action)
     for name, seen in observed.items():
         if name not in desired:
             actions.append(Halt(name, GRACE_SECONDS) if seen.state == "running" else Remove(name))
-    actions.extend(Forget(name) for name in notes if name not in desired and name not in observed)
-    drivers = {name for name, wish in desired.items() if wish.spec.role == "driver"}
+    actions.extend(Forget(name) for name in entries if name not in desired and name not in observed)
+    drivers = {name for name, container in desired.items() if container.spec.role == "driver"}
     return sorted(actions, key=lambda action: (_ORDER.index(type(action)), action.name in drivers, action.name))
 
 
-_ORDER: list[type[Action]] = [Halt, Finish, Remove, Tell, Start, Prepare, Collect, Forget]
+_ORDER: list[type[Action]] = [Halt, Finish, Remove, WriteControl, Start, Prepare, Collect, Forget]
 
 
-def _listed(wish: Desired, seen: Observed | None, note: Note | None, overdue: bool) -> Action | None:
-    name = wish.spec.name
-    if note is not None and note.exit is not None:
+def _listed(
+    container: DesiredContainer, seen: Observed | None, entry: JournalEntry | None, overdue: bool
+) -> Action | None:
+    name = container.spec.name
+    if entry is not None and entry.exit is not None:
         if seen is not None:
             return Remove(name)
-        return None if note.collected else Collect(name)
+        return None if entry.collected else Collect(name)
     if seen is None or seen.state == "created":
-        begun = note is not None and note.started and seen is None
-        if wish.wanted != "run" or begun:
+        was_started = entry is not None and entry.started and seen is None
+        if container.wanted != "run" or was_started:
             return Finish(name)
-        return Start(name) if seen is not None and note is not None and note.created else Prepare(name)
+        return Start(name) if seen is not None and entry is not None and entry.created else Prepare(name)
     if seen.state == "exited":
         return Finish(name)
-    if overdue or wish.wanted == "collect":
-        # Collect, and yet it runs: the portal has given it up for lost and its GPUs to others.
-        return Halt(name, min(wish.told.grace_seconds, GRACE_SECONDS))
-    told = to_tell(wish, note)
-    return Tell(name, told) if note is None or note.told != told else None
+    if overdue or container.wanted == "collect":
+        # "collect", and yet it runs: the portal has declared it lost and given its GPUs to other jobs.
+        return Halt(name, min(container.control.grace_seconds, GRACE_SECONDS))
+    control = control_for(container, entry)
+    return WriteControl(name, control) if entry is None or entry.control != control else None
 
 
-def to_tell(wish: Desired, note: Note | None) -> Told:
-    """The portal's word; the agent's own reason to end it counts where the portal has none."""
-    if note is not None and note.halted and not wish.told.stop_reason:
-        return replace(wish.told, stop_reason=note.halted)
-    return wish.told
+def control_for(container: DesiredContainer, entry: JournalEntry | None) -> ControlMessage:
+    """Return the control message of the portal, with the agent's own reason to end it where the portal has none."""
+    if entry is not None and entry.halted and not container.control.stop_reason:
+        return replace(container.control, stop_reason=entry.halted)
+    return container.control
 
 
-def state_of(wish: Desired, seen: Observed | None, note: Note | None, *, busy: bool = False) -> State:
-    """What to report of a listed container. Never goes back: each state rests on something that stays."""
-    if note is not None and note.exit is not None:
+def state_of(
+    container: DesiredContainer, seen: Observed | None, entry: JournalEntry | None, *, busy: bool = False
+) -> State:
+    """Return the state to report for a listed container. It never goes back, as each state follows from a lasting fact."""
+    if entry is not None and entry.exit is not None:
         return "EXITED"
-    if wish.wanted != "run" or (note is not None and note.halted):
+    if container.wanted != "run" or (entry is not None and entry.halted):
         return "STOPPING"
-    if (note is not None and note.running_at is not None) or (seen is not None and seen.state == "running"):
+    if (entry is not None and entry.running_at is not None) or (seen is not None and seen.state == "running"):
         return "RUNNING"
-    if busy or note is not None or seen is not None:
+    if busy or entry is not None or seen is not None:
         return "PREPARING"
     return "ASSIGNED"
 
 
-def renewed(desired: Mapping[str, Desired], notes: Mapping[str, Note]) -> list[str]:
-    """Whose lease a reply renews: not of those the portal has given up, nor of those that have ended."""
+def renewed(desired: Mapping[str, DesiredContainer], entries: Mapping[str, JournalEntry]) -> list[str]:
+    """Name the containers whose lease a reply renews: not those that the portal has given up, nor those that have ended."""
     return [
         name
-        for name, wish in desired.items()
-        if wish.wanted != "collect" and (note := notes.get(name)) and note.started and note.exit is None
+        for name, container in desired.items()
+        if container.wanted != "collect" and (entry := entries.get(name)) and entry.started and entry.exit is None
     ]
 
 
-def neighbours(desired: Mapping[str, Desired], notes: Mapping[str, Note]) -> list[Neighbours]:
-    """Which attempts of this node have containers elsewhere, and where; by network."""
+def neighbours(desired: Mapping[str, DesiredContainer], entries: Mapping[str, JournalEntry]) -> list[Neighbours]:
+    """Return the attempts of this node that have containers on other nodes, with those nodes; sorted by network."""
     found: dict[str, Neighbours] = {}
-    for name, wish in desired.items():
-        spec, note = wish.spec, notes.get(name)
+    for name, container in desired.items():
+        spec, entry = container.spec, entries.get(name)
         if (
             spec.collective is None
             or not spec.collective.number
             or spec.network is None
-            or (note is not None and note.exit)
+            or (entry is not None and entry.exit)
         ):
             continue
         before = found.get(spec.network, Neighbours(spec.network, spec.collective.number))
-        found[spec.network] = replace(before, peers=before.peers | wish.peers)
+        found[spec.network] = replace(before, peers=before.peers | container.peers)
     return sorted(found.values(), key=lambda each: each.network)

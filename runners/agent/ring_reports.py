@@ -1,4 +1,4 @@
-"""Passes on what the drivers on this node tell of their rings (``launch/group_log.py``), when it has changed."""
+"""Sends the rank groups that the drivers on this node report (``launch/group_log.py``) to the portal."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -7,38 +7,38 @@ from runners.agent.portal_client import PortalAwayError, PortalRefusedError
 from runners.host.node_files import NodeFiles, read_json_beneath
 from runners.spec import RunSpec
 
-RINGS_SECONDS = 2.0
+RANK_GROUPS_SECONDS = 2.0
 AWAY_SECONDS = 5.0
-MOST_RINGS = 50
-"""That the portal takes at once."""
+MAX_RANK_GROUPS = 50
+"""So many the portal accepts in one request."""
 
 
-class RingPortal(Protocol):
-    def tell_rings(self, container: str, rings: list[Any]) -> None: ...
+class RankGroupPortal(Protocol):
+    def report_rank_groups(self, container: str, groups: list[Any]) -> None: ...
 
 
-class RingReports:
-    """``listed``: the containers that the portal expects here."""
+class RankGroupReports:
+    """The rank groups of this node's drivers. ``listed`` returns the containers that the portal expects here."""
 
-    def __init__(self, files: NodeFiles, portal: RingPortal, listed: Callable[[], Iterable[RunSpec]]) -> None:
+    def __init__(self, files: NodeFiles, portal: RankGroupPortal, listed: Callable[[], Iterable[RunSpec]]) -> None:
         self._files = files
         self._portal = portal
         self._listed = listed
-        self._told: dict[str, list[Any]] = {}
+        self._sent: dict[str, list[Any]] = {}
 
-    def turn(self) -> float | None:
-        """One look at all; how long to rest when it is not the usual time."""
+    def send(self) -> float | None:
+        """Report the changed rank groups of all drivers; return how long to rest if it is not the usual time."""
         drivers = [spec.name for spec in self._listed() if spec.role == "driver"]
-        self._told = {name: self._told[name] for name in drivers if name in self._told}
+        self._sent = {name: self._sent[name] for name in drivers if name in self._sent}
         for name in drivers:
-            rings = read_json_beneath(self._files.scribe(name), "status.json").get("rings")
-            if not isinstance(rings, list) or not rings or rings == self._told.get(name):
+            groups = read_json_beneath(self._files.scribe(name), "status.json").get("rings")
+            if not isinstance(groups, list) or not groups or groups == self._sent.get(name):
                 continue
             try:
-                self._portal.tell_rings(name, rings[-MOST_RINGS:])
+                self._portal.report_rank_groups(name, groups[-MAX_RANK_GROUPS:])
             except PortalAwayError:
                 return AWAY_SECONDS
             except PortalRefusedError:
-                pass  # nothing that the portal can read; asking again would not help
-            self._told[name] = rings
+                pass  # the portal cannot read them; sending them again would not help
+            self._sent[name] = groups
         return None

@@ -1,4 +1,4 @@
-"""How the agent is set up: flags or the environment, and the identity it got when it joined."""
+"""The settings of the agent, from flags or the environment, and the identity that it got when it joined."""
 
 import argparse
 import fcntl
@@ -43,19 +43,19 @@ class Settings:
     name: str = ""
     ca_file: Path | None = None
     pin: str = ""
-    """The SHA-256 of the certificate in ``ca_file``: it alone is trusted, whatever its name."""
+    """The SHA-256 of the certificate in ``ca_file``: only this one is trusted, whatever its name."""
     allow_http: bool = False
     use_proxy: bool = False
     datasets: Path | None = None
     shared: Path | None = None
-    """Where checkpoints are kept instead of beneath ``home``: a folder that other nodes have, too."""
+    """Where checkpoints are kept instead of beneath ``home``: a folder that other nodes share."""
     stop_jobs_on_exit: bool = False
-    ring_address: str = ""
-    """Under which other nodes reach this one; empty: that of the interface to the portal."""
+    overlay_address: str = ""
+    """The address under which other nodes reach this one; empty for that of the interface to the portal."""
 
     @classmethod
     def read(cls, argv: Sequence[str], env: Mapping[str, str]) -> "Settings":
-        """Flags go before the environment. Raises SetupError."""
+        """Read the settings; flags override the environment. Raises SetupError."""
         given = arguments().parse_args(argv)
 
         def choose(flag: str | None, variable: str, default: str = "") -> str:
@@ -64,22 +64,22 @@ class Settings:
         home = choose(given.home, "AGENT_HOME") or str(Path(env.get("SCHEDULEARN_HOME") or "var") / "agent")
         ca_file, datasets = choose(given.ca_file, "SCHEDULEARN_CA"), choose(None, "SCHEDULEARN_DATASETS")
         shared = choose(None, "SCHEDULEARN_SHARED")
-        runtime, ring_address = choose(given.runtime, "RUNTIME", "auto"), choose(None, "AGENT_RING_ADDRESS")
+        runtime, overlay_address = choose(given.runtime, "RUNTIME", "auto"), choose(None, "AGENT_RING_ADDRESS")
         if runtime not in RUNTIMES:
             raise SetupError(f"RUNTIME must be one of {', '.join(RUNTIMES)}, not {runtime!r}.")
         if ca_file and not Path(ca_file).is_file():
-            raise SetupError(f"SCHEDULEARN_CA names {ca_file}, which is no file.")
+            raise SetupError(f"SCHEDULEARN_CA names {ca_file}, which is not a file.")
         if datasets and not Path(datasets).is_dir():
-            raise SetupError(f"SCHEDULEARN_DATASETS names {datasets}, which is no folder.")
+            raise SetupError(f"SCHEDULEARN_DATASETS names {datasets}, which is not a folder.")
         if shared and not Path(shared).is_dir():
-            raise SetupError(f"SCHEDULEARN_SHARED names {shared}, which is no folder. Is it mounted?")
+            raise SetupError(f"SCHEDULEARN_SHARED names {shared}, which is not a folder. Is it mounted?")
         pin = env.get("SCHEDULEARN_PIN", "")
         if pin and not re.fullmatch("[0-9a-fA-F]{64}", pin):
             raise SetupError("SCHEDULEARN_PIN must be the 64 hexadecimal digits of a certificate's SHA-256.")
         try:
-            node_address("", ring_address)
+            node_address("", overlay_address)
         except ValueError as error:
-            raise SetupError(f"AGENT_RING_ADDRESS must be an IPv4 address, not {ring_address!r}.") from error
+            raise SetupError(f"AGENT_RING_ADDRESS must be an IPv4 address, not {overlay_address!r}.") from error
         return cls(
             url=choose(given.url, "SCHEDULEARN_URL"),
             home=Path(home).expanduser().resolve(),
@@ -88,12 +88,12 @@ class Settings:
             name=choose(given.name, "NODE_NAME") or socket.gethostname(),
             ca_file=Path(ca_file) if ca_file else None,
             pin=pin,
-            allow_http=truth(env, "SCHEDULEARN_ALLOW_HTTP"),
-            use_proxy=truth(env, "SCHEDULEARN_USE_PROXY"),
+            allow_http=read_bool(env, "SCHEDULEARN_ALLOW_HTTP"),
+            use_proxy=read_bool(env, "SCHEDULEARN_USE_PROXY"),
             datasets=Path(datasets).resolve() if datasets else None,
             shared=Path(shared).resolve() if shared else None,
             stop_jobs_on_exit=given.stop_jobs_on_exit,
-            ring_address=ring_address,
+            overlay_address=overlay_address,
         )
 
     def client(self, url: str, token: str = "") -> PortalClient:
@@ -113,22 +113,22 @@ class Settings:
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m runners.agent",
-        description="Joins this machine to a Schedulearn portal and runs what it is asked to (docs/nodes.md).",
+        description="Joins this machine to a Schedulearn portal and runs jobs on it (docs/nodes.md).",
     )
-    parser.add_argument("--url", help="where the portal is, e.g. https://schedulearn.example.org [SCHEDULEARN_URL]")
+    parser.add_argument("--url", help="the portal's address, e.g. https://schedulearn.example.org [SCHEDULEARN_URL]")
     parser.add_argument(
         "--join-token",
-        help="from the page of nodes; needed once, better as [SCHEDULEARN_JOIN_TOKEN]: flags are visible to all users of a machine",
+        help="from the page of nodes; needed once; all users of a machine can see flags, so prefer [SCHEDULEARN_JOIN_TOKEN]",
     )
     parser.add_argument("--home", help="where the agent keeps its files [AGENT_HOME, else SCHEDULEARN_HOME/agent]")
     parser.add_argument("--runtime", choices=RUNTIMES, help="what runs the containers [RUNTIME]")
     parser.add_argument("--name", help="this node's name, else the machine's [NODE_NAME]")
-    parser.add_argument("--ca-file", help="the certificate authority to trust, and no other [SCHEDULEARN_CA]")
-    parser.add_argument("--stop-jobs-on-exit", action="store_true", help="end the containers with the agent")
+    parser.add_argument("--ca-file", help="the only certificate authority to trust [SCHEDULEARN_CA]")
+    parser.add_argument("--stop-jobs-on-exit", action="store_true", help="end the containers when the agent stops")
     return parser
 
 
-def truth(env: Mapping[str, str], name: str) -> bool:
+def read_bool(env: Mapping[str, str], name: str) -> bool:
     value = env.get(name, "").lower()
     if value not in ("", "0", "1", "true", "false", "yes", "no"):
         raise SetupError(f"{name} must be true or false, not {value!r}.")
@@ -137,7 +137,7 @@ def truth(env: Mapping[str, str], name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this node is to its portal. ``installation`` marks its containers as ours and nobody else's."""
+    """The identity of this node at its portal. ``installation`` marks the containers that belong to this agent."""
 
     node: int
     token: str
@@ -158,15 +158,15 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a look at this machine found."""
+class MachineFindings:
+    """The facts and problems that were found on this machine."""
 
     facts: dict[str, Any]
     problems: tuple[Problem, ...] = ()
 
 
 def lock_home(files: NodeFiles) -> IO[str]:
-    """One agent per home. The lock lives as long as the returned file is open."""
+    """Lock the home for this agent. The lock lasts as long as the returned file is open. Raises SetupError."""
     try:
         files.make()
         file = (files.home / "agent.lock").open("w")
@@ -182,22 +182,22 @@ def lock_home(files: NodeFiles) -> IO[str]:
     return file
 
 
-def identify(settings: Settings, files: NodeFiles, stop: StopSignal, found: Found | None = None) -> Identity:
-    """The stored identity, else a new one by joining. Waits for a portal that is away. Raises SetupError.
+def identify(settings: Settings, files: NodeFiles, stop: StopSignal, found: MachineFindings | None = None) -> Identity:
+    """Return the stored identity, else join and return the new one. Waits for a portal that is away. Raises SetupError.
 
-    ``found``: what a first look at the machine said, for the page to show at once.
+    ``found``: the findings on the machine, which the portal's page shows at once.
     """
     stored = Identity.read(files.identity)
     if stored is not None and not (settings.join_token and _revoked(settings, stored)):
         if settings.runtime not in ("auto", stored.runtime):
             raise SetupError(
-                f"This node joined with the runtime {stored.runtime}; its containers would be left alone by "
-                f"{settings.runtime}. Remove the node and join anew, or leave RUNTIME as it was."
+                f"This node joined with the runtime {stored.runtime}; {settings.runtime} would not see its containers. "
+                "Remove the node and join again, or leave RUNTIME as it was."
             )
         return stored
     if not settings.url or not settings.join_token:
         raise SetupError(
-            "This machine is not a node yet. Copy the line with the join token from the portal's page of nodes: "
+            "This machine is not a node yet. Copy the join command from the portal's page of nodes: "
             "SCHEDULEARN_JOIN_TOKEN=... python -m runners.agent --url https://..."
         )
     _check_url(settings)
@@ -217,7 +217,7 @@ def identify(settings: Settings, files: NodeFiles, stop: StopSignal, found: Foun
             except PortalRefusedError as error:
                 raise SetupError(f"The portal refused this node: {error}") from error
             else:
-                # Back with a new token it is still the same node, and what it runs is still its own.
+                # A node that joins again with a new token is the same node, and its containers are still its own.
                 same = stored is not None and (stored.node, stored.runtime) == (node, runtime)
                 installation = stored.installation if stored is not None and same else uuid.uuid4().hex
                 identity = Identity(node, token, settings.url, settings.name, runtime, installation)
@@ -237,7 +237,7 @@ def _check_url(settings: Settings) -> None:
 
 
 def _revoked(settings: Settings, stored: Identity) -> bool:
-    """Whether the stored token is no longer good; one that cannot be tried counts as good."""
+    """Whether the stored token is no longer valid; one that cannot be tested counts as valid."""
     client = settings.client(settings.url or stored.url, stored.token)
     try:
         client.wait("")
@@ -251,7 +251,7 @@ def _revoked(settings: Settings, stored: Identity) -> bool:
 
 
 def choose_runtime() -> str:
-    """Docker when an engine answers, else processes."""
+    """Return the runtime for this machine: Docker when an engine answers, else processes."""
     from runners.runtimes.docker import connect
 
     try:
@@ -260,14 +260,16 @@ def choose_runtime() -> str:
             engine.ping()
         finally:
             engine.close()
-    except Exception as error:  # docker raises more kinds than it names
-        logger.info("No Docker Engine answers here (%s): jobs will run as processes.", error)
+    except Exception as error:  # docker raises more kinds than it documents
+        logger.info("No Docker Engine answers on this machine (%s): jobs will run as processes.", error)
         return "process"
     return "docker"
 
 
-def make_runtime(identity: Identity, files: NodeFiles, ring_address: str = "") -> tuple[ContainerRuntime, Environments]:
-    """``ring_address``: chosen by the settings. Raises SetupError when the runtime cannot be had at all."""
+def make_runtime(
+    identity: Identity, files: NodeFiles, overlay_address: str = ""
+) -> tuple[ContainerRuntime, Environments]:
+    """Return the runtime and its environments. ``overlay_address`` is from the settings. Raises SetupError."""
     cuda = bool(cuda_devices())
     node = str(identity.node)
     try:
@@ -275,7 +277,7 @@ def make_runtime(identity: Identity, files: NodeFiles, ring_address: str = "") -
             from runners.runtimes.docker import DockerRuntime
 
             images = DockerEnvironments(cuda=cuda)
-            address = node_address(identity.url, ring_address)
+            address = node_address(identity.url, overlay_address)
             return DockerRuntime(identity.installation, node, images.reference_of, overlay_address=address), images
         if identity.runtime == "process":
             venvs = ProcessEnvironments(cuda=cuda)

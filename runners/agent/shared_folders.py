@@ -1,6 +1,6 @@
-"""Folders that several nodes have, of which the agent tells the portal: the datasets, and one for checkpoints.
+"""Folders that several nodes share, as the agent reports them to the portal: the datasets, and one for checkpoints.
 
-Nodes know that a folder is the same by a token that the first of them has left in it.
+Nodes recognise a shared folder by a token that the first of them has left in it.
 """
 
 import os
@@ -12,12 +12,12 @@ from runners.host.node_files import NodeFiles
 from runners.runtime import SetupError
 from runners.runtimes.host_config import owner_for
 
-TOKEN = ".schedulearn-shared"  # noqa: S105  no secret: it only tells folders apart
-MOST_NAMES = 100
+TOKEN = ".schedulearn-shared"  # noqa: S105  not a secret: it only identifies a folder
+MAX_NAMES = 100
 
 
 def begin(files: NodeFiles) -> None:
-    """Leaves the token, if there is none, and tries what each start of a job needs. Raises SetupError."""
+    """Leave the token if there is none, and try what each start of a job needs. Raises SetupError."""
     if (folder := files.shared) is None:
         return
     try:
@@ -27,7 +27,7 @@ def begin(files: NodeFiles) -> None:
             try:
                 os.link(beside, folder / TOKEN)
             except FileExistsError:
-                pass  # another node was quicker
+                pass  # another node was faster
             finally:
                 beside.unlink()
         probe = folder / f".probe-{uuid.uuid4().hex}"
@@ -45,12 +45,12 @@ def begin(files: NodeFiles) -> None:
 
 
 def is_there(files: NodeFiles) -> bool:
-    """False when the folder was taken away meanwhile: nothing may be written to where it was."""
+    """Return False when the shared folder is no longer mounted: nothing may be written to its place."""
     return files.shared is None or bool(token_of(files.shared))
 
 
 def token_of(folder: Path) -> str:
-    """Empty when it has none, or is not there."""
+    """Return the token of a folder; empty when it has none or does not exist."""
     try:
         return (folder / TOKEN).read_text(errors="replace")[:64].strip()
     except OSError:
@@ -58,7 +58,7 @@ def token_of(folder: Path) -> str:
 
 
 def facts(files: NodeFiles) -> dict[str, Any]:
-    """What the portal needs to know."""
+    """Return the facts about shared folders that the portal needs."""
     found: dict[str, Any] = {}
     if files.shared is not None and (token := token_of(files.shared)):
         found["shared"] = token
@@ -68,9 +68,9 @@ def facts(files: NodeFiles) -> dict[str, Any]:
 
 
 def _names(folder: Path) -> list[str]:
-    """Of what lies in it, as jobs see it under /data."""
+    """Return the names of the datasets, as jobs see them under /data."""
     try:
         names = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
     except OSError:
         return []
-    return [name.encode(errors="replace").decode()[:100] for name in names[:MOST_NAMES]]
+    return [name.encode(errors="replace").decode()[:100] for name in names[:MAX_NAMES]]

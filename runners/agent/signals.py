@@ -1,4 +1,4 @@
-"""Being told to stop, in a way that a signal may say at any moment."""
+"""A request to stop, which a signal handler can set at any moment."""
 
 import os
 import select
@@ -7,13 +7,13 @@ from types import FrameType
 
 
 class StopSignal:
-    """Set by SIGTERM or SIGINT, for ever.
+    """A flag that SIGTERM or SIGINT sets, and that stays set.
 
-    A byte in a pipe, which the interpreter itself writes the moment a signal arrives, on whichever thread the kernel
-    chose. A Python handler runs in the main thread only, between two steps of it: one that should end a wait of that
-    thread is not run before the wait is over when another thread got the signal, and one that takes a lock (a
-    ``threading.Event``'s) may wait for what its own thread holds. Any other signal with a Python handler in this process
-    would set it as well.
+    It is a byte in a pipe, which the interpreter itself writes when a signal arrives, on whichever thread the kernel
+    chose. A Python handler could not do this: it runs in the main thread only, between two steps. If another thread gets
+    the signal, a handler that should end a wait of the main thread runs only after the wait; and a handler that takes a
+    lock (that of a ``threading.Event``) may wait for a lock that its own thread holds. Any other signal with a Python
+    handler in this process would set the flag as well.
     """
 
     def __init__(self, *numbers: signal.Signals) -> None:
@@ -27,15 +27,15 @@ class StopSignal:
         try:
             os.write(self._write, b"!")
         except BlockingIOError:
-            pass  # the pipe is full of the same word
+            pass  # the pipe is full, so the flag is set
 
     def is_set(self) -> bool:
         return self.wait(0)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """True once told to stop, False when the time was up before. Any number of threads may wait."""
+        """Return True once it is set, False when the time is over before. Any number of threads may wait."""
         return bool(select.select([self._read], [], [], seconds)[0])
 
 
 def _noted(_number: int, _frame: FrameType | None) -> None:
-    """A handler of our own: without one the signal would end the process, and wake nobody."""
+    """Do nothing: without a handler the signal would end the process and wake no thread."""

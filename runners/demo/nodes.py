@@ -1,7 +1,7 @@
-"""Nodes of a demo lab: real agents that speak the real protocol, with pretended GPUs on which nothing runs.
+"""Nodes of a demo lab: real agents that use the real protocol, with simulated GPUs on which nothing runs.
 
-A job without FAKE_RUN_SECONDS of its own runs for some minutes, prints what a training prints, reports its curves and
-seems to use its GPUs; now and then one fails. An agent that starts goes on with the jobs that it ran when it stopped.
+A job without FAKE_RUN_SECONDS runs for some minutes, prints what a training prints, reports its curves and seems to use its
+GPUs; now and then one fails. An agent that starts continues the jobs that it ran when it stopped.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runners.agent.environment_keeper import AllReady
-from runners.agent.journal import Ledger
+from runners.agent.journal import ContainerJournal
 from runners.agent.machine import Machine
 from runners.agent.portal_client import PortalClient
 from runners.agent.program import Agent
@@ -27,23 +27,23 @@ from runners.spec import RunSpec
 
 LINE_SECONDS = 6.0
 METRIC_SECONDS = 12.0
-SHORTEST, LONGEST = 180, 1500
-"""Seconds that a job runs which does not say how long."""
+MIN_SECONDS, MAX_SECONDS = 180, 1500
+"""The range of running times of jobs without FAKE_RUN_SECONDS."""
 DRIVER_LATER_SECONDS = 4.0
-"""A driver ends so long after its hosts: they are the ones that fail."""
-FAILS = 0.1
+"""How long after its hosts a driver ends: the hosts are the ones that fail."""
+FAILURE_SHARE = 0.1
 MISHAPS: tuple[Mishap, ...] = ("import_error", "file_not_found", "gpu_memory", "nan", "shapes", "host_memory")
-EARLY: tuple[Mishap, ...] = ("import_error", "file_not_found", "shapes")
+EARLY_MISHAPS: tuple[Mishap, ...] = ("import_error", "file_not_found", "shapes")
 IDLE_EVERY = 11
-"""Every so many jobs, one does nothing with its GPUs, so that the pages about idle GPUs have something to show."""
+"""One in so many jobs leaves its GPUs idle, so that the pages about idle GPUs have something to show."""
 MODEL, MEMORY_MIB = "Demo GPU 40 GB", 40_960
 COOL, HOT = 34, 78
-"""Degrees Celsius at no and at full work."""
+"""The temperature in degrees Celsius of an idle and of a fully used GPU."""
 FILE = "demo.json"
 
 
-class Reached(NamedTuple):
-    """How far the earlier attempts of a resumable job came, of how many steps in all."""
+class ReachedStep(NamedTuple):
+    """The step that the earlier attempts of a resumable job reached, and the number of steps in all."""
 
     step: int
     steps: int
@@ -51,7 +51,7 @@ class Reached(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a container's pretended program goes. Kept in the container's folder, so that another agent goes on with it."""
+    """The course of a container's simulated program. Kept in the container's folder, so that another agent can continue it."""
 
     began_at: float
     """Seconds since the epoch."""
@@ -59,19 +59,19 @@ class Course:
     training: Training
     mishap: Mishap | None = None
     whole_seconds: float = 0.0
-    """How long it would run if it did not fail; 0 for as long as it runs."""
+    """How long it would run if it did not fail; 0 if it runs for ``seconds``."""
     busy_percent: int = 74
-    """What the utilisation of its GPUs is around."""
+    """The mean utilisation of its GPUs."""
     memory_mib: int = 8_192
     first_step: int = 0
-    """Where it resumed."""
+    """The step at which it resumed."""
 
     @property
     def seconds(self) -> float:
         return max(1.0, self.ends_at - self.began_at)
 
     def step(self, seconds: float) -> int:
-        """How many steps it has made so long after its beginning."""
+        """Return how many steps it has made ``seconds`` after its start."""
         part = seconds / max(1.0, self.whole_seconds or self.seconds)
         return self.first_step + round((self.training.steps - self.first_step) * min(1.0, max(0.0, part)))
 
@@ -84,21 +84,21 @@ class Course:
         return cls(**{**found, "training": Training(**found["training"])}) if found else None
 
     @classmethod
-    def draw(cls, spec: RunSpec, now: float, reached: Reached | None = None) -> "Course":
-        """The same for all containers of an attempt. With ``reached`` it resumes there, and succeeds."""
+    def draw(cls, spec: RunSpec, now: float, reached: ReachedStep | None = None) -> "Course":
+        """Draw a course, the same for all containers of an attempt. With ``reached`` it resumes there, and succeeds."""
         chance = random.Random(spec.job)  # noqa: S311  # nothing secret depends on it
-        seconds = float(dict(spec.env).get("FAKE_RUN_SECONDS") or chance.randint(SHORTEST, LONGEST))
-        mishap = chance.choice(MISHAPS) if chance.random() < FAILS else None
+        seconds = float(dict(spec.env).get("FAKE_RUN_SECONDS") or chance.randint(MIN_SECONDS, MAX_SECONDS))
+        mishap = chance.choice(MISHAPS) if chance.random() < FAILURE_SHARE else None
         training = Training.of(spec.job, seconds, max(1, spec.slots), diverges=mishap == "nan")
         whole = seconds
         if mishap is not None:
-            seconds *= 0.1 if mishap in EARLY else chance.uniform(0.2, 0.7)
+            seconds *= 0.1 if mishap in EARLY_MISHAPS else chance.uniform(0.2, 0.7)
         first_step = 0
         if reached is not None:
             mishap, first_step = None, reached.step
             training = replace(training, steps=max(reached.steps, first_step + 1), diverges=False)
             pace = training.mean_step_seconds(max(1, spec.slots))
-            seconds = whole = min(LONGEST, max(SHORTEST, pace * (training.steps - first_step)))
+            seconds = whole = min(MAX_SECONDS, max(MIN_SECONDS, pace * (training.steps - first_step)))
         later = DRIVER_LATER_SECONDS if spec.role == "driver" else 0.0
         busy, memory = 74 + 18 * (spec.job % 3 - 1), 8_192 + 1_024 * (spec.job % 28)
         if spec.job % IDLE_EVERY == 0:
@@ -107,14 +107,14 @@ class Course:
 
 
 class DemoRuntime(FakeRuntime):
-    """The fake runtime with work to look at."""
+    """A fake runtime whose containers seem to train."""
 
     def __init__(
         self,
         node: str,
         gpus: int,
         wall: Callable[[], float] = time.time,
-        reached: Callable[[int], Reached | None] = lambda job: None,
+        reached: Callable[[int], ReachedStep | None] = lambda job: None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -161,11 +161,11 @@ class DemoRuntime(FakeRuntime):
             restored = f"Restored the checkpoint of step {course.first_step:,}.\n" if course.first_step else ""
             append_output(scribe, "0", "rank 0", (opening(1000 * (6 + seed % 90), seed) + restored).encode())
 
-    def go_on(self, files: NodeFiles) -> int:
-        """Take up the containers that an earlier agent ran; return how many."""
-        for name, note in Ledger(files).notes().items():
+    def resume(self, files: NodeFiles) -> int:
+        """Continue the containers that an earlier agent ran; return how many."""
+        for name, entry in ContainerJournal(files).entries().items():
             described, course = read_json(files.control(name) / "job.json"), Course.read(files.container(name))
-            if note.exit is None and note.started and note.running_at and described and course is not None:
+            if entry.exit is None and entry.started and entry.running_at and described and course is not None:
                 spec = RunSpec.from_json(described)
                 run = self._pretend(spec, files.folders(spec), course)
                 run.started_at = self.clock() - (self.wall() - course.began_at)
@@ -184,7 +184,7 @@ class DemoRuntime(FakeRuntime):
         return self.containers.setdefault(spec.name, run)
 
     def devices(self) -> list[Gpu]:
-        """As an agent reports them: busy where something runs."""
+        """Return the GPUs as an agent reports them: busy where something runs."""
         busy = {uuid: run for run in list(self.containers.values()) if run.state == "running" for uuid in run.spec.gpus}
         return [self._device(index, uuid, busy.get(uuid)) for index, uuid in enumerate(self.uuids)]
 
@@ -237,7 +237,7 @@ class DemoRuntime(FakeRuntime):
                 append_output(run.folders.scribe, str(slot), label, training.other_line(step, rank).encode())
 
     def _report(self, run: Pretended, step: int) -> None:
-        """What ``schedulearn_train`` would tell the portal of its steps."""
+        """Write the metrics that ``schedulearn_train`` would write for its steps."""
         course, ranks = self._courses[run.spec.name], _ranks(run)
         training = course.training
         if course.mishap in SILENT_BEFORE_TRAINING:
@@ -264,12 +264,12 @@ def _write_outputs(folder: Path, training: Training) -> None:
 
 
 def _is_first(spec: RunSpec) -> bool:
-    """It has rank 0: the first host, which comes after the driver where there is one."""
+    """Whether a container has rank 0: the first host, which comes after the driver where there is one."""
     return spec.role == "host" and spec.hostname == ("h1" if spec.launcher == "horovod" or spec.elastic else "h0")
 
 
 def _hosts(run: Pretended) -> list[tuple[str, int]]:
-    """Of its whole attempt with their slots, as the portal said."""
+    """Return the hosts of the whole attempt with their slots, as the portal sent them."""
     hosts = read_json(run.folders.control / "control.json").get("hosts") or []
     return [(str(host["name"]), int(host["slots"])) for host in hosts]
 
@@ -279,7 +279,7 @@ def _ranks(run: Pretended) -> int:
 
 
 def _ranks_before(run: Pretended) -> int:
-    """How many ranks the hosts before this one have."""
+    """Return how many ranks the hosts before this one have."""
     hosts = _hosts(run)
     names = [name for name, _ in hosts]
     place = names.index(run.spec.hostname) if run.spec.hostname in names else 0
@@ -296,20 +296,20 @@ class DemoMachine(Machine):
 
 
 class DemoAgent(Agent):
-    """The node's program as it is."""
+    """The agent of a node, unchanged."""
 
     runtime: DemoRuntime
 
 
 def start_node(
-    home: Path, url: str, identity: Identity, gpus: int, reached: Callable[[int], Reached | None] = lambda job: None
+    home: Path, url: str, identity: Identity, gpus: int, reached: Callable[[int], ReachedStep | None] = lambda job: None
 ) -> DemoAgent:
-    """Start an agent in threads of this process; ``stop()`` ends it. ``reached`` says how far a job came by its number."""
+    """Start an agent in threads of this process; ``stop()`` ends it. ``reached`` returns the progress of a job by its number."""
     files = NodeFiles(home)
     files.make()
     identity.write(files.identity)
     runtime = DemoRuntime(identity.name, gpus, reached=reached, clock=time.monotonic)
-    runtime.go_on(files)
+    runtime.resume(files)
     portal = PortalClient(url, identity.token, allow_http=True)
     agent = DemoAgent(files, portal, runtime, AllReady(), DemoMachine(home, runtime, portal.url))
     agent.start()

@@ -1,7 +1,7 @@
-"""Is this machine fit, apart from its engine? Pure: from installed packages, NVIDIA's settings, clock and disk.
+"""Checks whether this machine is fit, apart from its engine. Pure: from packages, NVIDIA's settings, clock and disk.
 
-A distribution mends holes without changing the upstream number, so packages are compared with the ones that are
-known to be mended; only what no distribution made is judged by its number.
+A distribution fixes vulnerabilities without changing the upstream version, so its packages are compared with versions that
+are known to be fixed. Only packages that no distribution made are judged by their upstream version.
 """
 
 import re
@@ -11,22 +11,22 @@ from typing import Any
 
 from runners.runtime import Problem
 
-LEAST_RUNC = (1, 1, 12)
+MIN_RUNC = (1, 1, 12)
 """Closes CVE-2024-21626: a container's first process could begin in a folder of the host."""
-MENDED_RUNC = (
+FIXED_RUNC = (
     ("1.0.0~rc93+ds1-5+deb11u", "1.0.0~rc93+ds1-5+deb11u3"),
     ("1.1.5+ds1-1", "1.1.5+ds1-1+deb12u1"),
     ("1.1.7-0ubuntu1~20.04.", "1.1.7-0ubuntu1~20.04.2"),
     ("1.1.7-0ubuntu1~22.04.", "1.1.7-0ubuntu1~22.04.2"),
 )
-"""Packages of distributions by how their version begins, with the first of each that has it closed too."""
+"""Packages of distributions: how their version begins, and the first version of each that closes it too."""
 SAFE_RUNC = {(1, 2): 8, (1, 3): 3}
-"""Least patch release by series with the container escapes of 2025 closed; newer series have them closed."""
+"""The first patch release of each series that closes the container escapes of 2025; newer series have them closed."""
 SAFE_CONTAINERD = {(1, 7): 29, (2, 0): 7, (2, 1): 5}
-LEAST_TOOLKIT = (1, 17, 8)
-"""Closes CVE-2025-23266: an image could load a library of its own into NVIDIA's hook, which is root."""
-MOST_CLOCK_SECONDS = 5.0
-LEAST_DISK_MIB = 10 * 1024
+MIN_TOOLKIT = (1, 17, 8)
+"""Closes CVE-2025-23266: an image could load its own library into NVIDIA's hook, which runs as root."""
+MAX_CLOCK_SECONDS = 5.0
+MIN_DISK_MIB = 10 * 1024
 
 DISTRIBUTED = re.compile(r"deb|ubuntu|ds\d|el\d|fc\d|~")
 
@@ -39,7 +39,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def compare(left: str, right: str) -> int:
-    """Negative, zero or positive, as dpkg orders versions: epoch, upstream version, revision."""
+    """Compare two versions as dpkg does (epoch, upstream version, revision): negative, zero or positive."""
     for one, other in zip(_parts(left), _parts(right), strict=True):
         if (order := _compare_part(one, other)) != 0:
             return order
@@ -71,7 +71,7 @@ def _head(pattern: str, text: str) -> str:
 
 
 def _compare_words(left: str, right: str) -> int:
-    """A tilde before the end, the end before letters, letters before everything else."""
+    """Compare non-digits: a tilde sorts before the end, the end before letters, letters before everything else."""
 
     def weights(text: str) -> list[int]:
         return [-1 if char == "~" else ord(char) if char.isalpha() else ord(char) + 256 for char in text] + [0]
@@ -87,23 +87,23 @@ order_of = cmp_to_key(compare)
 
 
 def runc_problem(version: str, package: str = "") -> Problem | None:
-    """``version`` as the engine says it, ``package`` as dpkg does when a distribution's runc is installed."""
+    """Check runc: ``version`` as the engine reports it, ``package`` as dpkg does if a distribution's runc is installed."""
     version = (package or version).removeprefix("v")
-    held = numbers(version)
-    if len(held) < 3:
+    found = numbers(version)
+    if len(found) < 3:
         return None
     if DISTRIBUTED.search(version):
-        mended = next((least for begins, least in MENDED_RUNC if version.startswith(begins)), None)
-        safe = held[:3] >= LEAST_RUNC or (mended is not None and compare(version, mended) >= 0)
+        fixed = next((first for begins, first in FIXED_RUNC if version.startswith(begins)), None)
+        safe = found[:3] >= MIN_RUNC or (fixed is not None and compare(version, fixed) >= 0)
         # Without its package's version there is nothing to compare.
         return None if safe or not package else _old_runc(version)
-    if held[:3] < LEAST_RUNC:
+    if found[:3] < MIN_RUNC:
         return _old_runc(version)
-    series = held[:2]
-    if series > max(SAFE_RUNC) or (series in SAFE_RUNC and held[2] >= SAFE_RUNC[series]):
+    series = found[:2]
+    if series > max(SAFE_RUNC) or (series in SAFE_RUNC and found[2] >= SAFE_RUNC[series]):
         return None
     return Problem(
-        f"This runc ({version}) has known ways out of a container (CVE-2025-31133, -52565, -52881).",
+        f"This runc ({version}) has known container escapes (CVE-2025-31133, -52565, -52881).",
         "Upgrade runc to 1.2.8, 1.3.3 or newer (a newer containerd.io or docker package brings it).",
     )
 
@@ -111,18 +111,18 @@ def runc_problem(version: str, package: str = "") -> Problem | None:
 def _old_runc(version: str) -> Problem:
     return Problem(
         f"This runc ({version}) lets a container reach the files of the machine (CVE-2024-21626).",
-        "Upgrade the packages of this machine: runc 1.1.12 or newer, or one that your distribution has mended.",
+        "Upgrade the packages of this machine: runc 1.1.12 or newer, or one that your distribution has fixed.",
         blocking=True,
     )
 
 
 def containerd_problem(version: str) -> Problem | None:
     version = version.removeprefix("v")
-    held = numbers(version)
-    if len(held) < 3 or DISTRIBUTED.search(version):
+    found = numbers(version)
+    if len(found) < 3 or DISTRIBUTED.search(version):
         return None
-    series = held[:2]
-    if series > max(SAFE_CONTAINERD) or (series in SAFE_CONTAINERD and held[2] >= SAFE_CONTAINERD[series]):
+    series = found[:2]
+    if series > max(SAFE_CONTAINERD) or (series in SAFE_CONTAINERD and found[2] >= SAFE_CONTAINERD[series]):
         return None
     return Problem(
         f"This containerd ({version}) lets users of the machine into folders of containers (CVE-2024-25621).",
@@ -131,8 +131,8 @@ def containerd_problem(version: str) -> Problem | None:
 
 
 def toolkit_problem(version: str) -> Problem | None:
-    held = numbers(version)
-    if len(held) < 3 or held[:3] >= LEAST_TOOLKIT:
+    found = numbers(version)
+    if len(found) < 3 or found[:3] >= MIN_TOOLKIT:
         return None
     return Problem(
         f"This NVIDIA Container Toolkit ({version}) lets an image become root of the machine (CVE-2025-23266).",
@@ -142,32 +142,32 @@ def toolkit_problem(version: str) -> Problem | None:
 
 
 def envvar_problem(config: Mapping[str, Any] | None, by_cdi: bool) -> Problem | None:
-    """NVIDIA's hook hands out whatever GPUs a container's own variable names, unless it is told not to.
+    """Check that NVIDIA's hook does not give a container the GPUs that a variable of its own names.
 
-    Our jobs never carry that variable, and the hook only sees those that were given GPUs; an engine without CDI needs
-    the variable itself to give GPUs, so it is asked for only where GPUs come by CDI.
+    Our jobs never have that variable, and the hook only sees jobs that were given GPUs. An engine without CDI needs the
+    variable itself to give GPUs, so this is checked only where GPUs are given by CDI.
     """
     if config is None or not by_cdi or config.get("accept-nvidia-visible-devices-envvar-when-unprivileged") is False:
         return None
     return Problem(
-        "Containers that others start on this engine may take any GPU by a variable of theirs.",
+        "Containers that others start on this engine can take any GPU by setting a variable.",
         "Set accept-nvidia-visible-devices-envvar-when-unprivileged = false in "
         "/etc/nvidia-container-runtime/config.toml.",
     )
 
 
 def clock_problem(offset_seconds: float | None) -> Problem | None:
-    if offset_seconds is None or abs(offset_seconds) <= MOST_CLOCK_SECONDS:
+    if offset_seconds is None or abs(offset_seconds) <= MAX_CLOCK_SECONDS:
         return None
-    way = "ahead of" if offset_seconds > 0 else "behind"
+    side = "ahead of" if offset_seconds > 0 else "behind"
     return Problem(
-        f"The clock of this machine is {abs(offset_seconds):.0f} s {way} the portal's: times in logs are wrong.",
-        "Let it keep time by NTP (timedatectl set-ntp true, or chrony).",
+        f"The clock of this machine is {abs(offset_seconds):.0f} s {side} the portal's: times in logs are wrong.",
+        "Synchronise it by NTP (timedatectl set-ntp true, or chrony).",
     )
 
 
 def disk_problem(free_mib: int, place: str) -> Problem | None:
-    if free_mib >= LEAST_DISK_MIB:
+    if free_mib >= MIN_DISK_MIB:
         return None
     return Problem(
         f"Only {free_mib / 1024:.1f} GiB are free where the agent keeps its files ({place}).",

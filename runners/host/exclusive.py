@@ -1,4 +1,4 @@
-"""Slow work that only one thread may do at a time, without a lock that other threads could need.
+"""A section for slow work that only one thread may do at a time, without a lock that other threads could need.
 
 A lock of the agent protects memory and is held for microseconds: never across a call to the portal, the disk, an engine
 or a driver, because the loop that renews the leases takes the same locks (tests/runners/lock_guard.py enforces it). Slow
@@ -13,11 +13,11 @@ from runners.runtime import RunError
 
 
 class BusyError(RunError):
-    """Another thread is in the section: try again later."""
+    """Another thread is in the section; try again later."""
 
 
 class ExclusiveSection:
-    """``what`` names the work, as in "sending the outputs", for the message of a BusyError."""
+    """Admits one thread at a time. ``what`` names the work for a BusyError, as in "sending the outputs"."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -26,7 +26,7 @@ class ExclusiveSection:
 
     @contextmanager
     def entered(self, wait_seconds: float = 0.0) -> Iterator[None]:
-        """Raises BusyError when it is not free within that time. Loops that renew leases never wait for one."""
+        """Enter the section. Raises BusyError when it is not free within that time. Loops that renew leases never wait."""
         with self._changed:
             if not self._changed.wait_for(lambda: not self._occupied, wait_seconds):
                 raise BusyError(f"Another thread is {self._what}.")

@@ -1,4 +1,4 @@
-"""Reading this machine: its packages, NVIDIA's settings, and the address under which other nodes reach it."""
+"""Facts of this machine: its packages, NVIDIA's settings, and the address under which other nodes reach it."""
 
 import json
 import subprocess
@@ -15,24 +15,24 @@ from runners.host.overlay import node_address
 PACKAGES = ("runc", "containerd", "containerd.io", "docker.io", "docker-ce", "nvidia-container-toolkit")
 NVIDIA_CONFIG = Path("/etc/nvidia-container-runtime/config.toml")
 COMMAND_SECONDS = 10
-KEPT_SECONDS = 600.0
-"""Packages are asked for this seldom: it starts a program each time."""
+CACHE_SECONDS = 600.0
+"""How long the list of packages is cached, because reading it starts a program."""
 
-_kept: dict[str, tuple[float, dict[str, Any]]] = {}
+_cache: dict[str, tuple[float, dict[str, Any]]] = {}
 
 
-def _seldom(name: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    at, value = _kept.get(name, (0.0, {}))
+def _cached(name: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    at, value = _cache.get(name, (0.0, {}))
     now = time.monotonic()
-    if not at or now - at > KEPT_SECONDS:
+    if not at or now - at > CACHE_SECONDS:
         value = ask()
-        _kept[name] = (now, value)
+        _cache[name] = (now, value)
     return value
 
 
 def installed() -> dict[str, Any]:
-    """``{"packages": {"runc": "1.1.5+ds1-1+deb12u1"}}``: what dpkg or rpm has of what matters."""
-    return _seldom("packages", lambda: {"packages": _packages()})
+    """Return the relevant packages of dpkg or rpm, as in ``{"packages": {"runc": "1.1.5+ds1-1+deb12u1"}}``."""
+    return _cached("packages", lambda: {"packages": _packages()})
 
 
 def _packages() -> dict[str, str]:
@@ -40,14 +40,14 @@ def _packages() -> dict[str, str]:
         (("dpkg-query", "-W", "-f", "${Package} ${Version}\n"), PACKAGES),
         (("rpm", "-q", "--qf", "%{NAME} %{VERSION}-%{RELEASE}\n"), PACKAGES),
     ):
-        lines = [line.split() for line in _say((*command, *pattern)).splitlines()]
+        lines = [line.split() for line in _output_of((*command, *pattern)).splitlines()]
         if found := {line[0]: line[1] for line in lines if len(line) == 2 and line[0] in PACKAGES}:
             return found
     return {}
 
 
 def nvidia_facts() -> dict[str, Any]:
-    """The driver's version, and whether containers may take GPUs by a variable. Empty without a GPU."""
+    """Return the driver's version, and whether containers may take GPUs by a variable; empty without a GPU."""
     facts = dict(gpus.driver_facts())
     if not facts:
         return {}
@@ -65,10 +65,10 @@ def nvidia_config() -> dict[str, Any] | None:
         return None
 
 
-def where(url: str, ring_address: str) -> dict[str, Any]:
-    """Under which address other nodes reach this one, and on which interface."""
+def network_facts(url: str, overlay_address: str) -> dict[str, Any]:
+    """Return the address under which other nodes reach this one, and its interface."""
     try:
-        address = node_address(url, ring_address)
+        address = node_address(url, overlay_address)
     except ValueError:
         address = ""
     return {"address": address, "interface": interface_of(address)} if address else {}
@@ -77,7 +77,7 @@ def where(url: str, ring_address: str) -> dict[str, Any]:
 @cache
 def interface_of(address: str) -> str:
     try:
-        rows = json.loads(_say(("ip", "-json", "-4", "address", "show")) or "[]")
+        rows = json.loads(_output_of(("ip", "-json", "-4", "address", "show")) or "[]")
     except ValueError:
         return ""
     for row in rows:
@@ -86,8 +86,8 @@ def interface_of(address: str) -> str:
     return ""
 
 
-def _say(command: tuple[str, ...]) -> str:
-    """What a program prints; empty when it is not here. It may fail and still have said something."""
+def _output_of(command: tuple[str, ...]) -> str:
+    """Return what a program prints, even if it fails; empty when it is not installed."""
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=COMMAND_SECONDS)
     except (OSError, subprocess.SubprocessError):

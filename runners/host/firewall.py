@@ -1,7 +1,7 @@
-"""What may reach the node itself.
+"""The firewall rules that protect the node itself.
 
-A job's network is internal, yet it reaches the node through the bridge's gateway address: one rule ends that. Jobs over
-several nodes need a port of the node: a chain of ours opens it to the nodes that this one shares a job with.
+A job's network is internal, yet it reaches the node through the bridge's gateway address: one rule blocks this. Jobs over
+several nodes need a port of the node: our own chain opens it to the nodes with which this one shares a job.
 """
 
 import os
@@ -12,24 +12,26 @@ from collections.abc import Collection, Sequence
 from runners.runtime import Problem
 
 RULE = ("INPUT", "-i", "slj-+", "-j", "DROP")
-"""``slj-`` begins the name of every bridge that ``host_config`` asks for."""
+"""The name of every bridge that ``host_config`` requests begins with ``slj-``."""
 
-RING_PORT = 24_789
-"""UDP, for jobs over several nodes. Not VXLAN's usual 4789: Docker's own swarm uses that one."""
+OVERLAY_PORT = 24_789
+"""The UDP port for jobs over several nodes. Not VXLAN's usual 4789, which Docker's own swarm uses."""
 CHAIN = "SCHEDULEARN-RING"
-RING_RULE = ("INPUT", "-p", "udp", "-m", "udp", "--dport", str(RING_PORT), "-j", CHAIN)
+OVERLAY_RULE = ("INPUT", "-p", "udp", "-m", "udp", "--dport", str(OVERLAY_PORT), "-j", CHAIN)
 
 SECONDS = 10
-MEND = (
-    "Run once as root: iptables -I " + " ".join(RULE) + " (and make your firewall keep it), or run the agent as root."
+FIX = (
+    "Run once as root: iptables -I "
+    + " ".join(RULE)
+    + " (and make your firewall keep the rule), or run the agent as root."
 )
 
 
 def close_host_to_jobs() -> Problem | None:
-    """Makes sure of the rule for IPv4, and for IPv6 where there is any. May be repeated; None when it stands."""
-    text = "Jobs with a network may reach services of this machine itself: "
+    """Make sure that the rule exists for IPv4, and for IPv6 where the machine has it. Returns a problem when it does not."""
+    text = "Jobs with a network can reach services of this machine itself: "
     if os.geteuid() != 0:
-        return Problem(text + "the agent is not root and cannot close its firewall to them.", MEND)
+        return Problem(text + "the agent is not root and cannot block them in the firewall.", FIX)
     if shutil.which("iptables") is None:
         return Problem(text + "iptables is not installed.", "Install iptables (Debian: apt-get install iptables).")
     try:
@@ -37,7 +39,7 @@ def close_host_to_jobs() -> Problem | None:
         if shutil.which("ip6tables"):
             ensure_rule("ip6tables", needed=False)
     except (subprocess.SubprocessError, OSError) as error:
-        return Problem(f"{text}iptables refused the rule ({error_line(error)}).", MEND)
+        return Problem(f"{text}iptables refused the rule ({error_line(error)}).", FIX)
     return None
 
 
@@ -49,8 +51,8 @@ def ensure_rule(program: str, needed: bool = True, rule: Sequence[str] = RULE) -
         subprocess.run([*base, "-I", *rule], check=needed, **limits)  # type: ignore[call-overload]
 
 
-def open_ring(peers: Collection[str]) -> None:
-    """Lets these nodes, and nobody else, send to the port of jobs over several nodes. May be repeated.
+def open_overlay_port(peers: Collection[str]) -> None:
+    """Let only these nodes send to the port of jobs over several nodes. May be repeated.
 
     Raises OSError or subprocess.SubprocessError.
     """
@@ -58,18 +60,19 @@ def open_ring(peers: Collection[str]) -> None:
     limits = {"timeout": SECONDS, "capture_output": True, "text": True}
     shown = subprocess.run(["iptables", "--wait", "5", "-S", CHAIN], check=False, **limits)  # type: ignore[call-overload]
     if shown.returncode != 0 or shown.stdout.split("\n")[1:-1] != wanted:
-        # The whole chain at once: at no moment is the port open to everybody.
+        # The whole chain at once, so that the port is never open to all.
         lines = ["*filter", f":{CHAIN} - [0:0]", *wanted, "COMMIT", ""]
         command = ["iptables-restore", "--wait", "5", "--noflush"]
         subprocess.run(command, input="\n".join(lines), check=True, **limits)  # type: ignore[call-overload]
-    ensure_rule("iptables", rule=RING_RULE)
+    ensure_rule("iptables", rule=OVERLAY_RULE)
 
 
 def chain_of(peers: Collection[str]) -> list[str]:
-    """As ``iptables -S`` shows them."""
+    """Return the rules of the chain as ``iptables -S`` shows them."""
     return [*(f"-A {CHAIN} -s {peer}/32 -j ACCEPT" for peer in sorted(peers)), f"-A {CHAIN} -j DROP"]
 
 
 def error_line(error: Exception) -> str:
-    said = getattr(error, "stderr", "") or str(error)
-    return said.strip().splitlines()[-1] if said.strip() else type(error).__name__
+    """Return the last line of a failed program's message, or the name of the error."""
+    text = (getattr(error, "stderr", "") or str(error)).strip()
+    return text.splitlines()[-1] if text else type(error).__name__

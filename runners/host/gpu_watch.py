@@ -1,7 +1,7 @@
-"""What only a longer look at GPUs tells: grave errors as they happen, strangers' processes, and their links.
+"""Watches GPUs over time: grave errors as they happen, processes outside the portal, and the links between GPUs.
 
-The driver queues its critical errors (XIDs) for whoever has asked for them; each look takes what has come since the
-last one. A process on a GPU is ours when the runtime knows it; any other is somebody's who works without the portal.
+The driver queues its critical errors (XIDs) for programs that have registered; each call of ``inventory`` takes those that
+have come since the last one. A process on a GPU is ours when the runtime knows it; any other runs outside the portal.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,10 +14,10 @@ import pynvml
 
 from runners.host import gpus, processes
 from runners.host.exclusive import ExclusiveSection
-from runners.host.gpus import Gpu, words
+from runners.host.gpus import Gpu, decoded
 
-OF_PROGRAMS = frozenset({13, 31, 43, 45, 63, 68, 92, 109})
-"""XIDs that a program brings about by itself, or that only tell of something the device has dealt with."""
+PROGRAM_ERRORS = frozenset({13, 31, 43, 45, 63, 68, 92, 109})
+"""XIDs that a program causes by itself, or that only report something the device has already handled."""
 MEANINGS = {
     48: "memory error that could not be corrected",
     62: "its own controller has stopped",
@@ -30,17 +30,17 @@ MEANINGS = {
     120: "its firmware has failed",
 }
 DRIVER_SECONDS = 10.0
-"""Most seconds that one thread waits while another asks the driver, which may hang."""
-MOST_EVENTS = 1000
-"""In one look: a device that only reports errors must not hold up the report."""
-NAMED = 3
-"""So many strangers' processes are named."""
+"""The longest wait of a thread while another one queries the driver, which may hang."""
+MAX_EVENTS = 1000
+"""The most events that one call takes: a device that reports errors without end must not delay the report."""
+MAX_NAMED = 3
+"""So many processes outside the portal are named."""
 
 IsOurs = Callable[[int], bool]
 
 
-class Watch:
-    """Safe to share between threads."""
+class GpuWatch:
+    """Remembers what it has seen of this machine's GPUs. Safe to share between threads."""
 
     def __init__(self, nvml: Any = pynvml, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._nvml = nvml
@@ -48,16 +48,16 @@ class Watch:
         self._section = ExclusiveSection("asking the driver about the GPUs")
         self._events: Any = None
         self._faults: dict[str, str] = {}
-        """By UUID."""
+        """The last grave error of each GPU, by UUID."""
         self._errors: dict[str, int] = {}
-        """Uncorrected memory errors when they were last counted, by UUID."""
+        """The uncorrected memory errors at the last count, by UUID."""
         self._lost: set[str] = set()
         self._links: dict[str, str] = {}
         self._uuids: dict[int, str] = {}
-        """By index: a device that has fallen off the bus no longer tells its own."""
+        """The UUIDs by index: a device that has fallen off the bus no longer reports its own."""
 
     def inventory(self, is_ours: IsOurs) -> list[Gpu]:
-        """As ``gpus.inventory``, with all that a longer look tells."""
+        """Return the GPUs as ``gpus.inventory`` does, with their faults, links and processes outside the portal."""
         devices = gpus.inventory()
         if not any(gpu.kind == "cuda" for gpu in devices):
             return devices
@@ -85,7 +85,7 @@ class Watch:
         nvml = self._nvml
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(gpu.index)
-            words(nvml.nvmlDeviceGetUUID(handle))
+            decoded(nvml.nvmlDeviceGetUUID(handle))
         except nvml.NVMLError:
             uuid = self._uuids.get(gpu.index, gpu.uuid)
             if uuid not in self._lost:
@@ -100,7 +100,7 @@ class Watch:
         return replace(
             gpu,
             links=self._links[gpu.uuid],
-            outside=self._strangers(handle, is_ours),
+            outside=self._outside_processes(handle, is_ours),
             fault=self._faults.get(gpu.uuid, ""),
         )
 
@@ -110,24 +110,24 @@ class Watch:
         nvml = self._nvml
         if self._events is None:
             self._register()
-        for _ in range(MOST_EVENTS):
+        for _ in range(MAX_EVENTS):
             try:
                 event = nvml.nvmlEventSetWait_v2(self._events, 0)
             except nvml.NVMLError:
-                return  # nothing has come, or this driver tells of nothing
+                return  # no event is waiting, or this driver reports none
             code = int(event.eventData)
-            if event.eventType & nvml.nvmlEventTypeXidCriticalError and code not in OF_PROGRAMS:
+            if event.eventType & nvml.nvmlEventTypeXidCriticalError and code not in PROGRAM_ERRORS:
                 with suppress(nvml.NVMLError):
-                    self._note(words(nvml.nvmlDeviceGetUUID(event.device)), code)
+                    self._note(decoded(nvml.nvmlDeviceGetUUID(event.device)), code)
 
     def _register(self) -> None:
         nvml = self._nvml
         with suppress(nvml.NVMLError):
-            # Held open as long as we live: with the last session the driver would forget who has asked.
+            # This session stays open: when the last one closes, the driver forgets the registrations.
             nvml.nvmlInit()
             events = nvml.nvmlEventSetCreate()
             for index in range(nvml.nvmlDeviceGetCount()):
-                with suppress(nvml.NVMLError):  # many consumer devices tell of no errors
+                with suppress(nvml.NVMLError):  # many consumer devices report no errors
                     handle = nvml.nvmlDeviceGetHandleByIndex(index)
                     nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
             self._events = events
@@ -151,19 +151,19 @@ class Watch:
             self._faults[uuid] = f"{count} memory error{'s' * (count != 1)} that could not be corrected"
         self._errors[uuid] = count
 
-    # --- strangers -----------------------------------------------------------------------------------------------
+    # --- processes outside the portal -----------------------------------------------------------------------------------------------
 
-    def _strangers(self, handle: Any, is_ours: IsOurs) -> str:
+    def _outside_processes(self, handle: Any, is_ours: IsOurs) -> str:
         nvml = self._nvml
         try:
             running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         except nvml.NVMLError:
             return ""
         named = [(pid, processes.name_of(pid)) for pid in sorted({int(entry.pid) for entry in running})]
-        # Without a name it is gone since the driver was asked.
+        # A process without a name has ended since the driver was queried.
         found = [f"{name}, process {pid}" for pid, name in named if name is not None and not is_ours(pid)]
-        more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-        return ("; ".join(found[:NAMED]) + more)[:200]
+        more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
+        return ("; ".join(found[:MAX_NAMED]) + more)[:200]
 
     # --- links ---------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a node has to offer: its CUDA devices by NVML, or CPU slots on a machine that has none."""
+"""The devices of a node: its CUDA devices by NVML, or CPU slots on a machine that has none."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from runners.runtime import Problem
 Answer = TypeVar("Answer")
 
 TOO_HOT_CELSIUS = 100
-"""No data-centre device runs this hot with its cooling intact; NVIDIA's slow-down points lie below."""
+"""No data-centre device becomes this hot while its cooling works; NVIDIA's slow-down temperatures are lower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,18 @@ class Gpu:
     memory_used_mib: int | None = None
     temperature_celsius: int | None = None
     links: str = ""
-    """How it reaches the others: ``NVLink to GPU 1, 2; PCIe 5.0 x16``."""
+    """Its links to the other GPUs: ``NVLink to GPU 1, 2; PCIe 5.0 x16``."""
     outside: str = ""
-    """Who computes on it without the portal: ``python, process 4711``. Empty when nobody does."""
+    """The processes on it outside the portal: ``python, process 4711``. Empty when there are none."""
     fault: str = ""
-    """The last grave error that the driver told of, with its time: the portal takes the GPU out of use for it."""
+    """The last grave error that the driver reported, with its time: the portal takes the GPU out of use for it."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def inventory() -> list[Gpu]:
-    """The machine's GPUs; without any (or when SCHEDULEARN_CPU_SLOTS asks for them) its CPU slots."""
+    """Return the machine's GPUs; without any (or if SCHEDULEARN_CPU_SLOTS is set) its CPU slots."""
     if os.environ.get("SCHEDULEARN_CPU_SLOTS"):
         return cpu_slots()
     if driver_problem():
@@ -51,7 +51,7 @@ def inventory() -> list[Gpu]:
 
 
 def driver_problem(nvml: Any = pynvml) -> Problem | None:
-    """A driver that is there and does not work. No driver at all is no problem."""
+    """Return the problem of a driver that is installed and does not work. A machine without a driver has none."""
     try:
         nvml.nvmlInit()
         try:
@@ -63,14 +63,14 @@ def driver_problem(nvml: Any = pynvml) -> Problem | None:
     except nvml.NVMLError as error:
         return Problem(
             f"NVIDIA's driver does not answer ({error}): no GPU of this machine can be offered.",
-            "Reboot after a driver update, and see that nvidia-smi works for the agent's user.",
+            "Reboot after a driver update, and check that nvidia-smi works for the agent's user.",
             blocking=True,
         )
     return None
 
 
 def cpu_slots(count: int | None = None) -> list[Gpu]:
-    """Places for one rank each, named as what they are."""
+    """Return CPU slots, each for one rank; by default as many as the machine has processors."""
     if count is None:
         wanted = os.environ.get("SCHEDULEARN_CPU_SLOTS", "")
         if wanted and not (wanted.isdecimal() and 1 <= int(wanted) <= 1024):
@@ -80,7 +80,7 @@ def cpu_slots(count: int | None = None) -> list[Gpu]:
 
 
 def driver_facts(nvml: Any = pynvml) -> dict[str, Any]:
-    """Versions of the driver and of CUDA; empty without a driver that works."""
+    """Return the versions of the driver and of CUDA; empty without a working driver."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
@@ -88,7 +88,7 @@ def driver_facts(nvml: Any = pynvml) -> dict[str, Any]:
     try:
         cuda = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
         return {
-            "driver": words(nvml.nvmlSystemGetDriverVersion()),
+            "driver": decoded(nvml.nvmlSystemGetDriverVersion()),
             "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
         }
     except nvml.NVMLError:
@@ -99,7 +99,7 @@ def driver_facts(nvml: Any = pynvml) -> dict[str, Any]:
 
 
 def cuda_devices(nvml: Any = pynvml) -> list[Gpu]:
-    """Empty on a machine without NVIDIA's driver. A device that answers no question is listed as unhealthy."""
+    """Return the CUDA devices; none without NVIDIA's driver. A device that answers no query is listed as unhealthy."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
@@ -114,18 +114,18 @@ def cuda_devices(nvml: Any = pynvml) -> list[Gpu]:
 
 
 def device(nvml: Any, index: int) -> Gpu:
-    def ask(question: Callable[..., Answer], *args: Any) -> Answer | None:
-        """Many devices do not support one question or another."""
+    def ask(query: Callable[..., Answer], *args: Any) -> Answer | None:
+        """Query the driver; None for a query that the device does not support, as is common."""
         try:
-            return question(*args)
+            return query(*args)
         except nvml.NVMLError:
             return None
 
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        uuid = words(nvml.nvmlDeviceGetUUID(handle))
+        uuid = decoded(nvml.nvmlDeviceGetUUID(handle))
     except nvml.NVMLError as error:
-        # Lost from the bus: without a UUID it cannot be given to anybody, but the page should show it.
+        # Lost from the bus: without a UUID no job can get it, but the page should show it.
         return Gpu(f"gpu-{index}", index, "cuda", "unknown", healthy=False, problem=f"The driver has lost it: {error}")
     memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
     rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
@@ -145,7 +145,7 @@ def device(nvml: Any, index: int) -> Gpu:
         uuid=uuid,
         index=index,
         kind="cuda",
-        model=words(ask(nvml.nvmlDeviceGetName, handle) or "unknown")[:80],
+        model=decoded(ask(nvml.nvmlDeviceGetName, handle) or "unknown")[:80],
         memory_mib=memory.total // 2**20 if memory else 0,
         healthy=not problem,
         problem=problem,
@@ -163,31 +163,31 @@ def health(
     temperature_celsius: int | None,
     mig: bool,
 ) -> str:
-    """Why nothing should run on it, in one sentence; empty when it is fit."""
+    """Return why nothing should run on a device, in one sentence; empty when it is healthy."""
     if not answers:
         return "It does not answer the driver."
     if failed_rows:
-        return "Its memory is worn out (row remapping failed): have it replaced."
+        return "Its memory is worn out (row remapping failed): replace the GPU."
     if uncorrected_errors:
         return f"{uncorrected_errors} memory errors could not be corrected since the driver was loaded: reset it or reboot."
     if pending_rows:
-        return "Bad memory pages wait to be retired: reset it or reboot."
+        return "Bad memory pages are waiting to be retired: reset it or reboot."
     if temperature_celsius is not None and temperature_celsius >= TOO_HOT_CELSIUS:
-        return f"It is {temperature_celsius} °C hot: look after its cooling."
+        return f"It has a temperature of {temperature_celsius} °C: check its cooling."
     if mig:
         return "It is divided by MIG, which Schedulearn does not schedule: turn MIG off."
     return ""
 
 
-def words(text: str | bytes) -> str:
+def decoded(text: str | bytes) -> str:
     return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
 def failed_rows(rows: Any) -> bool:
-    """(corrected, uncorrected, pending, failed)"""
+    """Whether the remapping of a row failed; ``rows``: (corrected, uncorrected, pending, failed)."""
     return bool(rows and len(rows) >= 4 and rows[3])
 
 
 def mig_is_on(modes: Any) -> bool:
-    """(current, after the next reset)"""
+    """Whether MIG is on; ``modes``: (current, after the next reset)."""
     return bool(modes and modes[0])

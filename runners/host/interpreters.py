@@ -1,4 +1,4 @@
-"""Which files a Python needs to run: its virtual environment, the Python that this was made from, and the links between."""
+"""Finds the files that a Python needs: its virtual environment, the Python it was made from, and the links between them."""
 
 import json
 import os
@@ -20,19 +20,19 @@ print(json.dumps({
 """
 ASK_SECONDS = 30
 SYSTEM = Path("/usr")
-"""Visible anyway."""
+"""Always visible in the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
     folders: tuple[Path, ...] = ()
-    """And single files, where the Python does not lie in a folder of its own."""
+    """Also single files, where the Python has no folder of its own."""
     links: tuple[tuple[Path, str], ...] = ()
     """Symbolic links outside these folders, with their targets."""
 
 
 def paths_of(python: str, hidden: Collection[Path]) -> Paths:
-    """What ``python`` needs. ``hidden`` are folders of which nothing else may be shown.
+    """Return the files that ``python`` needs. ``hidden``: folders of which nothing else may be shown.
 
     Raises OSError or ValueError when the interpreter cannot be run.
     """
@@ -41,7 +41,7 @@ def paths_of(python: str, hidden: Collection[Path]) -> Paths:
     broad = False
     for prefix in map(Path, answer["prefixes"]):
         if any(each.is_relative_to(prefix) for each in hidden):
-            broad = True  # e.g. a Python that was installed into the home itself
+            broad = True  # for example a Python that was installed into the home itself
         else:
             folders |= {prefix, prefix.resolve()}
     if broad:

@@ -1,8 +1,8 @@
-"""The folders of a node, and how to open what users' code may have written there.
+"""The folders of a node, and safe ways to open what users' code may have written there.
 
-Layout: docs/architecture.md, "Files of a node". ``scribe/``, ``outputs/``, ``checkpoints/`` and ``workspace/`` are
-writable by users' code. Whatever is read there goes through ``open_beneath`` and its friends: they walk from a folder
-that is ours, one name at a time, follow no link, and open only regular files, never waiting for one (a FIFO).
+Layout: docs/architecture.md, "Files of a node". Users' code can write to ``scribe/``, ``outputs/``, ``checkpoints/`` and
+``workspace/``. Everything there is read through ``open_beneath`` and its relatives: they walk from a folder that is ours,
+one name at a time, follow no link, and open only regular files, so they never wait for a FIFO.
 """
 
 import contextlib
@@ -19,14 +19,16 @@ from typing import Any, BinaryIO
 from runners.runtime import Folders
 from runners.spec import RunSpec
 
-MOST_DEPTH = 64
-MOST_ENTRIES = 200_000
-"""Of one walk: more than an honest job has, and still a walk of seconds."""
-MOST_JSON_BYTES = 64 * 1024
+MAX_DEPTH = 64
+MAX_ENTRIES = 200_000
+"""The most entries of one walk: more than an honest job has, and still a walk of seconds."""
+MAX_JSON_BYTES = 64 * 1024
+STATE = "state.json"
+"""The agent's own record of a container, in its folder."""
 
 
 class UnsafeFileError(OSError):
-    """What lies there is not a regular file beneath its folder."""
+    """The path is not a regular file beneath its folder."""
 
     def __init__(self, path: str) -> None:
         super().__init__(errno.EINVAL, "not a regular file beneath its folder", path)
@@ -40,7 +42,7 @@ class NodeFiles:
     datasets: Path | None = None
     """Shown read-only to every container as /data."""
     shared: Path | None = None
-    """A folder that other nodes have too: checkpoints are kept there instead of beneath ``home``."""
+    """A folder that other nodes share: checkpoints are kept there instead of beneath ``home``."""
 
     @property
     def identity(self) -> Path:
@@ -74,9 +76,9 @@ class NodeFiles:
     def workspace(self, name: str) -> Path:
         return self.container(name) / "workspace"
 
-    def note(self, name: str) -> Path:
-        """What the agent itself remembers of a container, across its restarts."""
-        return self.container(name) / "note.json"
+    def state(self, name: str) -> Path:
+        """The file of a container's journal entry, which the agent keeps across its restarts."""
+        return self.container(name) / STATE
 
     def attempt(self, attempt: int) -> Path:
         return self.attempts / str(int(attempt))
@@ -101,13 +103,13 @@ class NodeFiles:
         )
 
     def make(self) -> None:
-        """The top folders. Only the agent's user may enter: a node's token lies here."""
+        """Make the top folders. Only the agent's user may enter the home, because it contains the node's token."""
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (self.code, self.containers, self.attempts, self.jobs):
             folder.mkdir(mode=0o711, exist_ok=True)
 
     def make_container(self, spec: RunSpec) -> Folders:
-        """The folders of one container, all of them ours for now: the runtime gives rights away in ``create``."""
+        """Make the folders of one container. The agent owns all of them until the runtime's ``create`` grants access."""
         folders = self.folders(spec)
         for folder in (folders.workspace, folders.control, folders.scribe, folders.outputs, folders.checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
@@ -115,14 +117,14 @@ class NodeFiles:
 
 
 def safe_name(name: str) -> str:
-    """The name, when it can only be one name in a folder. Names come from the portal, but cost nothing to check."""
+    """Return the name of a container if it is a single path component; raises ValueError otherwise."""
     if not name or name in (".", "..") or "/" in name or "\0" in name or len(name) > 200:
         raise ValueError(f"{name!r} cannot be the name of a container.")
     return name
 
 
 def write_atomic(path: Path, content: bytes, mode: int = 0o644, *, sync: bool = True) -> None:
-    """Written beside and renamed, so that a reader sees the old file or the new one, whole."""
+    """Write a file beside ``path`` and rename it, so that a reader sees the complete old or new file."""
     beside = path.with_name(f".{path.name}.{threading.get_native_id()}.new")
     handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
@@ -143,7 +145,7 @@ def write_json(path: Path, data: Any, mode: int = 0o644) -> None:
 
 
 def read_own_json(path: Path) -> Any:
-    """JSON of a file only the agent writes; None when there is none, or a crash of the machine cut it short."""
+    """Read a JSON file that only the agent writes; None when it is missing, or a crash of the machine cut it short."""
     try:
         return json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -152,7 +154,7 @@ def read_own_json(path: Path) -> Any:
 
 @contextlib.contextmanager
 def opened_folder(folder: Path | int, relative: str = "") -> Iterator[int]:
-    """A descriptor of ``folder`` or of a folder beneath it, reached without following a link."""
+    """Open ``folder`` or a folder beneath it without following a link; yield the descriptor."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(folder, flags) if isinstance(folder, Path) else os.dup(folder)
     try:
@@ -166,10 +168,10 @@ def opened_folder(folder: Path | int, relative: str = "") -> Iterator[int]:
 
 
 def open_beneath(folder: Path | int, relative: str) -> BinaryIO:
-    """The regular file at ``relative`` beneath ``folder``, for reading.
+    """Open the regular file at ``relative`` beneath ``folder`` for reading.
 
-    Raises UnsafeFileError for anything else that lies there, and other OSErrors as ``open`` does. A hard link to a file
-    of another owner counts as unsafe: it could be anybody's.
+    Raises UnsafeFileError for anything else at that path, and other OSErrors as ``open`` does. A hard link to a file of
+    another owner counts as unsafe: it could be any file of the machine.
     """
     *parents, last = _parts(relative)
     with opened_folder(folder) as top, opened_folder(top, "/".join(parents)) as parent:
@@ -190,8 +192,8 @@ def open_beneath(folder: Path | int, relative: str) -> BinaryIO:
         return file
 
 
-def read_beneath(folder: Path | int, relative: str, limit: int = MOST_JSON_BYTES) -> bytes | None:
-    """Up to ``limit`` bytes of a small file; None when it is not there or not safe to open."""
+def read_beneath(folder: Path | int, relative: str, limit: int = MAX_JSON_BYTES) -> bytes | None:
+    """Read up to ``limit`` bytes of a small file; None when it is missing or not safe to open."""
     try:
         with open_beneath(folder, relative) as file:
             return file.read(limit)
@@ -200,7 +202,7 @@ def read_beneath(folder: Path | int, relative: str, limit: int = MOST_JSON_BYTES
 
 
 def read_json_beneath(folder: Path | int, relative: str) -> dict[str, Any]:
-    """The object in a JSON file that users' code may have written; empty when it is anything else."""
+    """Return the object in a JSON file that users' code may have written; empty when it is anything else."""
     content = read_beneath(folder, relative)
     try:
         data = json.loads(content) if content else None
@@ -210,11 +212,11 @@ def read_json_beneath(folder: Path | int, relative: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFile:
     """A regular file beneath a folder."""
 
     path: str
-    """Relative, with slashes."""
+    """Relative to the folder, with slashes."""
     size: int
     modified_ns: int
     disk_bytes: int
@@ -222,19 +224,19 @@ class Found:
 
 @dataclass(slots=True)
 class Walk:
-    """One look at everything beneath a folder, bounded whatever lies there.
+    """One bounded walk through everything beneath a folder.
 
-    After it, ``complete`` tells whether all was seen, and ``disk_bytes`` how much room it takes (a page for each
-    name, so that a million empty files count for something).
+    After it, ``complete`` is True if everything was seen, and ``disk_bytes`` is the space that it takes on the disk, at
+    least 4,096 bytes for each name, so that a million empty files are counted.
     """
 
     folder: Path
-    most_entries: int = MOST_ENTRIES
+    max_entries: int = MAX_ENTRIES
     entries: int = 0
     disk_bytes: int = 0
     complete: bool = True
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[FoundFile]:
         try:
             with opened_folder(self.folder) as top:
                 yield from self._beneath(top, "", 0)
@@ -243,12 +245,12 @@ class Walk:
         except OSError:
             self.complete = False
 
-    def _beneath(self, handle: int, prefix: str, depth: int) -> Iterator[Found]:
+    def _beneath(self, handle: int, prefix: str, depth: int) -> Iterator[FoundFile]:
         folders = []
         with os.scandir(handle) as entries:
             for entry in entries:
                 self.entries += 1
-                if self.entries > self.most_entries:
+                if self.entries > self.max_entries:
                     self.complete = False
                     return
                 try:
@@ -262,8 +264,8 @@ class Walk:
                 if stat.S_ISDIR(info.st_mode):
                     folders.append(entry.name)
                 elif stat.S_ISREG(info.st_mode):
-                    yield Found(prefix + entry.name, info.st_size, info.st_mtime_ns, info.st_blocks * 512)
-        if folders and depth >= MOST_DEPTH:
+                    yield FoundFile(prefix + entry.name, info.st_size, info.st_mtime_ns, info.st_blocks * 512)
+        if folders and depth >= MAX_DEPTH:
             self.complete = False
             return
         for name in folders:
@@ -271,13 +273,13 @@ class Walk:
                 with opened_folder(handle, name) as beneath:
                     yield from self._beneath(beneath, f"{prefix}{name}/", depth + 1)
             except PermissionError:
-                self.complete = False  # a job that we are no match for: we run as its user, not as root
+                self.complete = False  # the job has closed it to us: we run as its user, not as root
             except OSError:
-                pass  # gone meanwhile, or a link by now
+                pass  # it is gone meanwhile, or a link by now
 
 
 def disk_usage(folder: Path) -> Walk:
-    """A finished walk: look at ``disk_bytes`` and ``complete``."""
+    """Walk through a folder; the result is in ``disk_bytes`` and ``complete``."""
     walk = Walk(folder)
     for _ in walk:
         pass

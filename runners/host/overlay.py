@@ -1,9 +1,9 @@
-"""An attempt's network over several nodes: a VXLAN device in the bridge that the engine made for it on each node.
+"""An attempt's overlay network: a VXLAN device in the bridge that the engine made for it on each node.
 
-``slv-<number>`` carries what the attempt's containers say to those on the peers that the portal names, and nothing
-else. What there is decides what to do (``changes``, pure), so all of it may be repeated, and an agent that was killed
-leaves nothing that the next one would not find. Only root can do this, and only one agent per machine does: two would
-take each other's devices away (``Overlay.begin``).
+``slv-<number>`` carries only the traffic between the attempt's containers here and those on the peers that the portal names.
+The existing devices decide what to do (``changes``, pure), so everything may be repeated, and the next agent finds whatever
+an agent that was killed has left. This needs root, and only one agent per machine does it: two would delete each other's
+devices (``Overlay.begin``).
 """
 
 import ipaddress
@@ -21,12 +21,12 @@ from runners.host import firewall
 from runners.runtime import Problem
 
 PREFIX = "slv-"
-PORT = firewall.RING_PORT
+PORT = firewall.OVERLAY_PORT
 MTU = 1450
-"""What fits into a packet of 1,500 bytes beside the 50 that a VXLAN adds. All nodes of an attempt must agree on it."""
-WRAPPING = 50
-EVERYBODY = "00:00:00:00:00:00"
-"""In a forwarding table: where to send what is for everybody, or for an address not seen yet."""
+"""What fits into a packet of 1,500 bytes next to the 50 that a VXLAN adds. All nodes of an attempt must use the same."""
+VXLAN_BYTES = 50
+BROADCAST = "00:00:00:00:00:00"
+"""The entry of a forwarding table for broadcasts and for addresses that were not seen yet."""
 PROBE = "slv-probe"
 PROBE_ID = 2**24 - 1
 SECONDS = 10
@@ -35,12 +35,12 @@ Command = tuple[str, ...]
 
 
 class OverlayError(Exception):
-    """``ip`` or ``bridge`` refused. The message is what it said."""
+    """``ip`` or ``bridge`` failed. The message is its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An attempt's network here, and the nodes on which its other containers are."""
+    """An attempt's network on this node, and the nodes with its other containers."""
 
     number: int
     bridge: str
@@ -57,12 +57,12 @@ class Device:
     up: bool = True
     peers: frozenset[str] = frozenset()
     learnt: frozenset[tuple[str, str]] = frozenset()
-    """(address of a container's interface, node) that it has seen."""
+    """(MAC address of a container, node) pairs that the device has seen."""
 
 
 @dataclass(frozen=True, slots=True)
-class There:
-    """What this machine has."""
+class OverlayState:
+    """The overlay devices and bridges of this machine."""
 
     devices: Mapping[str, Device]
     bridges: frozenset[str]
@@ -72,20 +72,20 @@ def name_of(link: Link) -> str:
     return f"{PREFIX}{link.number}"
 
 
-def changes(wanted: Collection[Link], there: There, local: str) -> list[Command]:
-    """The commands after which this node's devices are as wanted.
+def changes(wanted: Collection[Link], state: OverlayState, local: str) -> list[Command]:
+    """Return the commands after which this node's devices are as wanted.
 
-    A link whose bridge is not there yet, or that has no peers, gets no device. What was learnt about a node that is no
-    peer any more is forgotten: its containers may be elsewhere by now.
+    A link without peers, or whose bridge does not exist yet, gets no device. Addresses learnt of a node that is no longer a
+    peer are deleted: its containers may be on another node by now.
     """
-    links = {name_of(link): link for link in wanted if link.peers and link.bridge in there.bridges}
+    links = {name_of(link): link for link in wanted if link.peers and link.bridge in state.bridges}
     commands: list[Command] = []
-    for name, device in sorted(there.devices.items()):
+    for name, device in sorted(state.devices.items()):
         link = links.get(name)
         if link is None or (device.number, device.local) != (link.number, local):
             commands.append(("ip", "link", "del", "dev", name))
     for name, link in sorted(links.items()):
-        found = there.devices.get(name)
+        found = state.devices.get(name)
         if found is None or (found.number, found.local) != (link.number, local):
             found = Device(link.number, local, up=False)
             commands.append(_add(name, link.number, local))
@@ -94,8 +94,8 @@ def changes(wanted: Collection[Link], there: There, local: str) -> list[Command]
                 ("ip", "link", "set", "dev", name, "mtu", str(MTU), "addrgenmode", "none", "master", link.bridge, "up")
             )
         table = ("dev", name, "dst")
-        commands += [("bridge", "fdb", "append", EVERYBODY, *table, peer) for peer in sorted(link.peers - found.peers)]
-        commands += [("bridge", "fdb", "del", EVERYBODY, *table, peer) for peer in sorted(found.peers - link.peers)]
+        commands += [("bridge", "fdb", "append", BROADCAST, *table, peer) for peer in sorted(link.peers - found.peers)]
+        commands += [("bridge", "fdb", "del", BROADCAST, *table, peer) for peer in sorted(found.peers - link.peers)]
         commands += [
             ("bridge", "fdb", "del", mac, *table, node) for mac, node in sorted(found.learnt) if node not in link.peers
         ]
@@ -107,15 +107,15 @@ def _add(name: str, number: int, local: str) -> Command:
     return ("ip", "link", "add", "dev", name, *kind)
 
 
-def read(links: str, bridges: str, table: str) -> There:
-    """From the JSON of ``ip -details link show type vxlan``, ``ip link show type bridge`` and ``bridge fdb show``."""
+def read(links: str, bridges: str, table: str) -> OverlayState:
+    """Parse the JSON of ``ip -details link show type vxlan``, ``ip link show type bridge`` and ``bridge fdb show``."""
     peers: dict[str, set[str]] = {}
     learnt: dict[str, set[tuple[str, str]]] = {}
     for entry in _objects(table):
         name, mac, node = entry.get("ifname", ""), entry.get("mac"), entry.get("dst")
         if not (isinstance(name, str) and name.startswith(PREFIX) and mac and node):
             continue
-        if mac == EVERYBODY:
+        if mac == BROADCAST:
             peers.setdefault(name, set()).add(node)
         else:
             learnt.setdefault(name, set()).add((mac, node))
@@ -131,32 +131,32 @@ def read(links: str, bridges: str, table: str) -> There:
                 peers=frozenset(peers.get(name, ())),
                 learnt=frozenset(learnt.get(name, ())),
             )
-    return There(devices, frozenset(str(entry.get("ifname", "")) for entry in _objects(bridges)))
+    return OverlayState(devices, frozenset(str(entry.get("ifname", "")) for entry in _objects(bridges)))
 
 
 def _objects(text: str) -> list[dict[str, Any]]:
-    """``ip -json`` prints nothing when there is nothing, and an empty object for what its filter hid."""
+    """Parse a list of objects: ``ip -json`` prints nothing for none, and an empty object for each that its filter hid."""
     return [entry for entry in json.loads(text.strip() or "[]") if isinstance(entry, dict) and entry]
 
 
-def in_the_way(subnet: str, routes: str) -> str:
-    """The machine's own network that a ring's network would hide, in the words of ``ip -json route``; else empty."""
-    ring = ipaddress.ip_network(subnet)
+def conflicting_network(subnet: str, routes: str) -> str:
+    """Return the machine's own network that ``subnet`` would hide; empty without one. ``routes`` is from ``ip -json route``."""
+    ours = ipaddress.ip_network(subnet)
     for entry in _objects(routes):
         try:
             network = ipaddress.ip_network(entry.get("dst", ""), strict=False)
         except ValueError:
-            continue  # "default" is one: what a ring needs of it, it takes
+            continue  # such as "default", from which the overlay network may take its addresses
         device = str(entry.get("dev", ""))
-        if network.prefixlen and network.overlaps(ring) and not device.startswith(("slj-", "br-", "docker")):
+        if network.prefixlen and network.overlaps(ours) and not device.startswith(("slj-", "br-", "docker")):
             return f"{network} ({device})"
     return ""
 
 
 def node_address(url: str, chosen: str = "") -> str:
-    """Under which IPv4 address other nodes reach this one: the chosen one, or that of the interface to the portal.
+    """Return the IPv4 address under which other nodes reach this one: the chosen one, or that of the interface to the portal.
 
-    Empty when there is none, as on a machine whose portal is itself. Raises ValueError for nonsense.
+    Empty without one, as on the portal's own machine. Raises ValueError for an invalid address.
     """
     if chosen:
         return str(ipaddress.IPv4Address(chosen))
@@ -170,55 +170,55 @@ def node_address(url: str, chosen: str = "") -> str:
 
 
 class Overlay:
-    """This machine's devices, held by the one agent that makes them."""
+    """The overlay devices of this machine, locked by the one agent that makes them."""
 
-    def __init__(self, address: str, held: socket.socket | None = None) -> None:
+    def __init__(self, address: str, lock: socket.socket | None = None) -> None:
         self.address = address
-        self._held = held
+        self._lock = lock
 
     @classmethod
     def begin(cls, address: str) -> Self | Problem:
-        """Tries whether it works here. The problem says why jobs of this node stay on one node, and what to do."""
+        """Lock the overlay and test it. The problem states why jobs on this node cannot span nodes, and what to do."""
         text = "Jobs cannot span this node and others: "
         if os.geteuid() != 0:
             return Problem(text + "the agent is not root.", "Run the agent as root.")
         if missing := [name for name in ("ip", "bridge", "iptables") if shutil.which(name) is None]:
             return Problem(f"{text}{missing[0]} is not installed.", "Debian: apt-get install iproute2 iptables.")
-        # A name in the abstract belongs to one network namespace, and goes with the process that holds it.
-        held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # An abstract socket name belongs to one network namespace, and disappears with the process that holds it.
+        lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            held.bind("\0schedulearn-overlay")
+            lock.bind("\0schedulearn-overlay")
         except OSError:
-            held.close()
-            return Problem(text + "another agent of this machine makes their networks.", "Run one agent per machine.")
+            lock.close()
+            return Problem(text + "another agent on this machine makes their networks.", "Run one agent per machine.")
         try:
             _check_room(address)
             _run(_add(PROBE, PROBE_ID, address))
             _run(("ip", "link", "del", "dev", PROBE))
         except (OverlayError, ValueError) as error:
-            held.close()
+            lock.close()
             return Problem(f"{text}{error}", "See docs/nodes.md, “Jobs over several nodes”.")
-        return cls(address, held)
+        return cls(address, lock)
 
     def apply(self, wanted: Sequence[Link]) -> None:
-        """Makes it so. Raises OverlayError for the first thing that did not work, once all was tried."""
-        firewall.open_ring(frozenset(peer for link in wanted for peer in link.peers))
-        said = ""
-        for command in changes(wanted, look(), self.address):
+        """Change the devices to what is wanted. Raises the first OverlayError after all commands were tried."""
+        firewall.open_overlay_port(frozenset(peer for link in wanted for peer in link.peers))
+        first_error = ""
+        for command in changes(wanted, observe(), self.address):
             try:
                 _run(command)
             except OverlayError as error:
-                # What was learnt may be forgotten by itself meanwhile; all else is tried again the next time.
-                said = said or str(error)
-        if said and changes(wanted, look(), self.address):
-            raise OverlayError(said)
+                # A learnt address may have expired meanwhile; everything else is tried again the next time.
+                first_error = first_error or str(error)
+        if first_error and changes(wanted, observe(), self.address):
+            raise OverlayError(first_error)
 
     def close(self) -> None:
-        if self._held is not None:
-            self._held.close()
+        if self._lock is not None:
+            self._lock.close()
 
 
-def look() -> There:
+def observe() -> OverlayState:
     return read(
         _run(("ip", "-json", "-details", "link", "show", "type", "vxlan")),
         _run(("ip", "-json", "link", "show", "type", "bridge")),
@@ -234,7 +234,7 @@ def _check_room(address: str) -> None:
     """Raises ValueError when the address is not this machine's, or its interface takes packets that are too small."""
     for entry in _objects(_run(("ip", "-json", "-4", "address", "show"))):
         if any(info.get("local") == address for info in entry.get("addr_info", ())):
-            if int(entry.get("mtu", 0)) < MTU + WRAPPING:
+            if int(entry.get("mtu", 0)) < MTU + VXLAN_BYTES:
                 raise ValueError(f"{entry.get('ifname')} takes packets of {entry.get('mtu')} bytes, not 1,500.")
             return
     raise ValueError(f"{address} is not an address of this machine.")

@@ -1,4 +1,4 @@
-"""Finding processes again: a number alone may by now belong to somebody else."""
+"""Identifies processes: a process id alone may by now belong to another process."""
 
 import os
 import re
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 MARK = "SCHEDULEARN_CONTAINER"
-"""Every process of a container inherits this variable: also one that left its session."""
+"""Every process of a container inherits this variable, also one that left its session."""
 
 PROC = Path("/proc")
 
 
 def identify(pid: int) -> dict[str, Any]:
-    """What tells this process from a later one of the same number."""
+    """Return what distinguishes a process from a later one with the same id."""
     return {"pid": pid, "started": start_mark(pid), "boot": boot()}
 
 
@@ -27,7 +27,7 @@ def boot() -> str:
 
 
 def start_mark(pid: int) -> str | None:
-    """When it started, in whatever unit; None when it is gone or a zombie."""
+    """Return when a process started, in a unit of the system; None when it is gone or a zombie."""
     if sys.platform == "linux":
         fields = stat_fields(pid)
         return None if fields is None or fields[0] in "ZX" else fields[19]
@@ -37,7 +37,7 @@ def start_mark(pid: int) -> str | None:
 
 
 def stat_fields(pid: int | str) -> list[str] | None:
-    """The fields of /proc/<pid>/stat after the name, which may itself hold spaces and brackets: state first."""
+    """Return the fields of /proc/<pid>/stat from the state on, after the name, which may contain spaces and brackets."""
     try:
         return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -64,15 +64,15 @@ def kill(pid: int) -> None:
         pass
 
 
-def everyone() -> list[int]:
+def all_pids() -> list[int]:
     return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdecimal()] if PROC.is_dir() else []
 
 
 def in_session_of(identity: dict[str, Any]) -> set[int]:
-    """Living processes of the session that this one leads or led.
+    """Return the living processes of the session that this process leads or led.
 
-    While any of them lives the kernel gives the leader's number to nobody else; if the number has a new bearer, the
-    whole session has ended.
+    While any of them lives, the kernel does not reuse the leader's id; if another process has it, the whole session has
+    ended.
     """
     if identity["boot"] != boot() or identity["started"] is None:
         return set()
@@ -82,7 +82,7 @@ def in_session_of(identity: dict[str, Any]) -> set[int]:
     if leader is not None and leader[19] != identity["started"]:
         return set()
     found = set()
-    for pid in everyone():
+    for pid in all_pids():
         fields = stat_fields(pid)
         if fields is not None and fields[0] not in "ZX" and int(fields[3]) == identity["pid"]:
             found.add(pid)
@@ -90,7 +90,7 @@ def in_session_of(identity: dict[str, Any]) -> set[int]:
 
 
 def container_ids(pid: int) -> set[str]:
-    """Names of the containers in whose control groups it is; none when it is in none, or gone."""
+    """Return the ids of the containers in whose control groups a process is; none when it is in none, or gone."""
     try:
         return set(re.findall(r"\b[0-9a-f]{64}\b", (PROC / str(pid) / "cgroup").read_text()))
     except (OSError, UnicodeError):
@@ -98,16 +98,16 @@ def container_ids(pid: int) -> set[str]:
 
 
 def name_of(pid: int) -> str | None:
-    """What the process calls itself; None when it is gone."""
+    """Return the name of a process; None when it is gone."""
     try:
         return (PROC / str(pid) / "comm").read_text(errors="replace").strip()
     except OSError:
         return None
 
 
-def carries(pid: int, begins: str) -> bool:
-    """Whether its mark begins so. One that we may not look at does not."""
-    wanted = f"{MARK}={begins}".encode()
+def mark_begins_with(pid: int, prefix: str) -> bool:
+    """Whether the mark of a process has this prefix; False for a process that we may not read."""
+    wanted = f"{MARK}={prefix}".encode()
     try:
         return any(each.startswith(wanted) for each in (PROC / str(pid) / "environ").read_bytes().split(b"\0"))
     except OSError:
@@ -115,10 +115,10 @@ def carries(pid: int, begins: str) -> bool:
 
 
 def with_mark(mark: str) -> set[int]:
-    """Living processes that carry the mark and that we may look at."""
+    """Return the living processes that have the mark and that we may read."""
     wanted = f"{MARK}={mark}".encode()
     found = set()
-    for pid in everyone():
+    for pid in all_pids():
         try:
             carried = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
         except OSError:

@@ -359,7 +359,7 @@ class DockerRuntime:
 
     def _check_routes(self, subnet: str) -> None:
         try:
-            hidden = overlay.in_the_way(subnet, overlay.routes())
+            hidden = overlay.conflicting_network(subnet, overlay.routes())
         except overlay.OverlayError as error:
             raise EngineError(f"The machine's own networks could not be read: {error}") from error
         if hidden:

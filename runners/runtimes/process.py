@@ -81,7 +81,7 @@ class ProcessRuntime:
         }
 
     def is_ours(self, pid: int) -> bool:
-        return processes.carries(pid, f"{self.state.resolve()}/")
+        return processes.mark_begins_with(pid, f"{self.state.resolve()}/")
 
     # Operations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runners.host.gpu_watch import Watch
+from runners.host.gpu_watch import GpuWatch
 from runners.host.gpus import cuda_devices, driver_facts, driver_problem, inventory
 from runners.runtimes.host_config import GPU_UUID
 
@@ -57,7 +57,7 @@ def test_readings_are_there_and_possible() -> None:
 
 
 def test_who_computes_without_the_portal_is_named_and_its_memory_counted() -> None:
-    watch = Watch()
+    watch = GpuWatch()
     free = watch.inventory(lambda pid: False)[0]
     with somebody_on(0, 512) as pid:
         held = watch.inventory(lambda pid: False)[0]
@@ -69,7 +69,7 @@ def test_who_computes_without_the_portal_is_named_and_its_memory_counted() -> No
 
 
 def test_a_driver_without_errors_tells_of_none_and_links_are_named() -> None:
-    watch = Watch()
+    watch = GpuWatch()
     for _ in range(3):
         for gpu in watch.inventory(lambda pid: True):
             assert gpu.fault == ""

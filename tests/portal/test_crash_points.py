@@ -18,8 +18,8 @@ import pytest
 from django.db import connection, transaction
 
 from portal.jobs.models import Allocation, Container
-from runners.agent.journal import Ledger
-from runners.agent.reconcile import Note
+from runners.agent.journal import ContainerJournal
+from runners.agent.reconcile import JournalEntry
 from tests.examples import HUNT
 from tests.portal.crashes import stories
 from tests.portal.crashes.lab import Lab, Story
@@ -107,14 +107,14 @@ def held_later(rows: Iterable[Allocation]) -> None:
         transaction.on_commit(row.save)
 
 
-def noted_later(self: Ledger, name: str, **changes: Any) -> Note:
+def noted_later(self: ContainerJournal, name: str, **changes: Any) -> JournalEntry:
     """A start is noted when it has come back, not before."""
     if changes == {"started": True}:
-        return self._notes[name]
+        return self._entries[name]
     return change(self, name, **changes, **({"started": True} if "running_at" in changes else {}))
 
 
-change = Ledger.change
+change = ContainerJournal.change
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ change = Ledger.change
             "scheduler: commit of placed",
             "had {'",
         ),
-        ("runners.agent.journal.Ledger.change", noted_later, "agent: engine start", "not Expected("),
+        ("runners.agent.journal.ContainerJournal.change", noted_later, "agent: engine start", "not Expected("),
     ],
     ids=["a GPU given back later", "a GPU taken later", "a start noted later"],
 )

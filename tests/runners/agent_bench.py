@@ -79,11 +79,11 @@ def follow_protocol(portal: FakePortal) -> None:
         states = {item["name"]: item for item in report["containers"]}
         kept = []
         for listed in portal.desired:
-            said = states.get(listed["spec"]["name"], {})
-            if said.get("state") == "EXITED" and said.get("collected"):
+            reported = states.get(listed["spec"]["name"], {})
+            if reported.get("state") == "EXITED" and reported.get("collected"):
                 portal.version += 1
                 continue
-            if said.get("state") == "EXITED" and listed["wanted"] != "collect":
+            if reported.get("state") == "EXITED" and listed["wanted"] != "collect":
                 listed = {**listed, "wanted": "collect"}
                 portal.version += 1
             kept.append(listed)

@@ -12,7 +12,7 @@ from runners.runtimes.process import ProcessRuntime
 
 
 def make_runtime(
-    identity: settings.Identity, files: NodeFiles, ring_address: str = ""
+    identity: settings.Identity, files: NodeFiles, overlay_address: str = ""
 ) -> tuple[ContainerRuntime, Environments]:
     state = files.home / "processes"
     find = confinement_check.find

@@ -17,7 +17,7 @@ from portal.ops.demo.inserts import insert
 from portal.ops.demo.play import END
 from portal.ops.demo.rows import Ran, Written
 from portal.ui import counted
-from runners.agent.reconcile import Note
+from runners.agent.reconcile import JournalEntry
 from runners.demo import programs
 from runners.demo.nodes import MODEL, Course
 from runners.demo.programs import ENDINGS, SILENT_BEFORE_TRAINING, Training
@@ -356,8 +356,8 @@ def hand_over(written: Written, found: Mapping[int, Way], now: datetime) -> None
             (folders.control / "job.json").write_text(json.dumps(part.spec))
             (folders.scribe / "status.json").write_text(json.dumps({"phase": "running", "ranks": part.spec["slots"]}))
             course.write(files.container(part.name))
-            note = Note(
+            entry = JournalEntry(
                 ran.job.pk, ran.attempt.pk, ran.number, created=True, started=True,
                 running_at=part.running_at.timestamp(),
             )  # fmt: skip
-            files.note(part.name).write_text(json.dumps(asdict(note)))
+            files.state(part.name).write_text(json.dumps(asdict(entry)))

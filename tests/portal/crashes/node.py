@@ -66,11 +66,11 @@ class Node(Process):
         chance, now = self.lab.chance, self.lab.clock.seconds
         if node_bell(self.row.pk) in self.lab.rung:
             self.lab.rung.discard(node_bell(self.row.pk))
-            self.agent._ring("sync")
+            self.agent._wake("sync")
         for name in chance.sample(LOOPS, len(LOOPS)):
             loop = self.agent._loops[name]
-            if (loop.bell.is_set() or now >= self.due[name]) and chance.random() < 0.8:
-                loop.bell.clear()
+            if (loop.wake.is_set() or now >= self.due[name]) and chance.random() < 0.8:
+                loop.wake.clear()
                 rest = loop._work()
                 self.due[name] = now + (loop.seconds if rest is None else rest)
             if self.deeds and chance.random() < 0.7:

@@ -43,8 +43,8 @@ from portal.scheduler import snapshot
 from portal.scheduler.models import SchedulerConfig
 from portal.usage.models import LedgerDay, UsageDay
 from portal.whatif import figures, history
-from runners.agent.journal import Ledger
-from runners.demo.nodes import Course, DemoRuntime, Reached
+from runners.agent.journal import ContainerJournal
+from runners.demo.nodes import Course, DemoRuntime, ReachedStep
 from runners.host.node_files import NodeFiles
 from runners.runtime import Folders, Observed
 from tests.runners.agent_bench import spec_of
@@ -216,9 +216,9 @@ def test_what_runs_now_can_be_taken_up_by_the_nodes(lab: Written) -> None:
     for node in Node.objects.filter(runtime="fake"):
         files = NodeFiles(people.node_home(node.name))
         runtime = DemoRuntime(node.name, SIZE.gpus, wall=lambda: NOW.timestamp(), clock=lambda: 1e6)
-        runtime.go_on(files)
+        runtime.resume(files)
         found |= {seen.name for seen in runtime.list() if seen.state == "running"}
-        assert all(Course.read(files.container(name)) for name in Ledger(files).notes())
+        assert all(Course.read(files.container(name)) for name in ContainerJournal(files).entries())
     assert running and found == running
 
 
@@ -398,7 +398,7 @@ def test_a_job_that_succeeds_leaves_the_files_that_its_log_names(tmp_path: Path)
 
 def test_a_job_resumes_at_the_step_that_its_earlier_attempts_reached(tmp_path: Path) -> None:
     clock = [0.0]
-    reached = {7: Reached(4_000, 10_000)}
+    reached = {7: ReachedStep(4_000, 10_000)}
     runtime = DemoRuntime("n", 1, wall=lambda: clock[0], reached=reached.get, clock=lambda: clock[0], fence_seconds=1e9)
     runtime.create(spec_of("0" * 64, job=7, gpus=runtime.uuids), folders_in(tmp_path))
     runtime.start("sl-1-a1-0")

@@ -56,7 +56,7 @@ class TestOneContainer:
         portal.until(lambda: complete_at_exit)
         assert all(complete_at_exit)
 
-    def test_a_stop_is_told_and_obeyed(self, bench: Bench, portal: FakePortal) -> None:
+    def test_a_stop_is_delivered_and_obeyed(self, bench: Bench, portal: FakePortal) -> None:
         spec = spec_of(give_code(portal), env=FOREVER)
         portal.want(entry(spec))
         bench.start()
@@ -66,8 +66,13 @@ class TestOneContainer:
         portal.until(lambda: portal.container(NAME).get("state") == "EXITED")
         last = portal.container(NAME)
         assert (last["exit_reason"], last["detail"]) == ("stopped", "preempted")
-        told = json.loads((bench.files.control(NAME) / "control.json").read_bytes())
-        assert told == {"stop": {"reason": "preempted", "grace_seconds": 2}, "hosts": [], "batch": None, "driver": None}
+        control = json.loads((bench.files.control(NAME) / "control.json").read_bytes())
+        assert control == {
+            "stop": {"reason": "preempted", "grace_seconds": 2},
+            "hosts": [],
+            "batch": None,
+            "driver": None,
+        }
         assert ("stop", NAME) not in bench.runtime.calls, "the supervisor does it; the engine is the last resort"  # type: ignore[attr-defined]
 
     def test_a_stop_before_the_start_means_no_start(self, bench: Bench, portal: FakePortal) -> None:
@@ -87,7 +92,7 @@ class TestOneContainer:
         control = bench.files.control(NAME) / "control.json"
         portal.until(lambda: [host["name"] for host in json.loads(control.read_bytes())["hosts"]] == ["h0", "h1"])
 
-    def test_memory_running_out_is_said(self, bench: Bench, portal: FakePortal) -> None:
+    def test_running_out_of_memory_is_reported(self, bench: Bench, portal: FakePortal) -> None:
         portal.want(entry(spec_of(give_code(portal), env={"FAKE_OOM": "1", "FAKE_RUN_SECONDS": "0.1"})))
         bench.start()
         portal.until(lambda: portal.container(NAME).get("state") == "EXITED")
@@ -171,7 +176,7 @@ class TestWhatCannotStart:
         assert (portal.container(NAME)["exit_reason"], portal.container(NAME)["detail"]) == ("create_error", "No.")
         bench.stop()
 
-    def test_a_container_that_vanishes_is_lost_and_not_made_anew(self, bench: Bench, portal: FakePortal) -> None:
+    def test_a_container_that_vanishes_is_lost_and_not_created_again(self, bench: Bench, portal: FakePortal) -> None:
         portal.want(entry(spec_of(give_code(portal), env=FOREVER)))
         bench.start()
         portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
@@ -213,7 +218,7 @@ class TestReports:
         )
         assert [item["key"] for item in portal.reports[-1]["environments"]] == ["second", "first"]
 
-    def test_a_ring_of_the_bell_is_answered_at_once(
+    def test_a_notification_is_answered_at_once(
         self, bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(
@@ -232,7 +237,7 @@ def test_the_fake_observes_like_the_real(bench: Bench) -> None:
     assert bench.runtime.list() == [Observed(NAME, job=1, attempt=11, epoch=1, state="created")]
 
 
-def test_a_hostile_container_leaks_nothing_and_holds_up_nobody(
+def test_a_hostile_container_leaks_nothing_and_delays_no_other(
     bench: Bench, portal: FakePortal, tmp_path: Path
 ) -> None:
     """Everything a container may write is replaced by traps while it runs."""
@@ -285,7 +290,7 @@ class TestSeveralNodes:
         portal.until(lambda: runtime.connected == [Neighbours("sl-1-a1", 9, frozenset({"10.1.0.2"}))])
         portal.want(entry(spec, peers=["10.1.0.2", "10.1.0.3"], driver="10.192.4.9"))
         portal.until(lambda: [len(each.peers) for each in runtime.connected] == [2])
-        told = bench.files.control(NAME) / "control.json"
-        portal.until(lambda: told.exists() and json.loads(told.read_text())["driver"] == "10.192.4.9")
+        control = bench.files.control(NAME) / "control.json"
+        portal.until(lambda: control.exists() and json.loads(control.read_text())["driver"] == "10.192.4.9")
         portal.want()
         portal.until(lambda: runtime.connected == [])

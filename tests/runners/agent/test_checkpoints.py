@@ -28,7 +28,7 @@ class Node:
         self.folder = home / "checkpoints"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.portal = portal
-        self.says: list[str] = []
+        self.progress: list[str] = []
         self.lives: Callable[[str], bool] = lambda user: False
 
     def write(self, path: str, content: bytes, age: float = 60.0) -> None:
@@ -43,7 +43,7 @@ class Node:
         return JobCheckpoints(self.home, self.portal)
 
     def fetch(self, container: str = NAME) -> None:
-        self.job().fetch(container, lambda user: self.lives(user), self.says.append)
+        self.job().fetch(container, lambda user: self.lives(user), self.progress.append)
 
     def send(self, *, ended: bool = False) -> JobCheckpoints:
         job = self.job()
@@ -89,7 +89,7 @@ def test_a_folder_comes_back_the_same_elsewhere(
     assert two.files() == one.files()
     times = [(node.folder / "model.pt").stat().st_mtime_ns for node in (one, two)]
     assert times[0] == times[1], "so that it is not sent again"
-    assert two.says[0] == "fetching its checkpoints: 0 of 0 MiB"
+    assert two.progress[0] == "fetching its checkpoints: 0 of 0 MiB"
     before = portal.requests.total()
     two.send(ended=True)
     assert portal.requests.total() == before, "nothing has changed"
@@ -161,7 +161,7 @@ def test_at_the_end_nothing_is_waited_for(one: Node, portal: FakePortal) -> None
 
 
 def test_a_set_is_of_one_moment(one: Node, portal: FakePortal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody writes a second file while the first is read."""
+    """The job writes a second file while the first is read."""
     read = JobCheckpoints._read
 
     def meanwhile(self: JobCheckpoints, path: str, *more: Any) -> Any:
@@ -239,7 +239,7 @@ def test_a_portal_cannot_write_anywhere_else(one: Node, portal: FakePortal, path
     portal.pieces[hashlib.sha256(b"x").hexdigest()] = b"x"
     portal.checkpoints = {path: [1, 1, [hashlib.sha256(b"x").hexdigest()]]}
     portal.checkpoint_version = 1
-    with pytest.raises(OSError, match="unfit name"):
+    with pytest.raises(OSError, match="invalid name"):
         one.fetch()
     assert sorted(each.name for each in one.home.iterdir()) == ["checkpoints", "checkpoints.new"]
 
@@ -271,7 +271,7 @@ def test_it_waits_for_a_node_that_has_yet_to_send(one: Node, portal: FakePortal)
         one.fetch()
 
 
-def test_a_refusal_is_told_and_not_asked_for_again_until_something_changes(one: Node) -> None:
+def test_a_refusal_is_reported_and_not_tried_again_until_something_changes(one: Node) -> None:
     class Full:
         asked = 0
 
@@ -292,7 +292,7 @@ def test_a_refusal_is_told_and_not_asked_for_again_until_something_changes(one: 
 
 
 def test_too_many_files_stay_here_with_a_sentence(one: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "MOST_FILES", 2)
+    monkeypatch.setattr(checkpoints, "MAX_FILES", 2)
     for number in range(3):
         one.write(f"f{number}", b"x")
     assert "more than 2 files" in one.send(ended=True).complaint

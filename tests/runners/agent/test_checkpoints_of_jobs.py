@@ -11,7 +11,7 @@ from runners.agent import shared_folders
 from runners.agent.environment_keeper import AllReady
 from runners.agent.portal_client import PortalClient
 from runners.agent.program import Agent
-from runners.agent.reconcile import Forget, Note
+from runners.agent.reconcile import Forget, JournalEntry
 from runners.agent.settings import Settings
 from runners.host.node_files import NodeFiles
 from runners.runtime import SetupError
@@ -96,7 +96,7 @@ def test_a_driver_has_no_checkpoints_to_fetch(bench: Bench, portal: FakePortal) 
 def test_checkpoints_that_are_too_many_are_named(
     bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runners.agent.checkpoints.MOST_FILES", 1)
+    monkeypatch.setattr("runners.agent.checkpoints.MAX_FILES", 1)
     run_until_it_runs(bench, portal, FAKE_RUN_SECONDS="0.5")
     for name in ("a", "b"):
         (bench.files.checkpoints(1) / name).write_bytes(b"x")
@@ -161,11 +161,11 @@ def test_while_a_job_has_a_container_here_one_object_takes_care_of_its_checkpoin
 ) -> None:
     """Two would not exclude each other: the next attempt fetches while the last container of the first is forgotten."""
     agent = Agent(bench.files, PortalClient(portal.url, "sln_fake"), bench.runtime, AllReady())
-    agent.ledger.begin(NAME, Note(1, 11, 1))
+    agent.journal.begin(NAME, JournalEntry(1, 11, 1))
     first, second = spec_of("0" * 64, NAME, attempt=11), spec_of("0" * 64, SECOND, attempt=12)
-    kept, sender = agent.hands.checkpoints(first), agent.hands.sender(first)
-    agent.ledger.begin(SECOND, Note(1, 12, 2))
-    agent.hands.do(Forget(NAME), None, None)
-    assert agent.hands.checkpoints(second) is kept and agent.hands.sender(first) is not sender
-    agent.hands.do(Forget(SECOND), None, None)
-    assert agent.hands.checkpoints(second) is not kept
+    kept, sender = agent.executor.checkpoints(first), agent.executor.sender(first)
+    agent.journal.begin(SECOND, JournalEntry(1, 12, 2))
+    agent.executor.execute(Forget(NAME), None, None)
+    assert agent.executor.checkpoints(second) is kept and agent.executor.sender(first) is not sender
+    agent.executor.execute(Forget(SECOND), None, None)
+    assert agent.executor.checkpoints(second) is not kept

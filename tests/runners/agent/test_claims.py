@@ -15,9 +15,9 @@ import pytest
 from runners.agent import claims
 from runners.agent.claims import ASIDE, IDENTITY, Claim, Claims
 from runners.agent.disk_watch import KEEP_SECONDS, SETTLED_SECONDS, tidy
-from runners.agent.journal import Ledger, delete_tree
+from runners.agent.journal import ContainerJournal, delete_tree
 from runners.agent.portal_client import PortalAwayError, PortalRefusedError
-from runners.agent.reconcile import Note
+from runners.agent.reconcile import JournalEntry
 from runners.host.exclusive import BusyError
 from runners.host.node_files import NodeFiles
 from runners.spec import JobIdentity, RunSpec
@@ -27,7 +27,7 @@ LAB = "1" * 32
 OURS, THEIRS = JobIdentity(LAB, "a" * 32), JobIdentity(LAB, "b" * 32)
 SPEC = spec_of("0" * 64, "sl-41-a2-0a0a0a0a0a0a-c0ffee-0", job=41, identity=OURS)
 FIRST = "sl-41-a1-0"
-"""An earlier container of the job, in an agent's note of the release before."""
+"""An earlier container of the job, in an agent's entry of the release before."""
 
 
 class Portal:
@@ -53,7 +53,7 @@ def files(tmp_path: Path) -> NodeFiles:
 
 
 def claims_of(files: NodeFiles, portal: Portal | None = None) -> Claims:
-    return Claims(files, Ledger(files), portal or Portal())
+    return Claims(files, ContainerJournal(files), portal or Portal())
 
 
 def leave(files: NodeFiles, identity: JobIdentity | None = None, users: tuple[str, ...] = (FIRST,)) -> None:
@@ -74,7 +74,7 @@ def aside(top: Path) -> list[str]:
     return sorted(folder.name for folder in top.iterdir() if ASIDE in folder.name)
 
 
-def test_a_new_folder_says_whose_it_is(files: NodeFiles) -> None:
+def test_a_new_folder_records_its_owner(files: NodeFiles) -> None:
     claims = claims_of(files)
     claims.claim(SPEC)
     assert json.loads((files.job(41) / IDENTITY).read_text()) == {"installation": LAB, "job": "a" * 32, "attempt": ""}
@@ -136,7 +136,7 @@ def test_a_folder_of_another_job_with_the_same_number_is_set_aside(files: NodeFi
     (problem,) = claims.problems()
     assert f"jobs/{name}" in problem["text"] and not problem["blocking"]
     later = claims_of(files)
-    later.look()
+    later.find_set_aside()
     assert later.problems() == [problem], "the next agent does not report it"
 
 
@@ -154,7 +154,7 @@ def test_many_are_counted_and_a_few_named(files: NodeFiles) -> None:
         (files.jobs / f"{number}{ASIDE}cccccccc/checkpoints/step").touch()
     (files.jobs / f"9{ASIDE}dddddddd/checkpoints").mkdir(parents=True)
     claims = claims_of(files)
-    claims.look()
+    claims.find_set_aside()
     text = claims.problems()[0]["text"]
     assert text.startswith("5 folders") and "and 2 more" in text and "dddddddd" not in text, "an empty one is no news"
 
@@ -217,16 +217,16 @@ class TestFoldersOfTheReleaseBefore:
     def test_outputs_of_an_attempt_go_with_its_other_container(self, files: NodeFiles) -> None:
         files.outputs(SPEC.attempt).mkdir(parents=True)
         (files.outputs(SPEC.attempt) / "model").touch()
-        claims = Claims(files, ledger := Ledger(files), Portal())
-        ledger.begin("sl-41-a2-0a0a0a0a0a0a-decade-1", Note(41, SPEC.attempt, 2, started=True))
+        claims = Claims(files, journal := ContainerJournal(files), Portal())
+        journal.begin("sl-41-a2-0a0a0a0a0a0a-decade-1", JournalEntry(41, SPEC.attempt, 2, started=True))
         claims.claim(SPEC)
         assert (files.outputs(SPEC.attempt) / "model").exists() and aside(files.attempts) == []
 
     def test_outputs_of_an_attempt_that_is_not_known_are_set_aside(self, files: NodeFiles) -> None:
         files.outputs(SPEC.attempt).mkdir(parents=True)
         (files.outputs(SPEC.attempt) / "model").touch()
-        claims = Claims(files, ledger := Ledger(files), Portal())
-        ledger.begin("sl-41-a2-0", Note(41, SPEC.attempt, 2, started=True))
+        claims = Claims(files, journal := ContainerJournal(files), Portal())
+        journal.begin("sl-41-a2-0", JournalEntry(41, SPEC.attempt, 2, started=True))
         claims.claim(SPEC)
         assert not files.outputs(SPEC.attempt).exists()
         assert aside(files.attempts) == [f"{SPEC.attempt}{ASIDE}unknown"]
@@ -302,18 +302,18 @@ def test_what_is_set_aside_is_kept_for_a_month(files: NodeFiles) -> None:
 
 
 def test_outputs_that_were_never_collected_outlive_their_container(files: NodeFiles) -> None:
-    claims = Claims(files, ledger := Ledger(files), Portal())
+    claims = Claims(files, journal := ContainerJournal(files), Portal())
     names = [SPEC.name, "sl-41-a2-0a0a0a0a0a0a-decade-1"]
     claims.claim(SPEC)
     files.outputs(SPEC.attempt).mkdir()
     (files.outputs(SPEC.attempt) / "model").touch()
     for name in names:
-        ledger.begin(name, Note(41, SPEC.attempt, 2, started=True))
+        journal.begin(name, JournalEntry(41, SPEC.attempt, 2, started=True))
     claims.keep_uncollected(names[0], SPEC.attempt)
     assert aside(files.attempts) == [], "another container still uses them"
-    ledger.forget(names[0])
+    journal.forget(names[0])
     claims.keep_uncollected(names[1], SPEC.attempt)
-    ledger.forget(names[1])
+    journal.forget(names[1])
     assert (files.attempts / f"{SPEC.attempt}{ASIDE}aaaaaaaa/outputs/model").exists()
 
 
@@ -321,8 +321,8 @@ def test_forgetting_deletes_no_folder_of_an_attempt_that_has_just_begun(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lost attempt of the same number is forgotten at that very moment."""
-    ledger, deleted = Ledger(files), []
-    ledger.begin("sl-41-a2-0", Note(41, SPEC.attempt, 2))
+    journal, deleted = ContainerJournal(files), []
+    journal.begin("sl-41-a2-0", JournalEntry(41, SPEC.attempt, 2))
     files.outputs(SPEC.attempt).mkdir(parents=True)
 
     def slowly(folder: Path) -> None:
@@ -331,7 +331,7 @@ def test_forgetting_deletes_no_folder_of_an_attempt_that_has_just_begun(
         deleted.append(folder.name)
 
     monkeypatch.setattr("runners.agent.journal.delete_tree", slowly)
-    ledger.forget("sl-41-a2-0")
+    journal.forget("sl-41-a2-0")
     assert str(SPEC.attempt) not in deleted and len(deleted) == 2
     assert Claim.read(files.attempt(SPEC.attempt)) is not None
 

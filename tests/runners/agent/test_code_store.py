@@ -134,7 +134,7 @@ def test_a_hash_that_is_none_is_refused(tmp_path: Path, sha256: str) -> None:
 
 def test_the_cache_forgets_what_was_used_longest_ago(tmp_path: Path) -> None:
     class Portal:
-        def fetch_code(self, sha256: str, into: BinaryIO, most_bytes: int) -> None:
+        def fetch_code(self, sha256: str, into: BinaryIO, max_bytes: int) -> None:
             into.write(b"x" * 1000)
 
     names = [hashlib.sha256(bytes([number])).hexdigest() for number in range(4)]

@@ -1,4 +1,4 @@
-"""Each of a container's folders has its bound, and the sentence says which one it broke."""
+"""Each folder of a container has its limit, and the sentence names the one that was exceeded."""
 
 import os
 import time
@@ -27,7 +27,7 @@ def sentence(tmp_path: Path, spec: RunSpec = SPEC) -> str:
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("place", "expected"),
     [
         (lambda folders: folders.workspace, "/workspace and /outputs"),
         (lambda folders: folders.outputs, "/workspace and /outputs"),
@@ -35,13 +35,13 @@ def sentence(tmp_path: Path, spec: RunSpec = SPEC) -> str:
     ],
 )
 def test_a_folder_over_its_limit_is_named(
-    tmp_path: Path, folders: Folders, place: Callable[[Folders], Path], said: str
+    tmp_path: Path, folders: Folders, place: Callable[[Folders], Path], expected: str
 ) -> None:
     assert sentence(tmp_path) == ""
     (place(folders) / "data").write_bytes(os.urandom(900 << 10))
     assert sentence(tmp_path) == ""
     (place(folders) / "more").write_bytes(os.urandom(200 << 10))
-    assert said in sentence(tmp_path)
+    assert expected in sentence(tmp_path)
 
 
 def test_workspace_and_outputs_count_together(tmp_path: Path, folders: Folders) -> None:
@@ -60,7 +60,7 @@ def test_a_flood_of_names_is_too_much(tmp_path: Path, folders: Folders, monkeypa
 def test_the_scribe_may_not_be_used_as_a_store(
     tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runners.agent.disk_watch.MOST_STREAM", 0)
+    monkeypatch.setattr("runners.agent.disk_watch.MAX_STREAM", 0)
     monkeypatch.setattr("runners.agent.disk_watch.SCRIBE_MIB", 1)
     (folders.scribe / "loot").write_bytes(os.urandom(1100 << 10))
     assert "only its supervisor" in sentence(tmp_path)

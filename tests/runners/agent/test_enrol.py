@@ -1,4 +1,4 @@
-"""A machine looks at itself, joins, and takes a new token when it is told to."""
+"""A machine inspects itself, joins, and takes a new token when a reply asks for it."""
 
 import os
 import subprocess
@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from runners.agent import settings as agent_settings
-from runners.agent.enrol import account, take_new_token
-from runners.agent.machine import Machine, look
+from runners.agent.enrol import describe, take_new_token
+from runners.agent.machine import Machine, inspect_machine
 from runners.agent.portal_client import PortalAwayError, trust
-from runners.agent.settings import Found, Identity, Settings, identify
+from runners.agent.settings import Identity, MachineFindings, Settings, identify
 from runners.agent.signals import StopSignal
 from runners.host import processes
 from runners.host.gpus import Gpu
@@ -27,7 +27,7 @@ OLD = Identity(3, "sln_old", "https://lab", "gpu-1", "fake", "i" * 32)
 
 
 class Portal:
-    """Gives out tokens, and keeps what it was told."""
+    """Gives out tokens, and records what it was sent."""
 
     def __init__(self, token: str = "sln_new", away: bool = False) -> None:
         self.token, self.away, self.used = token, away, ""
@@ -41,8 +41,8 @@ class Portal:
     def use(self, token: str) -> None:
         self.used = token
 
-    def join(self, *said: Any) -> tuple[int, str]:
-        self.joined.append(said)
+    def join(self, *arguments: Any) -> tuple[int, str]:
+        self.joined.append(arguments)
         return 3, self.token
 
     def close(self) -> None:
@@ -76,41 +76,43 @@ def test_a_node_that_joins_again_keeps_what_it_runs(files: NodeFiles, monkeypatc
     monkeypatch.setattr(Settings, "client", lambda *_: portal)
     monkeypatch.setattr(agent_settings, "_revoked", lambda *_: True)
     settings = Settings("https://lab", files.home, join_token="sln_join", runtime="fake", name="gpu-1")
-    found = Found({"runc": "1.2.8"}, (Problem("Unfit.", "Mend it.", blocking=True),))
+    found = MachineFindings({"runc": "1.2.8"}, (Problem("Unfit.", "Fix it.", blocking=True),))
     identity = identify(settings, files, StopSignal(), found)
     assert (identity.token, identity.installation) == ("sln_new", OLD.installation)
     ((_, _, _, facts, problems),) = portal.joined
-    assert facts["runc"] == "1.2.8" and problems == [{"text": "Unfit.", "mend": "Mend it.", "blocking": True}]
+    assert facts["runc"] == "1.2.8" and problems == [{"text": "Unfit.", "mend": "Fix it.", "blocking": True}]
 
 
-def test_a_look_says_what_it_found_in_lines() -> None:
+def test_findings_are_described_in_lines() -> None:
     facts = {"engine": "Docker 28.2", "gpus": ["A100 (80 GiB)"]}
-    lines = account(Found(facts, (Problem("Old runc.", "Upgrade it.", blocking=True), Problem("No swap limit.", ""))))
+    lines = describe(
+        MachineFindings(facts, (Problem("Old runc.", "Upgrade it.", blocking=True), Problem("No swap limit.", "")))
+    )
     assert lines == [
         "Engine: Docker 28.2",
         "GPUs: A100 (80 GiB)",
-        "Unfit, needed first: Old runc.",
+        "Must be fixed first: Old runc.",
         "    Upgrade it.",
         "Note: No swap limit.",
     ]
 
 
-def test_a_first_look_needs_no_node(tmp_path: Path) -> None:
-    found = look(tmp_path, "fake", "https://192.0.2.1", "")
+def test_a_machine_is_inspected_before_it_is_a_node(tmp_path: Path) -> None:
+    found = inspect_machine(tmp_path, "fake", "https://192.0.2.1", "")
     assert found.facts["cpus"] >= 1 and found.facts["disk_free_mib"] > 0 and "packages" in found.facts
 
 
-@pytest.mark.parametrize(("ahead", "said"), [(0.0, False), (30.0, True), (-30.0, True)])
-def test_the_clock_is_compared_with_the_portal_s(ahead: float, said: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ahead", "is_problem"), [(0.0, False), (30.0, True), (-30.0, True)])
+def test_the_clock_is_compared_with_the_portal_s(ahead: float, is_problem: bool, tmp_path: Path) -> None:
     machine = Machine(tmp_path, FakeRuntime())
-    machine.heard({"now": 1000.0}, time.monotonic(), now=1000.0 + ahead)
+    machine.update_clock({"now": 1000.0}, time.monotonic(), now=1000.0 + ahead)
     assert machine.facts()["clock_offset_seconds"] == pytest.approx(ahead, abs=0.2)
-    assert any("clock" in problem["text"] for problem in machine.problems()) is said
-    machine.heard({"now": "nonsense"}, time.monotonic())
+    assert any("clock" in problem["text"] for problem in machine.problems()) is is_problem
+    machine.update_clock({"now": "nonsense"}, time.monotonic())
     assert machine.facts()["clock_offset_seconds"] == pytest.approx(ahead, abs=0.2)
 
 
-def test_nothing_starts_on_a_gpu_that_somebody_uses(tmp_path: Path) -> None:
+def test_nothing_starts_on_a_gpu_in_use_outside_the_portal(tmp_path: Path) -> None:
     class Busy(Machine):
         def inventory(self) -> Sequence[Gpu]:  # type: ignore[override]
             return [Gpu("GPU-1", 0, "cuda", "A100"), Gpu("GPU-2", 1, "cuda", "A100", outside="python, process 7")]
@@ -122,7 +124,7 @@ def test_nothing_starts_on_a_gpu_that_somebody_uses(tmp_path: Path) -> None:
     )
 
 
-def test_a_process_of_a_job_is_told_from_a_stranger_s(tmp_path: Path) -> None:
+def test_a_process_of_a_job_is_distinguished_from_others(tmp_path: Path) -> None:
     runtime = ProcessRuntime("i", "1", tmp_path, lambda key: None)
     env = {**os.environ, processes.MARK: f"{tmp_path.resolve()}/sl-1-a1-0"}
     waiting = [sys.executable, "-c", "input()"]

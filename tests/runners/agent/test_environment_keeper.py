@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from runners.agent.actions import NotYet
+from runners.agent.actions import NotReadyError
 from runners.agent.environment_keeper import EnvironmentKeeper
 from runners.environments.builds import Report
 from runners.environments.preparing import Progress
@@ -14,7 +14,7 @@ from runners.runtime import CreateError
 
 
 class Slow:
-    """Prepares until it is let go; fails those it is told to."""
+    """Prepares until ``go`` is set; fails those in ``bad``."""
 
     def __init__(self) -> None:
         self.order: list[str] = []
@@ -51,7 +51,7 @@ def until(met: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_they_are_prepared_in_order_and_told_of_meanwhile() -> None:
+def test_they_are_prepared_in_order_and_reported_meanwhile() -> None:
     slow = Slow()
     keeper = EnvironmentKeeper(slow)
     keeper.start()
@@ -59,7 +59,7 @@ def test_they_are_prepared_in_order_and_told_of_meanwhile() -> None:
     until(lambda: slow.order == ["b"])
     states = {report["key"]: (report["state"], report["progress_percent"]) for report in keeper.reports()}
     assert states == {"b": ("preparing", 40), "a": ("waiting", 0)}
-    with pytest.raises(NotYet, match="compiling"):
+    with pytest.raises(NotReadyError, match="compiling"):
         keeper.require("b")
     slow.go.set()
     until(lambda: {report["state"] for report in keeper.reports()} == {"ready"})
@@ -68,7 +68,7 @@ def test_they_are_prepared_in_order_and_told_of_meanwhile() -> None:
     keeper.stop()
 
 
-def test_what_failed_is_said_and_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_failed_is_reported_and_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runners.agent.environment_keeper.FIRST_RETRY_SECONDS", 0.1)
     slow = Slow()
     slow.bad = {"a"}
@@ -87,7 +87,7 @@ def test_what_failed_is_said_and_tried_again_later(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_wanted_while_it_looks_is_not_missed() -> None:
     class Wanting(Slow):
-        """Asked for the first, somebody wants a second."""
+        """While the first is determined, a second one is requested."""
 
         def reference_of(self, key: str) -> str | None:
             if key == "a" and not self.order:
@@ -112,7 +112,7 @@ def test_a_mistake_of_ours_is_not_repeated_in_a_hot_loop_and_holds_up_no_other(
         def prepare(self, key: str, progress: Progress | None = None) -> Report:
             if key == "broken":
                 self.order.append(key)
-                raise RuntimeError("nobody thought of this")
+                raise RuntimeError("unexpected")
             return super().prepare(key, progress)
 
     slow = Broken()
@@ -126,12 +126,12 @@ def test_a_mistake_of_ours_is_not_repeated_in_a_hot_loop_and_holds_up_no_other(
     keeper.stop()
 
 
-def test_a_container_that_needs_one_nobody_asked_for_gets_it_prepared() -> None:
+def test_a_container_that_needs_one_that_was_not_requested_gets_it_prepared() -> None:
     slow = Slow()
     slow.go.set()
     keeper = EnvironmentKeeper(slow)
     keeper.start()
-    with pytest.raises(NotYet):
+    with pytest.raises(NotReadyError):
         keeper.require("x")
     until(lambda: slow.order == ["x"])
     keeper.stop()

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runners.agent.exits import SUPERVISORS_REASONS, judge, supervisors_word
-from runners.agent.reconcile import Desired, Exit, Note, Told
+from runners.agent.exits import SUPERVISOR_REASONS, judge, read_exit
+from runners.agent.reconcile import ControlMessage, DesiredContainer, Exit, JournalEntry
 from runners.runtime import Observed
 from tests.runners.agent.test_reconcile import spec
 
-STARTED = Note(1, 1, 1, created=True, started=True)
-RUN = Desired(spec(), "run")
+STARTED = JournalEntry(1, 1, 1, created=True, started=True)
+RUN = DesiredContainer(spec(), "run")
 
 
 def ended(code: int | None = 0, *, oom: bool = False, detail: str = "") -> Observed:
@@ -20,9 +20,9 @@ def ended(code: int | None = 0, *, oom: bool = False, detail: str = "") -> Obser
 
 
 @pytest.mark.parametrize(
-    ("note", "seen", "said", "code", "reason"),
+    ("entry", "seen", "exit_file", "code", "reason"),
     [
-        # the supervisor's word
+        # a valid report of the supervisor
         (STARTED, ended(0), {"code": 0, "reason": "exited"}, 0, "exited"),
         (STARTED, ended(1), {"code": 3, "reason": "exited"}, 3, "exited"),
         (STARTED, ended(143), {"code": 143, "reason": "stopped"}, 143, "stopped"),
@@ -34,7 +34,7 @@ def ended(code: int | None = 0, *, oom: bool = False, detail: str = "") -> Obser
         (STARTED, ended(137, oom=True), {"code": 137, "reason": "exited"}, 137, "oom"),
         (STARTED, ended(0, oom=True), {"code": 0, "reason": "exited"}, 0, "exited"),
         (STARTED, ended(137, oom=True), {}, 137, "oom"),
-        # no word, or one that is none
+        # no report, or an invalid one
         (STARTED, ended(1), {}, 1, "launch_error"),
         (STARTED, ended(137), {}, 137, "lost"),
         (STARTED, ended(255), {}, 255, "lost"),
@@ -45,45 +45,56 @@ def ended(code: int | None = 0, *, oom: bool = False, detail: str = "") -> Obser
         (STARTED, ended(2), {"code": "0", "reason": "exited"}, 2, "launch_error"),
         (STARTED, ended(2), {"code": True, "reason": "exited"}, 2, "launch_error"),
         (STARTED, ended(2), {"code": 10**9, "reason": "exited"}, 2, "launch_error"),
-        # killed after it was told
-        (Note(1, 1, 1, started=True, told=Told("cancelled")), ended(137), {}, 137, "stopped"),
-        (Note(1, 1, 1, started=True, told=Told("cancelled")), None, {}, None, "stopped"),
+        # killed after its stop was sent
+        (JournalEntry(1, 1, 1, started=True, control=ControlMessage("cancelled")), ended(137), {}, 137, "stopped"),
+        (JournalEntry(1, 1, 1, started=True, control=ControlMessage("cancelled")), None, {}, None, "stopped"),
         # ended by the agent itself
-        (Note(1, 1, 1, started=True, halted="disk"), ended(143), {"code": 143, "reason": "stopped"}, 143, "disk"),
-        (Note(1, 1, 1, started=True, halted="lost"), None, {}, None, "lost"),
+        (
+            JournalEntry(1, 1, 1, started=True, halted="disk"),
+            ended(143),
+            {"code": 143, "reason": "stopped"},
+            143,
+            "disk",
+        ),
+        (JournalEntry(1, 1, 1, started=True, halted="lost"), None, {}, None, "lost"),
     ],
 )
 def test_an_end_is_judged(
-    note: Note, seen: Observed | None, said: dict[str, Any], code: int | None, reason: str
+    entry: JournalEntry, seen: Observed | None, exit_file: dict[str, Any], code: int | None, reason: str
 ) -> None:
-    found = judge(RUN, seen, note, said)
+    found = judge(RUN, seen, entry, exit_file)
     assert (found.code, found.reason) == (code, reason)
 
 
 def test_what_never_started_was_stopped_or_is_unknown() -> None:
-    assert judge(Desired(spec(), "stop", Told("cancelled")), None, None, {}).reason == "stopped"
-    assert judge(Desired(spec(), "collect"), None, None, {}).reason == "lost"
-    prepared_for_long = Note(1, 1, 1)
-    assert judge(Desired(spec(), "collect", Told("cancelled")), None, prepared_for_long, {}).reason == "stopped"
-    created = Note(1, 1, 1, created=True)
-    assert judge(Desired(spec(), "stop"), ended(), created, {"code": 0, "reason": "exited"}).reason == "stopped"
+    assert judge(DesiredContainer(spec(), "stop", ControlMessage("cancelled")), None, None, {}).reason == "stopped"
+    assert judge(DesiredContainer(spec(), "collect"), None, None, {}).reason == "lost"
+    prepared_for_long = JournalEntry(1, 1, 1)
+    assert (
+        judge(DesiredContainer(spec(), "collect", ControlMessage("cancelled")), None, prepared_for_long, {}).reason
+        == "stopped"
+    )
+    created = JournalEntry(1, 1, 1, created=True)
+    assert (
+        judge(DesiredContainer(spec(), "stop"), ended(), created, {"code": 0, "reason": "exited"}).reason == "stopped"
+    )
 
 
-def test_a_supervisor_that_fell_over_is_quoted() -> None:
+def test_a_supervisor_that_crashed_is_quoted() -> None:
     found = judge(RUN, ended(1), STARTED, {}, b"Traceback\nImportError: no module \xff\n")
     assert "ImportError: no module" in found.detail
 
 
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(sorted(SUPERVISORS_REASONS)),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(sorted(SUPERVISOR_REASONS)),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=5,
 )
 
 
 @given(st.dictionaries(st.sampled_from(["code", "reason", "detail", "x"]), anything))
-def test_no_exit_json_breaks_the_agent_or_says_what_is_not_the_supervisors(said: dict[str, Any]) -> None:
-    word = supervisors_word(said)
-    if word is not None:
-        assert word.reason in SUPERVISORS_REASONS and type(word.code) is int and len(word.detail) <= 1000
-    assert isinstance(judge(RUN, ended(0), STARTED, said), Exit)
+def test_no_exit_json_breaks_the_agent_or_decides_more_than_a_supervisor_may(exit_file: dict[str, Any]) -> None:
+    reported = read_exit(exit_file)
+    if reported is not None:
+        assert reported.reason in SUPERVISOR_REASONS and type(reported.code) is int and len(reported.detail) <= 1000
+    assert isinstance(judge(RUN, ended(0), STARTED, exit_file), Exit)

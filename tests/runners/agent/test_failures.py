@@ -125,10 +125,10 @@ class TestFailures:
         portal.faults = lambda path: ""
         portal.until(lambda: not [item for item in portal.desired if item["spec"]["name"] == NAME])
 
-    def test_a_container_whose_gpu_somebody_uses_without_the_portal_ends_before_it_starts(
+    def test_a_container_whose_gpu_is_in_use_outside_the_portal_ends_before_it_starts(
         self, bench: Bench, portal: FakePortal
     ) -> None:
-        bench.start().hands.in_use = lambda gpus: f"{gpus[0]} is in use outside the portal." if gpus else ""
+        bench.start().executor.in_use = lambda gpus: f"{gpus[0]} is in use outside the portal." if gpus else ""
         portal.want(entry(spec_of(give_code(portal), env=FOREVER, gpus=("cpu-0",))))
         portal.until(lambda: portal.states(NAME)[-1:] == ["EXITED"])
         ended = portal.container(NAME)
@@ -294,7 +294,7 @@ class TestPortalAway:
             portal.slow_seconds = 0.0
         portal.until(lambda: bench.lease(NAME) != lease)
 
-    def test_nothing_is_started_on_an_old_word(
+    def test_nothing_is_started_on_an_old_reply(
         self, bench: Bench, portal: FakePortal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sha256 = give_code(portal)

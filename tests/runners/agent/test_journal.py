@@ -1,16 +1,20 @@
-"""What the agent remembers, and that it can let go of what jobs leave."""
+"""What the agent remembers, and that it can delete what jobs leave."""
 
+import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from runners.agent.journal import Ledger, delete_tree
-from runners.agent.reconcile import Exit, Note, Told
+from runners.agent.journal import ContainerJournal, delete_tree
+from runners.agent.reconcile import ControlMessage, Exit, JournalEntry
 from runners.host.node_files import NodeFiles
 from tests.runners.conftest import as_nobody
 
-NOTE = Note(1, 11, 1, created=True, told=Told("cancelled", 5, (("h0", 1),)), exit=Exit(0, "exited"))
+ENTRY = JournalEntry(
+    1, 11, 1, created=True, control=ControlMessage("cancelled", 5, (("h0", 1),)), exit=Exit(0, "exited")
+)
 
 
 @pytest.fixture
@@ -21,51 +25,66 @@ def files(tmp_path: Path) -> NodeFiles:
 
 
 def test_the_next_agent_knows_what_this_one_did(files: NodeFiles) -> None:
-    ledger = Ledger(files)
-    assert ledger.begin("sl-1-a1-0", NOTE) == NOTE
-    assert ledger.begin("sl-1-a1-0", Note(1, 11, 1)) == NOTE, "a note is begun once"
-    changed = ledger.change("sl-1-a1-0", started=True)
-    assert Ledger(files).get("sl-1-a1-0") == changed and changed.started
+    journal = ContainerJournal(files)
+    assert journal.begin("sl-1-a1-0", ENTRY) == ENTRY
+    assert journal.begin("sl-1-a1-0", JournalEntry(1, 11, 1)) == ENTRY, "an entry is begun once"
+    changed = journal.change("sl-1-a1-0", started=True)
+    assert ContainerJournal(files).get("sl-1-a1-0") == changed and changed.started
 
 
 def test_an_attempts_folder_goes_with_its_last_container(files: NodeFiles) -> None:
-    ledger = Ledger(files)
+    journal = ContainerJournal(files)
     files.outputs(11).mkdir(parents=True)
     for name in ("sl-1-a1-0", "sl-1-a1-1"):
-        ledger.begin(name, NOTE)
-    ledger.forget("sl-1-a1-0")
+        journal.begin(name, ENTRY)
+    journal.forget("sl-1-a1-0")
     assert files.attempt(11).exists() and not files.container("sl-1-a1-0").exists()
-    ledger.forget("sl-1-a1-1")
+    journal.forget("sl-1-a1-1")
     assert not files.attempt(11).exists()
-    assert Ledger(files).notes(["sl-1-a1-0"])["sl-1-a1-0"].exit is not None, "an old reply makes it anew"
+    assert ContainerJournal(files).entries(["sl-1-a1-0"])["sl-1-a1-0"].exit is not None, "an old reply starts it again"
 
 
 def test_a_container_that_begins_during_the_deletion_keeps_its_folders(
     files: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An elastic job grows again on a node from which its last container is just being deleted."""
-    ledger, result = Ledger(files), files.outputs(11) / "result.txt"
+    journal, result = ContainerJournal(files), files.outputs(11) / "result.txt"
     files.outputs(11).mkdir(parents=True)
-    ledger.begin("sl-1-a1-3", NOTE)
+    journal.begin("sl-1-a1-3", ENTRY)
 
     def grow_meanwhile(folder: Path) -> None:
         if folder.parent == files.attempts:
-            ledger.begin("sl-1-a1-4", Note(1, 11, 1))
+            journal.begin("sl-1-a1-4", JournalEntry(1, 11, 1))
             files.outputs(11).mkdir(parents=True, exist_ok=True)
             result.write_text("of the new container")
         delete_tree(folder)
 
     monkeypatch.setattr("runners.agent.journal.delete_tree", grow_meanwhile)
-    ledger.forget("sl-1-a1-3")
+    journal.forget("sl-1-a1-3")
     assert result.read_text() == "of the new container"
     assert [path.name for path in files.attempts.iterdir()] == ["11"], "the old folder is left"
 
 
-@pytest.mark.parametrize("junk", ["", "{", "[]", '{"job": 1}', '{"told": 7, "exit": null}'])
-def test_a_note_that_was_cut_short_is_no_note(files: NodeFiles, junk: str) -> None:
+@pytest.mark.parametrize(
+    "junk", ["", "{", "[]", '["told"]', '{"job": 1}', '{"told": 7, "exit": null}', '{"control": 7, "exit": null}']
+)
+def test_an_entry_that_was_cut_short_is_no_entry(files: NodeFiles, junk: str) -> None:
     files.container("sl-1-a1-0").mkdir()
-    files.note("sl-1-a1-0").write_text(junk)
-    assert Ledger(files).notes() == {}
+    files.state("sl-1-a1-0").write_text(junk)
+    assert ContainerJournal(files).entries() == {}
+
+
+def test_a_note_of_an_earlier_release_is_read_and_renamed(files: NodeFiles) -> None:
+    """Its file and its control message had other names."""
+    folder = files.container("sl-1-a1-0")
+    folder.mkdir()
+    data = asdict(ENTRY)
+    (folder / "note.json").write_text(
+        json.dumps({"told" if key == "control" else key: value for key, value in data.items()})
+    )
+    assert ContainerJournal(files).get("sl-1-a1-0") == ENTRY
+    assert ContainerJournal(files).get("sl-1-a1-0") == ENTRY, "it is not found a second time"
+    assert [path.name for path in folder.iterdir()] == ["state.json"]
 
 
 def test_folders_that_a_job_has_closed_are_deleted_all_the_same(tmp_path: Path) -> None:

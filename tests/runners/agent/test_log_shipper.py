@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runners.agent.log_shipper import (
-    LOOK_SECONDS,
-    MOST_BATCH,
-    MOST_REST_SECONDS,
-    MOST_STREAM,
+    MAX_BATCH,
+    MAX_PAUSE_SECONDS,
+    MAX_STREAM,
+    POLL_SECONDS,
     ContainerLog,
     LogShipper,
     read_marks,
@@ -52,7 +52,7 @@ class MemoryPortal:
         label: str = "",
         final: bool = False,
     ) -> LogAnswer:
-        assert len(content) <= MOST_BATCH and len(marks) <= 200
+        assert len(content) <= MAX_BATCH and len(marks) <= 200
         assert all(offset <= at < offset + len(content) for at, _ in marks)
         fault = self.faults.pop() if self.faults else ""
         if fault == "away":
@@ -135,7 +135,7 @@ def test_what_was_written_arrives_exactly_whatever_fails_on_the_way(
     assert portal.closed == set(written)
 
 
-def test_it_continues_where_the_portal_says_after_a_restart(tmp_path: Path) -> None:
+def test_it_continues_at_the_portals_offset_after_a_restart(tmp_path: Path) -> None:
     scribe = make_log(tmp_path, s0=b"0123456789")
     portal = MemoryPortal()
     portal.streams["0"] = bytearray(b"0123")
@@ -169,7 +169,7 @@ def test_a_portal_that_has_more_than_the_file_is_left_alone_and_closed(tmp_path:
 
 
 def test_batches_are_never_larger_than_the_portal_takes(tmp_path: Path) -> None:
-    content = random.Random(1).randbytes(MOST_BATCH * 2 + 17)
+    content = random.Random(1).randbytes(MAX_BATCH * 2 + 17)
     log = ContainerLog("c", make_log(tmp_path, s0=content), 1)
     portal = MemoryPortal()
     log.ended = True
@@ -218,15 +218,15 @@ def test_a_token_that_is_refused_holds_a_log_up_but_ends_no_stream(
 
 
 def test_streams_of_a_container_take_turns(tmp_path: Path) -> None:
-    log = ContainerLog("c", make_log(tmp_path, s0=bytes(3 * MOST_BATCH), s1=b"a line\n"), 2)
+    log = ContainerLog("c", make_log(tmp_path, s0=bytes(3 * MAX_BATCH), s1=b"a line\n"), 2)
     portal = MemoryPortal()
     for _ in range(2):
         log.send_batch(portal)
-    assert {name: len(content) for name, content in portal.streams.items()} == {"0": MOST_BATCH, "1": len("a line\n")}
+    assert {name: len(content) for name, content in portal.streams.items()} == {"0": MAX_BATCH, "1": len("a line\n")}
 
 
 def test_a_log_is_drained_when_each_of_its_streams_is(tmp_path: Path) -> None:
-    log = ContainerLog("c", make_log(tmp_path, s0=b"a", s1=bytes(2 * MOST_BATCH)), 2)
+    log = ContainerLog("c", make_log(tmp_path, s0=b"a", s1=bytes(2 * MAX_BATCH)), 2)
     portal = MemoryPortal()
     log.ended = True
     seen = []
@@ -341,15 +341,15 @@ class TestHostileFolders:
         monkeypatch.setattr("runners.agent.log_shipper._sizes", lambda folder, ranks: {"0": 100, "setup": 6})
         assert self.sent(scribe) == {"setup": b"honest"}
 
-    def test_streams_nobody_has_are_not_sent(self, tmp_path: Path) -> None:
+    def test_streams_of_no_rank_are_not_sent(self, tmp_path: Path) -> None:
         scribe = make_log(tmp_path, setup=b"honest", s4=b"rank 4 of 4", s03=b"03")
         for name in ("x.log", "-1.log", "0.log\n", "99999.log", "0.LOG"):
             (scribe / "log" / name).write_bytes(b"mischief")
         assert self.sent(scribe) == {"setup": b"honest"}
 
     def test_a_huge_hole_is_cut(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert MOST_STREAM < 1 << 31
-        monkeypatch.setattr("runners.agent.log_shipper.MOST_STREAM", 3 << 20)
+        assert MAX_STREAM < 1 << 31
+        monkeypatch.setattr("runners.agent.log_shipper.MAX_STREAM", 3 << 20)
         scribe = make_log(tmp_path, s0=b"a")
         os.truncate(scribe / "log/0.log", 1 << 40)
         with open(scribe / "log/0.idx", "wb") as file:
@@ -406,10 +406,10 @@ class TestRests:
 
     def test_a_log_without_viewers_comes_in_fewer_batches(self, steady: Steady) -> None:
         steady.batches(5)  # until the rests are at their longest
-        assert steady.batches(10) == 10 / MOST_REST_SECONDS
+        assert steady.batches(10) == 10 / MAX_PAUSE_SECONDS
         steady.portal.watched = True
         steady.batches(5)  # until the portal's word has come
-        assert steady.batches(10) == pytest.approx(10 / LOOK_SECONDS, abs=1)
+        assert steady.batches(10) == pytest.approx(10 / POLL_SECONDS, abs=1)
         assert len(steady.portal.streams["0"]) > 0.99 * steady.written
 
     @pytest.mark.parametrize(("watched", "silence"), [(True, 0.03), (False, 0.5)])
@@ -422,7 +422,7 @@ class TestRests:
         for _ in range(20):
             steady.pass_time(silence)
             delays.append(steady.delay())
-        assert max(delays) <= LOOK_SECONDS + 1e-6
+        assert max(delays) <= POLL_SECONDS + 1e-6
 
     def test_a_slow_portal_is_sent_to_less_often(self, steady: Steady, monkeypatch: pytest.MonkeyPatch) -> None:
         steady.portal.watched = True
@@ -474,7 +474,7 @@ class TestOverTheNetwork:
             assert len(portal.log("c")) == before < len(written)
             portal.fail_next, portal.lose_next = 2, 2
             portal.down = False
-            shipper.hurry()
+            shipper.retry_now()
             write(5000)
         assert shipper.finish("c", 60)
         assert portal.log("c") == bytes(written)

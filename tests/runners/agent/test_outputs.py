@@ -127,7 +127,7 @@ def test_a_portal_that_goes_away_gets_the_rest_later(folder: Path, portal: Memor
 def test_too_many_files_are_cut_with_a_sentence(
     folder: Path, portal: MemoryPortal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runners.agent.outputs.MOST_FILES", 3)
+    monkeypatch.setattr("runners.agent.outputs.MAX_FILES", 3)
     for number in range(5):
         (folder / f"f{number}").write_bytes(b"x")
     outputs = sender(folder, portal)
@@ -137,7 +137,7 @@ def test_too_many_files_are_cut_with_a_sentence(
 
 def test_a_file_that_changes_while_it_is_sent_is_sent_again(folder: Path) -> None:
     class Shrinking(PortalClient):
-        """Somebody cuts the file between the look at its size and the sending."""
+        """The job truncates the file after its size was read and before it is sent."""
 
         def put_output(self, container: str, path: str, file: BinaryIO, size: int) -> None:
             if cut:

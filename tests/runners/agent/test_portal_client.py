@@ -1,4 +1,4 @@
-"""The agent's calls are bounded, say what went wrong, and trust nobody they were not told to."""
+"""The agent's calls are bounded, report what went wrong, and trust only what is configured."""
 
 import io
 import subprocess
@@ -85,7 +85,7 @@ def test_reports_share_a_connection_that_does_not_get_old(monkeypatch: pytest.Mo
         server.shutdown()
 
 
-def test_a_no_is_told_from_a_later(portal: FakePortal, client: PortalClient) -> None:
+def test_a_refusal_is_distinguished_from_a_temporary_failure(portal: FakePortal, client: PortalClient) -> None:
     with pytest.raises(PortalRefusedError, match="unknown, used or expired") as refused:
         client.join("slj_bad", "n", "fake", {})
     assert (refused.value.status, refused.value.code) == (403, "join_token")
@@ -102,7 +102,7 @@ def test_a_no_is_told_from_a_later(portal: FakePortal, client: PortalClient) -> 
     assert client.sync({"containers": []})
 
 
-def test_a_stranger_is_told_so(portal: FakePortal) -> None:
+def test_an_unknown_token_is_refused(portal: FakePortal) -> None:
     client = PortalClient(portal.url, "sln_wrong")
     with pytest.raises(PortalRefusedError) as refused:
         client.sync({})
@@ -135,7 +135,7 @@ def test_a_token_travels_encrypted_or_not_at_all_over_a_network(url: str) -> Non
 
 
 @pytest.mark.parametrize("url", ["http://portal.example.org", "http://10.0.0.5:8000", "http://localhost.evil.org"])
-def test_plain_http_to_another_machine_needs_a_word(url: str) -> None:
+def test_plain_http_to_another_machine_must_be_allowed(url: str) -> None:
     with pytest.raises(ValueError, match="unencrypted"):
         checked_url(url, allow_http=False)
     assert checked_url(url, allow_http=True) == url
@@ -192,7 +192,7 @@ def test_only_the_authority_that_was_named_is_trusted(tmp_path: Path, monkeypatc
         assert client.sync({"containers": []})
         client.close()
         for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-            monkeypatch.setenv(name, str(good))  # what the environment says must not widen it
+            monkeypatch.setenv(name, str(good))  # the environment must not widen it
         for wrong in (
             PortalClient(url, "sln_fake", ca_file=other),
             PortalClient(url.replace("localhost", "127.0.0.1"), ca_file=good),

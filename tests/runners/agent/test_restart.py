@@ -1,4 +1,4 @@
-"""The agent that comes after another, and containers that do not do as they are told."""
+"""An agent that follows another one, and containers that do not obey."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +32,7 @@ class TestRestart:
         assert portal.container(NAME)["exit_reason"] == "exited"
         assert "PREPARING" not in portal.states(NAME)[portal.states(NAME).index("RUNNING") :]
 
-    def test_an_end_that_nobody_saw_is_found(self, bench: Bench, portal: FakePortal) -> None:
+    def test_an_unobserved_end_is_found(self, bench: Bench, portal: FakePortal) -> None:
         portal.want(entry(spec_of(give_code(portal), env={"FAKE_RUN_SECONDS": "600", "FAKE_EXIT_CODE": "3"})))
         bench.start()
         portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
@@ -43,7 +43,7 @@ class TestRestart:
         portal.until(lambda: not portal.desired)
         assert (portal.container(NAME)["exit_code"], portal.container(NAME)["exit_reason"]) == (3, "exited")
 
-    def test_what_nobody_expects_is_stopped_before_the_node_is_ready(self, bench: Bench, portal: FakePortal) -> None:
+    def test_unexpected_containers_are_stopped_before_the_node_is_ready(self, bench: Bench, portal: FakePortal) -> None:
         sha256 = give_code(portal)
         stranger = spec_of(sha256, "sl-9-a1-0", job=9, env=FOREVER)
         bench.runtime.create(stranger, bench.files.make_container(stranger))
@@ -98,7 +98,7 @@ class TestRestart:
         elif crash == "forget":
             monkeypatch.setattr("runners.agent.journal.delete_tree", dies(journal.delete_tree))
         else:
-            monkeypatch.setattr(agent.hands, f"_{crash}", dies(getattr(agent.hands, f"_{crash}")))
+            monkeypatch.setattr(agent.executor, f"_{crash}", dies(getattr(agent.executor, f"_{crash}")))
         monkeypatch.setattr("threading.excepthook", lambda args: None)
         portal.until(lambda: died)
         bench.stop()
@@ -109,7 +109,7 @@ class TestRestart:
         assert portal.log(NAME) == b"all of it\n", "it ran not at all, or twice"
         assert portal.container(NAME)["exit_reason"] == "exited"
 
-    def test_stop_jobs_on_exit_leaves_nothing_running_and_says_lost(self, bench: Bench, portal: FakePortal) -> None:
+    def test_stop_jobs_on_exit_leaves_nothing_running_and_reports_lost(self, bench: Bench, portal: FakePortal) -> None:
         portal.want(entry(spec_of(give_code(portal), env=FOREVER)))
         agent = bench.start()
         portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")
@@ -134,7 +134,7 @@ class TestStubborn:
                     Folders(folders.workspace, tmp_path / "none", folders.scribe, folders.outputs, folders.checkpoints),
                 )
 
-        monkeypatch.setattr("runners.agent.loops.Patience.__init__.__defaults__", (0.3,))
+        monkeypatch.setattr("runners.agent.loops.OverdueTracker.__init__.__defaults__", (0.3,))
         bench = Bench(tmp_path / "agent", portal, Deaf())
         spec = spec_of(give_code(portal), env=FOREVER, grace_seconds=0)
         portal.want(entry(spec))
@@ -147,7 +147,7 @@ class TestStubborn:
         bench.stop()
 
     def test_exit_json_alone_ends_nothing(self, bench: Bench, portal: FakePortal) -> None:
-        """Users' code can write it: the GPUs are free when the container is gone, not when it says so."""
+        """Users' code can write it: the GPUs are free when the container is gone, not when the file exists."""
         portal.want(entry(spec_of(give_code(portal), env=FOREVER)))
         bench.start()
         portal.until(lambda: portal.container(NAME).get("state") == "RUNNING")

@@ -1,4 +1,4 @@
-"""What drivers tell of their rings is passed on when it has changed, and not before it has arrived."""
+"""Rank groups that drivers report are sent when they have changed, and again until they have arrived."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runners.agent.portal_client import PortalAwayError, PortalRefusedError
-from runners.agent.ring_reports import AWAY_SECONDS, RingReports
+from runners.agent.ring_reports import AWAY_SECONDS, RankGroupReports
 from runners.host.node_files import NodeFiles
 from tests.runners.conftest import make_spec
 
@@ -19,7 +19,7 @@ class Portal:
         self.heard: list[tuple[str, list[Any]]] = []
         self.mood: Exception | None = None
 
-    def tell_rings(self, container: str, rings: list[Any]) -> None:
+    def report_rank_groups(self, container: str, rings: list[Any]) -> None:
         if self.mood:
             raise self.mood
         self.heard.append((container, rings))
@@ -37,7 +37,7 @@ def files(tmp_path: Path) -> NodeFiles:
     return files
 
 
-def says(files: NodeFiles, content: str) -> None:
+def write_status(files: NodeFiles, content: str) -> None:
     (files.scribe(DRIVER.name) / "status.json").write_text(content)
 
 
@@ -45,46 +45,46 @@ def rings(*numbers: int) -> str:
     return json.dumps({"phase": "running", "rings": [{"number": number} for number in numbers]})
 
 
-def test_each_change_is_told_once(files: NodeFiles, portal: Portal) -> None:
-    reports = RingReports(files, portal, lambda: [DRIVER, make_spec(name="sl-1-a1-1", hostname="h1")])
-    assert reports.turn() is None
-    says(files, rings(1))
+def test_each_change_is_sent_once(files: NodeFiles, portal: Portal) -> None:
+    reports = RankGroupReports(files, portal, lambda: [DRIVER, make_spec(name="sl-1-a1-1", hostname="h1")])
+    assert reports.send() is None
+    write_status(files, rings(1))
     for _ in range(3):
-        reports.turn()
-    says(files, rings(1, 2))
-    reports.turn()
+        reports.send()
+    write_status(files, rings(1, 2))
+    reports.send()
     assert portal.heard == [(DRIVER.name, [{"number": 1}]), (DRIVER.name, [{"number": 1}, {"number": 2}])]
 
 
-def test_what_did_not_arrive_is_told_again_and_what_was_refused_is_not(files: NodeFiles, portal: Portal) -> None:
-    reports = RingReports(files, portal, lambda: [DRIVER])
-    says(files, rings(1))
+def test_what_did_not_arrive_is_sent_again_and_what_was_refused_is_not(files: NodeFiles, portal: Portal) -> None:
+    reports = RankGroupReports(files, portal, lambda: [DRIVER])
+    write_status(files, rings(1))
     portal.mood = PortalAwayError("away")
-    assert reports.turn() == AWAY_SECONDS
+    assert reports.send() == AWAY_SECONDS
     portal.mood = PortalRefusedError(400, "what?")
-    assert reports.turn() is None
+    assert reports.send() is None
     portal.mood = None
-    reports.turn()
+    reports.send()
     assert portal.heard == []
-    says(files, rings(1, 2))
-    reports.turn()
+    write_status(files, rings(1, 2))
+    reports.send()
     assert len(portal.heard) == 1
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"rings": 5}', '{"rings": []}', "{"])
 def test_nonsense_is_not_passed_on(files: NodeFiles, portal: Portal, content: str) -> None:
-    says(files, content)
-    assert RingReports(files, portal, lambda: [DRIVER]).turn() is None
+    write_status(files, content)
+    assert RankGroupReports(files, portal, lambda: [DRIVER]).send() is None
     assert portal.heard == []
 
 
 def test_a_driver_that_is_no_longer_listed_is_forgotten(files: NodeFiles, portal: Portal) -> None:
     listed = [DRIVER]
-    reports = RingReports(files, portal, lambda: listed)
-    says(files, rings(1))
-    reports.turn()
+    reports = RankGroupReports(files, portal, lambda: listed)
+    write_status(files, rings(1))
+    reports.send()
     listed.clear()
-    reports.turn()
+    reports.send()
     listed.append(DRIVER)
-    reports.turn()
+    reports.send()
     assert len(portal.heard) == 2

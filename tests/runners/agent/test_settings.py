@@ -43,8 +43,8 @@ def test_flags_go_before_the_environment(tmp_path: Path) -> None:
     ("env", "sentence"),
     [
         ({"RUNTIME": "podman"}, "RUNTIME must be one of"),
-        ({"SCHEDULEARN_CA": "/none.pem"}, "which is no file"),
-        ({"SCHEDULEARN_DATASETS": "/none"}, "which is no folder"),
+        ({"SCHEDULEARN_CA": "/none.pem"}, "which is not a file"),
+        ({"SCHEDULEARN_DATASETS": "/none"}, "which is not a folder"),
         ({"SCHEDULEARN_ALLOW_HTTP": "maybe"}, "must be true or false"),
     ],
 )
@@ -63,7 +63,7 @@ def test_it_joins_once_and_remembers(portal: FakePortal, files: NodeFiles) -> No
     assert portal.requests["POST /agent/v1/join"] == 1
 
 
-def test_a_revoked_node_joins_anew_with_a_new_join_token(portal: FakePortal, files: NodeFiles) -> None:
+def test_a_revoked_node_joins_again_with_a_new_join_token(portal: FakePortal, files: NodeFiles) -> None:
     old = Identity(1, "sln_revoked", portal.url, "n1", "fake", "i")
     old.write(files.identity)
     assert identify(settings(portal, files), files, StopSignal()) == old
@@ -87,7 +87,7 @@ def test_it_waits_for_a_portal_that_is_still_starting(portal: FakePortal, files:
         ({"SCHEDULEARN_JOIN_TOKEN": "slj_good", "SCHEDULEARN_URL": "portal"}, "not the address"),
     ],
 )
-def test_what_cannot_join_is_told_why(
+def test_what_cannot_join_gets_the_reason(
     portal: FakePortal, files: NodeFiles, more: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(SetupError, match=sentence):

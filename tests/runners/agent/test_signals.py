@@ -1,4 +1,4 @@
-"""A program that is told to stop by two signals at once stops, wherever its main thread was."""
+"""A program that gets two signals to stop at once stops, wherever its main thread was."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What an admin is told about a machine apart from its engine."""
+"""The problems of a machine apart from its engine."""
 
 from typing import Any
 
@@ -83,7 +83,7 @@ def test_it_knows_which_toolkit_is_unsafe(version: str, unsafe: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "by_cdi", "said"),
+    ("config", "by_cdi", "is_problem"),
     [
         (None, True, False),
         ({}, False, False),
@@ -93,18 +93,18 @@ def test_it_knows_which_toolkit_is_unsafe(version: str, unsafe: bool) -> None:
     ],
 )
 def test_gpus_by_a_variable_are_warned_of_where_they_are_not_needed(
-    config: dict[str, Any] | None, by_cdi: bool, said: bool
+    config: dict[str, Any] | None, by_cdi: bool, is_problem: bool
 ) -> None:
-    assert (envvar_problem(config, by_cdi) is not None) is said
+    assert (envvar_problem(config, by_cdi) is not None) is is_problem
 
 
 @pytest.mark.parametrize(("offset", "words"), [(None, ""), (4.9, ""), (-61.0, "61 s behind"), (7.0, "7 s ahead of")])
-def test_a_wrong_clock_is_said(offset: float | None, words: str) -> None:
+def test_a_wrong_clock_is_a_problem(offset: float | None, words: str) -> None:
     found = clock_problem(offset)
     assert (found is None) is (not words) and (found is None or words in found.text)
 
 
-def test_a_small_disk_is_said() -> None:
+def test_a_small_disk_is_a_problem() -> None:
     assert disk_problem(20 * 1024, "/var") is None
     found = disk_problem(1536, "/var/lib")
     assert found is not None and "1.5 GiB" in found.text and "/var/lib" in found.text

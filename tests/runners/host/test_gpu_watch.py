@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runners.host import gpus
-from runners.host.gpu_watch import Watch
+from runners.host.gpu_watch import GpuWatch
 from runners.host.gpus import Gpu, cuda_devices
 from tests.runners.host.test_gpus import A100, Driver, NVMLError
 
@@ -53,12 +53,12 @@ class Watched(Driver):
         return 16
 
 
-def watch_of(driver: Watched, monkeypatch: pytest.MonkeyPatch) -> Watch:
+def watch_of(driver: Watched, monkeypatch: pytest.MonkeyPatch) -> GpuWatch:
     monkeypatch.setattr(gpus, "inventory", lambda: cuda_devices(driver))
-    return Watch(driver, lambda: NOON)
+    return GpuWatch(driver, lambda: NOON)
 
 
-def look(watch: Watch, ours: set[int] | None = None) -> list[Gpu]:
+def look(watch: GpuWatch, ours: set[int] | None = None) -> list[Gpu]:
     return watch.inventory(lambda pid: pid in (ours or set()))
 
 
@@ -68,7 +68,7 @@ def test_a_grave_error_is_kept_with_its_time_and_meaning(monkeypatch: pytest.Mon
     assert [gpu.fault for gpu in look(watch)] == ["", ""]
     assert driver.registered == ["GPU-1", "GPU-2"]
     driver.events.append((driver.devices[1], 79))
-    for _ in range(2):  # it is still said when asked again
+    for _ in range(2):  # it is still reported when asked again
         first, second = look(watch)
         assert first.fault == ""
         assert second.fault == "XID 79 (it has fallen off the bus) at 2026-11-21 12:00:00 UTC"
@@ -101,10 +101,10 @@ def test_a_device_that_is_lost_is_still_known_by_its_name(monkeypatch: pytest.Mo
     assert gpu.fault.startswith("The driver has lost it at ")
     device["lost"] = False
     (gpu,) = look(watch)
-    assert gpu.healthy and gpu.fault.startswith("The driver has lost it at ")  # until an admin says so
+    assert gpu.healthy and gpu.fault.startswith("The driver has lost it at ")  # until an admin gives it back
 
 
-def test_somebody_else_s_process_is_named_and_ours_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_outside_the_portal_is_named_and_ours_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     me = os.getpid()
     watch = watch_of(Watched({**A100, "processes": [me, 2**22 + 1]}), monkeypatch)  # the other one has ended
     (gpu,) = look(watch)
@@ -112,7 +112,7 @@ def test_somebody_else_s_process_is_named_and_ours_is_not(monkeypatch: pytest.Mo
     assert look(watch, {me})[0].outside == ""
 
 
-def test_links_are_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
     one = {**A100, "near": ["GPU-2"], "pcie": 5}
     first, second = look(watch_of(Watched(one, {**A100, "uuid": "GPU-2"}), monkeypatch))
     assert first.links == "NVLink to GPU 1; PCIe 5.0 x16" and second.links == ""

@@ -118,14 +118,14 @@ def test_a_device_that_supports_few_questions_is_healthy() -> None:
     ("change", "words"),
     [
         ({"ecc": 3}, "3 memory errors"),
-        ({"pending": 1}, "wait to be retired"),
+        ({"pending": 1}, "waiting to be retired"),
         ({"rows": (1, 2, 0, 1)}, "worn out"),
         ({"celsius": 104}, "104 °C"),
         ({"mig": (1, 1)}, "MIG"),
         ({"lost": True}, "lost"),
     ],
 )
-def test_it_says_why_nothing_should_run_on_a_device(change: dict[str, Any], words: str) -> None:
+def test_an_unhealthy_device_has_a_reason(change: dict[str, Any], words: str) -> None:
     sick, well = cuda_devices(Driver({**A100, **change}, {**A100, "uuid": "GPU-2"}))
     assert not sick.healthy and words in sick.problem
     assert well.healthy
@@ -152,7 +152,7 @@ def test_a_broken_driver_does_not_turn_the_machine_into_a_cpu_machine(
     assert gpus.inventory() == []
 
 
-def test_cpu_slots_say_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_slots_are_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCHEDULEARN_CPU_SLOTS", "3")
     slots = gpus.inventory()
     assert [slot.uuid for slot in slots] == ["cpu-0", "cpu-1", "cpu-2"]

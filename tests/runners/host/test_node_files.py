@@ -120,7 +120,7 @@ def test_a_walk_sees_regular_files_and_follows_nothing(folder: Path, tmp_path: P
 def test_a_walk_is_bounded_in_breadth_and_depth(folder: Path) -> None:
     for number in range(50):
         (folder / f"f{number}").touch()
-    walk = Walk(folder, most_entries=20)
+    walk = Walk(folder, max_entries=20)
     assert len(list(walk)) <= 20 and not walk.complete
     deep = folder
     for _ in range(80):
@@ -173,7 +173,7 @@ def test_a_containers_name_is_one_name(name: str) -> None:
         safe_name(name)
 
 
-def test_a_nodes_token_lies_where_nobody_else_may_look(tmp_path: Path) -> None:
+def test_a_nodes_token_is_not_readable_by_others(tmp_path: Path) -> None:
     files = NodeFiles(tmp_path / "home")
     files.make()
     files.make()

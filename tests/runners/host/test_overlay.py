@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from runners.host.firewall import chain_of
 from runners.host.overlay import (
-    EVERYBODY,
+    BROADCAST,
     MTU,
     PORT,
     Command,
     Device,
     Link,
-    There,
+    OverlayState,
     changes,
-    in_the_way,
+    conflicting_network,
     node_address,
     read,
 )
@@ -28,28 +28,28 @@ MADE = Device(7, HERE, "slj-abc", True, frozenset({"10.1.0.2"}))
 BRIDGES = frozenset({"slj-abc", "slj-def", "docker0"})
 
 
-def there(*devices: Device) -> There:
-    return There({f"slv-{device.number}": device for device in devices}, BRIDGES)
+def state_of(*devices: Device) -> OverlayState:
+    return OverlayState({f"slv-{device.number}": device for device in devices}, BRIDGES)
 
 
 def test_a_new_link_gets_a_device_in_its_bridge_and_a_way_to_each_peer() -> None:
-    assert changes([LINK], there(), HERE) == [
+    assert changes([LINK], state_of(), HERE) == [
         tuple(f"ip link add dev slv-7 type vxlan id 7 local {HERE} dstport {PORT}".split()),
         tuple(f"ip link set dev slv-7 mtu {MTU} addrgenmode none master slj-abc up".split()),
-        tuple(f"bridge fdb append {EVERYBODY} dev slv-7 dst 10.1.0.2".split()),
+        tuple(f"bridge fdb append {BROADCAST} dev slv-7 dst 10.1.0.2".split()),
     ]
 
 
 def test_what_is_as_it_should_be_is_left_alone() -> None:
-    assert changes([LINK], there(MADE), HERE) == []
+    assert changes([LINK], state_of(MADE), HERE) == []
 
 
 def test_a_peer_that_left_is_forgotten_with_all_that_was_learnt_about_it() -> None:
     learnt = frozenset({("02:42:00:00:00:01", "10.1.0.2"), ("02:42:00:00:00:03", "10.1.0.3")})
     moved = replace(LINK, peers=frozenset({"10.1.0.3"}))
-    assert changes([moved], there(replace(MADE, learnt=learnt)), HERE) == [
-        tuple(f"bridge fdb append {EVERYBODY} dev slv-7 dst 10.1.0.3".split()),
-        tuple(f"bridge fdb del {EVERYBODY} dev slv-7 dst 10.1.0.2".split()),
+    assert changes([moved], state_of(replace(MADE, learnt=learnt)), HERE) == [
+        tuple(f"bridge fdb append {BROADCAST} dev slv-7 dst 10.1.0.3".split()),
+        tuple(f"bridge fdb del {BROADCAST} dev slv-7 dst 10.1.0.2".split()),
         ("bridge", "fdb", "del", "02:42:00:00:00:01", "dev", "slv-7", "dst", "10.1.0.2"),
     ]
 
@@ -60,11 +60,11 @@ def test_a_peer_that_left_is_forgotten_with_all_that_was_learnt_about_it() -> No
     ids=["nothing wanted", "no peers", "its bridge is gone"],
 )
 def test_a_device_that_nothing_needs_goes(wanted: list[Link]) -> None:
-    assert changes(wanted, there(MADE), HERE) == [("ip", "link", "del", "dev", "slv-7")]
+    assert changes(wanted, state_of(MADE), HERE) == [("ip", "link", "del", "dev", "slv-7")]
 
 
-def test_a_device_with_another_address_is_made_anew() -> None:
-    commands = changes([LINK], there(replace(MADE, local="10.9.9.9")), HERE)
+def test_a_device_with_another_address_is_replaced() -> None:
+    commands = changes([LINK], state_of(replace(MADE, local="10.9.9.9")), HERE)
     assert [command[:3] for command in commands] == [
         ("ip", "link", "del"),
         ("ip", "link", "add"),
@@ -74,14 +74,14 @@ def test_a_device_with_another_address_is_made_anew() -> None:
 
 
 def test_a_device_that_lost_its_bridge_is_put_into_it_again() -> None:
-    (command,) = changes([LINK], there(replace(MADE, bridge="")), HERE)
+    (command,) = changes([LINK], state_of(replace(MADE, bridge="")), HERE)
     assert command[:5] == ("ip", "link", "set", "dev", "slv-7") and command[-3:] == ("master", "slj-abc", "up")
 
 
 # --- a kernel made of values --------------------------------------------------------------------------------------
 
 
-def obey(commands: list[Command], before: There) -> There:
+def obey(commands: list[Command], before: OverlayState) -> OverlayState:
     """What the kernel would have afterwards. KeyError or AssertionError for what it would refuse."""
     devices = dict(before.devices)
     for program, what, verb, *rest in commands:
@@ -98,7 +98,7 @@ def obey(commands: list[Command], before: There) -> There:
             assert what == "fdb"
             mac, words = rest[0], dict(zip(rest[1::2], rest[2::2], strict=True))
             device = devices[words["dev"]]
-            if mac != EVERYBODY:
+            if mac != BROADCAST:
                 assert (mac, words["dst"]) in device.learnt
                 device = replace(device, learnt=device.learnt - {(mac, words["dst"])})
             elif verb == "append":
@@ -107,7 +107,7 @@ def obey(commands: list[Command], before: There) -> There:
             else:
                 device = replace(device, peers=device.peers - {words["dst"]})
             devices[words["dev"]] = device
-    return There(devices, before.bridges)
+    return OverlayState(devices, before.bridges)
 
 
 nodes = st.frozensets(st.sampled_from([f"10.1.0.{number}" for number in range(2, 7)]))
@@ -130,7 +130,7 @@ devices = st.lists(
 
 @given(links, devices)
 def test_afterwards_it_is_as_wanted_and_nothing_is_left_to_do(wanted: list[Link], before: list[Device]) -> None:
-    after = obey(changes(wanted, there(*before), HERE), there(*before))
+    after = obey(changes(wanted, state_of(*before), HERE), state_of(*before))
     assert changes(wanted, after, HERE) == []
     expected = {f"slv-{link.number}": link for link in wanted if link.peers and link.bridge in BRIDGES}
     assert after.devices.keys() == expected.keys()
@@ -157,8 +157,8 @@ def test_it_reads_what_the_programs_print() -> None:
         {"mac": "33:33:00:00:00:01", "ifname": "slj-abc"},
         {"mac": "02:42:0a:c0:00:03", "ifname": "slv-7", "master": "slj-abc"},
         {"mac": "02:42:0a:c0:00:03", "ifname": "slv-7", "dst": "10.1.0.2"},
-        {"mac": EVERYBODY, "ifname": "slv-7", "dst": "10.1.0.2"},
-        {"mac": EVERYBODY, "ifname": "vxlan.calico", "dst": "10.1.0.9"},
+        {"mac": BROADCAST, "ifname": "slv-7", "dst": "10.1.0.2"},
+        {"mac": BROADCAST, "ifname": "vxlan.calico", "dst": "10.1.0.9"},
     ]
     found = read(json.dumps(shown), json.dumps([{"ifname": "slj-abc"}, {}]), json.dumps(table))
     assert found.bridges == {"slj-abc"}
@@ -166,7 +166,7 @@ def test_it_reads_what_the_programs_print() -> None:
     assert read("", "", "").devices == {}
 
 
-def test_a_ring_must_not_hide_a_network_of_the_machine() -> None:
+def test_an_overlay_network_must_not_hide_a_network_of_the_machine() -> None:
     routes = json.dumps(
         [
             {"dst": "default", "dev": "eth0"},
@@ -174,8 +174,8 @@ def test_a_ring_must_not_hide_a_network_of_the_machine() -> None:
             {"dst": "10.200.0.0/22", "dev": "slj-abc"},
         ]
     )
-    assert in_the_way("10.192.4.0/22", routes) == "10.192.0.0/16 (eth0)"
-    assert in_the_way("10.200.0.0/22", routes) == ""  # another ring's: the engine judges that
+    assert conflicting_network("10.192.4.0/22", routes) == "10.192.0.0/16 (eth0)"
+    assert conflicting_network("10.200.0.0/22", routes) == ""  # another ring's: the engine judges that
 
 
 def test_a_machine_whose_portal_is_itself_has_no_address_for_others() -> None:
@@ -186,7 +186,7 @@ def test_a_machine_whose_portal_is_itself_has_no_address_for_others() -> None:
         node_address("https://127.0.0.1", "node-a")
 
 
-def test_the_chain_lets_the_peers_in_and_then_nobody() -> None:
+def test_the_chain_admits_only_the_peers() -> None:
     assert chain_of({"10.1.0.3", "10.1.0.2"}) == [
         "-A SCHEDULEARN-RING -s 10.1.0.2/32 -j ACCEPT",
         "-A SCHEDULEARN-RING -s 10.1.0.3/32 -j ACCEPT",

@@ -28,7 +28,7 @@ from portal.ops.up.processes import Keeper, Program
 from portal.ops.up.welcome import Story
 from portal.refused import Refused
 from runners.agent.settings import Identity
-from runners.demo.nodes import DemoAgent, Reached, start_node
+from runners.demo.nodes import DemoAgent, ReachedStep, start_node
 
 SUBMIT_SECONDS = 25.0
 ANSWER_SECONDS = 60.0
@@ -183,14 +183,14 @@ class Command(up.Command):
             connection.close()
 
 
-def reached(job: int) -> Reached | None:
+def reached(job: int) -> ReachedStep | None:
     """How far the earlier attempts of a resumable job came; None when there are none."""
     known = Progress.objects.filter(attempt__job=job, attempt__job__resumable=True, attempt__ended_at__isnull=False)
     last = known.filter(batch__gt=0, total__gt=0).order_by("attempt__number").last()
-    return Reached(last.step, (last.total or 0) // last.batch) if last else None
+    return ReachedStep(last.step, (last.total or 0) // last.batch) if last else None
 
 
-def reached_for_agent(job: int) -> Reached | None:
+def reached_for_agent(job: int) -> ReachedStep | None:
     """The same, in a thread that keeps no connection."""
     try:
         return reached(job)
