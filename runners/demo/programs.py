@@ -1,7 +1,7 @@
-"""What programs of a demo lab print: a training's lines, its metrics, and how it fails. Pure.
+"""The output of programs in a demo lab: a training's lines, its metrics, and its failures. Pure.
 
 Shared by the demo lab's history (``portal.ops.demo``) and its nodes (``runners.demo.nodes``), so that a job of last week and
-one of today look alike. The failures print what the real ones print, since the portal finds their causes in the log.
+one of today look alike. Failures print what real ones print, because the portal finds their causes in the log.
 """
 
 import json
@@ -38,11 +38,11 @@ class Ending:
     exit_code: int = 1
     exit_reason: str = "exited"
     detail: str = ""
-    """In the agent's words."""
+    """The sentence of the agent."""
 
 
 def _traceback(entry: str, line: int, code: str, error: str, inner: tuple[str, int, str] | None = None) -> str:
-    """``inner``: a call below, with its file, its line, and the function and its code with a bar between them."""
+    """Build a traceback. ``inner``: a call below, with its file, its line, and ``function|code``."""
     calls = [f'  File "/workspace/{entry}", line {line}, in <module>\n    {code}\n']
     if inner is not None:
         where, number, source = inner
@@ -132,11 +132,11 @@ ENDINGS: Mapping[str, Ending] = {
     ),
 }  # fmt: skip
 SILENT_BEFORE_TRAINING: frozenset[str | None] = frozenset({"import_error", "arguments"})
-"""Programs that fail like this print nothing before."""
+"""Programs that fail in these ways print nothing before."""
 
 
-def _even(*of: int) -> float:
-    """A number from 0 to 1 that depends on these alone: a seeded generator would take ten times as long."""
+def _uniform(*of: int) -> float:
+    """Return a number from 0 to 1 that depends only on these: a seeded generator would take ten times as long."""
     mixed = 0x9E3779B97F4A7C15
     for number in of:
         mixed = (mixed ^ (number + 0x7F4A7C15)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
@@ -144,37 +144,37 @@ def _even(*of: int) -> float:
     return (mixed * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF) / 2**64
 
 
-def _bell(*of: int) -> float:
-    """The same, around 0 with a standard deviation of 1."""
-    return (_even(1, *of) + _even(2, *of) + _even(3, *of) - 1.5) * 2
+def _gauss(*of: int) -> float:
+    """Return a number that depends only on these, around 0 with a standard deviation of 1."""
+    return (_uniform(1, *of) + _uniform(2, *of) + _uniform(3, *of) - 1.5) * 2
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A made-up training: how its numbers go. Equal trainings give equal numbers."""
+    """A simulated training and the course of its numbers. Equal trainings give equal numbers."""
 
     seed: int
     steps: int
     batch: int
     best: float
-    """The accuracy that it comes to in the end."""
+    """The accuracy that it reaches in the end."""
     fall: float
-    """How fast its loss falls."""
+    """The rate at which its loss falls."""
     diverges: bool = False
     """It ends with a loss that is NaN."""
 
     @classmethod
     def of(cls, seed: int, seconds: float, gpus: int, *, diverges: bool = False) -> "Training":
-        """The training of the job with this number, with as many steps as it makes in that time on so many GPUs."""
-        batch = (64, 128, 256)[int(3 * _even(seed, 1))]
-        best, fall = 0.72 + 0.25 * _even(seed, 2), 3.5 + 3.5 * _even(seed, 3)
+        """Return the training of the job with this number, with as many steps as it makes in that time on so many GPUs."""
+        batch = (64, 128, 256)[int(3 * _uniform(seed, 1))]
+        best, fall = 0.72 + 0.25 * _uniform(seed, 2), 3.5 + 3.5 * _uniform(seed, 3)
         training = cls(seed, 1, batch, best, fall, diverges)
         return replace(training, steps=max(20, round(seconds / training.mean_step_seconds(gpus))))
 
     def loss(self, step: int) -> float:
         part = step / self.steps
         left = exp(-self.fall * part)
-        noise = 0.05 * _bell(self.seed, step, 4) * (0.25 + left)
+        noise = 0.05 * _gauss(self.seed, step, 4) * (0.25 + left)
         return max(0.01, 0.12 + (1 - self.best) + 2.1 * left + noise + self._climb(part))
 
     def _climb(self, part: float) -> float:
@@ -182,7 +182,7 @@ class Training:
 
     def accuracy(self, step: int) -> float:
         grown = 1 - exp(-4.5 * step / self.steps)
-        noise = 0.006 * _bell(self.seed, step, 5)
+        noise = 0.006 * _gauss(self.seed, step, 5)
         kept = 1 / (1 + self._climb(step / self.steps))
         return min(0.995, max(0.02, 0.1 + (self.best - 0.1) * grown * kept + noise))
 
@@ -190,10 +190,10 @@ class Training:
         return 0.09 + self.batch / 600 / max(1, gpus) ** 0.85
 
     def step_seconds(self, step: int, gpus: int) -> float:
-        return self.mean_step_seconds(gpus) * (0.95 + 0.1 * _even(self.seed, step, 6))
+        return self.mean_step_seconds(gpus) * (0.95 + 0.1 * _uniform(self.seed, step, 6))
 
     def line(self, step: int, gpus: int) -> str:
-        """What its first rank prints now and then."""
+        """Return the line that its first rank prints now and then."""
         epoch, rate = min(20, 1 + 20 * step // self.steps), self.batch / self.step_seconds(step, gpus)
         return (
             f"epoch {epoch:>2}  step {step:>6}  loss {self.loss(step):.4f}  accuracy {self.accuracy(step):.3f}"
@@ -201,19 +201,19 @@ class Training:
         )
 
     def other_line(self, step: int, rank: int) -> str:
-        """What any other rank prints."""
-        waited = 4 + 26 * _even(self.seed, step, rank, 7)
+        """Return the line that any other rank prints."""
+        waited = 4 + 26 * _uniform(self.seed, step, rank, 7)
         return f"step {step:>6}, waited {waited:.0f} ms for the gradients of the others\n"
 
 
 def opening(samples: int, seed: int) -> str:
-    """The first lines of a training that comes to train."""
-    parameters = (11.2, 23.5, 44.5, 86.6)[int(4 * _even(seed, 8))]
+    """Return the first lines of a training that starts."""
+    parameters = (11.2, 23.5, 44.5, 86.6)[int(4 * _uniform(seed, 8))]
     return f"Loading {samples:,} samples from /data ...\nModel with {parameters} million parameters on cuda:0\n"
 
 
 def closing(training: Training) -> str:
-    """The last lines of one that succeeds."""
+    """Return the last lines of a training that succeeds."""
     return (
         f"Finished after {training.steps:,} steps: accuracy {training.accuracy(training.steps):.3f}\n"
         "Saved model.pt, metrics.json and plots/loss.png to /outputs\n"
@@ -221,7 +221,7 @@ def closing(training: Training) -> str:
 
 
 def outputs(training: Training) -> dict[str, bytes]:
-    """The files that one that succeeds leaves, by path."""
+    """Return the output files of a training that succeeds, by path."""
     summary = {"accuracy": round(training.accuracy(training.steps), 4), "steps": training.steps}
     return {
         "metrics.json": f"{json.dumps(summary, indent=2)}\n".encode(),
@@ -231,7 +231,7 @@ def outputs(training: Training) -> dict[str, bytes]:
 
 
 def picture(values: Sequence[float], height: int = 150) -> bytes:
-    """A curve as a PNG of so many columns."""
+    """Draw a curve as a PNG with one column for each value."""
     top, width = max(values), 3 * len(values)
     canvas = bytearray((b"\0" + b"\xf6\xf7\xf9" * len(values)) * height)
     for x, value in enumerate(values):
