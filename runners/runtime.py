@@ -45,12 +45,14 @@ class Problem:
     """Something unfit about this machine, for the nodes page."""
 
     text: str
-    mend: str
+    fix: str
+    """What an admin should do; empty when there is nothing to do."""
     blocking: bool = False
-    """True when no container can run, or none safely, before it is mended."""
+    """True when no container can run, or none safely, before it is fixed."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"text": self.text, "mend": self.mend, "blocking": self.blocking}
+        """``mend`` is what portals of earlier releases read instead of ``fix``."""
+        return {"text": self.text, "fix": self.fix, "mend": self.fix, "blocking": self.blocking}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class ContainerRuntime(Protocol):
     def kind(self) -> Literal["docker", "process", "fake"]: ...
 
     def check(self) -> list[Problem]:
-        """What is unfit here, with what would mend it. Repairs by itself what it may (the firewall rule)."""
+        """What is unfit here, with what would fix it. Repairs by itself what it may (the firewall rule)."""
         ...
 
     def facts(self) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def _print_line(line: str) -> None:
 
 def _lines(problem: Problem) -> list[str]:
     mark = "Must be fixed first" if problem.blocking else "Note"
-    return [f"{mark}: {problem.text}", *([f"    {problem.mend}"] if problem.mend else [])]
+    return [f"{mark}: {problem.text}", *([f"    {problem.fix}"] if problem.fix else [])]
 
 
 def take_new_token(files: NodeFiles, portal: PortalClient) -> None:

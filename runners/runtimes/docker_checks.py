@@ -69,13 +69,13 @@ def seccomp_problem(options: str) -> Problem | None:
 
 
 def limit_problems(info: dict[str, Any]) -> list[Problem | None]:
-    mend = "Enable the cgroup controllers memory, cpu and pids (or cgroup v2) on this machine and restart the engine."
+    fix = "Enable the cgroup controllers memory, cpu and pids (or cgroup v2) on this machine and restart the engine."
     needed = {"MemoryLimit": "memory", "PidsLimit": "processes", "CpuCfsQuota": "processors"}
     missing = [word for key, word in needed.items() if not info.get(key)]
     found: list[Problem | None] = []
     if missing:
         text = f"The Docker Engine cannot limit a container's {' and '.join(missing)}."
-        found.append(Problem(text, mend, blocking=True))
+        found.append(Problem(text, fix, blocking=True))
     if not info.get("SwapLimit"):
         found.append(
             Problem(

@@ -80,7 +80,9 @@ def test_a_node_that_joins_again_keeps_what_it_runs(files: NodeFiles, monkeypatc
     identity = identify(settings, files, StopSignal(), found)
     assert (identity.token, identity.installation) == ("sln_new", OLD.installation)
     ((_, _, _, facts, problems),) = portal.joined
-    assert facts["runc"] == "1.2.8" and problems == [{"text": "Unfit.", "mend": "Fix it.", "blocking": True}]
+    assert facts["runc"] == "1.2.8" and problems == [
+        {"text": "Unfit.", "fix": "Fix it.", "mend": "Fix it.", "blocking": True}
+    ]
 
 
 def test_findings_are_described_in_lines() -> None:

@@ -64,7 +64,7 @@ def test_versions_are_ordered_as_dpkg_orders_them(later: int) -> None:
 def test_it_knows_which_runc_lets_people_out(version: str, package: str, verdict: str) -> None:
     found = runc_problem(version, package)
     assert verdict == ("fine" if found is None else "blocking" if found.blocking else "flagged")
-    assert found is None or found.mend
+    assert found is None or found.fix
 
 
 @pytest.mark.parametrize(

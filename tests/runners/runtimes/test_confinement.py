@@ -227,8 +227,8 @@ def test_without_bubblewrap_it_says_how_to_get_it(machine: Path, monkeypatch: py
     monkeypatch.setattr(confinement_check.shutil, "which", lambda name: None)
     found = find(machine)
     assert found.sandbox is None and found.problem is not None and not found.problem.blocking
-    assert "everything you can" in found.problem.text and "apt-get install bubblewrap" in found.problem.mend
-    assert "Docker Engine" in found.problem.mend and found.sentence.startswith("none: ")
+    assert "everything you can" in found.problem.text and "apt-get install bubblewrap" in found.problem.fix
+    assert "Docker Engine" in found.problem.fix and found.sentence.startswith("none: ")
 
 
 def test_a_bubblewrap_that_does_not_work_is_a_reason_on_the_page_and_in_the_log(
@@ -236,7 +236,7 @@ def test_a_bubblewrap_that_does_not_work_is_a_reason_on_the_page_and_in_the_log(
 ) -> None:
     refusing(monkeypatch, lambda sandbox: False)
     found = find(machine)
-    assert found.sandbox is None and found.problem is not None and "Can't mount proc" in found.problem.mend
+    assert found.sandbox is None and found.problem is not None and "Can't mount proc" in found.problem.fix
     assert "Jobs are not confined" in caplog.text
 
 
@@ -245,7 +245,7 @@ def test_a_setting_of_the_kernel_that_forbids_it_is_named(machine: Path, monkeyp
     forbids = Path("/proc/sys/kernel/pid_max").read_text().strip()
     monkeypatch.setattr(confinement_check, "SWITCHES", (("kernel/missing", "1", "0"), ("kernel/pid_max", forbids, "7")))
     found = find(machine)
-    assert found.problem is not None and "sudo sysctl -w kernel.pid_max=7" in found.problem.mend
+    assert found.problem is not None and "sudo sysctl -w kernel.pid_max=7" in found.problem.fix
 
 
 def test_a_root_that_cannot_give_files_away_is_a_reason(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +257,7 @@ def test_a_root_that_cannot_give_files_away_is_a_reason(machine: Path, monkeypat
     monkeypatch.setattr(confinement_check.os, "geteuid", lambda: 0)
     monkeypatch.setattr(confinement_check.os, "chown", refused)
     found = find(machine)
-    assert found.sandbox is None and found.problem is not None and "Invalid argument" in found.problem.mend
+    assert found.sandbox is None and found.problem is not None and "Invalid argument" in found.problem.fix
 
 
 def test_it_can_be_switched_off(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_it_can_be_switched_off(machine: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("SCHEDULEARN_CONFINE", "no")
     found = find(machine)
     assert found.sandbox is None and not tried and found.problem is not None
-    assert "SCHEDULEARN_CONFINE" in found.problem.mend
+    assert "SCHEDULEARN_CONFINE" in found.problem.fix
 
 
 def test_a_program_that_refuses_everything_is_found_out_by_trying(
@@ -274,4 +274,4 @@ def test_a_program_that_refuses_everything_is_found_out_by_trying(
     (machine / "bwrap").write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n")
     monkeypatch.setattr(confinement_check, "hidden_folders", lambda state: (machine,))
     found = find(machine)
-    assert found.sandbox is None and found.problem is not None and "No permissions" in found.problem.mend
+    assert found.sandbox is None and found.problem is not None and "No permissions" in found.problem.fix

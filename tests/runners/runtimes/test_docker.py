@@ -271,7 +271,7 @@ def test_an_engine_that_is_away_is_an_error_not_a_wait(tmp_path: Path, monkeypat
     with pytest.raises(EngineError, match="does not answer"):
         runtime.list()
     (problem,) = runtime.check()
-    assert problem.blocking and problem.mend
+    assert problem.blocking and problem.fix
     assert waits == []
 
 

@@ -37,7 +37,7 @@ def test_a_good_engine_has_no_problem() -> None:
 )
 def test_it_names_what_is_unfit_with_its_mend(change: dict[str, Any], words: str, blocking: bool) -> None:
     (problem,) = problems({**GOOD_INFO, **change}, GOOD_VERSION)
-    assert words in problem.text and problem.mend and problem.blocking is blocking
+    assert words in problem.text and problem.fix and problem.blocking is blocking
 
 
 def test_it_refuses_an_old_engine() -> None:

@@ -239,7 +239,7 @@ def test_a_missing_environment_is_refused_with_a_reason(tmp_path: Path, folders:
 
 def test_it_warns_that_nothing_is_kept_apart(runtime: ProcessRuntime) -> None:
     (problem,) = runtime.check()
-    assert "everything you can" in problem.text and "Docker" in problem.mend
+    assert "everything you can" in problem.text and "Docker" in problem.fix
 
 
 def test_what_is_kept_of_a_process_names_its_job(runtime: ProcessRuntime, folders: Folders) -> None:
