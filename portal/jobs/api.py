@@ -169,7 +169,7 @@ def _submission(project: Project, data: dict[str, Any]) -> Submission:
         "elastic": data.get("elastic", launcher == Job.Launcher.HOROVOD and bool(guess.get("elastic"))),
         "max_gpus": data.get("max_gpus", data.get("min_gpus", 1)),
     }
-    values = {
+    values: dict[str, Any] = {
         name: tuple(data[name]) if isinstance(data[name], list) else data[name] for name in FIELDS if name in data
     }
     return Submission(**values | asked)

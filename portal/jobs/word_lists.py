@@ -27,11 +27,12 @@ def having(field: str, word: str) -> models.Q:
     return models.Q(**{f"{field}__contains": f" {word.lower()} "})
 
 
-class WordsField(models.CharField):  # type: ignore[type-arg]
+class WordsField(models.CharField):
     """A tuple of words, stored in one text with a space before and after each."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **{"max_length": COLUMN_LENGTH, "blank": True, "default": ()} | named)
+        usual: dict[str, Any] = {"max_length": COLUMN_LENGTH, "blank": True, "default": ()}
+        super().__init__(*args, **usual | named)
 
     def from_db_value(self, value: str, expression: BaseExpression, connection: Any) -> tuple[str, ...]:
         return self.to_python(value)
