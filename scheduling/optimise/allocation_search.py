@@ -48,11 +48,6 @@ def best(values: Sequence[Values], gpus: int, *, cells: int = CELLS) -> list[int
     return [floor + extra for floor, extra in zip(floors, more, strict=True)]
 
 
-def along_hulls(values: Sequence[Values], gpus: int) -> list[int]:
-    """Whoever gains most per GPU gets more: optimal for concave curves, nearly so for others."""
-    return best(values, gpus, cells=0)
-
-
 def _floor(value: Values) -> int:
     return int(np.argmax(np.isfinite(value)))
 

@@ -208,15 +208,6 @@ class Capacity:
             self._use_room(job, -placement.total(held))
         return held
 
-    def reinstate(self, job: Job, held: Placement) -> None:
-        """Undoes ``evict``."""
-        self.held[job.id] = held
-        if self.coming:
-            for node, gpus in held.items():
-                if node in self.free:
-                    self.free[node] -= gpus
-            self._use_room(job, placement.total(held))
-
     def reserve(self, where: Placement) -> None:
         """Keeps free GPUs from those who come later in this turn."""
         for node, gpus in where.items():

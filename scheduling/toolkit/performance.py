@@ -37,8 +37,6 @@ MOST_OVERLAP = 10.0
 GROWTH = 2
 """Nobody is given more than so many times the GPUs that it was measured on (AdaptDL, confirmed)."""
 BATCHES_TRIED = 50
-DEFAULT_ERROR = 0.5
-"""Relative, of a speed that nobody measured."""
 UNSEEN_SYNC_ERROR = 0.3
 """Relative, of a speed on several GPUs that was only measured on one."""
 LEAST_ERROR = 0.02
@@ -104,13 +102,6 @@ class Model:
         longer = np.maximum(grad, sync)  # scaled by it, no power overflows or vanishes
         last = longer * ((grad / longer) ** self.g + (sync / longer) ** self.g) ** (1 / self.g)
         return np.asarray(accumulation) * grad + last
-
-    def throughput(
-        self, nodes: ArrayLike, gpus: ArrayLike, local_batch: ArrayLike, accumulation: ArrayLike = 0
-    ) -> Array:
-        """Samples per second."""
-        samples = np.asarray(gpus) * np.asarray(local_batch, float) * (np.asarray(accumulation) + 1)
-        return samples / self.step_seconds(nodes, gpus, local_batch, accumulation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,15 +230,10 @@ def kind_factors(models: Mapping[str, Model], reference: str, batches: Batches) 
     return {kind: speed / alone[reference] for kind, speed in alone.items()}
 
 
-def default_curve(max_gpus: int) -> Curve:
-    """What is supposed of a job that nobody measured."""
-    return _power(DEFAULT_EXPONENT, max(1, max_gpus), "default", DEFAULT_ERROR)
-
-
 @lru_cache(maxsize=1024)
-def _power(exponent: float, sizes: int, source: Source, error: float) -> Curve:
+def _power(exponent: float, sizes: int, error: float) -> Curve:
     speeds = tuple((np.arange(1, sizes + 1) ** exponent).tolist())
-    return Curve(speeds=speeds, source=source, error=error)
+    return Curve(speeds=speeds, source="history", error=error)
 
 
 # --- runs, where no step was measured ------------------------------------------------------------------------------
@@ -278,7 +264,7 @@ def from_runs(groups: Iterable[Sequence[tuple[float, float]]], max_gpus: int) ->
     largest = max(int(gpus) for group in found for gpus, _ in group)
     error = RUN_NOISE / float(np.sqrt(trust + x @ x)) * float(np.log(max(2, largest)))
     sizes = max(1, min(max_gpus, GROWTH * largest))
-    return _power(round(min(max(exponent, 0.0), 1.0), 3), sizes, "history", round(error, 3))
+    return _power(round(min(max(exponent, 0.0), 1.0), 3), sizes, round(error, 3))
 
 
 # --- the fit -------------------------------------------------------------------------------------------------------
@@ -312,12 +298,6 @@ def fit(measurements: Iterable[Measurement], *, before: Model | None = None) -> 
     best = theta[int(np.argmin(cost))]
     error = max(LEAST_ERROR, data.error(best, int(free.sum())))
     return _with_priors(best, data, error)
-
-
-def objective(theta: Array, measurements: Sequence[Measurement]) -> tuple[float, Array]:
-    """What ``fit`` makes small, and its gradient, at (log a_c, log b_c, log a_n, log b_n, log a_r, log b_r, g)."""
-    off, slope = _Data(measurements).residuals(np.asarray(theta, float)[None, :])
-    return float(off[0] @ off[0]), 2 * off[0] @ slope[0]
 
 
 class _Data:

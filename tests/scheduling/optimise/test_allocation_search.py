@@ -55,7 +55,7 @@ def test_it_is_as_good_as_trying_everything(jobs: int, gpus: int, concave: bool,
 @given(jobs=st.integers(0, 5), gpus=st.integers(10, 20), seed=st.integers(0, 2**32))
 def test_along_the_hulls_it_is_short_by_at_most_what_one_job_has(jobs: int, gpus: int, seed: int) -> None:
     values = tables(random.Random(seed), jobs)
-    counts = allocation_search.along_hulls(values, gpus)
+    counts = allocation_search.best(values, gpus, cells=0)
     assert sum(counts) <= gpus
     reached = sum(value[count] for value, count in zip(values, counts, strict=True))
     spread = max((np.ptp(value[np.isfinite(value)]) for value in values), default=0.0)
@@ -66,7 +66,7 @@ def test_along_the_hulls_it_is_short_by_at_most_what_one_job_has(jobs: int, gpus
 def test_concave_curves_need_no_table(jobs: int, gpus: int, seed: int) -> None:
     values = tables(random.Random(seed), jobs, concave=True)
     reached = sum(
-        value[count] for value, count in zip(values, allocation_search.along_hulls(values, gpus), strict=True)
+        value[count] for value, count in zip(values, allocation_search.best(values, gpus, cells=0), strict=True)
     )
     assert reached == pytest.approx(brute_force(values, gpus))
 
