@@ -26,7 +26,7 @@ class Change:
 def changes(snapshot: Snapshot, target: Mapping[JobId, Placement], reasons: Mapping[JobId, str]) -> tuple[Change, ...]:
     """One for each job that is not being stopped, what may hurt first, then in the order of the queue."""
     found = [
-        (KINDS.index(kind), job.turn, Change(job.id, kind, job.now_on, after, reasons.get(job.id, "")))
+        (KINDS.index(kind), job.queue_key, Change(job.id, kind, job.now_on, after, reasons.get(job.id, "")))
         for job in snapshot.jobs
         if not job.stopping
         for after in [clean(target.get(job.id, {}))]

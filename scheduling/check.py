@@ -31,8 +31,8 @@ def _job(job: Job, target: Placement, nodes: set[str]) -> Iterator[str]:
     if any(gpus < 0 or type(gpus) is not int for gpus in target.values()):
         yield f"Job {job.id} is given a part of a GPU, or less than none."
     # A part of it may have been lost or have ended: then it may have fewer than its least, but not lose more.
-    least = min(job.min_gpus, job.gpus) if job.running else job.min_gpus
-    if count and not least <= count <= job.max_gpus:
+    minimum = min(job.min_gpus, job.gpus) if job.running else job.min_gpus
+    if count and not minimum <= count <= job.max_gpus:
         yield f"Job {job.id} is given {count} GPUs, but runs on {job.min_gpus} to {job.max_gpus}."
     if unknown := set(target) - nodes:
         yield f"Job {job.id} is given GPUs of unknown nodes: {', '.join(sorted(unknown))}."

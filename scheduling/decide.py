@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from scheduling import damping, reservations, tiers
-from scheduling.toolkit.projected_state import after
+from scheduling.toolkit.projected_state import project
 from scheduling.types import Job, JobId, Plan, Policy, Snapshot
 
 TRIES = 4
@@ -23,15 +23,15 @@ def decide(policy: Policy, snapshot: Snapshot) -> Plan:
     pinned: set[JobId] = set()
     for _ in range(TRIES):
         plan = _decide(policy, _pin(snapshot, pinned))
-        hurt = _hurt(snapshot, plan)
-        if not hurt:
+        losing = _losing(snapshot, plan)
+        if not losing:
             return plan
-        then = _decide(policy, replace(after(snapshot, plan), damping_seconds=0.0, explain=False))
-        vain = {job.id for job in hurt if dict(then.target.get(job.id, {})) == dict(job.now_on)}
-        if not vain:
+        then = _decide(policy, replace(project(snapshot, plan), damping_seconds=0.0, explain=False))
+        futile = {job.id for job in losing if dict(then.target.get(job.id, {})) == dict(job.now_on)}
+        if not futile:
             return plan
-        pinned |= vain
-    return _decide(policy, _pin(snapshot, pinned | {job.id for job in hurt}))
+        pinned |= futile
+    return _decide(policy, _pin(snapshot, pinned | {job.id for job in losing}))
 
 
 def _decide(policy: Policy, snapshot: Snapshot) -> Plan:
@@ -41,14 +41,14 @@ def _decide(policy: Policy, snapshot: Snapshot) -> Plan:
     return reservations.around(plan, snapshot)
 
 
-def _hurt(snapshot: Snapshot, plan: Plan) -> list[Job]:
+def _losing(snapshot: Snapshot, plan: Plan) -> list[Job]:
     """Running jobs that lose a GPU."""
-    hurt = []
+    losing = []
     for job in snapshot.jobs:
         target = plan.target.get(job.id, {})
         if target is not job.now_on and job.running and any(target.get(node, 0) < n for node, n in job.now_on.items()):
-            hurt.append(job)
-    return hurt
+            losing.append(job)
+    return losing
 
 
 def _pin(snapshot: Snapshot, jobs: Set[JobId]) -> Snapshot:

@@ -23,21 +23,23 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class ReplayOutcome:
     """``plan`` is None when the policy failed or its plan may not be applied; ``wrong`` then says why."""
 
     plan: Plan | None
     wrong: str
     differences: tuple[Difference, ...]
-    memory: bool
+    state_differs: bool
     """Does it keep another state for its next plan. Another policy's is not compared."""
 
     @property
     def same(self) -> bool:
-        return self.plan is not None and not self.differences and not self.memory
+        return self.plan is not None and not self.differences and not self.state_differs
 
 
-def again(policy: Policy, snapshot: Snapshot, plan: Plan, *, state: Mapping[str, Any] | None = None) -> Again:
+def decide_again(
+    policy: Policy, snapshot: Snapshot, plan: Plan, *, state: Mapping[str, Any] | None = None
+) -> ReplayOutcome:
     """Asks ``policy`` about ``snapshot`` and compares with ``plan``, line by line.
 
     ``state`` is given for another policy than the one that planned: it replaces the snapshot's, and only GPUs and
@@ -50,11 +52,11 @@ def again(policy: Policy, snapshot: Snapshot, plan: Plan, *, state: Mapping[str,
         # As JSON, like the one it is compared with: a state's tuples become lists and its keys texts.
         new = wire.plan_from_json(json.loads(json.dumps(wire.plan_to_json(decide(policy, snapshot)))))
     except Exception as error:  # whatever a policy does wrong is the answer
-        return Again(None, f"The policy failed: {type(error).__name__}: {error}", (), False)
+        return ReplayOutcome(None, f"The policy failed: {type(error).__name__}: {error}", (), False)
     if wrong := violations(snapshot, new):
-        return Again(None, f"The plan is not allowed: {' '.join(wrong[:3])}", (), False)
+        return ReplayOutcome(None, f"The plan is not allowed: {' '.join(wrong[:3])}", (), False)
     found = differences(snapshot, plan, new, words=not other)
-    return Again(new, "", found, not other and new.state != plan.state)
+    return ReplayOutcome(new, "", found, not other and new.state != plan.state)
 
 
 def differences(snapshot: Snapshot, one: Plan, other: Plan, *, words: bool = True) -> tuple[Difference, ...]:
@@ -62,13 +64,13 @@ def differences(snapshot: Snapshot, one: Plan, other: Plan, *, words: bool = Tru
     names = {node.id: node.name for node in snapshot.nodes}
     found = []
     for job in snapshot.jobs:
-        if said := _said(job, one, other, names, words):
+        if texts := _described(job, one, other, names, words):
             was, would = (kind_of(job, clean(plan.target.get(job.id, {}))) for plan in (one, other))
-            found.append((KINDS.index(would), job.turn, Difference(job.id, was, would, "; ".join(said))))
+            found.append((KINDS.index(would), job.queue_key, Difference(job.id, was, would, "; ".join(texts))))
     return tuple(one for *_, one in sorted(found, key=lambda one: one[:2]))
 
 
-def _said(job: Job, one: Plan, other: Plan, names: Mapping[str, str], words: bool) -> list[str]:
+def _described(job: Job, one: Plan, other: Plan, names: Mapping[str, str], words: bool) -> list[str]:
     pairs: list[tuple[str, Any, Any]] = [
         ("", _gpus(one, job, names), _gpus(other, job, names)),
         ("batch ", one.batches.get(job.id), other.batches.get(job.id)),

@@ -24,7 +24,7 @@ PARTS = "reserved parts"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReservedPart:
     """The reserved part of a node, as a node of its own."""
 
     id: NodeId
@@ -66,7 +66,7 @@ def around(plan: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
     )
 
 
-def _put(target: Mapping[JobId, Placement], parts: list[Part]) -> dict[JobId, dict[NodeId, int]]:
+def _put(target: Mapping[JobId, Placement], parts: list[ReservedPart]) -> dict[JobId, dict[NodeId, int]]:
     """Of jobs on nodes with a reserved part: how many GPUs they have on each part, zero or more."""
     homes = {part.reservation.node for part in parts}
     return {
@@ -77,7 +77,7 @@ def _put(target: Mapping[JobId, Placement], parts: list[Part]) -> dict[JobId, di
 
 
 def _on_whole_nodes(
-    plan: Callable[[Snapshot], Plan], snapshot: Snapshot, parts: list[Part], target: Mapping[JobId, Placement]
+    plan: Callable[[Snapshot], Plan], snapshot: Snapshot, parts: list[ReservedPart], target: Mapping[JobId, Placement]
 ) -> dict[JobId, Placement]:
     """Starts of jobs that fit on neither part of a node, but may use both: a plain command needs them in one piece."""
     left = {node.id: node.free for node in snapshot.nodes}
@@ -162,7 +162,7 @@ def _given(others: Iterable[Job], node: NodeId, lacking: int) -> dict[JobId, Pla
 
 def _split(
     snapshot: Snapshot, ahead: list[Reservation], put: Mapping[JobId, Mapping[NodeId, int]]
-) -> tuple[Snapshot, list[Part]]:
+) -> tuple[Snapshot, list[ReservedPart]]:
     """The same world with reserved parts as nodes of their own; jobs that may use one hold as much there as is theirs.
 
     The part for everybody has what those hold who may not use the other, then what was ``put`` there, then free GPUs,
@@ -171,12 +171,12 @@ def _split(
     nodes = {node.id: node for node in snapshot.nodes}
     totals = {node.id: node.total for node in snapshot.nodes}
     jobs = {job.id: job for job in snapshot.jobs}
-    parts: list[Part] = []
+    parts: list[ReservedPart] = []
     for number, item in enumerate(ahead):
         node = nodes.get(item.node)
         if node is None:
             continue
-        here = sorted((job for job in jobs.values() if node.id in job.now_on), key=lambda job: job.turn)
+        here = sorted((job for job in jobs.values() if node.id in job.now_on), key=lambda job: job.queue_key)
         followers = _followers(item, ahead, totals[item.node])
         theirs = {job.id: job.now_on[node.id] for job in here if _may_use(job, item, followers, snapshot.now)}
         stay = sum(job.now_on[node.id] for job in here) - sum(theirs.values())
@@ -194,7 +194,7 @@ def _split(
             more = min(room, gpus - kept[job])
             kept[job] += more
             room -= more
-        part = Part(id, item, node.free - free, node.leaving - leaving, followers)
+        part = ReservedPart(id, item, node.free - free, node.leaving - leaving, followers)
         moved = 0
         for job, gpus in theirs.items():
             moved += gpus - kept[job]
@@ -216,10 +216,10 @@ def _moved(job: Job, node: NodeId, part: NodeId, gpus: int) -> Job:
     return replace(job, now_on=_held(now_on), base=_held(of_base))
 
 
-def _allowed(snapshot: Snapshot, jobs: Iterable[Job], parts: list[Part]) -> tuple[Job, ...]:
+def _allowed(snapshot: Snapshot, jobs: Iterable[Job], parts: list[ReservedPart]) -> tuple[Job, ...]:
     """Each job with the parts it may use among its nodes."""
     usual = frozenset(node.id for node in snapshot.nodes)
-    known: dict[tuple[frozenset[NodeId] | None, tuple[Part, ...]], frozenset[NodeId]] = {}
+    known: dict[tuple[frozenset[NodeId] | None, tuple[ReservedPart, ...]], frozenset[NodeId]] = {}
 
     def nodes_of(job: Job) -> frozenset[NodeId]:
         mine = tuple(part for part in parts if part.admits(job, snapshot.now))
@@ -267,7 +267,7 @@ def _merged(where: Placement, real: Mapping[NodeId, NodeId]) -> dict[NodeId, int
     return _held(together)
 
 
-def _with_reserved(id: JobId, reason: str, view: Snapshot, parts: list[Part]) -> str:
+def _with_reserved(id: JobId, reason: str, view: Snapshot, parts: list[ReservedPart]) -> str:
     """Adds which GPUs stand free and are not for this job."""
     job = next((job for job in view.jobs if job.id == id), None)
     if job is None or job.blocked:

@@ -125,10 +125,12 @@ def layers(snapshot: Snapshot) -> dict[JobId, str]:
     known = {job.id: job for job in snapshot.jobs} if soft else {}
     for limit in soft:
         left = limit.max_gpus
-        for job in sorted((known[id] for id in limit.jobs if id in known), key=lambda job: (not job.now_on, job.turn)):
-            least = job.gpus if job.running and not job.elastic else job.min_gpus
-            if least <= left or not (job.preemptible or job.elastic):
-                left -= least
+        for job in sorted(
+            (known[id] for id in limit.jobs if id in known), key=lambda job: (not job.now_on, job.queue_key)
+        ):
+            minimum = job.gpus if job.running and not job.elastic else job.min_gpus
+            if minimum <= left or not (job.preemptible or job.elastic):
+                left -= minimum
             else:
                 found[job.id] = "spare"
     return found

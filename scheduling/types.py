@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
+from scheduling.renamed import warn
+
 NodeId = str
 JobId = str
 Placement = Mapping[NodeId, int]
@@ -158,9 +160,15 @@ class Job:
         return not self.now_on and not self.stopping
 
     @property
-    def turn(self) -> tuple[int, float, JobId]:
-        """Sorts jobs into the order of the queue: priority, then who came first."""
+    def queue_key(self) -> tuple[int, float, JobId]:
+        """Sorts jobs into the order of the queue: higher priority first, then the earlier submission."""
         return (-self.priority, self.submitted_at, self.id)
+
+    @property
+    def turn(self) -> tuple[int, float, JobId]:
+        """The old name of ``queue_key``, for one release."""
+        warn("Job.turn", "Job.queue_key")
+        return self.queue_key
 
 
 @dataclass(frozen=True, slots=True)

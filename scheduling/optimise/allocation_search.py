@@ -7,13 +7,18 @@ return one count per job, at most ``gpus`` together, and break ties the same way
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduling.renamed import renamed
 from scheduling.toolkit import estimates, placement, reasons
-from scheduling.toolkit.capacity import UNLIMITED, Capacity, in_turn
+from scheduling.toolkit.capacity import UNLIMITED, Capacity, in_queue_order
 from scheduling.types import Curve, Job, JobId, Placement, Snapshot
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"worth": "total_value"})
 
 Values = NDArray[np.float64]
 
@@ -82,15 +87,15 @@ def _exactly(tails: Sequence[Values], rough: Sequence[int], left: int) -> list[i
 
 def _add(table: Values, tail: Values, chosen: NDArray[np.uint16]) -> Values:
     """One more job: the best of ``table[k - g] + tail[g]`` for every k, and which g that was."""
-    most = table + tail[0]
+    maximum = table + tail[0]
     for count in range(1, len(tail)):
         if tail[count] == -np.inf:
             continue
         other = table[: len(table) - count] + tail[count]
-        better = other > most[count:] + ALIKE
-        np.copyto(most[count:], other, where=better)
+        better = other > maximum[count:] + ALIKE
+        np.copyto(maximum[count:], other, where=better)
         chosen[count:][better] = count
-    return most
+    return maximum
 
 
 def _along_hulls(tails: Sequence[Values], left: int) -> list[int]:
@@ -135,8 +140,8 @@ class Candidate:
     """A job with the counts it may have: 0 if ``may_stop`` or waiting, and ``least`` to ``most``."""
 
     job: Job
-    least: int
-    most: int
+    min_gpus: int
+    max_gpus: int
     may_have_none: bool
 
     @property
@@ -174,12 +179,12 @@ def ask(snapshot: Snapshot) -> Question:
     held: list[Job] = []
     everywhere = sum(node.total for node in later.nodes.values())
     largest = max((node.total for node in later.nodes.values()), default=0)
-    for job in in_turn(snapshot.jobs):
+    for job in in_queue_order(snapshot.jobs):
         if job.waiting:
             if alone := reasons.impossible(job, later):
                 why[job.id] = alone
                 continue
-            candidates.append(Candidate(job, job.min_gpus, _most(job, later, everywhere, largest), True))
+            candidates.append(Candidate(job, job.min_gpus, _max_gpus(job, later, everywhere, largest), True))
         elif job.running and not (later.nodes.keys() >= job.now_on.keys() and (job.elastic or job.preemptible)):
             held.append(job)
         elif job.running:
@@ -187,13 +192,13 @@ def ask(snapshot: Snapshot) -> Question:
             if not job.elastic:
                 candidates.append(Candidate(job, job.gpus, job.gpus, True))
                 continue
-            least = max(min(job.min_gpus, job.gpus), sum(job.base.values()))
-            grown = job.gpus if job.blocked else max(job.gpus, _most(job, later, everywhere, largest))
-            candidates.append(Candidate(job, least, grown, job.preemptible))
+            minimum = max(min(job.min_gpus, job.gpus), sum(job.base.values()))
+            grown = job.gpus if job.blocked else max(job.gpus, _max_gpus(job, later, everywhere, largest))
+            candidates.append(Candidate(job, minimum, grown, job.preemptible))
     return Question(tuple(candidates), gpus, tuple(held), why, later)
 
 
-def _most(job: Job, later: Capacity, everywhere: int, largest: int) -> int:
+def _max_gpus(job: Job, later: Capacity, everywhere: int, largest: int) -> int:
     """Of what its nodes have; its limits are kept by ``within_limits``."""
     if job.running and not job.spread:
         here = sum(later.nodes[node].total for node in job.now_on)
@@ -227,9 +232,9 @@ def whole(question: Question, values: Sequence[Values]) -> list[Values]:
     found = []
     for candidate, value in zip(question.candidates, values, strict=True):
         possible = usual[: len(value)].copy()
-        most = len(value) - 1
-        for count in (candidate.least, candidate.gpus, most if most <= size else 0):
-            possible[min(count, most)] = True
+        maximum = len(value) - 1
+        for count in (candidate.min_gpus, candidate.gpus, maximum if maximum <= size else 0):
+            possible[min(count, maximum)] = True
         found.append(np.where(possible, value, -np.inf))
     return found
 
@@ -250,7 +255,7 @@ def _capped(value: Values, cap: int | None) -> Values:
     return cut if np.isfinite(cut).any() else np.array([0.0])
 
 
-def worth(question: Question, values: Sequence[Values], target: Mapping[JobId, Placement]) -> float:
+def total_value(question: Question, values: Sequence[Values], target: Mapping[JobId, Placement]) -> float:
     """What all candidates together have from their placements."""
     total = 0.0
     for candidate, value in zip(question.candidates, values, strict=True):
@@ -283,8 +288,8 @@ def _cut(question: Question, counts: Mapping[JobId, int]) -> dict[JobId, int]:
         id, count = candidate.job.id, counts.get(candidate.job.id, 0)
         allowed = rooms.left(id)
         if count > allowed:
-            fits = candidate.least <= allowed
-            count = allowed if fits else 0 if candidate.may_have_none else candidate.least
+            fits = candidate.min_gpus <= allowed
+            count = allowed if fits else 0 if candidate.may_have_none else candidate.min_gpus
             cut[id] = count
         rooms.use(id, count)
     return cut
@@ -316,10 +321,10 @@ class Rooms:
             self._rooms[index] -= gpus
 
 
-def speeds(job: Job, most: int, *, free_batch: bool) -> Values:
+def speeds(job: Job, maximum: int, *, free_batch: bool) -> Values:
     """``estimates.speed`` with 0, 1, ... ``most`` GPUs."""
     known: Curve | None = estimates.curve(job, free_batch=free_batch)
     if known is None or not known.speeds:
-        return np.arange(most + 1, dtype=float) ** estimates.DEFAULT_EXPONENT
-    listed = known.speeds[:most]
-    return np.array((0.0, *listed, *(known.speeds[-1],) * (most - len(listed))))
+        return np.arange(maximum + 1, dtype=float) ** estimates.DEFAULT_EXPONENT
+    listed = known.speeds[:maximum]
+    return np.array((0.0, *listed, *(known.speeds[-1],) * (maximum - len(listed))))

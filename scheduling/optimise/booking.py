@@ -21,7 +21,7 @@ Counts = NDArray[np.int64]
 Schedule = dict[int, dict[NodeId, int]]
 """GPUs of each node in each slot, numbered since the epoch; slots without are left out."""
 
-MOST_QUANTA = 288
+MAX_QUANTA = 288
 """The finest division of a job's work: half a slot each, on two days of slots."""
 LATE = 0.1
 """The part of its value that a result keeps after it was due."""
@@ -29,7 +29,7 @@ SOON_SECONDS = 600.0
 """Delays shorter than this are alike."""
 ALIKE = 1e-9
 """Payoffs that differ by less are equal, and the earlier end is the better one: sums of floats are not exact."""
-MOST_SIZES = 8
+MAX_SIZES = 8
 """Sizes a job may choose from in each slot; of more, some in between are left out."""
 
 
@@ -109,7 +109,7 @@ def schedule_from_json(runs: Sequence[Any]) -> Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class ResultValue:
     """What a result is worth after a delay, counted from the submission: ``value / (1 + exp(steep * (delay - due)))``.
 
     ``steep`` is per second; 0 means that any time will do. Long after it is due a result is still worth something, the
@@ -150,11 +150,11 @@ class Market:
     solver: str = "exact"
     seed: int = 0
 
-    def bid(self, job: Job, worth: Worth, most: int) -> Bid:
+    def bid(self, job: Job, worth: ResultValue, maximum: int) -> Bid:
         rows = [number for number, node in enumerate(self.book.nodes) if job.nodes is None or node.id in job.nodes]
         if not rows:
             return Bid(-np.inf)
-        sizes = _sizes(job, most)
+        sizes = _sizes(job, maximum)
         lengths: Floats = np.full(self.book.slots, self.slot_seconds, dtype=np.float64)
         lengths[0] = (self.book.first + 1) * self.slot_seconds - self.now
         ends: Floats = self.slot_seconds * np.arange(
@@ -164,19 +164,19 @@ class Market:
         for kind in sorted({self.book.nodes[row].kind for row in rows}):
             some = np.array([row for row in rows if self.book.nodes[row].kind == kind])
             shop = _Shop(self, job, worth, some, sizes, kind, lengths, ends - job.submitted_at)
-            found = shop.elastic() if job.elastic else shop.steady(most)
+            found = shop.elastic() if job.elastic else shop.steady(maximum)
             if found.payoff > best.payoff:
                 best = found
         return best
 
 
-def _sizes(job: Job, most: int) -> list[int]:
+def _sizes(job: Job, maximum: int) -> list[int]:
     sizes = [job.min_gpus] + [
-        size for size, _ in estimates.steps(job, job.min_gpus, job.min_gpus, most, free_batch=True)
+        size for size, _ in estimates.steps(job, job.min_gpus, job.min_gpus, maximum, free_batch=True)
     ]
-    if len(sizes) <= MOST_SIZES:
+    if len(sizes) <= MAX_SIZES:
         return sizes
-    return [sizes[round(number * (len(sizes) - 1) / (MOST_SIZES - 1))] for number in range(MOST_SIZES)]
+    return [sizes[round(number * (len(sizes) - 1) / (MAX_SIZES - 1))] for number in range(MAX_SIZES)]
 
 
 class _Shop:
@@ -186,7 +186,7 @@ class _Shop:
         self,
         market: Market,
         job: Job,
-        worth: Worth,
+        worth: ResultValue,
         rows: Counts,
         sizes: list[int],
         kind: str,
@@ -220,11 +220,11 @@ class _Shop:
             return Bid(-np.inf)
         slots = len(self.lengths)
         speeds = np.array([self.speed(*option) for option in options])
-        most = float(speeds.max() * self.lengths.sum())
-        work = max(min(self.left, 0.9 * most), 1.0)
+        maximum = float(speeds.max() * self.lengths.sum())
+        work = max(min(self.left, 0.9 * maximum), 1.0)
         late = (self.left - work) / max(float(speeds.max()), 1e-9)
         slowest = float(speeds.min()) * self.market.slot_seconds
-        quanta = int(np.clip(np.ceil(2 * work / max(slowest, 1e-9)), self.market.quanta, MOST_QUANTA))
+        quanta = int(np.clip(np.ceil(2 * work / max(slowest, 1e-9)), self.market.quanta, MAX_QUANTA))
         costs = _costs(self.prices, self.free, options)
         done = np.floor(speeds[:, None] * self.lengths[None, :] / (work / quanta) + 1e-9).astype(np.int64)
         costs = np.where(done > 0, costs, np.inf)
@@ -259,11 +259,11 @@ class _Shop:
             at = max(0, at - int(done[choice[slot, at], slot]))
         return Bid(bid[0], bid[1], bid[2], dict(sorted(schedule.items())))
 
-    def steady(self, most: int) -> Bid:
+    def steady(self, maximum: int) -> Bid:
         """One size on the same nodes from its start to its end."""
         best = Bid(-np.inf)
         slots = len(self.lengths)
-        for size, nodes in self.options(sorted({self.job.min_gpus, most})):
+        for size, nodes in self.options(sorted({self.job.min_gpus, maximum})):
             speed = self.speed(size, nodes)
             need = (
                 int(np.ceil((self.left / speed - self.lengths[0]) / self.market.slot_seconds)) + 1

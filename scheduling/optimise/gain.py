@@ -45,22 +45,24 @@ class Preferences(Protocol):
         """Of a relative speed, which is 1 for the smallest useful configuration; 0 is waiting."""
 
 
-class Worth:
+class JobGain:
     """What one job has from GPUs, by count and kind."""
 
     def __init__(self, policy: Preferences, candidate: Candidate, now: float, fleet: "Fleet") -> None:
         self.policy, self.candidate, self.job, self.fleet = policy, candidate, candidate.job, fleet
         job = self.job
         known = estimates.curve(job, free_batch=policy.free_batch)
-        self.speeds = allocation_search.speeds(job, candidate.most, free_batch=policy.free_batch)
-        self.reach = candidate.most if known else max(candidate.least, job.asked if job.waiting else 2 * job.gpus)
+        self.speeds = allocation_search.speeds(job, candidate.max_gpus, free_batch=policy.free_batch)
+        self.reach = (
+            candidate.max_gpus if known else max(candidate.min_gpus, job.asked if job.waiting else 2 * job.gpus)
+        )
         """Nobody knows how such a job scales: it is tried with at most twice as many GPUs at a time."""
         self.factor = {kind: known.kinds.get(kind, 1.0) if known else 1.0 for kind in fleet.sizes}
         self.apart = known.apart if known else 1.0
         self.claim = policy.claim(job, now)
         self.kept = self._kept(now)
-        least = estimates.speed(job, job.min_gpus, free_batch=policy.free_batch)
-        self.slowest = min((least * factor for factor in self.factor.values() if least * factor > 0), default=1.0)
+        minimum = estimates.speed(job, job.min_gpus, free_batch=policy.free_batch)
+        self.slowest = min((minimum * factor for factor in self.factor.values() if minimum * factor > 0), default=1.0)
 
     def _kept(self, now: float) -> float:
         """The part of its progress that a change leaves of it.
@@ -97,7 +99,7 @@ class Worth:
             moves = job.running and kind != at
             if moves and not job.preemptible:
                 continue
-            cap = min(self.reach, self.candidate.most, self.fleet.room(job, kind))
+            cap = min(self.reach, self.candidate.max_gpus, self.fleet.room(job, kind))
             best = -1.0
             for count in self._counts(kind, cap):
                 speed = float(self.speeds[count]) * self.factor[kind]
@@ -111,8 +113,8 @@ class Worth:
 
     def _counts(self, kind: str, cap: int) -> Sequence[int]:
         if self.policy.preset == "optimus":
-            return range(self.candidate.least, cap + 1)
-        return self.fleet.counts(kind, self.candidate.least, cap)
+            return range(self.candidate.min_gpus, cap + 1)
+        return self.fleet.counts(kind, self.candidate.min_gpus, cap)
 
     def value(self, where: Placement) -> float:
         """Of the GPUs it really is to have."""
@@ -177,14 +179,14 @@ class Fleet:
             return sum(totals) if job.spread else max(totals, default=0)
         return self.total[kind] if job.spread else self.sizes[kind]
 
-    def counts(self, kind: str, least: int, most: int) -> list[int]:
+    def counts(self, kind: str, minimum: int, maximum: int) -> list[int]:
         """Powers of two within a node and whole nodes: they always fit together. And the least, whatever it is."""
         if kind not in self._counts:
             size = self.sizes[kind]
             within = [1 << bit for bit in range(size.bit_length()) if 1 << bit <= size]
             self._counts[kind] = sorted({*within, *range(size, self.total[kind] + 1, size)})
-        found = [count for count in self._counts[kind] if least < count <= most]
-        return [least, *found] if least <= most else found
+        found = [count for count in self._counts[kind] if minimum < count <= maximum]
+        return [minimum, *found] if minimum <= maximum else found
 
     def slowest(self, factor: Mapping[str, float], where: Placement) -> float:
         """A step is as slow as its slowest part."""

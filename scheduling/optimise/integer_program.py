@@ -17,9 +17,9 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_matrix
 
 from scheduling.optimise.allocation_search import Question
-from scheduling.optimise.gain import Fleet, Option, Preferences, Worth
+from scheduling.optimise.gain import Fleet, JobGain, Option, Preferences
 from scheduling.toolkit import placement
-from scheduling.toolkit.target_plan import world
+from scheduling.toolkit.target_plan import world_digest
 from scheduling.types import JobId, Placement, Snapshot
 
 COLUMNS = 20_000
@@ -41,8 +41,8 @@ class Program:
     def __init__(self, policy: Preferences, snapshot: Snapshot, question: Question) -> None:
         self.policy, self.snapshot, self.question = policy, snapshot, question
         self.fleet = Fleet(snapshot, question)
-        self.worths = [Worth(policy, candidate, snapshot.now, self.fleet) for candidate in question.candidates]
-        self.options = [worth.options() for worth in self.worths]
+        self.gains = [JobGain(policy, candidate, snapshot.now, self.fleet) for candidate in question.candidates]
+        self.options = [gain.options() for gain in self.gains]
         self.row_of = {kind: row for row, kind in enumerate(self.fleet.kinds)}
         self.room = [self.fleet.gpus[kind] for kind in self.fleet.kinds]
         self.limits = self._limits()
@@ -51,7 +51,7 @@ class Program:
         """Which rows each limited job counts in; a limit that is exceeded already only forbids more."""
         found: dict[JobId, list[int]] = defaultdict(list)
         later = self.question.later
-        known = {worth.job.id: worth.job for worth in self.worths}
+        known = {gain.job.id: gain.job for gain in self.gains}
         for limit in later.limits:
             others = sum(placement.total(later.held.get(id, {})) for id in limit.jobs if id not in known)
             held = sum(known[id].gpus for id in limit.jobs if id in known)
@@ -60,17 +60,17 @@ class Program:
                 found[id].append(len(self.room) - 1)
             if held > limit.max_gpus - limit.elsewhere - others:
                 self.options = [
-                    [option for option in options if option.gpus <= worth.job.gpus or worth.job.id not in limit.jobs]
-                    for worth, options in zip(self.worths, self.options, strict=True)
+                    [option for option in options if option.gpus <= gain.job.gpus or gain.job.id not in limit.jobs]
+                    for gain, options in zip(self.gains, self.options, strict=True)
                 ]
         return found
 
-    def worth(self, target: Mapping[JobId, Placement]) -> float:
-        return sum(worth.value(target.get(worth.job.id, {})) for worth in self.worths)
+    def total_value(self, target: Mapping[JobId, Placement]) -> float:
+        return sum(gain.value(target.get(gain.job.id, {})) for gain in self.gains)
 
     def solve(self, solver: str) -> list[Option]:
         """For each candidate the option that is best for all together."""
-        if not self.worths:
+        if not self.gains:
             return []
         columns = sum(map(len, self.options))
         greedy = solver == "greedy" or self.policy.preset == "optimus" or columns > COLUMNS
@@ -85,7 +85,7 @@ class Program:
 
     def stay(self) -> list[int]:
         """Everybody keeps what it has."""
-        now = [(worth.job.gpus, None) for worth in self.worths]
+        now = [(gain.job.gpus, None) for gain in self.gains]
         return [
             next(pick for pick, option in enumerate(options) if (option.gpus, option.kind) == held)
             for options, held in zip(self.options, now, strict=True)
@@ -94,7 +94,7 @@ class Program:
     def uses(self, number: int, option: Option) -> list[tuple[int, int]]:
         """GPUs by row."""
         used = [(self.row_of[kind], gpus) for kind, gpus in option.use.items() if gpus]
-        limits = self.limits.get(self.worths[number].job.id, ())
+        limits = self.limits.get(self.gains[number].job.id, ())
         return used + [(row, option.gpus) for row in limits if option.gpus]
 
     def by_table(self) -> list[int] | None:
@@ -111,9 +111,9 @@ class Program:
         for number, options in enumerate(self.options):
             gpus = np.array([option.gpus for option in options])
             values = np.array([option.value for option in options])
-            most = int(gpus.max())
-            shifted = sliding_window_view(np.concatenate((np.full(most, -np.inf), best)), room + 1)
-            sums = shifted[most - gpus]
+            maximum = int(gpus.max())
+            shifted = sliding_window_view(np.concatenate((np.full(maximum, -np.inf), best)), room + 1)
+            sums = shifted[maximum - gpus]
             sums += values[:, None]
             chosen[number] = sums.argmax(axis=0)
             best = np.take_along_axis(sums, chosen[number, None].astype(np.intp), axis=0)[0]
@@ -136,7 +136,7 @@ class Program:
         values: list[float] = []
         starts = [0]
         entries: list[tuple[int, int, float]] = []
-        jobs = len(self.worths)
+        jobs = len(self.gains)
         for number, options in enumerate(self.options):
             for option in options:
                 column = len(values)
@@ -146,14 +146,14 @@ class Program:
             starts.append(len(values))
         rows, columns, numbers = zip(*entries, strict=True)
         matrix = csr_matrix((numbers, (rows, columns)), shape=(jobs + len(self.room), len(values)))
-        least = np.concatenate((np.ones(jobs), np.full(len(self.room), -np.inf)))
-        most = np.concatenate((np.ones(jobs), self.room))
+        minimum = np.concatenate((np.ones(jobs), np.full(len(self.room), -np.inf)))
+        maximum = np.concatenate((np.ones(jobs), self.room))
         scale = max(1e-12, float(np.abs(values).max()))
         found = milp(
             -np.array(values) / scale,
             integrality=np.ones(len(values)),
             bounds=Bounds(0, 1),
-            constraints=LinearConstraint(matrix, least, most),
+            constraints=LinearConstraint(matrix, minimum, maximum),
             # Presolving takes longer than it saves here, and may write to the output of the program.
             options={"mip_rel_gap": GAP, "node_limit": NODES, "presolve": False},
         )
@@ -167,7 +167,7 @@ class Program:
 
         A job that keeps what it has is a step like any other; the first step decides of which kind its GPUs are.
         """
-        picks = [0] * len(self.worths)
+        picks = [0] * len(self.gains)
         room = list(self.room)
         for number, options in enumerate(self.options):
             self._use(room, number, options[0], 1)
@@ -233,29 +233,29 @@ class Genetic:
     def __init__(self, program: Program) -> None:
         self.program = program
         jobs = len(program.options)
-        most = max(map(len, program.options))
+        maximum = max(map(len, program.options))
         self.sizes = np.array([len(options) for options in program.options])
-        self.values = np.full((jobs, most), -np.inf)
-        self.use = np.zeros((len(program.room), jobs, most))
+        self.values = np.full((jobs, maximum), -np.inf)
+        self.use = np.zeros((len(program.room), jobs, maximum))
         for number, options in enumerate(program.options):
             for pick, option in enumerate(options):
                 self.values[number, pick] = option.value
                 for row, gpus in program.uses(number, option):
                     self.use[row, number, pick] += gpus
         self.room = np.array(program.room, dtype=float)
-        seed = int(world(program.snapshot), 16) ^ int(program.snapshot.now)
-        self.dice = np.random.default_rng(seed)
+        seed = int(world_digest(program.snapshot), 16) ^ int(program.snapshot.now)
+        self.rng = np.random.default_rng(seed)
 
     def search(self, seeds: Sequence[Sequence[int]], generations: int = GENERATIONS) -> list[int]:
         jobs = len(self.sizes)
         generations = min(generations, CELLS // (POPULATION * jobs) + 1)
         alive = np.array([seeds[number % len(seeds)] for number in range(POPULATION)], dtype=np.int64)
         for _ in range(generations):
-            mothers, fathers = self.dice.permutation(alive), self.dice.permutation(alive)
-            cut = self.dice.integers(0, jobs + 1, size=(POPULATION, 1))
+            mothers, fathers = self.rng.permutation(alive), self.rng.permutation(alive)
+            cut = self.rng.integers(0, jobs + 1, size=(POPULATION, 1))
             children = np.where(np.arange(jobs) < cut, mothers, fathers)
-            other = self.dice.integers(0, self.sizes, size=children.shape)
-            children = np.where(self.dice.random(children.shape) < max(0.02, 1 / jobs), other, children)
+            other = self.rng.integers(0, self.sizes, size=children.shape)
+            children = np.where(self.rng.random(children.shape) < max(0.02, 1 / jobs), other, children)
             everybody = np.concatenate((alive, self.repaired(children)))
             fittest = np.argsort(-self.fitness(everybody), kind="stable")[:POPULATION]
             alive = everybody[fittest]
@@ -263,19 +263,19 @@ class Genetic:
 
     def fitness(self, picks: NDArray[Any]) -> NDArray[Any]:
         jobs = np.arange(picks.shape[1])
-        worth = self.values[jobs, picks].sum(axis=1)
+        total = self.values[jobs, picks].sum(axis=1)
         over = sum((self.use[row][jobs, picks].sum(axis=1) > room).astype(float) for row, room in enumerate(self.room))
-        return np.where(np.asarray(over) > 0, -np.inf, worth)
+        return np.where(np.asarray(over) > 0, -np.inf, total)
 
     def repaired(self, picks: NDArray[Any]) -> NDArray[Any]:
         """Jobs in a random order keep what they drew while there is room; the others fall back to their least."""
         jobs = np.arange(picks.shape[1])
-        order = self.dice.permuted(np.broadcast_to(jobs, picks.shape), axis=1)
+        order = self.rng.permuted(np.broadcast_to(jobs, picks.shape), axis=1)
         fine = np.ones(picks.shape, dtype=bool)
         for row, room in enumerate(self.room):
-            least = self.use[row][:, 0]
-            extra = np.maximum(self.use[row][jobs, picks] - least, 0)
+            minimum = self.use[row][:, 0]
+            extra = np.maximum(self.use[row][jobs, picks] - minimum, 0)
             used = np.cumsum(np.take_along_axis(extra, order, axis=1), axis=1)
-            late = np.take_along_axis(used > room - least.sum(), np.argsort(order, axis=1), axis=1)
+            late = np.take_along_axis(used > room - minimum.sum(), np.argsort(order, axis=1), axis=1)
             fine &= ~late | (extra == 0)
         return np.where(fine, picks, 0)

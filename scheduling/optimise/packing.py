@@ -48,11 +48,11 @@ def rounded(prices: Floats, free: Floats, needs: Floats, counts: Counts, seed: i
     found = linprog(cost, A_ub=np.vstack([packing, -covering]), b_ub=np.concatenate([limits, -counts]))
     if not found.success:
         return None
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     each = cost.reshape(len(free), len(counts))
     best: Counts | None = None
     for _ in range(DRAWS):
-        draw = np.floor(found.x + dice.random(len(cost)) + TINY).astype(np.int64).reshape(each.shape)
+        draw = np.floor(found.x + rng.random(len(cost)) + TINY).astype(np.int64).reshape(each.shape)
         tasks = _repair(draw, each, free, needs, counts)
         if tasks is not None and (best is None or (tasks * each).sum() < (best * each).sum() - TINY):
             best = tasks

@@ -22,7 +22,7 @@ from scheduling.toolkit.capacity import Capacity
 from scheduling.toolkit.plan_builder import minus
 from scheduling.types import Job, JobId, NodeId, Placement, Snapshot
 
-MOST_BLANKS = 2_000
+MAX_BLANKS = 2_000
 """More nodes than this are not repacked at once: the assignment grows with their cube."""
 
 Kinds = Mapping[JobId, str]
@@ -50,7 +50,7 @@ def choose(
     snapshot: Snapshot,
     order: Sequence[Job],
     wanted: Mapping[JobId, int],
-    worth: Callable[[Mapping[JobId, Placement]], float],
+    value_of: Callable[[Mapping[JobId, Placement]], float],
     kinds: Kinds | None = None,
 ) -> dict[JobId, Placement]:
     """``rearrange``, unless leaving the running jobs as they are is worth as much.
@@ -64,7 +64,7 @@ def choose(
     kept = {**wanted, **{job.id: job.gpus for job in order if job.running}}
     homes = {job.id: kinds[job.id] for job in order if kinds and job.waiting and job.id in kinds}
     stay = rearrange(snapshot, order, _within_limits(snapshot, order, kept), homes)
-    return target if worth(target) > worth(stay) else stay
+    return target if value_of(target) > value_of(stay) else stay
 
 
 def _within_limits(snapshot: Snapshot, order: Sequence[Job], wanted: Mapping[JobId, int]) -> dict[JobId, int]:
@@ -229,7 +229,7 @@ class _Draft:
         touched = {node for id in first.changed for node in first.place.get(id, {})}
         near = {node for node, free in first.bins.room.items() if free > 0 or node in touched}
         scopes = (near, set(first.bins.room))
-        return any(len(scope) <= MOST_BLANKS and self._repack(first, scope) for scope in scopes)
+        return any(len(scope) <= MAX_BLANKS and self._repack(first, scope) for scope in scopes)
 
     def _repack(self, first: "_Draft", scope: set[NodeId]) -> bool:
         movers = [job for job in self.order if self._moves(job, first, scope)]
@@ -243,11 +243,11 @@ class _Draft:
         bins = Bins(blank, self.kind)
         found: dict[JobId, Placement] = {}
         for job in sorted(movers, key=lambda job: -self._want(job)):
-            least = placement.total(first.place.get(job.id, {}))
+            minimum = placement.total(first.place.get(job.id, {}))
             where = best_fit(bins, self._want(job), spread=job.spread, kind=self._kind(job))
-            if where is None and least:
-                where = best_fit(bins, least, spread=job.spread, kind=self._kind(job))
-            if where is None and least:
+            if where is None and minimum:
+                where = best_fit(bins, minimum, spread=job.spread, kind=self._kind(job))
+            if where is None and minimum:
                 return False
             if where:
                 found[job.id] = where
@@ -283,8 +283,8 @@ class _Draft:
             return 0
         if not job.elastic:
             return job.gpus
-        least = max(min(job.min_gpus, job.gpus), placement.total(job.base))
-        return min(max(want, least), max(job.max_gpus, job.gpus))
+        minimum = max(min(job.min_gpus, job.gpus), placement.total(job.base))
+        return min(max(want, minimum), max(job.max_gpus, job.gpus))
 
     def _kind(self, job: Job) -> str | None:
         return self.kinds.get(job.id)
@@ -377,9 +377,9 @@ class _Draft:
                 room for node, room in self.bins.room.items()
                 if room > 0 and (job.nodes is None or node in job.nodes) and self._kind(job) in (None, self.kind[node])
             ]  # fmt: skip
-            most = min(sum(rooms) if job.spread else max(rooms, default=0), want, self._room(job))
-            if most >= job.min_gpus:
-                self._start(job, most)
+            maximum = min(sum(rooms) if job.spread else max(rooms, default=0), want, self._room(job))
+            if maximum >= job.min_gpus:
+                self._start(job, maximum)
                 self.changed.add(job.id)
         self._note(job)
 

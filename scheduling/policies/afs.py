@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from scheduling.params import param
 from scheduling.toolkit import estimates, reasons
-from scheduling.toolkit.capacity import Capacity, in_turn
-from scheduling.toolkit.plan_builder import realise
-from scheduling.toolkit.sharing import Pool, fitted, most, next_size, settle
+from scheduling.toolkit.capacity import Capacity, in_queue_order
+from scheduling.toolkit.plan_builder import build_plan
+from scheduling.toolkit.sharing import Pool, max_size, next_size, plan_until_placed, skip_unprofitable_resizes
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 FIRST_CLASS_SECONDS = 600.0
@@ -60,33 +60,37 @@ class Afs:
         "Growing must pay within seconds",
         "A running job takes more GPUs only if it makes up for the interruption in this time. "
         "Larger means more frequent changes.",
-        least=0.0,
-        most=86_400.0,
+        minimum=0.0,
+        maximum=86_400.0,
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        return fitted(lambda homeless: self._plan(snapshot, homeless))
+        return plan_until_placed(lambda excluded: self._plan(snapshot, excluded))
 
-    def _plan(self, snapshot: Snapshot, homeless: AbstractSet[JobId]) -> tuple[Plan, set[JobId]]:
-        pool = Pool(snapshot, preempt=self.preempt, homeless=homeless)
-        jobs = [job for job in in_turn(snapshot.jobs) if job.running or (job.waiting and job.id not in pool.impossible)]
+    def _plan(self, snapshot: Snapshot, excluded: AbstractSet[JobId]) -> tuple[Plan, set[JobId]]:
+        pool = Pool(snapshot, preempt=self.preempt, excluded=excluded)
+        jobs = [
+            job
+            for job in in_queue_order(snapshot.jobs)
+            if job.running or (job.waiting and job.id not in pool.impossible)
+        ]
         length = {job.id: self._length(job, snapshot.now) for job in jobs}
         jobs.sort(key=lambda job: (-job.priority, length[job.id]))
-        given = _play(jobs, [length[job.id] for job in jobs], pool)
+        given = _run_tournament(jobs, [length[job.id] for job in jobs], pool)
         rest = [job for job in jobs if job.id not in given]
         order = [*(job for job in jobs if job.id in given), *rest]
-        wanted = settle(snapshot, pool.count, self.pays_within_seconds)
+        wanted = skip_unprofitable_resizes(snapshot, pool.count, self.pays_within_seconds)
         batches = {job.id: estimates.batch(job, wanted.get(job.id, 0)) for job in jobs if job.free_speed}
 
-        in_vain: set[JobId] = set()
+        unplaced: set[JobId] = set()
 
         def sentence(job: Job, capacity: Capacity, ahead: int) -> str:
             if wanted.get(job.id):
-                in_vain.add(job.id)
+                unplaced.add(job.id)
             return f"{reasons.shortage(job, capacity, ahead).removesuffix('.')}; {self._place(job, length[job.id])}."
 
-        plan = realise(snapshot, order, wanted, why=pool.impossible, batches=batches, short=sentence)
-        return plan, in_vain
+        plan = build_plan(snapshot, order, wanted, why=pool.impossible, batches=batches, short=sentence)
+        return plan, unplaced
 
     def _length(self, job: Job, now: float) -> float:
         """Seconds of work on one GPU."""
@@ -103,7 +107,7 @@ class Afs:
         return f"how long it takes is not known, it had {used} of one GPU so far, and those who had less go first"
 
 
-class _Side:
+class _Contender:
     """A job in the tournament."""
 
     __slots__ = ("after", "count", "job", "length", "next", "now", "seconds")
@@ -123,7 +127,7 @@ class _Side:
         self.after = gain / faster if faster > 0 else 0.0
 
 
-def _winner(one: _Side | None, two: _Side | None) -> _Side | None:
+def _winner(one: _Contender | None, two: _Contender | None) -> _Contender | None:
     """``one`` stands before ``two`` in the order of lengths."""
     if one is None or two is None or not (one.next and two.next):
         return one if one is not None and one.next else two
@@ -137,16 +141,16 @@ def _winner(one: _Side | None, two: _Side | None) -> _Side | None:
     return longer if longer.after > shorter.now else shorter
 
 
-def _play(jobs: Sequence[Job], lengths: Sequence[float], pool: Pool) -> dict[str, int]:
+def _run_tournament(jobs: Sequence[Job], lengths: Sequence[float], pool: Pool) -> dict[str, int]:
     """Gives the GPUs of ``pool`` step by step to the winner of all; returns who has any, in the order of their first."""
     half = 1 << max(0, len(jobs) - 1).bit_length()
-    tree: list[_Side | None] = [None] * (2 * half)
+    tree: list[_Contender | None] = [None] * (2 * half)
     given: dict[str, int] = {}
     for index, job in enumerate(jobs):
         count = pool.count.get(job.id, 0)
         if count:
             given[job.id] = count
-        tree[half + index] = _Side(job, lengths[index], count, _step(job, count, pool))
+        tree[half + index] = _Contender(job, lengths[index], count, _step(job, count, pool))
     for node in range(half - 1, 0, -1):
         tree[node] = _winner(tree[2 * node], tree[2 * node + 1])
     index_of = {job.id: index for index, job in enumerate(jobs)}
@@ -167,5 +171,5 @@ def _play(jobs: Sequence[Job], lengths: Sequence[float], pool: Pool) -> dict[str
 def _step(job: Job, count: int, pool: Pool) -> int:
     """The size it would have next."""
     if count:
-        return next_size(job, count, most(job))
-    return pool.least[job.id] if job.running else job.min_gpus
+        return next_size(job, count, max_size(job))
+    return pool.min_gpus[job.id] if job.running else job.min_gpus

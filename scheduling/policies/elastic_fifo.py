@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from scheduling.params import param
 from scheduling.toolkit import estimates, placement, reasons
-from scheduling.toolkit.capacity import Capacity, in_turn, queue
+from scheduling.toolkit.capacity import Capacity, in_queue_order, queue
 from scheduling.toolkit.levels import Levels
 from scheduling.toolkit.plan_builder import minus, part, shrink_to, start
 from scheduling.types import Job, JobId, Knows, Limit, NodeId, Placement, Plan, Snapshot
@@ -41,8 +41,8 @@ class ElasticFifo:
         "Seconds before a running job grows",
         "A running job takes more GPUs only after they have been left over for this long, because each change "
         "interrupts it for some seconds. 0 means at once.",
-        least=0,
-        most=3600,
+        minimum=0,
+        maximum=3600,
     )
 
     up_to: str = param(
@@ -56,27 +56,27 @@ class ElasticFifo:
         "Least gain of a GPU",
         "A job grows only as long as each GPU more makes it faster by at least this part of one GPU, "
         "where its speed was measured.",
-        least=0,
-        most=1,
+        minimum=0,
+        maximum=1,
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
         later = Capacity(snapshot, coming=True)
-        running = in_turn(job for job in snapshot.jobs if job.running)
+        running = in_queue_order(job for job in snapshot.jobs if job.running)
         spares = Spares(later, running)
         why: dict[JobId, str] = {}
         served: list[Job] = []
         line: list[Job] = []
-        vain: set[Hashable] = set()
+        unfit: set[Hashable] = set()
         for job in queue(snapshot):
             if alone := reasons.impossible(job, later):
                 why[job.id] = alone
             elif self.strict and line:
                 line.append(job)
-            elif later.terms(job) not in vain and _give_least(job, spares):
+            elif later.terms(job) not in unfit and _give_minimum(job, spares):
                 served.append(job)
             else:
-                vain.add(later.terms(job))  # the ledger only gets tighter: no use in trying the like of it again
+                unfit.add(later.terms(job))  # the ledger only gets tighter: no use in trying the like of it again
                 if alone := _limited(job, spares):
                     why[job.id] = alone
                 else:
@@ -123,8 +123,12 @@ class ElasticFifo:
         later = spares.ledger
         newcomers = {job.id for job in served}
         growing = [job for job in running if job.elastic and not job.blocked and later.count(job) >= job.gpus]
-        most = {job.id: self._most(job) for job in (*served, *growing)}
-        heap = [(_extra(job, later), job.turn, job) for job in (*served, *growing) if later.count(job) < most[job.id]]
+        maximum = {job.id: self._max_gpus(job) for job in (*served, *growing)}
+        heap = [
+            (_extra(job, later), job.queue_key, job)
+            for job in (*served, *growing)
+            if later.count(job) < maximum[job.id]
+        ]
         heapq.heapify(heap)
         while heap:
             extra, turn, job = heapq.heappop(heap)
@@ -133,18 +137,18 @@ class ElasticFifo:
             takes = job.id in newcomers or extra < 0
             if not spares.grow(job) and not (takes and _take_from_richer(job, spares)):
                 continue
-            if later.count(job) < most[job.id]:
+            if later.count(job) < maximum[job.id]:
                 heapq.heappush(heap, (extra + 1, turn, job))
 
-    def _most(self, job: Job) -> int:
+    def _max_gpus(self, job: Job) -> int:
         """Where it stops to grow: what it may have, as far as that is worth having."""
-        most = job.asked if self.up_to == "asked" else job.max_gpus
+        maximum = job.asked if self.up_to == "asked" else job.max_gpus
         known = estimates.curve(job)
         if known is not None and known.speeds and self.least_gain:
             steps = estimates.steps(job, job.min_gpus, job.min_gpus, job.max_gpus)
-            worth = max((size for size, gain in steps if gain >= self.least_gain), default=job.min_gpus)
-            most = min(most, worth)
-        return max(most, job.min_gpus)
+            worthwhile = max((size for size, gain in steps if gain >= self.least_gain), default=job.min_gpus)
+            maximum = min(maximum, worthwhile)
+        return max(maximum, job.min_gpus)
 
 
 class Spares:
@@ -186,7 +190,7 @@ class Spares:
         """Who gives next: the job furthest above its least; among equals the one whose turn came last."""
         if node is not None:
             donors = [job for job in self._on.get(node, ()) if self._parts[job.id, node]]
-            return max(donors, key=lambda job: (_extra(job, self.ledger), job.turn), default=None)
+            return max(donors, key=lambda job: (_extra(job, self.ledger), job.queue_key), default=None)
         return next((job for job in self.richer(1) if limit is None or job.id in limit.jobs), None)
 
     def richer(self, extra: int) -> Iterator[Job]:
@@ -242,7 +246,7 @@ class Spares:
         self.possible[node] = self.ledger.free[node] + spare
 
 
-def _give_least(job: Job, spares: Spares) -> bool:
+def _give_minimum(job: Job, spares: Spares) -> bool:
     """Gives ``job`` its least, taken from spare GPUs of running jobs if need be; False, and nothing done, if it cannot."""
     taken: list[tuple[Job, NodeId]] = []
     where = _room_for(job, spares, taken)

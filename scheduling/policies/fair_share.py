@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 from scheduling.params import param
 from scheduling.toolkit import backfill, estimates, reasons
-from scheduling.toolkit.capacity import Capacity, in_turn
-from scheduling.toolkit.plan_builder import realise
-from scheduling.toolkit.sharing import Pool, most, next_size, settle
+from scheduling.toolkit.capacity import Capacity, in_queue_order
+from scheduling.toolkit.plan_builder import build_plan
+from scheduling.toolkit.sharing import Pool, max_size, next_size, skip_unprofitable_resizes
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 DAY_SECONDS = 86400.0
-LEAST_WEIGHT = 1e-6
+MIN_WEIGHT = 1e-6
 """An account of weight 0 goes last, but it goes."""
 
 
@@ -49,8 +49,8 @@ class FairShare:
         7.0,
         "Half-life in days",
         "After so many days a GPU-hour counts half. Short: people are even again soon. Long: heavy use is remembered.",
-        least=0.05,
-        most=365.0,
+        minimum=0.05,
+        maximum=365.0,
     )
     elastic: bool = param(
         True,
@@ -71,8 +71,8 @@ class FairShare:
         "How far above is far",
         "A job is stopped for another one only if its account would still be ahead by this part of a fair share "
         "without it. Larger means fewer interruptions.",
-        least=0.0,
-        most=10.0,
+        minimum=0.0,
+        maximum=10.0,
         group="Stopping and resizing",
     )
     yields_after_minutes: float = param(
@@ -81,8 +81,8 @@ class FairShare:
         "A job that can be stopped, of an account that holds more than its fair share, keeps its GPUs for at least this "
         "long. Then it makes room for waiting jobs of accounts that stay within theirs. 0: it makes room only for an "
         "account that is far below.",
-        least=0.0,
-        most=10_080.0,
+        minimum=0.0,
+        maximum=10_080.0,
         group="Stopping and resizing",
     )
     pays_within_seconds: float = param(
@@ -90,8 +90,8 @@ class FairShare:
         "Growing must pay within seconds",
         "A running job takes more GPUs only if it makes up for the interruption in this time. "
         "Larger means more frequent changes.",
-        least=0.0,
-        most=86_400.0,
+        minimum=0.0,
+        maximum=86_400.0,
         group="Stopping and resizing",
     )
     passed_over_hours: float = param(
@@ -101,52 +101,57 @@ class FairShare:
         "for it as they become free. Until it can start they are lent only to jobs that can be stopped or that will "
         "have ended by then. Smaller: large jobs start sooner. Larger: fewer GPUs stand idle. 0: nothing is saved, and "
         "a large job may be passed over for as long as smaller ones come.",
-        least=0.0,
-        most=720.0,
+        minimum=0.0,
+        maximum=720.0,
         group="Large jobs",
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        return backfill.around(self._arrange, snapshot, 3600 * self.passed_over_hours, self._least)
+        return backfill.around(self._arrange, snapshot, 3600 * self.passed_over_hours, self._min_gpus)
 
-    def _least(self, job: Job) -> int:
+    def _min_gpus(self, job: Job) -> int:
         """GPUs with which a waiting job starts."""
         return job.min_gpus if self.elastic else job.asked
 
     def _arrange(self, snapshot: Snapshot, hold: backfill.Hold | None) -> backfill.Arrangement:
         """In a second try without the jobs that were counted but found no place, so that others may use those GPUs."""
-        arrangement, homeless = self._try(snapshot, hold, frozenset())
-        return self._try(snapshot, hold, homeless)[0] if homeless else arrangement
+        arrangement, excluded = self._try(snapshot, hold, frozenset())
+        return self._try(snapshot, hold, excluded)[0] if excluded else arrangement
 
     def _try(
-        self, snapshot: Snapshot, hold: backfill.Hold | None, homeless: AbstractSet[JobId]
+        self, snapshot: Snapshot, hold: backfill.Hold | None, excluded: AbstractSet[JobId]
     ) -> tuple[backfill.Arrangement, set[JobId]]:
-        pool = Pool(snapshot, resize=self.elastic, preempt=self.preempt, homeless=homeless)
-        line = in_turn(job for job in snapshot.jobs if not job.stopping)
+        pool = Pool(snapshot, resize=self.elastic, preempt=self.preempt, excluded=excluded)
+        line = in_queue_order(job for job in snapshot.jobs if not job.stopping)
         root, part_of = _tree(snapshot, line, self.half_life_days)
         order = self._serve(snapshot, line, pool, root, part_of)
         if self.elastic:
             _share_rest(order, pool, root, part_of)
-        wanted = settle(snapshot, pool.count, self.pays_within_seconds)
+        wanted = skip_unprofitable_resizes(snapshot, pool.count, self.pays_within_seconds)
         batches = {job.id: estimates.batch(job, wanted.get(job.id, 0)) for job in order if job.free_speed}
 
-        in_vain: set[JobId] = set()
+        unplaced: set[JobId] = set()
 
         def sentence(job: Job, capacity: Capacity, ahead: int) -> str:
             if wanted.get(job.id):
-                in_vain.add(job.id)
+                unplaced.add(job.id)
             saved = sum(gpus for node, gpus in hold.here.items() if node in capacity.free_for(job)) if hold else 0
             short = reasons.behind_saved(saved) if saved else reasons.shortage(job, capacity, ahead)
-            return f"{short.removesuffix('.')}; {part_of[job.id].standing()}."
+            return f"{short.removesuffix('.')}; {part_of[job.id].summary()}."
 
-        plan = realise(snapshot, order, wanted, why=pool.impossible, batches=batches, short=sentence)
-        root.fell()
+        plan = build_plan(snapshot, order, wanted, why=pool.impossible, batches=batches, short=sentence)
+        root.dismantle()
         waits = {job.id for job in order if job.waiting and job.id not in plan.target and job.id not in pool.impossible}
-        promised = frozenset(id for id in waits if wanted.get(id) and id not in in_vain)
-        return backfill.Arrangement(plan, order, frozenset(waits - promised), promised), in_vain
+        promised = frozenset(id for id in waits if wanted.get(id) and id not in unplaced)
+        return backfill.Arrangement(plan, order, frozenset(waits - promised), promised), unplaced
 
     def _serve(
-        self, snapshot: Snapshot, line: Sequence[Job], pool: Pool, root: "_Part", part_of: "Mapping[JobId, _Part]"
+        self,
+        snapshot: Snapshot,
+        line: Sequence[Job],
+        pool: Pool,
+        root: "_AccountNode",
+        part_of: "Mapping[JobId, _AccountNode]",
     ) -> list[Job]:
         """Counts the least of each job in ``pool``, the most deserving first; returns all jobs in that order.
 
@@ -176,11 +181,11 @@ class FairShare:
             part.line.reverse()
             running += sum([1 for job in part.line if job.now_on])
 
-        def key(part: _Part) -> tuple[bool, float] | None:
+        def key(part: _AccountNode) -> tuple[bool, float] | None:
             job = part.next()
             if job is None:
                 return None
-            level = (part.late + part.held) / part.weight
+            level = (part.recent + part.held) / part.weight
             return (False, level) if job.now_on else (not self.preempt, level + self.tolerance * part.fair)
 
         for part in _turns(root, key):
@@ -189,22 +194,24 @@ class FairShare:
             running -= bool(job.now_on)
             if job.id in pool.impossible:
                 continue
-            least = pool.least[job.id] if job.now_on else self._least(job)
-            if pool.take(job, least) or not pool.free:
-                part.give(least)  # with nothing left it is counted too, so that the line alternates
+            minimum = pool.min_gpus[job.id] if job.now_on else self._min_gpus(job)
+            if pool.take(job, minimum) or not pool.free:
+                part.give(minimum)  # with nothing left it is counted too, so that the line alternates
             if not (pool.free or running or snapshot.explain or self.passed_over_hours):
                 seen = {job.id for job in order}
                 order += [job for job in line if job.id not in seen]  # they get nothing, whatever their order
                 break
         return order
 
-    def _serve_within_shares(self, snapshot: Snapshot, pool: Pool, part_of: "Mapping[JobId, _Part]") -> list[Job]:
+    def _serve_within_shares(
+        self, snapshot: Snapshot, pool: Pool, part_of: "Mapping[JobId, _AccountNode]"
+    ) -> list[Job]:
         """Count waiting jobs whose accounts stay within their shares before jobs that had their time above the share.
 
         Takes them out of their accounts' lines. Without this an account with one large job is never far enough above
         its share, as it would hold nothing without that job, and a lab full of such jobs is closed to all others.
         """
-        held: dict[_Part, int] = {}
+        held: dict[_AccountNode, int] = {}
         for job in snapshot.jobs:
             if job.running:
                 held[part_of[job.id]] = held.get(part_of[job.id], 0) + job.gpus
@@ -214,32 +221,34 @@ class FairShare:
         for part in parts:
             for job in part.line:
                 above = held.get(part, 0) > part.share and job.started_at is not None and job.started_at <= began
-                room -= pool.least[job.id] if job.now_on and not above else 0
+                room -= pool.min_gpus[job.id] if job.now_on and not above else 0
         served: list[Job] = []
         for part in sorted(parts, key=lambda part: part.rank):
             has = held.get(part, 0)
             for job in [job for job in part.line if not job.now_on and job.id not in pool.impossible]:
-                least = self._least(job)
-                if has + least > part.share or least > room or not pool.take(job, least):
+                minimum = self._min_gpus(job)
+                if has + minimum > part.share or minimum > room or not pool.take(job, minimum):
                     continue
-                has += least
-                room -= least
-                part.give(least)
+                has += minimum
+                room -= minimum
+                part.give(minimum)
                 part.line.remove(job)
                 served.append(job)
         return served
 
 
-def _share_rest(order: Sequence[Job], pool: Pool, root: "_Part", part_of: "Mapping[JobId, _Part]") -> None:
+def _share_rest(
+    order: Sequence[Job], pool: Pool, root: "_AccountNode", part_of: "Mapping[JobId, _AccountNode]"
+) -> None:
     """Gives what is left, step by step, to the account that stands lowest, and there to its smallest job."""
     if not pool.free:
         return
-    sizes: dict[_Part, list[tuple[float, tuple[int, float, JobId], int, Job]]] = {}
+    sizes: dict[_AccountNode, list[tuple[float, tuple[int, float, JobId], int, Job]]] = {}
     """A heap of the jobs of a part that could have more, the smallest first, with the next size of each."""
     for job in order:
         count = pool.count.get(job.id, 0)
-        if count and (size := next_size(job, count, most(job))):
-            sizes.setdefault(part_of[job.id], []).append((count / job.weight, job.turn, size, job))
+        if count and (size := next_size(job, count, max_size(job))):
+            sizes.setdefault(part_of[job.id], []).append((count / job.weight, job.queue_key, size, job))
     for heap in sizes.values():
         heapq.heapify(heap)
     for part in _turns(root, lambda part: part.level if sizes.get(part) or part.heads else None):
@@ -252,19 +261,19 @@ def _share_rest(order: Sequence[Job], pool: Pool, root: "_Part", part_of: "Mappi
         part.give(size - count)
         if not pool.free:
             return
-        if larger := next_size(job, size, most(job)):
+        if larger := next_size(job, size, max_size(job)):
             heapq.heapreplace(heap, (size / job.weight, turn, larger, job))
         else:
             heapq.heappop(heap)
 
 
 @dataclass(slots=True, eq=False)
-class _Part:
+class _AccountNode:
     """An account as this policy sees it: jobs stand in line at the leaves of the tree."""
 
     name: str
     weight: float = 1.0
-    late: float = 0.0
+    recent: float = 0.0
     """GPUs it held on average of late."""
     held: int = 0
     """GPUs it is to have, as far as decided."""
@@ -274,9 +283,9 @@ class _Part:
     """GPUs its weight entitles it to beside all that have jobs now."""
     fair: float = 0.0
     """The level at which it and its siblings would stand with their shares."""
-    above: "_Part | None" = None
-    below: "list[_Part]" = field(default_factory=list)
-    heads: "list[tuple[Any, str, int, _Part]]" = field(default_factory=list)
+    above: "_AccountNode | None" = None
+    below: "list[_AccountNode]" = field(default_factory=list)
+    heads: "list[tuple[Any, str, int, _AccountNode]]" = field(default_factory=list)
     """A heap of the parts below that want something, the lowest first."""
     line: list[Job] = field(default_factory=list)
     """Its jobs that are still to be served, the next one last."""
@@ -285,7 +294,7 @@ class _Part:
 
     @property
     def level(self) -> float:
-        return (self.late + self.held) / self.weight
+        return (self.recent + self.held) / self.weight
 
     @property
     def rank(self) -> tuple[float, str]:
@@ -299,17 +308,17 @@ class _Part:
     def remember(self) -> float:
         """What the parts of a group used counts for it even where its own account does not say so."""
         if self.below:
-            self.late = max(self.late, sum([part.remember() for part in self.below]))
-        return self.late
+            self.recent = max(self.recent, sum([part.remember() for part in self.below]))
+        return self.recent
 
     def hold(self, gpus: int) -> None:
-        part: _Part | None = self
+        part: _AccountNode | None = self
         while part is not None:
             part.now += gpus
             part = part.above
 
     def give(self, gpus: int) -> None:
-        part: _Part | None = self
+        part: _AccountNode | None = self
         while part is not None:
             part.held += gpus
             part = part.above
@@ -330,7 +339,7 @@ class _Part:
             if part.below:
                 part.entitle(part.share)
 
-    def fill(self, key: "Callable[[_Part], Any]") -> None:
+    def fill(self, key: "Callable[[_AccountNode], Any]") -> None:
         """Lines up the parts below that have a ``key``, and theirs."""
         self.heads = []
         for number, child in enumerate(self.below):
@@ -340,13 +349,13 @@ class _Part:
                 self.heads.append((level, child.name, number, child))
         heapq.heapify(self.heads)
 
-    def fell(self) -> None:
+    def dismantle(self) -> None:
         """Takes the tree apart, which is cheaper than to let the garbage collector find its circles."""
         for part in self.below:
-            part.fell()
+            part.dismantle()
         self.below, self.heads = [], []
 
-    def standing(self) -> str:
+    def summary(self) -> str:
         if not self.text:
             self.text = f"{self.name} has {self._facts()}"
             if self.above is not None and self.above.above is not None:
@@ -354,10 +363,10 @@ class _Part:
         return self.text
 
     def _facts(self) -> str:
-        return f"{reasons.gpus(self.now)} now and had {self.late:.1f} on average recently, with a fair share of {self.share:.1f}"
+        return f"{reasons.gpus(self.now)} now and had {self.recent:.1f} on average recently, with a fair share of {self.share:.1f}"
 
 
-def _turns(root: _Part, key: Callable[[_Part], Any]) -> Iterator[_Part]:
+def _turns(root: _AccountNode, key: Callable[[_AccountNode], Any]) -> Iterator[_AccountNode]:
     """The leaf whose turn it is, again and again: from the top always to the part with the smallest ``key``.
 
     What the caller takes from a leaf or gives it counts at once. A part whose key is None wants nothing more.
@@ -377,7 +386,9 @@ def _turns(root: _Part, key: Callable[[_Part], Any]) -> Iterator[_Part]:
                 heapq.heapreplace(heads, (level, name, number, part))
 
 
-def _tree(snapshot: Snapshot, line: Sequence[Job], half_life_days: float) -> tuple[_Part, dict[JobId, _Part]]:
+def _tree(
+    snapshot: Snapshot, line: Sequence[Job], half_life_days: float
+) -> tuple[_AccountNode, dict[JobId, _AccountNode]]:
     """The root, and for each job of ``line`` the leaf it belongs to; accounts without such jobs are left out.
 
     A job of no account belongs to one in its owner's name, whose use is that of its present jobs.
@@ -390,10 +401,10 @@ def _tree(snapshot: Snapshot, line: Sequence[Job], half_life_days: float) -> tup
         for id in accounts[index].jobs:
             account_of[id] = index  # the part of a group goes before the group
 
-    root = _Part("")
-    parts: dict[tuple[str, str], _Part] = {}
+    root = _AccountNode("")
+    parts: dict[tuple[str, str], _AccountNode] = {}
 
-    def part(index: int | None) -> _Part:
+    def part(index: int | None) -> _AccountNode:
         missing = []
         while index is not None and rows[index] not in parts:
             missing.append(index)
@@ -401,15 +412,17 @@ def _tree(snapshot: Snapshot, line: Sequence[Job], half_life_days: float) -> tup
         leaf = root if index is None else parts[rows[index]]
         for each in reversed(missing):
             account = accounts[each]
-            late = _late(account.used, half_life_days)
-            leaf = _Part(account.name, max(account.weight, LEAST_WEIGHT), late, now=account.elsewhere, above=leaf)
+            recent = _recent(account.used, half_life_days)
+            leaf = _AccountNode(
+                account.name, max(account.weight, MIN_WEIGHT), recent, now=account.elsewhere, above=leaf
+            )
             leaf.join()
             parts[rows[each]] = leaf
         return leaf
 
-    leaf_of: dict[JobId, _Part] = {}
-    leaves: dict[int, _Part] = {}
-    strangers: dict[str, _Part] = {}
+    leaf_of: dict[JobId, _AccountNode] = {}
+    leaves: dict[int, _AccountNode] = {}
+    strangers: dict[str, _AccountNode] = {}
     for job in line:
         index = account_of.get(job.id, -1)
         if index >= 0:
@@ -418,15 +431,15 @@ def _tree(snapshot: Snapshot, line: Sequence[Job], half_life_days: float) -> tup
             leaf_of[job.id] = leaves[index]
             continue
         if job.owner not in strangers:
-            strangers[job.owner] = _Part(job.owner, above=root)
+            strangers[job.owner] = _AccountNode(job.owner, above=root)
             strangers[job.owner].join()
         leaf_of[job.id] = strangers[job.owner]
-        strangers[job.owner].late += _decayed(job.served_gpu_seconds, 0, half_life_days)
-    own: dict[_Part, _Part] = {}
+        strangers[job.owner].recent += _decayed(job.served_gpu_seconds, 0, half_life_days)
+    own: dict[_AccountNode, _AccountNode] = {}
     for name, leaf in leaf_of.items():
         if leaf.below:  # a group's own jobs stand beside its parts
             if leaf not in own:
-                own[leaf] = _Part(leaf.name, above=leaf)
+                own[leaf] = _AccountNode(leaf.name, above=leaf)
                 own[leaf].join()
             leaf_of[name] = own[leaf]
     root.remember()
@@ -459,7 +472,7 @@ def _above(index: int, rows: Sequence[tuple[str, str]], by_name: Mapping[str, in
 
 
 @lru_cache(maxsize=1024)
-def _late(used: tuple[float, ...], half_life_days: float) -> float:
+def _recent(used: tuple[float, ...], half_life_days: float) -> float:
     return sum(map(mul, used, _weights(len(used), half_life_days)))
 
 

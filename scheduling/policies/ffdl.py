@@ -17,7 +17,7 @@ MARGIN = 1.5
 """A change must be worth this many times what it costs: nobody knows its cost exactly."""
 NUDGE = 1e-6
 """Between plans of equal value the one that changes less."""
-LEAST_SECONDS = 1.0
+MIN_SECONDS = 1.0
 """That a job may have left to do."""
 
 
@@ -61,8 +61,8 @@ class Ffdl:
         "Bonus per hour of waiting",
         "A waiting job's claim grows by this part of itself for each full hour since it was submitted or last stopped, until "
         "it starts. 0: waiting counts for nothing, and a job that scales badly may wait for ever.",
-        least=0,
-        most=100,
+        minimum=0,
+        maximum=100,
         group="Patience and pace",
     )
     favour_short: float = param(
@@ -70,8 +70,8 @@ class Ffdl:
         "Favour short jobs",
         "A job's claim is its remaining work to the power of minus this; work that nobody declared is estimated from "
         "what the job has had so far. 0: length does not count, as in FfDL.",
-        least=0,
-        most=1,
+        minimum=0,
+        maximum=1,
         group="Patience and pace",
     )
     horizon_seconds: int = param(
@@ -79,16 +79,16 @@ class Ffdl:
         "Seconds a decision shall last",
         "A change must win back what it costs within this time, and before the job ends. Larger: jobs are resized sooner "
         "for smaller gains.",
-        least=60,
-        most=86_400,
+        minimum=60,
+        maximum=86_400,
         group="Patience and pace",
     )
     period_seconds: int = param(
         60,
         "Seconds between decisions",
         "When no job comes or ends, GPUs are shared out anew only after this long.",
-        least=0,
-        most=86_400,
+        minimum=0,
+        maximum=86_400,
         group="Patience and pace",
     )
 
@@ -101,7 +101,7 @@ class Ffdl:
         values = self._table(snapshot, question)
         wanted = self._counts(question, values)
         wanted.update({job.id: job.gpus for job in held})
-        target = choose(snapshot, order, wanted, lambda target: allocation_search.worth(question, values, target))
+        target = choose(snapshot, order, wanted, lambda target: allocation_search.total_value(question, values, target))
         batches = {
             job.id: size
             for job in order
@@ -137,9 +137,9 @@ class Ffdl:
         order = sorted(range(len(values)), key=lambda number: question.candidates[number].job.waiting)
         for number in order:
             candidate = question.candidates[number]
-            if candidate.job.running or candidate.least <= min(left, rooms.left(candidate.job.id)):
-                left -= candidate.least
-                rooms.use(candidate.job.id, candidate.least)
+            if candidate.job.running or candidate.min_gpus <= min(left, rooms.left(candidate.job.id)):
+                left -= candidate.min_gpus
+                rooms.use(candidate.job.id, candidate.min_gpus)
                 values[number][0] = -np.inf
             else:
                 values[number][1:] = -np.inf
@@ -149,30 +149,30 @@ class Ffdl:
         waiting = [candidate for candidate in question.candidates if candidate.job.waiting]
         if not waiting:
             return float(self.horizon_seconds)
-        return statistics.median(self._lasts(candidate.job, candidate.least) for candidate in waiting)
+        return statistics.median(self._lasts(candidate.job, candidate.min_gpus) for candidate in waiting)
 
     def _lasts(self, job: Job, gpus: int) -> float:
         """Seconds for which a change that is good for the job pays: no longer than it takes to its end."""
         left = estimates.remaining_seconds(job, max(1, gpus), free_batch=self._free)
-        return max(LEAST_SECONDS, min(self.horizon_seconds, left))
+        return max(MIN_SECONDS, min(self.horizon_seconds, left))
 
     def _values(
         self, now: float, candidate: allocation_search.Candidate, gpus: int, others: float
     ) -> allocation_search.Values:
         """What it is worth with 0, 1, ... GPUs. ``others``: seconds for which those who wait would use what it leaves."""
         job = candidate.job
-        most = min(candidate.most, gpus)
-        speeds = allocation_search.speeds(job, most, free_batch=self._free)
+        maximum = min(candidate.max_gpus, gpus)
+        speeds = allocation_search.speeds(job, maximum, free_batch=self._free)
         alone = estimates.speed(job, 1, free_batch=self._free)
         value = self._claim(job, now) * (speeds / alone if alone > 0 else speeds)
         if job.running:
             cost = MARGIN * (job.resize_seconds if job.elastic else job.restart_seconds)
-            stays = value[job.gpus] if job.gpus <= most else 0.0
+            stays = value[job.gpus] if job.gpus <= maximum else 0.0
             value *= max(0.0, 1 - cost / self._lasts(job, job.gpus))
             value[0] = -MARGIN * job.restart_seconds / others * stays
-            if job.gpus <= most:
+            if job.gpus <= maximum:
                 value[job.gpus] = stays * (1 + NUDGE)
-        value[1 : candidate.least] = -np.inf
+        value[1 : candidate.min_gpus] = -np.inf
         if not candidate.may_have_none:
             value[0] = -np.inf
         return value

@@ -54,15 +54,15 @@ class Fifo:
         started: list[Job] = []
         promise: Promise | None = None
         for job in queue(snapshot):
-            most = job.max_gpus if self.size == "most" else job.min_gpus
+            maximum = job.max_gpus if self.size == "most" else job.min_gpus
             if alone := reasons.impossible(job, capacity) or reasons.limited(job, capacity):
                 why[job.id] = alone  # nobody else has to wait for what only this job lacks
             elif self.strict and line:
-                if promise is not None and promise.let_pass(job, most):
+                if promise is not None and promise.let_pass(job, maximum):
                     continue
                 why[job.id] = promise.reason(len(line)) if promise else reasons.in_line(line[0], len(line))
                 line.append(job)
-            elif where := capacity.best_fit(job, most):
+            elif where := capacity.best_fit(job, maximum):
                 capacity.give(job, where)
                 started.append(job)
             else:
@@ -101,15 +101,15 @@ class Promise:
         self.room = Levels({node: min(free, then[node]) for node, free in capacity.free.items()})
         """What is free now, and still spare then."""
 
-    def let_pass(self, job: Job, most: int) -> bool:
+    def let_pass(self, job: Job, maximum: int) -> bool:
         """Starts ``job`` if that does not hold up the first."""
-        where = self.capacity.best_fit(job, most)
+        where = self.capacity.best_fit(job, maximum)
         if where is not None and self.now + expected_seconds(job, placement.total(where), self.now) <= self.at:
             self._give(job, where)
             return True
         scope = self.capacity.scope(job).allowed
         here = self.room.sum_of(scope) if job.spread else self._largest(scope)
-        count = min(most, here, self.capacity.room(job))
+        count = min(maximum, here, self.capacity.room(job))
         where = placement.place(self.room, count, spread=job.spread, allowed=scope) if count >= job.min_gpus else None
         if where is None:
             return False

@@ -61,8 +61,8 @@ class Goodput:
         0.5,
         "Fairness exponent",
         "1: the sum of all progress counts, whoever makes it. Smaller: the slowest count more.",
-        least=-10,
-        most=1,
+        minimum=-10,
+        maximum=1,
         group="What counts",
     )
     favour_short: float = param(
@@ -70,16 +70,16 @@ class Goodput:
         "Favour short jobs",
         "A job's claim is its remaining work to the power of minus this; work that nobody declared is estimated from "
         "what the job has had so far. 0: length does not count, as in Pollux and Sia.",
-        least=0,
-        most=1,
+        minimum=0,
+        maximum=1,
         group="What counts",
     )
     waiting_bonus: float = param(
         1.0,
         "Bonus per hour of waiting",
         "A job's claim grows by this part of itself for each hour it has waited, so that nobody waits for ever.",
-        least=0,
-        most=100,
+        minimum=0,
+        maximum=100,
     )
     batch: str = param(
         "chosen",
@@ -91,8 +91,8 @@ class Goodput:
         60,
         "Seconds between decisions",
         "When no job comes or ends, GPUs are shared out anew only after this long.",
-        least=0,
-        most=86_400,
+        minimum=0,
+        maximum=86_400,
         group="How it searches",
     )
 
@@ -105,13 +105,13 @@ class Goodput:
         program = Program(self, snapshot, question)
         chosen = program.solve(self.solver)
         wanted = {job.id: job.gpus for job in question.held}
-        wanted.update({worth.job.id: option.gpus for worth, option in zip(program.worths, chosen, strict=True)})
+        wanted.update({gain.job.id: option.gpus for gain, option in zip(program.gains, chosen, strict=True)})
         kinds = {
-            worth.job.id: option.kind
-            for worth, option in zip(program.worths, chosen, strict=True)
+            gain.job.id: option.kind
+            for gain, option in zip(program.gains, chosen, strict=True)
             if option.kind is not None
         }
-        target = choose(snapshot, order, wanted, program.worth, kinds)
+        target = choose(snapshot, order, wanted, program.total_value, kinds)
         batches = {
             job.id: size
             for job in order

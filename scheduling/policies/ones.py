@@ -12,7 +12,7 @@ from scheduling.optimise.allocation_search import Candidate, Question
 from scheduling.optimise.rearrangement import choose
 from scheduling.params import param
 from scheduling.toolkit import estimates, placement
-from scheduling.toolkit.target_plan import carry_out, recall, remember, world
+from scheduling.toolkit.target_plan import carry_out, recall, remember, world_digest
 from scheduling.types import JobId, Knows, Placement, Plan, Snapshot
 
 POPULATION = 16
@@ -63,20 +63,20 @@ class Ones:
         120,
         "Seconds before a job is disturbed",
         "A job is changed only when it has trained for this long since the last change, and only then may it double.",
-        least=10,
-        most=86_400,
+        minimum=10,
+        maximum=86_400,
     )
     generations: int = param(
-        10, "Generations", "Schedules are bred so many times for each decision.", least=1, most=200
+        10, "Generations", "Schedules are bred so many times for each decision.", minimum=1, maximum=200
     )
     period_seconds: int = param(
         60,
         "Seconds between decisions",
         "When no job comes or ends, the search goes on only after this long.",
-        least=0,
-        most=86_400,
+        minimum=0,
+        maximum=86_400,
     )
-    seed: int = param(0, "Seed", "Another number draws other chances.", least=0, most=1_000_000)
+    seed: int = param(0, "Seed", "Another number draws other chances.", minimum=0, maximum=1_000_000)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         question = allocation_search.ask(snapshot)
@@ -84,13 +84,13 @@ class Ones:
         if aim := recall(snapshot, self.period_seconds):
             again_at = old["at"] + self.period_seconds
             return carry_out(snapshot, order, aim[0], question.why, old, aim[1], again_at)
-        brood = Brood(self, snapshot, question)
-        wanted = {job.id: job.gpus for job in question.held} | brood.evolve()
-        target = choose(snapshot, order, wanted, brood.worth)
+        breeder = Breeder(self, snapshot, question)
+        wanted = {job.id: job.gpus for job in question.held} | breeder.evolve()
+        target = choose(snapshot, order, wanted, breeder.value_of)
         batches = {
             job.id: size for job in order if (size := estimates.batch(job, placement.total(target.get(job.id, {}))))
         }
-        state = {**remember(snapshot, target, batches), **brood.state}
+        state = {**remember(snapshot, target, batches), **breeder.state}
         again_at = snapshot.now + self.period_seconds if self.period_seconds and question.candidates else None
         return carry_out(snapshot, order, target, question.why, state, batches, again_at)
 
@@ -98,7 +98,7 @@ class Ones:
 Schedule = list[int]
 
 
-class Brood:
+class Breeder:
     """The population, and what one needs to breed it. A schedule has a count for each candidate."""
 
     population: list[Schedule]
@@ -106,11 +106,11 @@ class Brood:
     def __init__(self, policy: Ones, snapshot: Snapshot, question: Question) -> None:
         self.policy, self.snapshot, self.question = policy, snapshot, question
         self.candidates: Sequence[Candidate] = question.candidates
-        self.turn = int(snapshot.state.get("turn", 0)) + 1
-        seed = [policy.seed, self.turn, int(world(snapshot), 16)]
-        self.dice = np.random.default_rng(seed)
-        self.speeds = [allocation_search.speeds(c.job, c.most, free_batch=True) for c in self.candidates]
-        self.floors = [0 if c.may_have_none else c.least for c in self.candidates]
+        self.cycle = int(snapshot.state.get("turn", 0)) + 1
+        seed = [policy.seed, self.cycle, int(world_digest(snapshot), 16)]
+        self.rng = np.random.default_rng(seed)
+        self.speeds = [allocation_search.speeds(c.job, c.max_gpus, free_batch=True) for c in self.candidates]
+        self.floors = [0 if c.may_have_none else c.min_gpus for c in self.candidates]
         self.expected = np.array([self._left(c) for c in self.candidates])
         self.left = self.expected.copy()
         self.limits = self._limits()
@@ -122,7 +122,7 @@ class Brood:
             self.rooms.use(candidate.job.id, count)
         self.per_work, self.price = self._tables()
         fresh = [c.job.waiting and not c.job.run_seconds for c in self.candidates]
-        self.new = [(number, c.least) for number, c in enumerate(self.candidates) if fresh[number]]
+        self.new = [(number, c.min_gpus) for number, c in enumerate(self.candidates) if fresh[number]]
 
     def _each(self, *columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
         return zip(self.candidates, *columns, strict=True)
@@ -146,7 +146,7 @@ class Brood:
     def state(self) -> dict[str, Any]:
         ids = [candidate.job.id for candidate in self.candidates]
         kept = [{id: count for id, count in zip(ids, one, strict=True) if count} for one in self.population]
-        return {"turn": self.turn, "limits": dict(zip(ids, self.limits, strict=True)), "population": kept}
+        return {"turn": self.cycle, "limits": dict(zip(ids, self.limits, strict=True)), "population": kept}
 
     def _left(self, candidate: Candidate) -> float:
         """Expected work that is left: what is known of it, or what was done and the progress it brought."""
@@ -165,10 +165,10 @@ class Brood:
         candidate = self.candidates[number]
         job = candidate.job
         if job.work is not None:
-            return float(job.work.value * np.exp(job.work.error * self.dice.standard_normal()))
+            return float(job.work.value * np.exp(job.work.error * self.rng.standard_normal()))
         a = self._epochs(candidate)
         part = job.progress or a / (a + COLD_EPOCHS)
-        progress = self.dice.beta(a, max(a * (1 / min(max(part, 1e-3), 0.999) - 1), 1e-3))
+        progress = self.rng.beta(a, max(a * (1 / min(max(part, 1e-3), 0.999) - 1), 1e-3))
         return float(max(job.served_gpu_seconds, 1.0) * (1 / max(progress, 1e-3) - 1))
 
     def _limits(self) -> list[int]:
@@ -179,19 +179,19 @@ class Brood:
         found = []
         for candidate in self.candidates:
             job = candidate.job
-            limit = max(before.get(job.id, 0), candidate.least, job.gpus)
+            limit = max(before.get(job.id, 0), candidate.min_gpus, job.gpus)
             if job.running and job.gpus >= limit and not self._settling(candidate):
                 limit *= 2
-            limit = min(limit, TIMES_ASKED * job.asked, candidate.most)
+            limit = min(limit, TIMES_ASKED * job.asked, candidate.max_gpus)
             if job.gpus * 2 >= self.question.gpus and job.run_seconds > median > 0:
                 limit = min(limit, 2 * int(job.gpus / (job.run_seconds / median + 1)))
-            found.append(max(limit, candidate.least))
+            found.append(max(limit, candidate.min_gpus))
         return found
 
     def _cap(self, number: int) -> int:
         """More than this is not allowed yet, or no faster."""
-        least, speeds = self.candidates[number].least, self.speeds[number]
-        return least + int(np.argmax(speeds[least : self.limits[number] + 1]))
+        minimum, speeds = self.candidates[number].min_gpus, self.speeds[number]
+        return minimum + int(np.argmax(speeds[minimum : self.limits[number] + 1]))
 
     def _settling(self, candidate: Candidate) -> bool:
         job = candidate.job
@@ -211,7 +211,7 @@ class Brood:
         best = min(self.population, key=self._score)
         return {candidate.job.id: count for candidate, count in zip(self.candidates, best, strict=True)}
 
-    def worth(self, target: Mapping[JobId, Placement]) -> float:
+    def value_of(self, target: Mapping[JobId, Placement]) -> float:
         """Idle GPUs are worse than anything; then the GPU time that is left counts."""
         counts = [placement.total(target.get(candidate.job.id, {})) for candidate in self.candidates]
         idle, score = self._score(counts)
@@ -231,12 +231,12 @@ class Brood:
         return [list(now) for _ in range(POPULATION - len(kept))] + kept
 
     def _crossed(self) -> Schedule:
-        mother, father = (self.population[int(number)] for number in self.dice.integers(0, POPULATION, 2))
-        heads = self.dice.random(len(mother)) < KEEPS
+        mother, father = (self.population[int(number)] for number in self.rng.integers(0, POPULATION, 2))
+        heads = self.rng.random(len(mother)) < KEEPS
         return [one if head else other for one, other, head in zip(mother, father, heads, strict=True)]
 
     def _mutated(self, one: Schedule) -> Schedule:
-        leaves = self.dice.random(len(one)) < LEAVES
+        leaves = self.rng.random(len(one)) < LEAVES
         return [0 if leave else count for count, leave in zip(one, leaves, strict=True)]
 
     def _padded(self, one: Schedule) -> Schedule:
@@ -250,12 +250,12 @@ class Brood:
             candidate, have = self.candidates[number], counts[number]
             if want > have and not self.fixed[number]:
                 want = min(want, have + free, have + rooms.left(candidate.job.id))
-                if want > have and want >= candidate.least:
+                if want > have and want >= candidate.min_gpus:
                     counts[number] = want
                     free -= want - have
                     rooms.use(candidate.job.id, want - have)
 
-        for number in self.dice.permutation(len(one)).tolist():
+        for number in self.rng.permutation(len(one)).tolist():
             give(number, min(one[number], self.caps[number]))
         later = [(number, self.caps[number]) for number in np.argsort(self.left, kind="stable").tolist()]
         for number, cap in self.new + later:

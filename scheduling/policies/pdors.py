@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
-from scheduling.optimise.booking import Book, Market, Schedule, Worth, owned, schedule_from_json
+from scheduling.optimise.booking import Book, Market, ResultValue, Schedule, owned, schedule_from_json
 from scheduling.params import param
 from scheduling.toolkit import estimates, reasons
-from scheduling.toolkit.capacity import in_turn
-from scheduling.toolkit.plan_builder import realise
-from scheduling.toolkit.sharing import Pool, most, next_size, settle
+from scheduling.toolkit.capacity import in_queue_order
+from scheduling.toolkit.plan_builder import build_plan
+from scheduling.toolkit.sharing import Pool, max_size, next_size, skip_unprofitable_resizes
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 BIDS_PER_TURN = 50
@@ -48,24 +48,24 @@ class Pdors:
         600.0,
         "Length of a slot in seconds",
         "Bookings begin and end with a slot.",
-        least=60.0,
-        most=86_400.0,
+        minimum=60.0,
+        maximum=86_400.0,
         group="How finely it plans",
     )
     horizon: int = param(
         144,
         "Slots ahead",
         "How far ahead GPUs can be booked.",
-        least=2,
-        most=1008,
+        minimum=2,
+        maximum=1008,
         group="How finely it plans",
     )
     quanta: int = param(
         8,
         "Parts of a job",
         "Into at least so many parts its work is divided when it is spread over slots. More is finer and slower.",
-        least=1,
-        most=64,
+        minimum=1,
+        maximum=64,
         group="How finely it plans",
     )
     solver: str = param(
@@ -97,12 +97,12 @@ class Pdors:
         pool = Pool(snapshot, preempt=True)
         slot = int(snapshot.now // self.slot_seconds)
         book = Book(snapshot.nodes, slot, self.horizon)
-        running = in_turn(job for job in snapshot.jobs if job.running)
-        waiting = [job for job in in_turn(snapshot.jobs) if job.waiting and job.id not in pool.impossible]
+        running = in_queue_order(job for job in snapshot.jobs if job.running)
+        waiting = [job for job in in_queue_order(snapshot.jobs) if job.waiting and job.id not in pool.impossible]
         declined, unheard = self._trade(snapshot, book, running, waiting)
         ahead = {job.id: number for number, job in enumerate(unheard)}
         order = self._count(book, pool, running, waiting)
-        wanted = settle(snapshot, pool.count, PAYS_WITHIN_SECONDS)
+        wanted = skip_unprofitable_resizes(snapshot, pool.count, PAYS_WITHIN_SECONDS)
         held = {job.id: job.gpus for job in running}
         why = {
             job.id: reasons.limit_reached_by(job, snapshot, wanted, held) or self._sentence(job, book, declined, ahead)
@@ -112,7 +112,7 @@ class Pdors:
         batches = {job.id: estimates.batch(job, wanted.get(job.id, 0)) for job in order if job.free_speed}
         state = {"slot": slot, "book": book.to_json(), "declined": declined}
         next_slot = snapshot.now + 1 if unheard else (slot + 1) * self.slot_seconds
-        return realise(snapshot, order, wanted, why=why, state=state, batches=batches, again_at=next_slot)
+        return build_plan(snapshot, order, wanted, why=why, state=state, batches=batches, again_at=next_slot)
 
     def _trade(
         self, snapshot: Snapshot, book: Book, running: Sequence[Job], waiting: Sequence[Job]
@@ -141,14 +141,14 @@ class Pdors:
         heard: Mapping[JobId, list[float]] = snapshot.state.get("declined", {}) if same and old.keys() <= here else {}
         declined = {job.id: list(heard[job.id]) for job in waiting if job.id in heard and job.id not in book.schedules}
         bidders = [job for job in waiting if job.id not in book.schedules and job.id not in declined]
-        bidders = sorted(trading + bidders, key=lambda job: (job.deadline is None, -self._density(job), job.turn))
+        bidders = sorted(trading + bidders, key=lambda job: (job.deadline is None, -self._density(job), job.queue_key))
         heard_now = max(1, min(BIDS_PER_TURN, CELLS_PER_TURN // max(1, book.sold.size)))
         if bidders:
             low, high = self._range([*running, *waiting], snapshot.now)
             market = Market(book, snapshot.now, self.slot_seconds, low, high, self.quanta, self.solver, seed=book.first)
             for job in bidders[:heard_now]:
                 book.release(job.id)
-                bid = market.bid(job, self.worth(job), max(job.min_gpus, most(job)))
+                bid = market.bid(job, self.worth(job), max(job.min_gpus, max_size(job)))
                 if (bid.payoff > 0 or job.running) and bid.schedule and book.sell(job.id, bid.schedule):
                     continue
                 if job.running:
@@ -167,14 +167,14 @@ class Pdors:
         seconds = estimates.remaining_seconds(job, job.min_gpus, free_batch=True)
         return self.worth(job).value / (job.min_gpus * max(1.0, seconds / self.slot_seconds))
 
-    def worth(self, job: Job) -> Worth:
+    def worth(self, job: Job) -> ResultValue:
         value = job.weight * 2.0 ** max(-10, min(10, job.priority))
         ideal = max(self.slot_seconds, estimates.remaining_seconds(job, max(job.asked, job.min_gpus), free_batch=True))
         if job.deadline is not None:
-            return Worth(value, 5.0 / self.slot_seconds, job.deadline - job.submitted_at)
+            return ResultValue(value, 5.0 / self.slot_seconds, job.deadline - job.submitted_at)
         if job.opportunistic or self.without_deadline == "whenever":
-            return Worth(value, 0.0, 0.0)
-        return Worth(value, 1.0 / ideal, ideal)
+            return ResultValue(value, 0.0, 0.0)
+        return ResultValue(value, 1.0 / ideal, ideal)
 
     def _range(self, jobs: Iterable[Job], now: float) -> tuple[float, float]:
         """The lowest and the highest price of a GPU for a slot, from all jobs that are known.
@@ -187,7 +187,7 @@ class Pdors:
             worth = self.worth(job)
             cells = [
                 size * max(1.0, estimates.remaining_seconds(job, size, free_batch=True) / self.slot_seconds)
-                for size in {job.min_gpus, max(job.min_gpus, most(job))}
+                for size in {job.min_gpus, max(job.min_gpus, max_size(job))}
             ]
             cells = [cell for cell in cells if 0 < cell < float("inf")] or [1.0]
             last = float(worth(now + self.horizon * self.slot_seconds - job.submitted_at))
@@ -211,19 +211,19 @@ class Pdors:
         booked = {job.id: owned(book.schedules, job.id, book.first) for job in (*running, *waiting)}
         now = [job for job in (*running, *waiting) if booked[job.id]]
         for job in now:
-            least = pool.least[job.id] if job.running else job.min_gpus
-            size = max(least, booked[job.id] if not job.running or job.elastic else least)
+            minimum = pool.min_gpus[job.id] if job.running else job.min_gpus
+            size = max(minimum, booked[job.id] if not job.running or job.elastic else minimum)
             count = pool.count.get(job.id, 0)
             if not pool.take(job, size - count) and not count:
-                pool.take(job, least)
+                pool.take(job, minimum)
         later = [job for job in running if not booked[job.id]]
         ahead = [job for job in waiting if job.id in book.schedules and not booked[job.id]]
-        ahead.sort(key=lambda job: (min(book.schedules[job.id]), job.turn))
+        ahead.sort(key=lambda job: (min(book.schedules[job.id]), job.queue_key))
         others = [job for job in waiting if job.id not in book.schedules]
         if self.fill:
             for job in (*later, *ahead):
                 if not pool.count.get(job.id):
-                    pool.take(job, pool.least[job.id] if job.running else _start(job, book.schedules[job.id]))
+                    pool.take(job, pool.min_gpus[job.id] if job.running else _start(job, book.schedules[job.id]))
             _lend((*now, *later, *ahead), pool)
         return [*now, *later, *ahead, *others]
 
@@ -271,9 +271,11 @@ def _lend(jobs: Iterable[Job], pool: Pool) -> None:
 
     def push(job: Job) -> None:
         count = pool.count.get(job.id, 0)
-        if count and (size := next_size(job, count, most(job))):
+        if count and (size := next_size(job, count, max_size(job))):
             gain = estimates.speed(job, size, free_batch=True) - estimates.speed(job, count, free_batch=True)
-            heapq.heappush(heap, (-gain / (size - count) / max(1.0, estimates.work(job).value), job.turn, size, job))
+            heapq.heappush(
+                heap, (-gain / (size - count) / max(1.0, estimates.work(job).value), job.queue_key, size, job)
+            )
 
     for job in jobs:
         push(job)

@@ -7,7 +7,7 @@ from typing import ClassVar
 from scheduling.params import param
 from scheduling.toolkit import reasons
 from scheduling.toolkit.capacity import Capacity, queue
-from scheduling.toolkit.plan_builder import realise, stand_in_line
+from scheduling.toolkit.plan_builder import admit_in_order, build_plan
 from scheduling.types import Job, JobId, Knows, NodeId, Placement, Plan, Snapshot
 
 CLOCK = 0.001
@@ -50,8 +50,8 @@ class RoundRobin:
         600,
         "Seconds of a slice",
         "With time slices, how long a job runs before it must make room; at least ten times as long as its restart.",
-        least=30,
-        most=86_400,
+        minimum=30,
+        maximum=86_400,
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -60,7 +60,7 @@ class RoundRobin:
     def _around(self, snapshot: Snapshot) -> Plan:
         capacity = Capacity(snapshot)
         why: dict[JobId, str] = {}
-        vain: set[Hashable] = set()
+        unfit: set[Hashable] = set()
         last = snapshot.state.get("last", "")
         ahead = 0
         for job in queue(snapshot):
@@ -68,12 +68,12 @@ class RoundRobin:
                 why[job.id] = alone
                 continue
             terms = capacity.terms(job)
-            found = None if terms in vain else self._next(job, capacity, last)
+            found = None if terms in unfit else self._next(job, capacity, last)
             if found:
                 where, last = found
                 capacity.give(job, where)
             else:
-                vain.add(terms)
+                unfit.add(terms)
                 may_spread = job.spread and _is_larger_than_any_node(job, capacity)
                 asks = job if may_spread == job.spread else replace(job, spread=may_spread)
                 why[job.id] = reasons.shortage(asks, capacity, ahead)
@@ -100,13 +100,13 @@ class RoundRobin:
             return -job.priority, int(had > 0), since, job.submitted_at
 
         order = sorted((job for job in snapshot.jobs if not job.stopping), key=lambda job: (*place(job), job.id))
-        wanted, _ = stand_in_line(snapshot, order, self._size)
+        wanted, _ = admit_in_order(snapshot, order, self._size)
         for job in order:
             if job.waiting and not job.elastic:
                 wanted.setdefault(job.id, self._size(job))  # where packing leaves a gap, who fits may have it
         ends = [slices[job.id][0] + self._length(job) for job in order if job.id in slices]
         waits = any(job.waiting for job in snapshot.jobs)
-        return realise(
+        return build_plan(
             snapshot,
             order,
             wanted,

@@ -17,8 +17,8 @@ from typing import ClassVar
 
 from scheduling.params import param
 from scheduling.toolkit import estimates, reasons
-from scheduling.toolkit.plan_builder import line_up, realise, stand_in_line
-from scheduling.toolkit.sharing import settle
+from scheduling.toolkit.plan_builder import admit_in_order, build_plan, release_preemptible
+from scheduling.toolkit.sharing import skip_unprofitable_resizes
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 POWER = 0.7
@@ -56,8 +56,8 @@ class Srjf:
         "Growing must pay within seconds",
         "A running job takes more GPUs only if it makes up for the interruption in this time. "
         "Larger means more frequent changes.",
-        least=0.0,
-        most=86_400.0,
+        minimum=0.0,
+        maximum=86_400.0,
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -69,19 +69,22 @@ class Srjf:
             return work[job.id] / estimates.speed(job, _size(job)) + _delay(job)
 
         order = sorted(
-            (job for job in snapshot.jobs if not job.stopping), key=lambda job: (-job.priority, place(job), *job.turn)
+            (job for job in snapshot.jobs if not job.stopping),
+            key=lambda job: (-job.priority, place(job), *job.queue_key),
         )
         if self.elastic:
-            wanted = settle(snapshot, _divide(snapshot, order, work, preempt=self.preempt), self.pays_within_seconds)
+            wanted = skip_unprofitable_resizes(
+                snapshot, _divide(snapshot, order, work, preempt=self.preempt), self.pays_within_seconds
+            )
             order.sort(key=lambda job: not wanted.get(job.id, 0))
         elif self.preempt:
-            wanted, _ = stand_in_line(snapshot, order, _size)
+            wanted, _ = admit_in_order(snapshot, order, _size)
         else:
             wanted = {job.id: _size(job) for job in order if job.running}
         for job in order:
             if job.waiting and not (job.elastic and self.elastic):
                 wanted.setdefault(job.id, _size(job))  # where packing leaves a gap, who fits may have it
-        return realise(snapshot, order, wanted)
+        return build_plan(snapshot, order, wanted)
 
 
 def _work(job: Job) -> float:
@@ -110,7 +113,7 @@ def _asked(job: Job) -> int:
 def _worth(work: Mapping[JobId, float], jobs: Sequence[Job]) -> dict[JobId, float]:
     """What a second of work saved is worth for each job: heSRPT, up to a common factor."""
     power = 1 / (1 - POWER)
-    longest_first = sorted(jobs, key=lambda job: (-work[job.id], job.turn))
+    longest_first = sorted(jobs, key=lambda job: (-work[job.id], job.queue_key))
     count = len(jobs)
     return {
         job.id: float(((number / count) ** power - ((number - 1) / count) ** power) ** (1 / power))
@@ -122,7 +125,7 @@ def _divide(
     snapshot: Snapshot, order: Sequence[Job], work: Mapping[JobId, float], *, preempt: bool
 ) -> dict[JobId, int]:
     """Each GPU to the job that gains most by it, by the worth of what it gains; higher priority before lower."""
-    ledger, again = line_up(snapshot, preempt=preempt)
+    ledger, again = release_preemptible(snapshot, preempt=preempt)
     worth = _worth(work, order)
     wanted: dict[JobId, int] = {}
     heap: list[tuple[int, float, int, int]] = []

@@ -18,7 +18,7 @@ import numpy as np
 from scheduling.params import param
 from scheduling.toolkit import estimates, placement, reasons
 from scheduling.toolkit.capacity import Capacity
-from scheduling.toolkit.plan_builder import realise, stand_in_line
+from scheduling.toolkit.plan_builder import admit_in_order, build_plan
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 CROWD = 10
@@ -54,24 +54,24 @@ class Tiresias:
         57_600.0,
         "GPU-seconds in the first queue",
         "A job that has used so much moves to the second queue, behind all of the first. 57600 are 16 GPU-hours.",
-        least=1,
-        most=1e9,
+        minimum=1,
+        maximum=1e9,
         group="Queues",
     )
     queues: int = param(
         2,
         "Queues",
         "How many queues there are; the last one is never left.",
-        least=1,
-        most=10,
+        minimum=1,
+        maximum=10,
         group="Queues",
     )
     growth: float = param(
         4.0,
         "Growth of the threshold",
         "Each further queue is left after so many times the GPU-seconds of the one before.",
-        least=1.1,
-        most=100,
+        minimum=1.1,
+        maximum=100,
         group="Queues",
     )
     knob: float = param(
@@ -79,8 +79,8 @@ class Tiresias:
         "Waiting that brings a job back",
         "A stopped job returns to the first queue when it has waited this many times as long as it has run, "
         "so that none waits for ever. 0 means never.",
-        least=0,
-        most=1000,
+        minimum=0,
+        maximum=1000,
         group="Queues",
     )
     rank: str = param(
@@ -125,7 +125,7 @@ class Tiresias:
             wanted = _divide(snapshot, order, queue, capacity)
             order.sort(key=lambda job: job.id not in wanted)
         else:
-            wanted, _ = stand_in_line(snapshot, order, size)
+            wanted, _ = admit_in_order(snapshot, order, size)
         for job in order:
             if job.waiting and not job.elastic:
                 wanted.setdefault(job.id, size(job))  # where packing leaves a gap, who fits may have it
@@ -137,7 +137,7 @@ class Tiresias:
         again_at = None
         if any(job.waiting for job in order):
             again_at = self._next_move(snapshot, served, queue, promoted, ranked=bool(ranks))
-        return realise(snapshot, order, wanted, state=state, short=short, again_at=again_at)
+        return build_plan(snapshot, order, wanted, state=state, short=short, again_at=again_at)
 
     def _next_move(
         self,
@@ -256,10 +256,10 @@ def _divide(
     """
 
     size = partial(_size, capacity=capacity)
-    inside, _ = stand_in_line(snapshot, order, lambda job: _asked(job, capacity) if job.preemptible else size(job))
+    inside, _ = admit_in_order(snapshot, order, lambda job: _asked(job, capacity) if job.preemptible else size(job))
     members = [job for job in order if job.id in inside]
     members.sort(key=_may_change)
-    wanted, ledger = stand_in_line(snapshot, members, size)
+    wanted, ledger = admit_in_order(snapshot, members, size)
     others = [job for job in order if job.id not in wanted and (job.running or not reasons.impossible(job, ledger))]
     if len(others) > CROWD:
         for job in members:

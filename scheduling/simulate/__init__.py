@@ -23,25 +23,31 @@
 * ``Options``: how long giving back takes, losses of nodes, ``until``, the policy's memory; ``round_seconds`` for rounds.
 * ``Result``: ``jobs`` (``JobResult``) and ``summary()``; ``to_json()``.
 
-Everything is decided by its arguments: no clock, no dice. A ``clock`` is passed in to time the decisions.
+Everything is decided by its arguments: no clock, no randomness. A ``clock`` is passed in to time the decisions.
 """
 
+from typing import TYPE_CHECKING
+
+from scheduling.renamed import renamed
 from scheduling.simulate.inputs import Interruption, Loss, Options, Submission
 from scheduling.simulate.result import JobResult, Result, Spread, Summary
-from scheduling.simulate.settle import Refused, settle
+from scheduling.simulate.settle import InvalidPlanError, settle
 from scheduling.simulate.simulation import accounts_of, simulate
-from scheduling.simulate.truth import Known, Plain, Run, Truth, assumed, lasts, linear
+from scheduling.simulate.truth import JobFacts, Plain, TrainingRun, Truth, assumed, lasts, linear
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"Known": "JobFacts", "Refused": "InvalidPlanError", "Run": "TrainingRun"})
 
 __all__ = [
     "Interruption",
     "JobResult",
-    "Known",
+    "JobFacts",
     "Loss",
     "Options",
     "Plain",
-    "Refused",
+    "InvalidPlanError",
     "Result",
-    "Run",
+    "TrainingRun",
     "Spread",
     "Submission",
     "Summary",

@@ -18,7 +18,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PolicyRun:
     """One policy on the workload."""
 
     name: str
@@ -30,7 +30,7 @@ class Run:
     """A row for each, with at least the names of ``result.job_to_json``."""
 
     @classmethod
-    def of(cls, name: str, policy: str, params: dict[str, Any], result: Result) -> "Run":
+    def of(cls, name: str, policy: str, params: dict[str, Any], result: Result) -> "PolicyRun":
         return cls(name, policy, params, result.summary(), [job_to_json(job) for job in result.jobs])
 
     def to_json(self) -> dict[str, Any]:

@@ -17,18 +17,18 @@ from typing import Any
 from scheduling.check import violations
 from scheduling.decide import decide
 from scheduling.simulate.inputs import Interruption, Loss, Options, Submission
-from scheduling.simulate.ledger import Ledger
-from scheduling.simulate.live import Live
+from scheduling.simulate.ledger import UsageLedger
+from scheduling.simulate.live import SimulatedJob
 from scheduling.simulate.result import JobResult, Outcome, Result
-from scheduling.simulate.settle import Refused
-from scheduling.toolkit.job_updates import rewritten
+from scheduling.simulate.settle import InvalidPlanError
+from scheduling.toolkit.job_updates import updated_job
 from scheduling.toolkit.projected_state import base_of, clean
 from scheduling.types import Account, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Reservation, Snapshot
 
 IDLE_TURNS = 300
 """So many turns without anything under way, and those who wait would wait for ever."""
 NEVER = float("inf")
-MOST_TICK = 3600.0
+MAX_TICK = 3600.0
 
 
 class Engine:
@@ -52,12 +52,12 @@ class Engine:
         self.now = self.begun_at = now
         self.state: Mapping[str, Any] = options.state
         self.reservations = tuple(reservations)
-        self.ledger = Ledger(now, limits, accounts, options.used_days)
+        self.ledger = UsageLedger(now, limits, accounts, options.used_days)
         self.nodes: dict[NodeId, Node] = {}
         self.free: dict[NodeId, int] = {}
         self.leaving: dict[NodeId, int] = {}
         self.stale: set[NodeId] = set()
-        self.lives: dict[JobId, Live] = {}
+        self.jobs: dict[JobId, SimulatedJob] = {}
         self.events: list[tuple[float, int, int, str, Any]] = []
         self.count = 0
         self.results: list[JobResult] = []
@@ -95,10 +95,10 @@ class Engine:
         self.count += 1
         heapq.heappush(self.events, (at, self.ORDER[kind], self.count, kind, about))
 
-    def live(self) -> None:
+    def run(self) -> None:
         until = NEVER if self.options.until is None else self.options.until
         idle, due = 0, NEVER
-        while self.events or (self.lives and idle < IDLE_TURNS):
+        while self.events or (self.jobs and idle < IDLE_TURNS):
             at = min(self.events[0][0] if self.events else NEVER, self.again_at, due)
             if at > until or at == NEVER:
                 break
@@ -117,7 +117,7 @@ class Engine:
             self.go(max(until, self.now))
 
     def go(self, at: float) -> None:
-        self.active_area += len(self.lives) * (at - self.now)
+        self.active_area += len(self.jobs) * (at - self.now)
         self.now = at
 
     def happen(self, kind: str, about: Any) -> bool:
@@ -140,7 +140,7 @@ class Engine:
             live, where = about
             self.release(live, where)
         elif kind == "cancel":
-            if about.job.id not in self.lives:
+            if about.job.id not in self.jobs:
                 return False
             self.touch(about)
             self.end(about, "cancelled")
@@ -155,7 +155,7 @@ class Engine:
     def coarse(self) -> float:
         """How many seconds are decided together, so far from the beginning."""
         options = self.options
-        return min(options.most_window_seconds, options.window_part * (self.now - self.begun_at))
+        return min(options.max_window_seconds, options.window_part * (self.now - self.begun_at))
 
     # --- one turn
 
@@ -167,18 +167,18 @@ class Engine:
         snapshot = self.snapshot()
         plan = self.ask(snapshot)
         if wrong := violations(snapshot, plan):
-            raise Refused(" ".join(wrong[:10]))
+            raise InvalidPlanError(" ".join(wrong[:10]))
         changed = self.apply(snapshot, plan) or plan.state != self.state
         self.state = plan.state
         if plan.again_at is not None and plan.again_at > self.now:
             self.again_at = max(plan.again_at, self.now + self.coarse())
         else:
-            self.tick = self.options.tick_seconds if changed or happened else min(2 * self.tick, MOST_TICK)
+            self.tick = self.options.tick_seconds if changed or happened else min(2 * self.tick, MAX_TICK)
             self.again_at = self.now + self.tick
 
     def could_change(self) -> bool:
         """Somebody waits, or somebody who runs may be resized or stopped."""
-        for live in self.lives.values():
+        for live in self.jobs.values():
             job = live.job
             if not job.stopping and (not job.now_on or job.elastic or job.preemptible):
                 return True
@@ -198,7 +198,7 @@ class Engine:
 
     def snapshot(self) -> Snapshot:
         jobs = []
-        for live in self.lives.values():
+        for live in self.jobs.values():
             if live.at != self.now and (live.job.now_on or live.leaving):
                 self.touch(live)
             if not live.fresh:
@@ -221,7 +221,7 @@ class Engine:
             target = plan.target.get(job.id)
             if not target and not job.now_on:
                 continue
-            live = self.lives[job.id]
+            live = self.jobs[job.id]
             if target is not job.now_on and (target := clean(target or {})) != job.now_on:
                 changed = True
                 if not target:
@@ -239,13 +239,13 @@ class Engine:
     def come(self, submission: Submission) -> None:
         job = submission.job
         run = submission.truth.begin(job, self.kinds)
-        live = Live(
+        live = SimulatedJob(
             submission, job, run, self.now, self.active_area,
             run_seconds=job.run_seconds, served_before=job.served_gpu_seconds,
             trains_from=self.now, saved=run.save(), saved_at=self.now,
             attempts=job.restarts + 1 if job.now_on or job.first_started_at is not None else 0,
         )  # fmt: skip
-        self.lives[job.id] = live
+        self.jobs[job.id] = live
         self.ledger.come(job)
         if submission.cancelled_at is not None:
             self.push(max(self.now, submission.cancelled_at), "cancel", live)
@@ -256,14 +256,14 @@ class Engine:
             self.push(self.now + self.options.release_seconds, "release", (live, {}))
         live.fresh = False
 
-    def start(self, live: Live, target: Placement, *, movable: bool = False) -> None:
+    def start(self, live: SimulatedJob, target: Placement, *, movable: bool = False) -> None:
         job = live.job
         self.touch(live)
         first = job.first_started_at is None
         live.attempts += 1
         live.trains_from = self.now + (live.submission.start_seconds if first else job.restart_seconds)
         live.saved, live.saved_at, live.since_saved = live.run.save(), live.trains_from, 0.0
-        live.job = rewritten(
+        live.job = updated_job(
             job,
             now_on=target,
             base=base_of(job, target, movable=movable or live.submission.movable),
@@ -276,15 +276,15 @@ class Engine:
         self.take(target)
         self.schedule(live)
 
-    def stop(self, live: Live, *, at_once: bool = False) -> None:
+    def stop(self, live: SimulatedJob, *, at_once: bool = False) -> None:
         """The policy takes all its GPUs; they are free when it has let go."""
         self.touch(live)
         live.preemptions += 1
         self.halt(live, saves=True)
         self.give_back(live, live.job.now_on, at_once=at_once)
-        live.job = rewritten(live.job, now_on={}, base={}, stopping=live.leaving > 0, since=self.now, started_at=None)
+        live.job = updated_job(live.job, now_on={}, base={}, stopping=live.leaving > 0, since=self.now, started_at=None)
 
-    def resize(self, live: Live, target: Placement, *, at_once: bool = False) -> None:
+    def resize(self, live: SimulatedJob, target: Placement, *, at_once: bool = False) -> None:
         self.touch(live)
         job = live.job
         live.resizes += 1
@@ -294,18 +294,18 @@ class Engine:
         live.interrupt(self.now, Interruption(still_seconds=job.restart_seconds) if moved else changing)
         self.give_back(live, _minus(job.now_on, target), at_once=at_once)
         self.take(more)
-        live.job = rewritten(job, now_on=target, since=self.now)
+        live.job = updated_job(job, now_on=target, since=self.now)
         live.fresh = False
         self.schedule(live)
 
-    def choose_batch(self, live: Live, batch: int) -> None:
+    def choose_batch(self, live: SimulatedJob, batch: int) -> None:
         if batch != live.chosen:
             self.touch(live)
             live.chosen = batch
             live.fresh = False
             self.schedule(live)
 
-    def halt(self, live: Live, *, saves: bool) -> None:
+    def halt(self, live: SimulatedJob, *, saves: bool) -> None:
         """It trains no more. What came since its last checkpoint is lost, unless it saves now."""
         live.version += 1
         live.fresh = False
@@ -316,14 +316,14 @@ class Engine:
         live.since_saved = 0.0
         live.run.restore(live.saved)
 
-    def release(self, live: Live | None, where: Placement) -> None:
+    def release(self, live: SimulatedJob | None, where: Placement) -> None:
         if live is not None:
             self.touch(live)
             live.leaving -= sum(where.values())
             live.fresh = False
             self.ledger.leave(live.job.id, -sum(where.values()))
             if live.job.stopping and not live.leaving:
-                live.job = rewritten(live.job, stopping=False)
+                live.job = updated_job(live.job, stopping=False)
         for node, gpus in where.items():
             self.leaving[node] -= gpus
             self.free[node] += gpus
@@ -336,7 +336,7 @@ class Engine:
         self._capacity()
         if loss.back_at is not None:
             self.push(loss.back_at, "back", node)
-        for live in list(self.lives.values()):
+        for live in list(self.jobs.values()):
             here = live.job.now_on.get(node, 0)
             if not here:
                 continue
@@ -345,29 +345,29 @@ class Engine:
             self.free[node] += here
             if live.job.elastic and rest and node not in live.job.base:
                 live.interrupt(self.now, Interruption())
-                live.job = rewritten(live.job, now_on=rest, since=self.now)
+                live.job = updated_job(live.job, now_on=rest, since=self.now)
                 live.fresh = False
                 self.schedule(live)
                 continue
             self.halt(live, saves=False)
             self.give_back(live, rest)
-            live.job = rewritten(
+            live.job = updated_job(
                 live.job, now_on={}, base={}, stopping=live.leaving > 0, since=self.now, started_at=None
             )
 
-    def end(self, live: Live, outcome: Outcome) -> None:
+    def end(self, live: SimulatedJob, outcome: Outcome) -> None:
         job = live.job
         live.version += 1
         for node, gpus in job.now_on.items():
             self.free[node] += gpus
             self.stale.add(node)
-        del self.lives[job.id]
+        del self.jobs[job.id]
         self.ledger.go(job.id)
         self.results.append(self.row(live, outcome))
 
     # --- facts
 
-    def touch(self, live: Live) -> None:
+    def touch(self, live: SimulatedJob) -> None:
         """Brings a job up to now: what it was given, what it trained, what it saved."""
         seconds = self.now - live.at
         if seconds <= 0:
@@ -383,7 +383,7 @@ class Engine:
             live.fresh = False
         live.at = self.now
 
-    def schedule(self, live: Live) -> None:
+    def schedule(self, live: SimulatedJob) -> None:
         """When it will end if nothing changes."""
         live.version += 1
         job = live.job
@@ -403,7 +403,7 @@ class Engine:
             self.free[node] -= gpus
             self.stale.add(node)
 
-    def give_back(self, live: Live, where: Placement, *, at_once: bool = False) -> None:
+    def give_back(self, live: SimulatedJob, where: Placement, *, at_once: bool = False) -> None:
         if not where:
             return
         if at_once:
@@ -425,7 +425,7 @@ class Engine:
 
     # --- the end
 
-    def row(self, live: Live, outcome: Outcome) -> JobResult:
+    def row(self, live: SimulatedJob, outcome: Outcome) -> JobResult:
         job = live.job
         return JobResult(
             id=job.id,
@@ -443,7 +443,7 @@ class Engine:
             alone_seconds=None if outcome in ("unfinished", "cancelled") else self.alone_seconds(live),
         )
 
-    def alone_seconds(self, live: Live) -> float:
+    def alone_seconds(self, live: SimulatedJob) -> float:
         """In 1/N of the cluster, with N the jobs there were on average while it was there."""
         job = live.submission.job
         lasted = self.now - live.job.submitted_at
@@ -453,7 +453,7 @@ class Engine:
         return live.submission.truth.seconds_alone(job, gpus) * max(1.0, gpus / share)
 
     def result(self) -> Result:
-        for live in list(self.lives.values()):
+        for live in list(self.jobs.values()):
             self.touch(live)
             self.results.append(self.row(live, "unfinished"))
         order = {id: number for number, id in enumerate(sorted(job.id for job in self.results))}

@@ -8,11 +8,15 @@ turns the policy until it rests before it answers.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from scheduling.simulate.settle import Refused, settle
+from scheduling.renamed import renamed
+from scheduling.simulate.settle import InvalidPlanError, settle
 from scheduling.toolkit import estimates
 from scheduling.types import Curve, Estimate, Job, JobId, Node, Placement, Policy, Snapshot
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"BadRequest": "BadRequestError"})
 
 VERSION = 1
 NEARLY_DONE = 0.05
@@ -21,10 +25,10 @@ TELLING = 0.02
 """With less than this part done, what the rest takes is better told by others of its kind."""
 HISTORY = 200
 """So many of the latest lengths of a model are remembered."""
-MOST_GPUS = 1_000_000
+MAX_GPUS = 1_000_000
 
 
-class BadRequest(ValueError):  # noqa: N818
+class BadRequestError(ValueError):  # noqa: N818
     """What was asked makes no sense; the message says why. Nothing is changed by it."""
 
 
@@ -61,7 +65,7 @@ class Filter:
         """``{"alloc": {job: {node: gpus}}}``. Raises BadRequest, or Refused for a mistake of the policy."""
         now, nodes, rows = _read(request)
         if now < self.now:
-            raise BadRequest(f"now must not go back: it was {self.now:g} and is {now:g}")
+            raise BadRequestError(f"now must not go back: it was {self.now:g} and is {now:g}")
         memories = {row["id"]: self._remembered(row, now) for row in rows}
         lengths = {model: list(known) for model, known in self.lengths.items()}
         for id in self.jobs.keys() - memories.keys():
@@ -183,12 +187,12 @@ def _snapshot(
     for job in jobs:
         for node, gpus in job.now_on.items():
             if node not in held:
-                raise BadRequest(f"job {job.id} is on node {node}, which is not there")
+                raise BadRequestError(f"job {job.id} is on node {node}, which is not there")
             held[node] += gpus
     views = []
     for id, facts in nodes.items():
         if held[id] > facts["gpus"]:
-            raise BadRequest(f"node {id} has {facts['gpus']} GPUs, but jobs are on {held[id]} of it")
+            raise BadRequestError(f"node {id} has {facts['gpus']} GPUs, but jobs are on {held[id]} of it")
         views.append(Node(id, id, facts["gpus"], facts["gpus"] - held[id], kind=facts["kind"]))
     return Snapshot(now, tuple(views), jobs, state=state)
 
@@ -200,20 +204,20 @@ def _read(request: Any) -> tuple[float, dict[str, dict[str, Any]], list[dict[str
     asked = _object(request, "the snapshot")
     version = asked.get("v", VERSION)
     if version != VERSION:
-        raise BadRequest(f"this is version {VERSION}, not {version!r}")
+        raise BadRequestError(f"this is version {VERSION}, not {version!r}")
     now = _number(asked, "now", "the snapshot")
     nodes: dict[str, dict[str, Any]] = {}
     for item in _list(asked, "nodes"):
         node = _object(item, "a node")
         id = _name(node, "a node")
         if id in nodes:
-            raise BadRequest(f"node {id} is there twice")
+            raise BadRequestError(f"node {id} is there twice")
         nodes[id] = {"gpus": _count(node, "gpus", f"node {id}"), "kind": str(node.get("kind", ""))}
     rows: dict[str, dict[str, Any]] = {}
     for item in _list(asked, "jobs"):
         row = _read_job(_object(item, "a job"))
         if row["id"] in rows:
-            raise BadRequest(f"job {row['id']} is there twice")
+            raise BadRequestError(f"job {row['id']} is there twice")
         rows[row["id"]] = row
     return now, nodes, list(rows.values())
 
@@ -221,19 +225,19 @@ def _read(request: Any) -> tuple[float, dict[str, dict[str, Any]], list[dict[str
 def _read_job(job: Mapping[str, Any]) -> dict[str, Any]:
     id = _name(job, "a job")
     who = f"job {id}"
-    asked = _count(job, "asked_gpus", who, least=1)
-    least, most = _count(job, "min_gpus", who, asked, least=1), _count(job, "max_gpus", who, asked, least=1)
-    if least > most:
-        raise BadRequest(f"{who} has min_gpus above max_gpus")
+    asked = _count(job, "asked_gpus", who, minimum=1)
+    minimum, maximum = _count(job, "min_gpus", who, asked, minimum=1), _count(job, "max_gpus", who, asked, minimum=1)
+    if minimum > maximum:
+        raise BadRequestError(f"{who} has min_gpus above max_gpus")
     left = job.get("remaining_fraction")
     if left is not None:
         left = min(1.0, max(0.0, _number(job, "remaining_fraction", who)))
     speeds = job.get("speedup")
     if speeds is not None:
         if not isinstance(speeds, list) or not speeds:
-            raise BadRequest(f"{who}: speedup must be a list of numbers, or null")
+            raise BadRequestError(f"{who}: speedup must be a list of numbers, or null")
         if any(not _is_number(value) or value < 0 for value in speeds) or not speeds[0] > 0:
-            raise BadRequest(f"{who}: speedup must be numbers of at least 0, the first above it")
+            raise BadRequestError(f"{who}: speedup must be numbers of at least 0, the first above it")
     where = _object(job.get("now_on") or {}, f"now_on of {who}")
     now_on = {str(node): _count(where, node, f"now_on of {who}") for node in where}
     return {
@@ -243,9 +247,9 @@ def _read_job(job: Mapping[str, Any]) -> dict[str, Any]:
         "priority": int(_number(job, "priority", who, 0)),
         "weight": _number(job, "weight", who, 1),
         "submitted": _number(job, "submitted", who),
-        "asked_gpus": min(max(asked, least), most),
-        "min_gpus": least,
-        "max_gpus": most,
+        "asked_gpus": min(max(asked, minimum), maximum),
+        "min_gpus": minimum,
+        "max_gpus": maximum,
         "batch": int(_number(job, "batch", who, 0)),
         "model": str(job.get("model") or ""),
         "served_gpu_s": max(0.0, _number(job, "served_gpu_s", who, 0)),
@@ -258,21 +262,21 @@ def _read_job(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def _object(value: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise BadRequest(f"{what} must be an object")
+        raise BadRequestError(f"{what} must be an object")
     return value
 
 
 def _list(asked: Mapping[str, Any], name: str) -> list[Any]:
     value = asked.get(name)
     if not isinstance(value, list):
-        raise BadRequest(f"{name} must be a list")
+        raise BadRequestError(f"{name} must be a list")
     return value
 
 
 def _name(item: Mapping[str, Any], what: str) -> str:
     value = item.get("id")
     if not isinstance(value, str | int) or value == "" or isinstance(value, bool):
-        raise BadRequest(f"{what} has no id")
+        raise BadRequestError(f"{what} has no id")
     return str(value)
 
 
@@ -285,14 +289,14 @@ def _number(item: Mapping[str, Any], name: str, who: str, default: float | None 
     if value is None and default is not None:
         return float(default)
     if not _is_number(value):
-        raise BadRequest(f"{who}: {name} must be a number")
+        raise BadRequestError(f"{who}: {name} must be a number")
     return float(value)  # type: ignore[arg-type]
 
 
-def _count(item: Mapping[str, Any], name: str, who: str, default: int | None = None, *, least: int = 0) -> int:
+def _count(item: Mapping[str, Any], name: str, who: str, default: int | None = None, *, minimum: int = 0) -> int:
     value = _number(item, name, who, default)
-    if value != int(value) or not least <= value <= MOST_GPUS:
-        raise BadRequest(f"{who}: {name} must be a whole number of at least {least}")
+    if value != int(value) or not minimum <= value <= MAX_GPUS:
+        raise BadRequestError(f"{who}: {name} must be a whole number of at least {minimum}")
     return int(value)
 
 
@@ -309,4 +313,4 @@ def _speed(curve: Curve | None, gpus: int) -> float:
     return gpus**estimates.DEFAULT_EXPONENT if curve is None else curve.speeds[min(gpus, len(curve.speeds)) - 1]
 
 
-__all__ = ["BadRequest", "Filter", "Refused"]
+__all__ = ["BadRequestError", "Filter", "InvalidPlanError"]

@@ -58,9 +58,9 @@ class Options:
     window_seconds: float = 0.0
     """What happens within so many seconds of the first event is decided together, at their end: months go faster."""
     window_part: float = 0.0
-    """The window is at least this part of the time since the beginning, up to ``most_window_seconds``, also for a policy
+    """The window is at least this part of the time since the beginning, up to ``max_window_seconds``, also for a policy
     that asks to be asked sooner: what is near is exact, and what is far not more so than can be known."""
-    most_window_seconds: float = 300.0
+    max_window_seconds: float = 300.0
     losses: Sequence[Loss] = ()
     until: float | None = None
     """The clock stops here; what has not ended by then is unfinished."""

@@ -9,7 +9,7 @@ from scheduling.toolkit import performance
 from scheduling.toolkit.performance import Batches, Measurement, Model, Stats
 from scheduling.types import Curve
 
-MOST_EPOCHS = 512
+MAX_EPOCHS = 512
 
 
 class Lessons:
@@ -38,14 +38,14 @@ class Lessons:
             self._curves.clear()
         return self._model
 
-    def curve(self, batches: Batches, most: int, stats: Stats | None = None) -> Curve | None:
+    def curve(self, batches: Batches, maximum: int, stats: Stats | None = None) -> Curve | None:
         """With the asked batch; with ``stats`` with the best one. None before the first step."""
         model = self.model
         if model is None:
             return None
-        key = (batches, most, stats)
+        key = (batches, maximum, stats)
         if key not in self._curves:
-            if len(self._curves) > MOST_EPOCHS:
+            if len(self._curves) > MAX_EPOCHS:
                 self._curves.clear()
-            self._curves[key] = performance.curve(model, batches, most, self.node_gpus, stats=stats)
+            self._curves[key] = performance.curve(model, batches, maximum, self.node_gpus, stats=stats)
         return self._curves[key]

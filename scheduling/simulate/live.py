@@ -4,18 +4,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduling.simulate.inputs import Interruption, Submission
-from scheduling.simulate.truth import Run
-from scheduling.toolkit.job_updates import rewritten
+from scheduling.simulate.truth import TrainingRun
+from scheduling.toolkit.job_updates import updated_job
 from scheduling.types import Job, Placement
 
 
 @dataclass(slots=True, eq=False)
-class Live:
+class SimulatedJob:
     """A job in the system. What changes only by the clock is brought up to date by ``Engine.touch``."""
 
     submission: Submission
     job: Job
-    run: Run
+    run: TrainingRun
     at: float
     """Everything below is as of then."""
     active_area: float
@@ -102,7 +102,7 @@ class Live:
         """Writes the facts of now into its ``Job``."""
         job = self.job
         known = self.run.known(job.now_on, self.chosen)
-        self.job = rewritten(
+        self.job = updated_job(
             job,
             served_gpu_seconds=self.served_before + self.served,
             run_seconds=self.run_seconds,

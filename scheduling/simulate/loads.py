@@ -38,19 +38,19 @@ def month(
 
     Few users submit most of the jobs (Zipf); groups have ten users. ``elastic`` and ``preemptible`` are shares of jobs.
     """
-    dice = np.random.default_rng(seed)
-    hour = dice.choice(24, size=jobs, p=HOURS / HOURS.sum())
-    day = np.floor(dice.uniform(0, days, size=jobs))
-    comes = np.sort(np.minimum(day * DAY + (hour + dice.uniform(0, 1, size=jobs)) * 3600, days * DAY - 1))
+    rng = np.random.default_rng(seed)
+    hour = rng.choice(24, size=jobs, p=HOURS / HOURS.sum())
+    day = np.floor(rng.uniform(0, days, size=jobs))
+    comes = np.sort(np.minimum(day * DAY + (hour + rng.uniform(0, 1, size=jobs)) * 3600, days * DAY - 1))
     rank = 1.0 / np.arange(1, users + 1) ** 0.8
-    owner = dice.choice(users, size=jobs, p=rank / rank.sum())
-    size = dice.choice(SIZES, size=jobs, p=SIZE_SHARES)
+    owner = rng.choice(users, size=jobs, p=rank / rank.sum())
+    size = rng.choice(SIZES, size=jobs, p=SIZE_SHARES)
     size = np.minimum(size, gpus)
-    seconds = np.minimum(np.exp(dice.normal(0.0, LOG_SPREAD, size=jobs)), 200.0)
+    seconds = np.minimum(np.exp(rng.normal(0.0, LOG_SPREAD, size=jobs)), 200.0)
     seconds *= load * gpus * days * DAY / float((seconds * size).sum())
     seconds = np.maximum(seconds, 10.0)
-    exponent = dice.uniform(0.7, 0.98, size=jobs)
-    may_resize, may_stop = dice.uniform(size=jobs) < elastic, dice.uniform(size=jobs) < preemptible
+    exponent = rng.uniform(0.7, 0.98, size=jobs)
+    may_resize, may_stop = rng.uniform(size=jobs) < elastic, rng.uniform(size=jobs) < preemptible
     curves = {e: Curve(tuple(float(n**e) for n in range(1, 33))) for e in np.unique(np.round(exponent, 2)).tolist()}
     made = []
     for number in range(jobs):
@@ -89,22 +89,22 @@ def deadline_day(
     that they fill a lab without a gap. They belong to ``trainers`` who submit no short jobs; with none of these, each
     job is of one of the ``people``.
     """
-    dice = np.random.default_rng(seed)
-    comes = np.sort(dice.uniform(0, hours * 3600, size=short + large))
+    rng = np.random.default_rng(seed)
+    comes = np.sort(rng.uniform(0, hours * 3600, size=short + large))
     is_large = np.zeros(short + large, dtype=bool)
-    is_large[dice.choice(short + large, size=large, replace=False)] = True
+    is_large[rng.choice(short + large, size=large, replace=False)] = True
     made = []
     for number in range(short + large):
         wide = bool(is_large[number])
-        size, seconds = int(dice.choice(WIDE)), float(dice.uniform(3600, 3 * 3600))
-        person, trainer = int(dice.integers(people)), int(dice.integers(trainers or people))
+        size, seconds = int(rng.choice(WIDE)), float(rng.uniform(3600, 3 * 3600))
+        person, trainer = int(rng.integers(people)), int(rng.integers(trainers or people))
         owner = f"trainer-{trainer:02}" if wide and trainers else f"user-{person:02}"
         name = f"{'large' if wide else 'short'}-{number:04}"
         job = Job(name, owner, float(comes[number]), 1, 1)
         work = 120.0
         if wide:
-            least, most = (min(WIDE), max(WIDE)) if elastic else (size, size)
-            job = replace(job, min_gpus=least, max_gpus=most, elastic=elastic, preemptible=True)
+            minimum, maximum = (min(WIDE), max(WIDE)) if elastic else (size, size)
+            job = replace(job, min_gpus=minimum, max_gpus=maximum, elastic=elastic, preemptible=True)
             work = seconds * DEADLINE_CURVE.speeds[(16 if elastic else size) - 1]
         made.append(Submission(job, Plain(work, DEADLINE_CURVE, knowledge=knowledge)))
     return made
@@ -114,13 +114,13 @@ CLASSES = {"compute-bound": 0.02, "balanced": 0.2, "communication-bound": 1.0}
 """Seconds that an exchange of gradients takes between the first two GPUs, when a sample takes ``SAMPLE_SECONDS``."""
 SAMPLE_SECONDS = 0.01
 STEP_SECONDS = 0.05
-LEAST_BATCH, MOST_BATCH, MEMORY = 32, 2048, 256
+MIN_BATCH, MAX_BATCH, MEMORY = 32, 2048, 256
 """Of a job, of a job, and of one GPU."""
 
 
 def bursts(
     *, batch: Literal["chosen", "least", "drawn", "most"] = "chosen", waves: int = 4, jobs: int = 40,
-    gap_seconds: float = 3600.0, spread_seconds: float = 300.0, minutes: float = 30.0, most_gpus: int = 8, seed: int = 0,
+    gap_seconds: float = 3600.0, spread_seconds: float = 300.0, minutes: float = 30.0, max_gpus: int = 8, seed: int = 0,
 ) -> list[Submission]:  # fmt: skip
     """Waves of jobs whose batch may be chosen, a third of each of ``CLASSES``: the workload that FfDL was made for.
 
@@ -130,21 +130,21 @@ def bursts(
     the most, or one drawn between them, as in FfDL's baseline; a fixed one needs GPUs enough to hold it.
     ``minutes`` is the mean length of jobs alone on one GPU with the best batch, equal for all four.
     """
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     kinds = list(CLASSES)
     made = []
     for number in range(waves * jobs):
-        kind = kinds[int(dice.integers(len(kinds)))]
-        comes = number // jobs * gap_seconds + float(dice.uniform(0, spread_seconds))
-        samples = float(dice.exponential(minutes * 60)) * _alone(kind)
-        drawn = int(2 ** dice.uniform(np.log2(LEAST_BATCH), np.log2(MOST_BATCH)))
-        asked = {"chosen": drawn, "least": LEAST_BATCH, "drawn": drawn, "most": MOST_BATCH}[batch]
-        choice = tuple(range(LEAST_BATCH, MOST_BATCH + 1, 32)) if batch == "chosen" else (asked,)
-        curve = _batch_curve(kind, most_gpus, choice)
-        least = 1 if batch == "chosen" else -(-asked // MEMORY)
+        kind = kinds[int(rng.integers(len(kinds)))]
+        comes = number // jobs * gap_seconds + float(rng.uniform(0, spread_seconds))
+        samples = float(rng.exponential(minutes * 60)) * _alone(kind)
+        drawn = int(2 ** rng.uniform(np.log2(MIN_BATCH), np.log2(MAX_BATCH)))
+        asked = {"chosen": drawn, "least": MIN_BATCH, "drawn": drawn, "most": MAX_BATCH}[batch]
+        choice = tuple(range(MIN_BATCH, MAX_BATCH + 1, 32)) if batch == "chosen" else (asked,)
+        curve = _batch_curve(kind, max_gpus, choice)
+        minimum = 1 if batch == "chosen" else -(-asked // MEMORY)
         job = Job(
-            id=f"job-{number:04}", owner=f"user-{number % 20:02}", submitted_at=comes, min_gpus=least,
-            max_gpus=most_gpus, asked_gpus=least, elastic=True, preemptible=True, script=kind, batch=asked,
+            id=f"job-{number:04}", owner=f"user-{number % 20:02}", submitted_at=comes, min_gpus=minimum,
+            max_gpus=max_gpus, asked_gpus=minimum, elastic=True, preemptible=True, script=kind, batch=asked,
             speed=replace(curve, batches=()), free_speed=curve if batch == "chosen" else None,
         )  # fmt: skip
         truth = Plain(samples / _alone(kind), curve, knowledge="speed")
@@ -165,9 +165,9 @@ def _alone(kind: str) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _batch_curve(kind: str, most: int, batches: tuple[int, ...]) -> Curve:
+def _batch_curve(kind: str, maximum: int, batches: tuple[int, ...]) -> Curve:
     """Of the best of ``batches`` on each size, in parts of what one GPU does with all it can hold."""
     tried = np.array(batches)
-    table = [_rates(kind, gpus, tried) for gpus in range(1, most + 1)]
+    table = [_rates(kind, gpus, tried) for gpus in range(1, maximum + 1)]
     best = tuple(int(tried[row.argmax()]) for row in table)
     return Curve(tuple(float(row.max()) / _alone(kind) for row in table), best)

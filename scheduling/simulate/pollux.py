@@ -26,7 +26,7 @@ from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 
 from scheduling.simulate.inputs import Submission
 from scheduling.simulate.learning import Lessons
-from scheduling.simulate.truth import Knowledge, Known
+from scheduling.simulate.truth import JobFacts, Knowledge
 from scheduling.toolkit.performance import Batches, Stats
 from scheduling.types import Curve, Estimate, Job, NodeId, Placement
 
@@ -34,15 +34,15 @@ Mode = Literal["rigid", "fixed", "free"]
 """GPUs and batch of the trace; elastic with the trace's batch; elastic with a batch of its own choice."""
 
 NODE_GPUS = 4
-MOST_NODES = 16
-MOST_GPUS = 64
+MAX_NODES = 16
+MAX_GPUS = 64
 RESTART_SECONDS = 30.0
 """What a changed set of GPUs costs, the first one too."""
 CANDIDATES = 50
 """Batches looked at, from the least to the most."""
-MOST_LOCAL = {"yolov3": 8}
+MAX_LOCAL_BATCH = {"yolov3": 8}
 """More was measured, but does not fit with its optimizer."""
-LEAST_FREE = {"ncf": 32768}
+MIN_FREE_BATCH = {"ncf": 32768}
 """Where the batch is free, the reference trains with no less."""
 
 Shape = tuple[int, ...]
@@ -64,11 +64,11 @@ class Application:
     """By batch and epoch."""
     ends: np.ndarray
     """The progress at which each epoch ends."""
-    least_local: float = 0.0
-    most_local: float = 0.0
-    free_least: int = 0
+    min_local: float = 0.0
+    max_local: float = 0.0
+    min_free_batch: int = 0
     _steps: dict[tuple[Shape, int], float] = field(default_factory=dict)
-    _paths: dict[tuple[Shape, int, bool], "Path_"] = field(default_factory=dict)
+    _paths: dict[tuple[Shape, int, bool], "EpochSchedule"] = field(default_factory=dict)
     _curves: dict[Any, Curve] = field(default_factory=dict)
     _space: Any = None
 
@@ -97,11 +97,11 @@ class Application:
     def split(self, gpus: int, batch: int) -> tuple[int, int]:
         """The local batch of one pass, and how many more passes a step has."""
         local = math.ceil(batch / gpus)
-        extra = max(0, math.ceil(local / self.most_local) - 1)
+        extra = max(0, math.ceil(local / self.max_local) - 1)
         if gpus == 1 and batch > self.first_batch:
             extra = max(1, extra)
-        most = int(self.validated[-1] / (gpus * (extra + 1)))
-        return min(math.ceil(local / (extra + 1)), max(1, most)), extra
+        maximum = int(self.validated[-1] / (gpus * (extra + 1)))
+        return min(math.ceil(local / (extra + 1)), max(1, maximum)), extra
 
     def real_batch(self, shape: Shape, batch: int) -> int:
         """Every GPU has equally many samples, so it may be a little off what was asked for; never above the largest."""
@@ -115,9 +115,9 @@ class Application:
         if self._space is None:
             where, what = self.scattered[:, :3], self.scattered[:, 3:]
             self._space = LinearNDInterpolator(where, what), NearestNDInterpolator(where, what)
-        gpus = min(sum(shape), MOST_GPUS)
-        nodes = min(MOST_NODES, max(len(shape), math.ceil(gpus / NODE_GPUS)))
-        local = min(max(local, self.least_local), self.most_local)
+        gpus = min(sum(shape), MAX_GPUS)
+        nodes = min(MAX_NODES, max(len(shape), math.ceil(gpus / NODE_GPUS)))
+        local = min(max(local, self.min_local), self.max_local)
         step, sync = self._space[0]([[nodes, gpus, local]])[0]
         if math.isnan(step):
             step, sync = self._space[1]([[nodes, gpus, local]])[0]
@@ -130,7 +130,7 @@ class Application:
         var = np.array([np.interp(batch, self.validated, column) for column in self.var.T])
         return (var + sqr) / (var / scale + sqr)
 
-    def path(self, shape: Shape, batch: int, *, whole_seconds: bool) -> "Path_":
+    def path(self, shape: Shape, batch: int, *, whole_seconds: bool) -> "EpochSchedule":
         """Training on such GPUs; with batch 0, always the best one for the epoch."""
         key = (shape, batch, whole_seconds)
         if key not in self._paths:
@@ -141,14 +141,14 @@ class Application:
                 table = self._free_rates(shape)
                 candidates, rates = self.free_batches(sum(shape)), table.max(axis=1)
                 batches = [candidates[best] for best in table.argmax(axis=1)]
-            self._paths[key] = Path_(self.ends, rates, batches, whole_seconds)
+            self._paths[key] = EpochSchedule(self.ends, rates, batches, whole_seconds)
         return self._paths[key]
 
     def free_batches(self, gpus: int) -> list[int]:
         """Those a job on so many GPUs may choose from."""
-        least = max(self.free_least or self.first_batch, math.ceil(gpus * self.least_local))
-        most = max(least, self.validated[-1])
-        return sorted({round(batch) for batch in np.geomspace(least, most, CANDIDATES)})
+        minimum = max(self.min_free_batch or self.first_batch, math.ceil(gpus * self.min_local))
+        maximum = max(minimum, self.validated[-1])
+        return sorted({round(batch) for batch in np.geomspace(minimum, maximum, CANDIDATES)})
 
     def _free_rates(self, shape: Shape) -> np.ndarray:
         """By epoch and candidate batch."""
@@ -162,16 +162,16 @@ class Application:
 
     _gains: dict[int, np.ndarray] = field(default_factory=dict)
 
-    def most_gpus(self, batch: int) -> int:
+    def max_gpus_for(self, batch: int) -> int:
         """Where a larger number would leave each with less than was ever measured."""
-        return max(1, min(MOST_GPUS, int(batch / self.least_local)))
+        return max(1, min(MAX_GPUS, int(batch / self.min_local)))
 
     def curve(self, batch: int, node_gpus: int) -> Curve:
         """With a fixed batch, all epochs scale alike."""
         key = ("fixed", batch, node_gpus)
         if key not in self._curves:
             alone = self.step_seconds((1,), batch)
-            sizes = range(1, self.most_gpus(batch) + 1)
+            sizes = range(1, self.max_gpus_for(batch) + 1)
             speeds = tuple(alone / self.step_seconds(together(n, node_gpus), batch) for n in sizes)
             self._curves[key] = Curve(speeds, source="measured")
         return self._curves[key]
@@ -182,7 +182,7 @@ class Application:
         if key not in self._curves:
             alone = self._gains_of(batch)[epoch] / self.step_seconds((1,), batch)
             speeds, batches = [], []
-            for n in range(1, self.most_gpus(self.validated[-1]) + 1):
+            for n in range(1, self.max_gpus_for(self.validated[-1]) + 1):
                 shape = together(n, node_gpus)
                 if shape not in self._rates:
                     self._rates[shape] = self._free_rates(shape)
@@ -196,7 +196,7 @@ class Application:
     _rates: dict[Shape, np.ndarray] = field(default_factory=dict)
 
 
-class Path_:  # noqa: N801 - pathlib has the other one
+class EpochSchedule:
     """An application's epochs at one speed each: from progress to seconds and back."""
 
     def __init__(self, ends: np.ndarray, rates: np.ndarray, batches: list[int], whole_seconds: bool) -> None:
@@ -231,9 +231,9 @@ class PolluxTruth:
         app = self.application
         return Batches(
             asked=self.batch,
-            most=app.validated[-1],
-            local_least=math.ceil(app.least_local),
-            local_most=int(app.most_local),
+            max_total=app.validated[-1],
+            min_local=math.ceil(app.min_local),
+            max_local=int(app.max_local),
             initial=app.first_batch,
             twice_alone=True,
         )
@@ -242,7 +242,7 @@ class PolluxTruth:
         return PolluxRun(self)
 
     def seconds_alone(self, job: Job, gpus: int) -> float:
-        shape = together(min(gpus, MOST_GPUS), self.node_gpus)
+        shape = together(min(gpus, MAX_GPUS), self.node_gpus)
         batch = 0 if self.free else self.batch
         return RESTART_SECONDS + self.application.path(shape, batch, whole_seconds=self.whole_seconds).after[0]
 
@@ -255,7 +255,7 @@ class PolluxRun:
     own: int = 0
     """The batch it chose for itself when it was last asked how long it takes; 0: the best of each epoch."""
 
-    def _path(self, on: Placement, batch: int) -> Path_:
+    def _path(self, on: Placement, batch: int) -> EpochSchedule:
         truth = self.truth
         chosen = batch or self.own if truth.free else truth.batch
         return truth.application.path(shape_of(on), chosen, whole_seconds=truth.whole_seconds)
@@ -273,7 +273,7 @@ class PolluxRun:
             return None
         epoch = min(self.epoch, app.epochs - 1)
         sqr, var = (float(np.interp(batch, app.validated, table[:, epoch])) for table in (app.sqr, app.var))
-        return truth.lessons.curve(truth.batches, app.most_gpus(app.validated[-1]), Stats(sqr, var))
+        return truth.lessons.curve(truth.batches, app.max_gpus_for(app.validated[-1]), Stats(sqr, var))
 
     def advance(self, seconds: float, on: Placement, batch: int) -> None:
         path = self._path(on, batch)
@@ -295,27 +295,27 @@ class PolluxRun:
             return 0.0
         return path.rest(self.epoch, self.progress) + path.after[self.epoch + 1]
 
-    def known(self, on: Placement, batch: int) -> Known:
+    def known(self, on: Placement, batch: int) -> JobFacts:
         truth, app = self.truth, self.truth.application
         now = truth.batch
         if on and truth.free:
             now = self._path(on, batch).batches[min(self.epoch, app.epochs - 1)]
         if truth.knowledge == "none":
-            return Known(batch=now)
+            return JobFacts(batch=now)
         left = None
         if truth.knowledge in ("oracle", "declared"):
             left = self._left()
         work = None if left is None else Estimate(left, "measured" if truth.knowledge == "oracle" else "given")
         part = None if left is None else 1.0 - left / self._alone().after[0]
         if truth.lessons is not None:
-            learnt = truth.lessons.curve(truth.batches, app.most_gpus(truth.batch))
-            return Known(work, learnt, self._learnt_free_curve(now) if truth.free else None, part, now)
+            learnt = truth.lessons.curve(truth.batches, app.max_gpus_for(truth.batch))
+            return JobFacts(work, learnt, self._learnt_free_curve(now) if truth.free else None, part, now)
         speed = app.curve(truth.batch, truth.node_gpus)
         epoch = min(self.epoch, app.epochs - 1)
         free = app.free_curve(truth.batch, truth.node_gpus, epoch) if truth.free else None
-        return Known(work, speed, free, part, now)
+        return JobFacts(work, speed, free, part, now)
 
-    def _alone(self) -> Path_:
+    def _alone(self) -> EpochSchedule:
         return self.truth.application.path((1,), self.truth.batch, whole_seconds=False)
 
     def _left(self) -> float:
@@ -396,9 +396,9 @@ def read_application(folder: Path) -> Application:
         sqr=column("grad_sqr"),
         var=column("grad_var"),
         ends=column("progress").min(axis=0),
-        least_local=min(locals_),
-        most_local=MOST_LOCAL.get(folder.name, max(locals_)),
-        free_least=LEAST_FREE.get(folder.name, 0),
+        min_local=min(locals_),
+        max_local=MAX_LOCAL_BATCH.get(folder.name, max(locals_)),
+        min_free_batch=MIN_FREE_BATCH.get(folder.name, 0),
     )
 
 
@@ -423,15 +423,15 @@ def read_workload(
             raise ValueError(f"There is no profile of {row['application']}; there are {', '.join(sorted(profiles))}.")
         gpus, batch = int(row["num_replicas"]), int(row["batch_size"])
         elastic = mode != "rigid"
-        most = gpus
+        maximum = gpus
         if elastic:
-            most = max(gpus, app.most_gpus(app.validated[-1] if mode == "free" else batch))
+            maximum = max(gpus, app.max_gpus_for(app.validated[-1] if mode == "free" else batch))
         job = Job(
             id=row["name"],
             owner=row.get("owner") or row["name"],  # the trace names no users: each job is somebody's own
             submitted_at=float(row["time"]),
             min_gpus=1 if elastic else gpus,
-            max_gpus=most,
+            max_gpus=maximum,
             asked_gpus=gpus,
             elastic=elastic,
             preemptible=True,

@@ -20,8 +20,8 @@ def in_rounds(engine: Engine, seconds: float) -> None:
     until = math.inf if engine.options.until is None else engine.options.until
     at = seconds * math.ceil(engine.now / seconds)
     idle = 0
-    while engine.events or engine.lives:
-        if not engine.lives:
+    while engine.events or engine.jobs:
+        if not engine.jobs:
             at = max(at, seconds * math.ceil(engine.events[0][0] / seconds))
         if at > until:
             break
@@ -30,9 +30,9 @@ def in_rounds(engine: Engine, seconds: float) -> None:
             engine.go(max(engine.now, when))
             engine.happen(kind, about)
         engine.go(at)
-        if engine.lives:
+        if engine.jobs:
             _round(engine)
-        under_way = engine.events or any(live.job.now_on for live in engine.lives.values())
+        under_way = engine.events or any(live.job.now_on for live in engine.jobs.values())
         idle = 0 if under_way else idle + 1
         if idle > IDLE_TURNS:
             break
@@ -52,13 +52,13 @@ def _round(engine: Engine) -> None:
                 before.nodes, before.jobs, targets, plan, engine.options.placement == "larger first"
             )
         _apply(engine, before.jobs, targets, plan)
-    for live in engine.lives.values():
+    for live in engine.jobs.values():
         if live.job.now_on:
             engine.schedule(live)  # how long it still takes is told in whole seconds, so each round tells it anew
 
 
 def _apply(engine: Engine, jobs: Sequence[Job], targets: Mapping[JobId, Placement], plan: Plan) -> None:
-    changed = [(engine.lives[job.id], job, targets[job.id]) for job in jobs if targets[job.id] != job.now_on]
+    changed = [(engine.jobs[job.id], job, targets[job.id]) for job in jobs if targets[job.id] != job.now_on]
     for live, job, target in changed:
         if job.now_on and (not target or not job.elastic):
             engine.stop(live, at_once=True)
@@ -69,7 +69,7 @@ def _apply(engine: Engine, jobs: Sequence[Job], targets: Mapping[JobId, Placemen
             engine.start(live, target, movable=True)
     for job in jobs:
         if targets[job.id]:
-            engine.choose_batch(engine.lives[job.id], plan.batches.get(job.id, 0))
+            engine.choose_batch(engine.jobs[job.id], plan.batches.get(job.id, 0))
 
 
 def emptiest_first(

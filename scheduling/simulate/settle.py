@@ -8,14 +8,14 @@ from functools import partial
 
 from scheduling.check import violations
 from scheduling.decide import decide
-from scheduling.toolkit.projected_state import after
+from scheduling.toolkit.projected_state import project
 from scheduling.types import Plan, Policy, Snapshot
 
-MOST_TURNS = 30
+MAX_TURNS = 30
 """The laws hold every policy to come to rest within so many."""
 
 
-class Refused(Exception):  # noqa: N818
+class InvalidPlanError(Exception):  # noqa: N818
     """The policy made a plan that breaks a rule: a mistake of the policy, never of its user."""
 
 
@@ -29,11 +29,11 @@ def settle(
     """
     ask = ask or partial(decide, policy)
     at_first = {job.id: job for job in snapshot.jobs}
-    for _ in range(MOST_TURNS):
+    for _ in range(MAX_TURNS):
         plan = ask(snapshot)
         if wrong := violations(snapshot, plan):
-            raise Refused(" ".join(wrong[:10]))
-        then = after(snapshot, plan, at_first, movable=movable)
+            raise InvalidPlanError(" ".join(wrong[:10]))
+        then = project(snapshot, plan, at_first, movable=movable)
         if then.jobs == snapshot.jobs:
             return plan, then
         snapshot = then

@@ -36,7 +36,7 @@ def simulate(
         options=options, clock=clock, on_turn=on_turn, on_progress=on_progress,
     )  # fmt: skip
     if options.round_seconds is None:
-        engine.live()
+        engine.run()
     else:
         in_rounds(engine, options.round_seconds)
     return engine.result()

@@ -146,11 +146,11 @@ def _plain(rows: Iterable[Mapping[str, Any]], speeds: Throughputs, knowledge: Kn
     for row in rows:
         given = {name: value for name, value in row.items() if value not in (None, "")}
         asked = int(given["gpus"])
-        least, most = int(given.get("min_gpus", asked)), int(given.get("max_gpus", asked))
-        if not 1 <= least <= asked <= most:
+        minimum, maximum = int(given.get("min_gpus", asked)), int(given.get("max_gpus", asked))
+        if not 1 <= minimum <= asked <= maximum:
             raise ValueError(f"Job {given['id']} of the trace must have 1 <= min_gpus <= gpus <= max_gpus.")
         script, batch = str(given.get("script", "")), int(given.get("batch", 0))
-        curve = _curve_of(speeds, script, batch) or linear(most, estimates.DEFAULT_EXPONENT)
+        curve = _curve_of(speeds, script, batch) or linear(maximum, estimates.DEFAULT_EXPONENT)
         tier = given.get("tier", "standard")
         if tier not in ("premium", "standard", "basic"):
             raise ValueError(f"Job {given['id']} of the trace is of no tier known here: {tier}.")
@@ -160,11 +160,11 @@ def _plain(rows: Iterable[Mapping[str, Any]], speeds: Throughputs, knowledge: Kn
                 id=str(given["id"]),
                 owner=str(given.get("owner", "lab")),
                 submitted_at=_time(given["submitted"]),
-                min_gpus=least,
-                max_gpus=most,
+                min_gpus=minimum,
+                max_gpus=maximum,
                 asked_gpus=asked,
                 priority=int(given.get("priority", 0)),
-                elastic=_flag(given.get("elastic", least != most)),
+                elastic=_flag(given.get("elastic", minimum != maximum)),
                 preemptible=_flag(given.get("preemptible", False)),
                 group=str(given.get("group", "")),
                 tier=tier,

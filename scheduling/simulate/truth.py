@@ -17,7 +17,7 @@ speeds but not the work; or nothing. Where nothing measures steps, ``learnt`` is
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class JobFacts:
     """What a policy may know of a job at one moment; the fields of ``types.Job`` of the same names."""
 
     work: Estimate | None = None
@@ -27,7 +27,7 @@ class Known:
     batch: int = 0
 
 
-class Run(Protocol):
+class TrainingRun(Protocol):
     """A job under way. ``batch`` is the total one the policy chose, 0 when it left that to the job."""
 
     def advance(self, seconds: float, on: Placement, batch: int) -> None:
@@ -38,7 +38,7 @@ class Run(Protocol):
         """How long it still has to train like this; infinite when it would never end."""
         ...
 
-    def known(self, on: Placement, batch: int) -> Known:
+    def known(self, on: Placement, batch: int) -> JobFacts:
         """Told at each turn while it runs, and once when it stops. Cheap: keep what does not change."""
         ...
 
@@ -50,7 +50,7 @@ class Run(Protocol):
 
 
 class Truth(Protocol):
-    def begin(self, job: Job, kinds: Mapping[NodeId, str]) -> Run:
+    def begin(self, job: Job, kinds: Mapping[NodeId, str]) -> TrainingRun:
         """A run from the beginning (or from where a running job is now). ``kinds`` tells the GPUs' kind of each node."""
         ...
 
@@ -91,7 +91,7 @@ class PlainRun:
     on: Placement = field(default_factory=dict)
     fast: float = 0.0
     """Its speed there."""
-    told: Known | None = None
+    fixed: JobFacts | None = None
     """What is known of it for good."""
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ class PlainRun:
         job, knowledge = self.job, self.truth.knowledge
         if job.work is None and knowledge not in ("declared", "oracle"):
             speed = self.truth.curve if knowledge == "speed" else job.speed
-            self.told = Known(None, speed, job.free_speed, job.progress, job.batch)
+            self.fixed = JobFacts(None, speed, job.free_speed, job.progress, job.batch)
 
     def advance(self, seconds: float, on: Placement, batch: int) -> None:
         self.done = min(self.truth.work, self.done + seconds * self._speed(on))
@@ -108,19 +108,19 @@ class PlainRun:
         fast = self._speed(on)
         return max(0.0, self.truth.work - self.done) / fast if fast > 0 else float("inf")
 
-    def known(self, on: Placement, batch: int) -> Known:
-        if self.told is not None:
-            return self.told
-        told, job = self.truth.knowledge, self.job
-        if told == "declared":
-            return Known(Estimate(max(0.0, self.truth.work - self.done)), job.speed, job.free_speed, None, job.batch)
-        if told != "oracle":
-            speed = self.truth.curve if told == "speed" else job.speed
+    def known(self, on: Placement, batch: int) -> JobFacts:
+        if self.fixed is not None:
+            return self.fixed
+        fixed, job = self.truth.knowledge, self.job
+        if fixed == "declared":
+            return JobFacts(Estimate(max(0.0, self.truth.work - self.done)), job.speed, job.free_speed, None, job.batch)
+        if fixed != "oracle":
+            speed = self.truth.curve if fixed == "speed" else job.speed
             left = job.work and replace(job.work, value=max(0.0, job.work.value - self.done + self.begun))
-            return Known(left, speed, job.free_speed, job.progress, job.batch)
+            return JobFacts(left, speed, job.free_speed, job.progress, job.batch)
         work = self.truth.work
         part = self.done / work if work > 0 else 1.0
-        return Known(Estimate(max(0.0, work - self.done)), self.truth.curve, job.free_speed, part, job.batch)
+        return JobFacts(Estimate(max(0.0, work - self.done)), self.truth.curve, job.free_speed, part, job.batch)
 
     def save(self) -> float:
         return self.done
@@ -145,9 +145,9 @@ class PlainRun:
         return fast
 
 
-def linear(most: int, exponent: float = 1.0) -> Curve:
+def linear(maximum: int, exponent: float = 1.0) -> Curve:
     """n GPUs are n ** exponent times as fast."""
-    return Curve(tuple(n**exponent for n in range(1, max(1, most) + 1)))
+    return Curve(tuple(n**exponent for n in range(1, max(1, maximum) + 1)))
 
 
 def lasts(seconds: float, gpus: int, curve: Curve | None = None, **more: Any) -> Plain:

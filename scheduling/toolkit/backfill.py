@@ -17,7 +17,7 @@ from itertools import takewhile
 from typing import Any
 
 from scheduling.toolkit import estimates, placement, reasons
-from scheduling.toolkit.capacity import Capacity, in_turn
+from scheduling.toolkit.capacity import Capacity, in_queue_order
 from scheduling.toolkit.levels import Levels
 from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Plan, Snapshot
 
@@ -127,7 +127,7 @@ def _hold(snapshot: Snapshot, job: Job, count: int, lent: Iterable[JobId], ahead
     None when there will never be enough.
     """
     ledger = Capacity(snapshot, coming=True)
-    for other in in_turn(other for other in snapshot.jobs if other.waiting and other.id in ahead):
+    for other in in_queue_order(other for other in snapshot.jobs if other.waiting and other.id in ahead):
         if other.id != job.id and (where := ledger.best_fit(other, other.min_gpus)):
             ledger.give(other, where)
     allowed = ledger.scope(job).allowed

@@ -7,11 +7,15 @@ of open nodes, the nodes a job can run on, its limits, and never takes from a ru
 from collections.abc import Hashable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from scheduling.renamed import renamed
 from scheduling.toolkit import placement
 from scheduling.toolkit.levels import Levels
 from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Snapshot
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"in_turn": "in_queue_order"})
 
 UNLIMITED = 1_000_000
 
@@ -28,7 +32,7 @@ class Scope:
     largest: int
     """Healthy GPUs of the largest one."""
 
-    def most(self, job: Job) -> int:
+    def max_gpus(self, job: Job) -> int:
         """The most GPUs the job could start with if all of these were empty."""
         return self.total if job.spread else self.largest
 
@@ -126,7 +130,7 @@ class Capacity:
 
     def ceiling(self, job: Job) -> int:
         """Return the most GPUs the job could hold if it ran alone on the open nodes."""
-        return min([self.scope(job).most(job), *(limit.max_gpus for limit, _ in self.limits_of(job))])
+        return min([self.scope(job).max_gpus(job), *(limit.max_gpus for limit, _ in self.limits_of(job))])
 
     def room(self, job: Job) -> int:
         """How many more GPUs its limits allow."""
@@ -138,15 +142,15 @@ class Capacity:
             return None
         return placement.place(self.free, count, spread=job.spread, allowed=self.scope(job).allowed)
 
-    def best_fit(self, job: Job, most: int) -> Placement | None:
+    def best_fit(self, job: Job, maximum: int) -> Placement | None:
         """The largest start from ``min_gpus`` to ``most``."""
         if job.spread:
             here = self.left(job)
         else:
             node = self.fullest(job)
             here = self.free[node.id] if node is not None else 0
-        most = min(most, here, self.room(job))
-        return self.fit(job, most) if most >= job.min_gpus else None
+        maximum = min(maximum, here, self.room(job))
+        return self.fit(job, maximum) if maximum >= job.min_gpus else None
 
     def spare(self, job: Job, node: NodeId | None = None) -> int:
         """GPUs it could give back (of one node) without a restart: above its minimum and outside its base."""
@@ -225,10 +229,10 @@ class Capacity:
             self.room_of[index] -= gpus
 
 
-def in_turn(jobs: Iterable[Job]) -> list[Job]:
-    return sorted(jobs, key=lambda job: job.turn)
+def in_queue_order(jobs: Iterable[Job]) -> list[Job]:
+    return sorted(jobs, key=lambda job: job.queue_key)
 
 
 def queue(snapshot: Snapshot) -> list[Job]:
     """Waiting jobs, first come first, higher priority before lower."""
-    return in_turn(job for job in snapshot.jobs if job.waiting)
+    return in_queue_order(job for job in snapshot.jobs if job.waiting)

@@ -48,23 +48,25 @@ def remaining_seconds(job: Job, gpus: int, *, free_batch: bool = False) -> float
     return work(job).value / fast if fast > 0 else float("inf")
 
 
-def steps(job: Job, count: int, least: int, most: int, *, free_batch: bool = False) -> tuple[tuple[int, float], ...]:
+def steps(
+    job: Job, count: int, minimum: int, maximum: int, *, free_batch: bool = False
+) -> tuple[tuple[int, float], ...]:
     """The sizes from ``least`` to ``most`` worth growing to from ``count``, with the gain of each GPU on the way.
 
     They are the corners of the concave hull of its speeds: five GPUs of two nodes may be slower than four of one, and
     eight faster than both. Gains fall from step to step, so that giving the next GPUs to the largest is right.
     """
     known = curve(job, free_batch=free_batch)
-    return _steps(known.speeds if known is not None else (), count, least, most)
+    return _steps(known.speeds if known is not None else (), count, minimum, maximum)
 
 
 @lru_cache(maxsize=4096)
-def _steps(speeds: tuple[float, ...], count: int, least: int, most: int) -> tuple[tuple[int, float], ...]:
+def _steps(speeds: tuple[float, ...], count: int, minimum: int, maximum: int) -> tuple[tuple[int, float], ...]:
     def fast(gpus: int) -> float:
         return (speeds[min(gpus, len(speeds)) - 1] if speeds else gpus**DEFAULT_EXPONENT) if gpus else 0.0
 
     hull = [(count, fast(count))]
-    for size in range(max(least, count + 1), (min(most, max(len(speeds), least)) if speeds else most) + 1):
+    for size in range(max(minimum, count + 1), (min(maximum, max(len(speeds), minimum)) if speeds else maximum) + 1):
         here = fast(size)
         while len(hull) > 1 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], (size, here)):
             hull.pop()

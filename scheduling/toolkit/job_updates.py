@@ -2,9 +2,13 @@
 
 from dataclasses import fields, make_dataclass
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from scheduling.renamed import renamed
 from scheduling.types import Job
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"rewritten": "updated_job"})
 
 _NAMES = [item.name for item in fields(Job)]
 _EVERYTHING = attrgetter(*_NAMES)
@@ -12,7 +16,7 @@ _DRAFT: Any = make_dataclass("Draft", _NAMES, slots=True)
 """A job that may still be written: filled in and then sealed by making it a ``Job``."""
 
 
-def rewritten(job: Job, **facts: Any) -> Job:
+def updated_job(job: Job, **facts: Any) -> Job:
     draft = _DRAFT(*_EVERYTHING(job))
     for name, value in facts.items():
         setattr(draft, name, value)

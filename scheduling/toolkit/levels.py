@@ -60,10 +60,10 @@ class Levels(dict[NodeId, int]):
         return found
 
     def tightest(
-        self, least: int, allowed: Collection[NodeId] | None = None, without: Collection[NodeId] = NONE
+        self, minimum: int, allowed: Collection[NodeId] | None = None, without: Collection[NodeId] = NONE
     ) -> NodeId | None:
         """The node with the smallest number that is at least ``least``."""
-        for count in self._counts[bisect_left(self._counts, least) :]:
+        for count in self._counts[bisect_left(self._counts, minimum) :]:
             for node in self._at[count]:
                 if (allowed is None or node in allowed) and node not in without:
                     return node
@@ -78,10 +78,10 @@ class Levels(dict[NodeId, int]):
                 if allowed is None or node in allowed:
                     yield node
 
-    def following(self, last: NodeId, least: int, allowed: Collection[NodeId] | None = None) -> NodeId | None:
+    def following(self, last: NodeId, minimum: int, allowed: Collection[NodeId] | None = None) -> NodeId | None:
         """The first node after ``last`` in the order of ids, all around, that has at least ``least``."""
         best: tuple[bool, NodeId] | None = None
-        for count in self._counts[bisect_left(self._counts, least) :]:
+        for count in self._counts[bisect_left(self._counts, minimum) :]:
             there = self._at[count]
             start = bisect_left(there, last)
             start += start < len(there) and there[start] == last

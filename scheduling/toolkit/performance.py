@@ -33,13 +33,13 @@ Array = NDArray[np.float64]
 
 FLOOR = 1e-8
 CEILING = 1e6
-MOST_OVERLAP = 10.0
+MAX_OVERLAP = 10.0
 GROWTH = 2
 """Nobody is given more than so many times the GPUs that it was measured on (AdaptDL, confirmed)."""
 BATCHES_TRIED = 50
 UNSEEN_SYNC_ERROR = 0.3
 """Relative, of a speed on several GPUs that was only measured on one."""
-LEAST_ERROR = 0.02
+MIN_ERROR = 0.02
 """No two runs are more alike than this, whatever a fit of few points says."""
 
 
@@ -117,10 +117,10 @@ class Batches:
     """What a job allows of its total batch, in samples."""
 
     asked: int
-    most: int = 0
+    max_total: int = 0
     """0: as asked."""
-    local_least: int = 1
-    local_most: int = 0
+    min_local: int = 1
+    max_local: int = 0
     """What fits into one GPU's memory; 0: everything."""
     initial: int = 0
     """The batch at which its efficiency is 1; 0: the one asked for."""
@@ -146,7 +146,7 @@ def split(batch: ArrayLike, gpus: ArrayLike, batches: Batches) -> tuple[Array, A
     """(samples in one pass on each GPU, passes without an update) of a total batch."""
     local = np.asarray(batch, float) / np.asarray(gpus)
     slack = 1e-8
-    passes = np.ceil(local / batches.local_most - slack) - 1 if batches.local_most else np.zeros_like(local)
+    passes = np.ceil(local / batches.max_local - slack) - 1 if batches.max_local else np.zeros_like(local)
     if batches.twice_alone:
         alone = (np.asarray(gpus) == 1) & (local > batches.start + slack)
         passes = np.maximum(passes, np.where(alone, 1, 0))
@@ -158,18 +158,18 @@ def best_batch(
 ) -> tuple[NDArray[np.int64], Array]:
     """(total batch, goodput in samples at the initial batch per second) of each pair of nodes and GPUs."""
     where, count = np.atleast_1d(np.asarray(nodes))[:, None], np.atleast_1d(np.asarray(gpus, float))[:, None]
-    most = max(batches.most, batches.asked, batches.start)
-    least = np.minimum(np.maximum(batches.start, count * batches.local_least), most)
-    tried = least * (most / least) ** np.linspace(0, 1, BATCHES_TRIED)
-    tried = np.concatenate([np.clip(np.full_like(count, batches.asked), least, most), tried], axis=1)
+    maximum = max(batches.max_total, batches.asked, batches.start)
+    minimum = np.minimum(np.maximum(batches.start, count * batches.min_local), maximum)
+    tried = minimum * (maximum / minimum) ** np.linspace(0, 1, BATCHES_TRIED)
+    tried = np.concatenate([np.clip(np.full_like(count, batches.asked), minimum, maximum), tried], axis=1)
     local, passes = split(tried, count, batches)
     total = count * local * (passes + 1)
     # Rounded up to whole samples on each GPU it may pass the most that is allowed; then only what was meant counts.
-    useful = np.where(total > most, tried, total)
+    useful = np.where(total > maximum, tried, total)
     value = useful * efficiency(stats, useful, batches.start) / model.step_seconds(where, count, local, passes)
     best = np.argmax(value, axis=1)
     rows = np.arange(len(best))
-    return np.minimum(total[rows, best], most).astype(np.int64), value[rows, best]
+    return np.minimum(total[rows, best], maximum).astype(np.int64), value[rows, best]
 
 
 def curve(
@@ -270,7 +270,7 @@ def from_runs(groups: Iterable[Sequence[tuple[float, float]]], max_gpus: int) ->
 # --- the fit -------------------------------------------------------------------------------------------------------
 
 LOW = np.array([*[np.log(FLOOR)] * 6, 1.0])
-HIGH = np.array([*[np.log(CEILING)] * 6, MOST_OVERLAP])
+HIGH = np.array([*[np.log(CEILING)] * 6, MAX_OVERLAP])
 STARTS = ((0.5, 1.05), (0.1, 2.0), (0.9, 1.5), (0.5, 4.0), (0.2, 8.0), (0.8, 3.0))
 """(constant part of a pass, overlap): from these each fit begins."""
 OVERLAP_WEIGHT, SLOPE_WEIGHT = np.sqrt(1e-3), np.sqrt(1e-2)
@@ -296,7 +296,7 @@ def fit(measurements: Iterable[Measurement], *, before: Model | None = None) -> 
     free = np.array([column not in fixed for column in range(7)])
     theta, cost = _descend(data, theta, free)
     best = theta[int(np.argmin(cost))]
-    error = max(LEAST_ERROR, data.error(best, int(free.sum())))
+    error = max(MIN_ERROR, data.error(best, int(free.sum())))
     return _with_priors(best, data, error)
 
 

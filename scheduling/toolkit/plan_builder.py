@@ -5,14 +5,26 @@ only from those who can give, stop nobody in vain, start what fits now, and tell
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from scheduling.renamed import renamed
 from scheduling.toolkit import placement, reasons
 from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
 
+if not TYPE_CHECKING:
+    __getattr__ = renamed(
+        __name__,
+        {
+            "realise": "build_plan",
+            "act": "apply_now",
+            "line_up": "release_preemptible",
+            "stand_in_line": "admit_in_order",
+        },
+    )
 
-def realise(
+
+def build_plan(
     snapshot: Snapshot,
     order: Sequence[Job],
     wanted: Mapping[JobId, int],
@@ -43,7 +55,7 @@ def realise(
         if job.elastic and job.id in later.held:
             while later.count(job) < min(wanted.get(job.id, 0), job.max_gpus) and later.grow(job):
                 pass
-    now = act(snapshot, later, running, served, stopped, why)
+    now = apply_now(snapshot, later, running, served, stopped, why)
     for ahead, job in enumerate(line):
         explain = snapshot.explain or wanted.get(job.id)
         why.setdefault(job.id, short(job, now, ahead) if explain else reasons.UNSAID)
@@ -51,7 +63,7 @@ def realise(
     return Plan(now.held, why, state or {}, chosen, again_at, now.reserved)
 
 
-def line_up(snapshot: Snapshot, *, preempt: bool = True) -> tuple[Capacity, set[JobId]]:
+def release_preemptible(snapshot: Snapshot, *, preempt: bool = True) -> tuple[Capacity, set[JobId]]:
     """A ledger in which all that may be stopped have nothing, and who they are: good for counting, not for placing.
 
     Jobs with GPUs of a closed node are left alone: what they would give back there is of no use to anybody.
@@ -65,16 +77,16 @@ def line_up(snapshot: Snapshot, *, preempt: bool = True) -> tuple[Capacity, set[
     return ledger, again
 
 
-def stand_in_line(
+def admit_in_order(
     snapshot: Snapshot, order: Sequence[Job], size: Callable[[Job], int]
 ) -> tuple[dict[JobId, int], Capacity]:
     """Who would have GPUs if all that may be stopped stood in line again: ``size`` or nothing, skipping who does not fit.
 
     Jobs that cannot be stopped are served before all others, wherever they stand. Also returns the ledger behind it.
     """
-    ledger, again = line_up(snapshot)
+    ledger, again = release_preemptible(snapshot)
     wanted: dict[JobId, int] = {}
-    vain: set[Hashable] = set()
+    unfit: set[Hashable] = set()
     for job in order:
         if job.running and job.id not in again:
             wanted[job.id] = size(job)
@@ -87,17 +99,17 @@ def stand_in_line(
             continue
         count = size(job)
         terms = (count, ledger.terms(job))
-        if terms in vain:
+        if terms in unfit:
             continue
         if where := ledger.fit(job, count):
             ledger.give(job, where)
             wanted[job.id] = count
         else:
-            vain.add(terms)
+            unfit.add(terms)
     return wanted, ledger
 
 
-def act(
+def apply_now(
     snapshot: Snapshot,
     later: Capacity,
     running: Iterable[Job],
@@ -164,10 +176,10 @@ def _shrink(later: Capacity, running: Iterable[Job], wanted: Mapping[JobId, int]
     for job in running:
         if not job.elastic:
             continue
-        least = max(wanted.get(job.id, 0), job.min_gpus)
+        minimum = max(wanted.get(job.id, 0), job.min_gpus)
         if not wanted.get(job.id, 0) and job.preemptible:
             continue  # it is stopped as a whole, or not at all
-        while later.count(job) > least and later.spare(job):
+        while later.count(job) > minimum and later.spare(job):
             later.ask_back(job)
 
 
@@ -184,7 +196,7 @@ def _serve(
         if job.running and job.preemptible and not wanted.get(job.id, 0)
     ]
     gone: set[JobId] = set()
-    vain: set[Hashable] = set()
+    unfit: set[Hashable] = set()
     possible: set[Hashable] = set()
     for number, job in enumerate(order):
         if job.now_on or job.stopping or job.id in why:
@@ -199,22 +211,22 @@ def _serve(
                 continue
             possible.add(alike)
         count = min(max(wanted.get(job.id, 0), job.min_gpus), job.max_gpus) if wanted.get(job.id, 0) else 0
-        least = job.min_gpus if job.elastic else count
-        terms = (least, alike)
+        minimum = job.min_gpus if job.elastic else count
+        terms = (minimum, alike)
         where = None
-        if count and terms not in vain:
-            where = _fit(later, job, least, count)
-            if where is None and (last := _victims(later, job, least, victims, gone, number)):
+        if count and terms not in unfit:
+            where = _fit(later, job, minimum, count)
+            if where is None and (last := _victims(later, job, minimum, victims, gone, number)):
                 for victim in last:
                     later.evict(victim)
                 stopped += last
                 gone.update(victim.id for victim in last)
                 while victims and victims[-1][1].id in gone:
                     victims.pop()
-                where = _fit(later, job, least, count)
+                where = _fit(later, job, minimum, count)
         if where is None:
             if count:
-                vain.add(terms)
+                unfit.add(terms)
             if limited := reasons.limited(job, later):
                 why[job.id] = limited
             else:
@@ -225,8 +237,8 @@ def _serve(
     return served, line, stopped
 
 
-def _fit(later: Capacity, job: Job, least: int, most: int) -> Placement | None:
-    return later.fit(job, most) or (later.best_fit(job, most) if least < most else None)
+def _fit(later: Capacity, job: Job, minimum: int, maximum: int) -> Placement | None:
+    return later.fit(job, maximum) or (later.best_fit(job, maximum) if minimum < maximum else None)
 
 
 def _victims(

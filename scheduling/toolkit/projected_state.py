@@ -2,12 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from scheduling.toolkit.job_updates import rewritten
+from scheduling.renamed import renamed
+from scheduling.toolkit.job_updates import updated_job
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
 
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"after": "project"})
 
-def after(
+
+def project(
     snapshot: Snapshot, plan: Plan, at_first: Mapping[JobId, Job] | None = None, *, movable: bool = False
 ) -> Snapshot:
     """A job that is back on the GPUs it had ``at_first`` is as if nothing had happened to it.
@@ -31,7 +36,7 @@ def after(
             else:
                 job = _moved(job, target, snapshot.now, movable=movable)
         if batch != job.batch:
-            job = rewritten(job, batch=batch)
+            job = updated_job(job, batch=batch)
         jobs.append(job)
     nodes = tuple(
         replace(node, free=node.free + node.leaving + back.get(node.id, 0), leaving=0)
@@ -46,7 +51,7 @@ def after(
 def _moved(job: Job, target: Placement, now: float, *, movable: bool) -> Job:
     started = bool(target) and not job.now_on
     ran = job.first_started_at is not None
-    return rewritten(
+    return updated_job(
         job,
         now_on=target,
         base=base_of(job, target, movable=movable) if started or not target else job.base,

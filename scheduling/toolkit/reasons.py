@@ -37,11 +37,11 @@ def impossible(job: Job, capacity: Capacity) -> str:
     scope = capacity.scope(job)
     if not scope.nodes:
         return "None of the nodes it can run on is open for new work now."
-    most = scope.most(job)
-    if job.min_gpus > most:
+    maximum = scope.max_gpus(job)
+    if job.min_gpus > maximum:
         where = "the nodes it can run on have" if job.spread else "the largest node it can run on has"
         together = "at once" if job.spread else "on one node"
-        return f"It needs {gpus(job.min_gpus)} {together}, but {where} only {most}."
+        return f"It needs {gpus(job.min_gpus)} {together}, but {where} only {maximum}."
     for limit, _ in capacity.limits_of(job):
         if job.min_gpus > limit.max_gpus:
             return (
@@ -88,15 +88,15 @@ def shortage(job: Job, capacity: Capacity, ahead: int) -> str:
     """Too few GPUs are free, or too few of them together."""
     left, node = capacity.left(job), capacity.fullest(job)
     free = "free for it" if _keeps(job, capacity) else "free"
-    most, name = (capacity.free[node.id], node.name) if node is not None else (0, "")
+    maximum, name = (capacity.free[node.id], node.name) if node is not None else (0, "")
     if left <= 0:
         short = _none_free(job, capacity)
     elif left < job.min_gpus:
         short = f"it needs {gpus(job.min_gpus)} at once and only {left} {'is' if left == 1 else 'are'} {free}"
-    elif job.spread or most >= job.min_gpus:
+    elif job.spread or maximum >= job.min_gpus:
         short = f"under this policy it does not start yet, though {gpus(left)} {'is' if left == 1 else 'are'} free"
     else:
-        short = f"it needs {gpus(job.min_gpus)} at once; the largest group of free ones is {most}, on node {name}"
+        short = f"it needs {gpus(job.min_gpus)} at once; the largest group of free ones is {maximum}, on node {name}"
     return _sentence(f"{jobs(ahead)} ahead of it and {short}" if ahead else short)
 
 

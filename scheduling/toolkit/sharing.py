@@ -5,12 +5,19 @@ They decide how many GPUs each job should have here, and leave it to ``plan_buil
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING
 
+from scheduling.renamed import renamed
 from scheduling.toolkit import estimates, reasons
 from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Job, JobId, Plan, Snapshot
 
-LEAST_GAIN = 0.05
+if not TYPE_CHECKING:
+    __getattr__ = renamed(
+        __name__, {"fitted": "plan_until_placed", "most": "max_size", "settle": "skip_unprofitable_resizes"}
+    )
+
+MIN_GAIN = 0.05
 """A GPU that makes a job faster by less than this part of one GPU is better left to somebody else."""
 TRIES = 4
 """How often jobs that were counted but found no place are left out; each time costs as much as the decision itself."""
@@ -32,14 +39,14 @@ class Pool:
         resize: bool = True,
         preempt: bool = False,
         kept: AbstractSet[JobId] = frozenset(),
-        homeless: AbstractSet[JobId] = frozenset(),
+        excluded: AbstractSet[JobId] = frozenset(),
     ) -> None:
         """``kept``: running jobs that are not to be stopped in this turn; ``homeless``: jobs that take nothing."""
-        self._homeless = homeless
+        self._excluded = excluded
         self._capacity = capacity = Capacity(snapshot, coming=True)
         self.free = sum(capacity.free.values())
         self.count: dict[JobId, int] = {}
-        self.least: dict[JobId, int] = {}
+        self.min_gpus: dict[JobId, int] = {}
         """Of a running job: what it must keep if it goes on."""
         self.impossible: dict[JobId, str] = {}
         self._room = [limit.max_gpus - limit.elsewhere for limit in snapshot.limits]
@@ -55,13 +62,13 @@ class Pool:
             if job.now_on:
                 # What it has on closed nodes is of no use to others.
                 here, gpus = nodes >= job.now_on.keys(), job.gpus
-                least = gpus - (capacity.spare(job) if here and resize and job.elastic else 0)
-                self.least[job.id] = least
+                minimum = gpus - (capacity.spare(job) if here and resize and job.elastic else 0)
+                self.min_gpus[job.id] = minimum
                 self.count[job.id] = 0
                 if not (here and preempt and job.preemptible and job.id not in kept):
-                    self.count[job.id] = least
-                    self.free += gpus - least if here else 0
-                    self._use(job.id, least)
+                    self.count[job.id] = minimum
+                    self.free += gpus - minimum if here else 0
+                    self._use(job.id, minimum)
                 else:
                     self.free += gpus
             else:
@@ -73,9 +80,9 @@ class Pool:
 
     def take(self, job: Job, gpus: int) -> bool:
         """So many more for the job, all or none."""
-        if gpus > self.free or job.id in self._homeless:
+        if gpus > self.free or job.id in self._excluded:
             return False
-        if not job.elastic and self.count.get(job.id, 0) + gpus > self._capacity.scope(job).most(job):
+        if not job.elastic and self.count.get(job.id, 0) + gpus > self._capacity.scope(job).max_gpus(job):
             return False
         if any(gpus > self._room[index] for index in self._limits.get(job.id, ())):
             return False
@@ -89,23 +96,23 @@ class Pool:
             self._room[index] -= gpus
 
 
-def fitted(decide: Callable[[AbstractSet[JobId]], tuple[Plan, set[JobId]]]) -> Plan:
+def plan_until_placed(decide: Callable[[AbstractSet[JobId]], tuple[Plan, set[JobId]]]) -> Plan:
     """A plan in which no GPUs stand idle for jobs that find no place for as many as they were counted.
 
     ``decide`` is given the jobs not to count, and tells besides its plan which it counted in vain: those are left out
     of the next try, so that others may use what no node has together for them.
     """
     plan, more = decide(frozenset())
-    homeless: AbstractSet[JobId] = frozenset()
+    excluded: AbstractSet[JobId] = frozenset()
     for _ in range(TRIES):
-        if more <= homeless:
+        if more <= excluded:
             break
-        homeless |= more
-        plan, more = decide(homeless)
+        excluded |= more
+        plan, more = decide(excluded)
     return plan
 
 
-def most(job: Job) -> int:
+def max_size(job: Job) -> int:
     """The most it may have: a job that cannot be resized keeps its size, and starts with what it asked for."""
     if job.running and (not job.elastic or job.blocked):
         return 0
@@ -120,7 +127,7 @@ def next_size(job: Job, count: int, largest: int) -> int:
     speeds = known.speeds
     now = speeds[min(count, len(speeds)) - 1] if count else 0.0
     for size in range(count + 1, min(largest, len(speeds), count + LOOK_AHEAD) + 1):
-        if speeds[size - 1] - now >= LEAST_GAIN * (size - count):
+        if speeds[size - 1] - now >= MIN_GAIN * (size - count):
             return size
     return 0
 
@@ -132,7 +139,7 @@ def pays(job: Job, size: int, within: float) -> bool:
     return seconds * (then - now) > job.resize_seconds * now
 
 
-def settle(snapshot: Snapshot, wanted: Mapping[JobId, int], within: float) -> dict[JobId, int]:
+def skip_unprofitable_resizes(snapshot: Snapshot, wanted: Mapping[JobId, int], within: float) -> dict[JobId, int]:
     """``wanted`` without the changes of running jobs that are not worth an interruption.
 
     A running job grows only if that pays ``within`` so many seconds. It shrinks only as far as others lack GPUs, those
@@ -150,7 +157,7 @@ def settle(snapshot: Snapshot, wanted: Mapping[JobId, int], within: float) -> di
         else:
             kept[job.id] = gpus
             if wish < gpus:
-                above.append((-gpus / wish, job.turn, job))
+                above.append((-gpus / wish, job.queue_key, job))
     for _, _, job in sorted(above):
         given = max(0, min(missing, job.gpus - wanted[job.id]))
         kept[job.id] -= given

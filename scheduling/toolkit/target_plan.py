@@ -2,12 +2,16 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from scheduling.renamed import renamed
 from scheduling.toolkit import placement, reasons
 from scheduling.toolkit.capacity import Capacity
 from scheduling.toolkit.plan_builder import minus, part, start
 from scheduling.types import Job, JobId, Placement, Plan, Snapshot
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"world": "world_digest"})
 
 PATIENCE_SECONDS = 600
 """A change that takes longer than this is decided anew: somebody does not give back what was asked."""
@@ -75,7 +79,7 @@ def _let_go(job: Job, wanted: Placement, now: Capacity) -> None:
 _total = placement.total
 
 
-def world(snapshot: Snapshot) -> str:
+def world_digest(snapshot: Snapshot) -> str:
     """Equal for snapshots that hold the same jobs and nodes, wherever the jobs are by now."""
     jobs = sorted((job.id, job.min_gpus, job.max_gpus, job.priority, bool(job.blocked)) for job in snapshot.jobs)
     nodes = sorted((node.id, node.total, node.open) for node in snapshot.nodes)
@@ -86,7 +90,7 @@ def world(snapshot: Snapshot) -> str:
 def remember(snapshot: Snapshot, target: Mapping[JobId, Placement], batches: Mapping[JobId, int]) -> dict[str, Any]:
     """What ``recall`` needs to go on with this target in later turns."""
     aim = {job: dict(where) for job, where in target.items()}
-    return {"world": world(snapshot), "at": snapshot.now, "aim": aim, "batches": dict(batches)}
+    return {"world": world_digest(snapshot), "at": snapshot.now, "aim": aim, "batches": dict(batches)}
 
 
 def recall(snapshot: Snapshot, seconds: float) -> tuple[dict[JobId, Placement], dict[JobId, int]] | None:
@@ -96,7 +100,7 @@ def recall(snapshot: Snapshot, seconds: float) -> tuple[dict[JobId, Placement], 
     Giving back takes several turns: without this, each of them would decide anew from a half-changed world.
     """
     state = snapshot.state
-    if state.get("world") != world(snapshot):
+    if state.get("world") != world_digest(snapshot):
         return None
     aim: dict[JobId, Placement] = state["aim"]
     age = snapshot.now - state["at"]

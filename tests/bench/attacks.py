@@ -327,7 +327,7 @@ def attacked(lab: Lab, attack: Attack, seconds: float) -> tuple[Times, Times, fl
     over = threading.Event()
     headers = {"Authorization": f"Bearer {lab.product.token}"}
     reader = httpx.Client(base_url=lab.product.url, timeout=PATIENCE_SECONDS, trust_env=False)
-    before, most = resident_mib(lab.product), 0.0
+    before, maximum = resident_mib(lab.product), 0.0
     work = [
         threading.Thread(target=attack, args=(lab, over), daemon=True),
         threading.Thread(target=measure, args=(probe(lab), nodes, over)),
@@ -340,12 +340,12 @@ def attacked(lab: Lab, attack: Attack, seconds: float) -> tuple[Times, Times, fl
         each.start()
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        most = max(most, resident_mib(lab.product))
+        maximum = max(maximum, resident_mib(lab.product))
         time.sleep(0.25)
     over.set()
     for each in work:
         each.join(2 * PATIENCE_SECONDS)
-    return nodes, pages, most - before
+    return nodes, pages, maximum - before
 
 
 def main(arguments: list[str]) -> int:

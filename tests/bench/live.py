@@ -30,7 +30,7 @@ from tests.system.product import Product, running, wait_for
 
 SEED = 20251121
 SLOTS = 6
-MOST_OFF = 0.10
+MAX_DEVIATION = 0.10
 OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
 PAST_EXTRA_SECONDS = 20.0
 """What earlier runs of these programs took beyond their steps, as a lab's past would have it."""
@@ -112,20 +112,20 @@ class Coming:
 
 def trace(minutes: float, seed: int = SEED) -> list[Coming]:
     """Jobs for about so many minutes of ``SLOTS`` slots; shorter ones of them where the time is short."""
-    dice = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)  # noqa: S311
     count = max(6, round(26 * minutes / 30))
     shorter = min(1.0, max(0.35, minutes / 30))
-    ats = sorted(dice.uniform(0, 60 * minutes * 0.85) for _ in range(count - 2))
+    ats = sorted(rng.uniform(0, 60 * minutes * 0.85) for _ in range(count - 2))
     jobs = []
     for number, at in enumerate([0.0, 5.0, *ats]):
         if number % 5 in (1, 3):
-            length = dice.uniform(50, 180) * shorter
+            length = rng.uniform(50, 180) * shorter
             jobs.append(Coming(at, Work(round(length), 1.0, ring=False), 1, 1))
         else:
-            length, least = dice.uniform(250, 750) * shorter, dice.choice((1, 1, 2))
-            most = dice.choice((2, 3, 4, 6))
-            step = dice.choice((1.5, 2.0, 3.0))
-            jobs.append(Coming(at, Work(round(length / step), step, ring=True), least, max(least, most)))
+            length, minimum = rng.uniform(250, 750) * shorter, rng.choice((1, 1, 2))
+            maximum = rng.choice((2, 3, 4, 6))
+            step = rng.choice((1.5, 2.0, 3.0))
+            jobs.append(Coming(at, Work(round(length / step), step, ring=True), minimum, max(minimum, maximum)))
     return jobs
 
 
@@ -151,7 +151,7 @@ class Compared:
 
     @property
     def holds(self) -> bool:
-        return all(abs(error) <= MOST_OFF for error in self.errors)
+        return all(abs(error) <= MAX_DEVIATION for error in self.errors)
 
     def report(self) -> str:
         lines = [f"\n{self.policy}", *(f"  {line}" for line in self.costs.lines())]
@@ -197,9 +197,9 @@ def main() -> int:
     for each in compared:
         print(each.report(), flush=True)
     if wrong := [each.policy for each in compared if not each.holds]:
-        print(f"\nThe simulator is off by more than {MOST_OFF:.0%} under {' and '.join(wrong)}.")
+        print(f"\nThe simulator is off by more than {MAX_DEVIATION:.0%} under {' and '.join(wrong)}.")
         return 1
-    print(f"\nThe simulator is within {MOST_OFF:.0%} of the product under {' and '.join(happened)}.")
+    print(f"\nThe simulator is within {MAX_DEVIATION:.0%} of the product under {' and '.join(happened)}.")
     return 0
 
 

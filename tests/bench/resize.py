@@ -28,10 +28,10 @@ from tests.system.product import wait_for
 
 ROUNDS = 4
 STUBBORN_ROUNDS = 3
-MOST_OF_RESTART = 0.5
-MOST_PAUSE_SECONDS = 2.0
-MOST_GIVE_BACK_SECONDS = 15.0
-LEAST_SAMPLES = 20
+MAX_SHARE_OF_RESTART = 0.5
+MAX_PAUSE_SECONDS = 2.0
+MAX_GIVE_BACK_SECONDS = 15.0
+MIN_SAMPLES = 20
 STEP_SECONDS = 0.4
 """On one rank."""
 SETTLED = 5
@@ -229,8 +229,8 @@ def main() -> int:
         here, there = resized.totals(ranks), restarted.totals(ranks)
         print(f"{name} ranks, time lost: {seconds(here)}; stopped and started again: {seconds(there)}")
         ratio = sum(here) / sum(there)
-        targets.append(Target(f"{name}: time lost, of that of a restart", ratio, MOST_OF_RESTART))
-    targets.append(Target("survivors pause when shrinking", resized.longest(1), MOST_PAUSE_SECONDS, "s"))
+        targets.append(Target(f"{name}: time lost, of that of a restart", ratio, MAX_SHARE_OF_RESTART))
+    targets.append(Target("survivors pause when shrinking", resized.longest(1), MAX_PAUSE_SECONDS, "s"))
     targets += of_give_back(held, ended)
     return verdict(targets)
 
@@ -241,8 +241,8 @@ def of_give_back(held: Sequence[Held], ended: Mapping[str, float]) -> list[Targe
     unseen = [gpu.container for gpu in held if gpu.free and gpu.container not in ended]
     print(f"asked back -> free: {seconds(back)}")
     return [
-        Target("GPUs asked back -> free, p95", p95(back), MOST_GIVE_BACK_SECONDS, "s"),
-        Target("GPUs that were asked back", len(back), LEAST_SAMPLES, least=True),
+        Target("GPUs asked back -> free, p95", p95(back), MAX_GIVE_BACK_SECONDS, "s"),
+        Target("GPUs that were asked back", len(back), MIN_SAMPLES, at_least=True),
         Target("GPUs called free before their container had ended", len(early), 0),
         Target("GPUs whose container's end the engine has not told", len(unseen), 0),
     ]

@@ -12,14 +12,14 @@ class Target:
     value: float
     limit: float
     unit: str = ""
-    least: bool = False
+    at_least: bool = False
 
     @property
     def held(self) -> bool:
-        return self.value >= self.limit if self.least else self.value <= self.limit
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
 
     def __str__(self) -> str:
-        words = "at least" if self.least else "at most"
+        words = "at least" if self.at_least else "at most"
         unit = f" {self.unit}" if self.unit else ""
         return f"{'held  ' if self.held else 'MISSED'} {self.name}: {self.value:,.4g}{unit}, {words} {self.limit:,.4g}{unit}"
 

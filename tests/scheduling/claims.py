@@ -114,14 +114,14 @@ def _limit_reached(facts: Facts, job: Job, said: re.Match[str]) -> bool:
     limit = facts.limit(said[2], job)
     members = [other for other in facts.snapshot.jobs if other.id in limit.jobs and not other.stopping]
     sizes = [(other.gpus, sum(facts.plan.target.get(other.id, {}).values())) for other in members]
-    least = limit.elsewhere + sum(min(each) for each in sizes)
-    most = limit.elsewhere + limit.leaving + sum(max(each) for each in sizes)
+    minimum = limit.elsewhere + sum(min(each) for each in sizes)
+    maximum = limit.elsewhere + limit.leaving + sum(max(each) for each in sizes)
     held = int(said[3])
     return (
         (int(said[1]), int(said[5])) == (limit.max_gpus, job.min_gpus)
         and held + job.min_gpus > limit.max_gpus
-        and least <= held
-        and bool(held <= most or said[4])
+        and minimum <= held
+        and bool(held <= maximum or said[4])
     )
 
 
@@ -131,8 +131,8 @@ def _limit_too_low(facts: Facts, job: Job, said: re.Match[str]) -> bool:
 
 
 def _too_large(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    most = facts.scope(job).most(job)
-    return int(said[1]) == job.min_gpus > most == int(said[3]) and job.spread == (said[2] == "at once")
+    maximum = facts.scope(job).max_gpus(job)
+    return int(said[1]) == job.min_gpus > maximum == int(said[3]) and job.spread == (said[2] == "at once")
 
 
 def _no_node(facts: Facts, job: Job, said: re.Match[str]) -> bool:

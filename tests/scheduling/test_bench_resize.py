@@ -47,8 +47,8 @@ def test_the_95th_percentile_of_few_is_their_highest() -> None:
 
 
 def test_a_target_is_held_up_to_its_limit(capsys: pytest.CaptureFixture[str]) -> None:
-    most, least = Target("a", 2.0, 2.0, "s"), Target("b", 0.97, 0.98, least=True)
-    assert (verdict([most]), verdict([most, least])) == (0, 1)
+    maximum, minimum = Target("a", 2.0, 2.0, "s"), Target("b", 0.97, 0.98, at_least=True)
+    assert (verdict([maximum]), verdict([maximum, minimum])) == (0, 1)
     assert "MISSED b: 0.97, at least 0.98" in capsys.readouterr().out
 
 

@@ -11,7 +11,7 @@ from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fifo import Fifo
 from scheduling.toolkit import reasons
 from scheduling.toolkit.capacity import Capacity
-from scheduling.toolkit.plan_builder import realise
+from scheduling.toolkit.plan_builder import build_plan
 from scheduling.toolkit.target_plan import carry_out
 from scheduling.types import Job, Limit, Plan, Policy, Snapshot
 from tests.scheduling.strategies import EXAMPLES, built, snapshots
@@ -37,12 +37,12 @@ class NewestFirst:
     explanation: ClassVar[str] = ""
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        order = sorted(snapshot.jobs, key=lambda job: (job.running and job.preemptible, job.turn))
+        order = sorted(snapshot.jobs, key=lambda job: (job.running and job.preemptible, job.queue_key))
         new = {job.id: job.max_gpus for job in order if not (job.running and job.preemptible)}
         return self.carry_out(snapshot, order, new)
 
     def carry_out(self, snapshot: Snapshot, order: list[Job], new: dict[str, int]) -> Plan:
-        return realise(snapshot, order, new)
+        return build_plan(snapshot, order, new)
 
 
 class Towards(NewestFirst):

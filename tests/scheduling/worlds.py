@@ -11,19 +11,19 @@ from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Plan, P
 NOW = 1000.0
 
 
-def waiting(id: str, least: int = 1, most: int | None = None, **facts: Any) -> Job:
+def waiting(id: str, minimum: int = 1, maximum: int | None = None, **facts: Any) -> Job:
     facts.setdefault("submitted_at", 0.0)
-    return Job(id=id, owner=facts.pop("owner", "alice"), min_gpus=least, max_gpus=most or least, **facts)
+    return Job(id=id, owner=facts.pop("owner", "alice"), min_gpus=minimum, max_gpus=maximum or minimum, **facts)
 
 
-def running(id: str, on: Placement, least: int | None = None, most: int | None = None, **facts: Any) -> Job:
+def running(id: str, on: Placement, minimum: int | None = None, maximum: int | None = None, **facts: Any) -> Job:
     """Its base is its least GPUs of the node where it has most, as a start would have made it."""
     count = sum(on.values())
-    elastic = facts.setdefault("elastic", least is not None and (least, most) != (count, count))
-    least, most = least or count, most or count
+    elastic = facts.setdefault("elastic", minimum is not None and (minimum, maximum) != (count, count))
+    minimum, maximum = minimum or count, maximum or count
     home = min(on, key=lambda node: (-on[node], node))
-    base = {home: min(on[home], least)} if elastic else on
-    return waiting(id, least, most, now_on=on, base=facts.pop("base", base), **facts)
+    base = {home: min(on[home], minimum)} if elastic else on
+    return waiting(id, minimum, maximum, now_on=on, base=facts.pop("base", base), **facts)
 
 
 def draw(

@@ -18,7 +18,7 @@ from tests.bench.targets import Target, verdict
 
 SCRIPT = Path(__file__).parent / "job" / "steps.py"
 STARTS, RUN_SECONDS = 6, 240
-LEAST_RATIO, MOST_TELLING = 0.98, 0.01
+MIN_RATIO, MAX_TELLING = 0.98, 0.01
 
 
 def start(python: str) -> tuple[float, float]:
@@ -48,8 +48,8 @@ def main() -> int:
     library, telling = map(statistics.median, zip(*(start(python) for _ in range(given.starts)), strict=True))
     return verdict(
         [
-            Target("steps with the library over plain Horovod's", library, LEAST_RATIO, least=True),
-            Target("part of the steps that telling of them costs", telling, MOST_TELLING),
+            Target("steps with the library over plain Horovod's", library, MIN_RATIO, at_least=True),
+            Target("part of the steps that telling of them costs", telling, MAX_TELLING),
         ]
     )
 

@@ -34,7 +34,7 @@ OURS = (*BALANCED, "adaptive_ksync")
 TARGETS = {"mlp": 0.22, "cnn": 0.15, "transformer": 2.5}
 """Losses of held-back data, in nats: what BSP reaches after about two thirds of its epochs."""
 SEEDS = 5
-LEAST_GAIN, MOST_LOSS, MOST_GAP = 1.5, 1.03, 0.1
+MIN_GAIN, MAX_LOSS, MAX_GAP = 1.5, 1.03, 0.1
 Row = dict[str, Any]
 
 
@@ -203,11 +203,13 @@ def targets(rows: Sequence[Row]) -> Iterator[Target]:
             best = min(measured, key=lambda mode: to_target(measured[mode]))
             gain = to_target(bsp) / to_target(measured[best])
             yield Target(
-                f"{model}, one slow: BSP's time to the target over that of {best}", gain, LEAST_GAIN, least=True
+                f"{model}, one slow: BSP's time to the target over that of {best}", gain, MIN_GAIN, at_least=True
             )
             if asp:
-                worst, least = max(map(last_loss, measured[best])), min(map(last_loss, asp))
-                yield Target(f"{model}, one slow: the worst loss of {best} in the end, beside ASP's best", worst, least)
+                worst, minimum = max(map(last_loss, measured[best])), min(map(last_loss, asp))
+                yield Target(
+                    f"{model}, one slow: the worst loss of {best} in the end, beside ASP's best", worst, minimum
+                )
         for mode, some in measured.items():
             if asp:
                 worst = max(map(last_loss, some))
@@ -215,10 +217,10 @@ def targets(rows: Sequence[Row]) -> Iterator[Target]:
                 yield Target(f"{model}, one slow: loss of {mode} in the end over ASP's", over_asp(some, asp), 1.0)
         for mode in OURS:
             if some := of(rows, model, "equal", mode):
-                yield Target(f"{model}, equal: time of {mode} to the target over BSP's", over_bsp(some), MOST_LOSS)
+                yield Target(f"{model}, equal: time of {mode} to the target over BSP's", over_bsp(some), MAX_LOSS)
         for mode in BALANCED:
             if some := ours[mode]:
-                yield Target(f"{model}, one slow: gap of iterations under {mode}", usual_gap(some), MOST_GAP)
+                yield Target(f"{model}, one slow: gap of iterations under {mode}", usual_gap(some), MAX_GAP)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ LOADS: Mapping[str, Sequence[float]] = {
 TURN_SECONDS = 4.0
 """In the last one, the ranks after the first are slow in turn, each for so long."""
 READY_SECONDS = 120
-MOST_SECONDS = 240
+MAX_SECONDS = 240
 
 
 class FailedError(Exception):
@@ -66,10 +66,10 @@ class Workers:
         return {**self._result(0), "ranks": self._ranks()}
 
     def _result(self, rank: int) -> dict[str, Any]:
-        path, until = self._folder / f"result-{self._number}-{rank}.json", time.monotonic() + MOST_SECONDS
+        path, until = self._folder / f"result-{self._number}-{rank}.json", time.monotonic() + MAX_SECONDS
         while not path.exists():
             if time.monotonic() > until:
-                raise FailedError(f"rank {rank} has no result after {MOST_SECONDS} s")
+                raise FailedError(f"rank {rank} has no result after {MAX_SECONDS} s")
             time.sleep(0.05)
         found: dict[str, Any] = json.loads(path.read_text())
         if "error" in found:

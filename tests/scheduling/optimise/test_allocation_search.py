@@ -24,17 +24,17 @@ def brute_force(values: list[allocation_search.Values], gpus: int) -> float:
     return best
 
 
-def tables(dice: random.Random, jobs: int, *, concave: bool = False) -> list[allocation_search.Values]:
+def tables(rng: random.Random, jobs: int, *, concave: bool = False) -> list[allocation_search.Values]:
     found = []
     for _ in range(jobs):
-        gains = [dice.choice([1.0, 0.7, 0.5, 0.1, 0.0, -0.2]) for _ in range(dice.randint(1, 4))]
+        gains = [rng.choice([1.0, 0.7, 0.5, 0.1, 0.0, -0.2]) for _ in range(rng.randint(1, 4))]
         if concave:
             gains.sort(reverse=True)
         value = np.concatenate(([0.0], np.cumsum(gains)))
-        least = 0 if concave else dice.choice([0, 0, 1, 2])
-        value[1:least] = NONE
-        if dice.random() < 0.2:
-            value[:least] = NONE
+        minimum = 0 if concave else rng.choice([0, 0, 1, 2])
+        value[1:minimum] = NONE
+        if rng.random() < 0.2:
+            value[:minimum] = NONE
         found.append(value)
     return [value for value in found if np.isfinite(value).any()]
 
@@ -90,7 +90,7 @@ def test_it_asks_only_about_jobs_that_something_can_be_decided_about() -> None:
         closed=("c",),
     )
     question = allocation_search.ask(lab)
-    found = {c.job.id: (c.least, c.most, c.may_have_none) for c in question.candidates}
+    found = {c.job.id: (c.min_gpus, c.max_gpus, c.may_have_none) for c in question.candidates}
     assert found == {"elastic": (1, 3, False), "may stop": (2, 2, True), "new": (1, 8, True)}
     assert [job.id for job in question.held] == ["fixed", "drained"]
     assert question.gpus == 6

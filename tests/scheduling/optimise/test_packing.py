@@ -43,12 +43,12 @@ def test_servers_leave_the_processors_that_workers_need() -> None:
 
 @st.composite
 def programs(draw: st.DrawFn, nodes: int = 6) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    dice = np.random.default_rng(draw(st.integers(0, 2**32)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     count = draw(st.integers(1, nodes))
-    free = np.stack([dice.integers(0, 5, count), dice.integers(0, 9, count)], axis=1).astype(float)
-    needs = np.array([[1.0, float(dice.integers(1, 3))], [0.0, float(dice.integers(1, 4))]])
-    counts = np.array([dice.integers(0, 5), dice.integers(0, 4)])
-    return dice.uniform(0.1, 10.0, (count, 2)), free, needs, counts
+    free = np.stack([rng.integers(0, 5, count), rng.integers(0, 9, count)], axis=1).astype(float)
+    needs = np.array([[1.0, float(rng.integers(1, 3))], [0.0, float(rng.integers(1, 4))]])
+    counts = np.array([rng.integers(0, 5), rng.integers(0, 4)])
+    return rng.uniform(0.1, 10.0, (count, 2)), free, needs, counts
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

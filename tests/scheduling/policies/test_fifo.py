@@ -155,7 +155,7 @@ def test_what_has_been_started_in_the_same_turn_counts_for_the_promise() -> None
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(snapshot=snapshots(most_jobs=16))
+@given(snapshot=snapshots(max_jobs=16))
 def test_backfilling_starts_whatever_would_start_without_it_and_explains_the_rest(snapshot: Snapshot) -> None:
     plain, filled = decide(snapshot, Fifo()), decide(snapshot, BACKFILL)
     assert set(sizes(plain)) <= set(sizes(filled))

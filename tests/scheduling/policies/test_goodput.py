@@ -26,8 +26,8 @@ def decide(snapshot: Snapshot, policy: Goodput | None = None) -> Plan:
     return plan
 
 
-def new(id: str, curve: Curve | None, most: int = 4, **facts: object) -> Job:
-    return waiting(id, 1, most, speed=curve, **{"submitted_at": NOW, **facts})
+def new(id: str, curve: Curve | None, maximum: int = 4, **facts: object) -> Job:
+    return waiting(id, 1, maximum, speed=curve, **{"submitted_at": NOW, **facts})
 
 
 def program(snapshot: Snapshot, policy: Goodput | None = None) -> Program:
@@ -159,10 +159,10 @@ def test_optimus_gives_the_next_gpu_where_it_saves_most_time() -> None:
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(snapshot=snapshots(most_jobs=4))
+@given(snapshot=snapshots(max_jobs=4))
 def test_the_integer_program_is_as_good_as_trying_everything(snapshot: Snapshot) -> None:
     asked = program(snapshot)
-    if not asked.worths:
+    if not asked.gains:
         return
     every = itertools.product(*(range(len(options)) for options in asked.options))
     best = max(value(asked, list(picks)) for picks in every if fits(asked, list(picks)))
@@ -172,12 +172,12 @@ def test_the_integer_program_is_as_good_as_trying_everything(snapshot: Snapshot)
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(snapshot=snapshots(most_jobs=4))
+@given(snapshot=snapshots(max_jobs=4))
 def test_the_table_is_the_best_there_is_or_no_answer(snapshot: Snapshot) -> None:
     """Of one kind of GPUs; only a limit may keep it from answering."""
     one_kind = replace(snapshot, nodes=tuple(replace(node, kind="") for node in snapshot.nodes))
     asked = program(one_kind)
-    if not asked.worths or not asked.fleet.kinds:
+    if not asked.gains or not asked.fleet.kinds:
         return
     picks = asked.by_table()
     if picks is None:
@@ -203,7 +203,7 @@ def test_the_table_leaves_several_kinds_and_binding_limits_to_the_integer_progra
 @given(snapshot=snapshots())
 def test_no_solver_is_worse_than_leaving_all_as_it_is(snapshot: Snapshot) -> None:
     asked = program(snapshot)
-    if not asked.worths:
+    if not asked.gains:
         return
     stay, greedy = asked.stay(), asked.greedy()
     assert fits(asked, stay) and fits(asked, greedy)

@@ -69,7 +69,7 @@ def test_a_switch_of_policy_disturbs_no_job_that_is_not_elastic(policy: Policy, 
 def test_a_job_ahead_of_its_equal_is_served_first(policy: Policy, snapshot: Snapshot) -> None:
     """Of two jobs that ask for the same on the same terms, the one behind never starts without the one ahead."""
     plan = policy.plan(snapshot)
-    queue = sorted((job for job in snapshot.jobs if job.waiting and not job.blocked), key=lambda job: job.turn)
+    queue = sorted((job for job in snapshot.jobs if job.waiting and not job.blocked), key=lambda job: job.queue_key)
     limited = frozenset[str]().union(*(limit.jobs for limit in snapshot.limits))
     for position, ahead in enumerate(queue):
         for behind in queue[position + 1 :]:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from scheduling import registry
 from scheduling.check import violations
 from scheduling.optimise import allocation_search
-from scheduling.policies.ones import Brood, Ones
+from scheduling.policies.ones import Breeder, Ones
 from scheduling.types import Curve, Estimate, Limit, Plan, Snapshot
 from tests.examples import examples
 from tests.scheduling.strategies import snapshots
@@ -74,17 +74,17 @@ def test_who_holds_half_the_gpus_for_longer_than_the_others_is_scaled_down() -> 
     big = running("big", {"a": 6}, 1, 8, speed=WELL, run_seconds=7200.0, started_at=NOW - 600)
     others = [running(id, {"a": 1}, 1, 1, speed=WELL, run_seconds=600.0, started_at=NOW - 600) for id in ("x", "y")]
     lab = draw({"a": 8}, big, *others, waiting("new", 1, 8, speed=WELL, work=Estimate(60.0), run_seconds=1.0))
-    assert Brood(Ones(), lab, allocation_search.ask(lab)).limits[0] < 6
+    assert Breeder(Ones(), lab, allocation_search.ask(lab)).limits[0] < 6
 
 
 def test_unknown_progress_is_epochs_over_epochs_and_ten() -> None:
     """Ten minutes are ten epochs: half done, so what is left is what was had."""
     x = running("x", {"a": 1}, 1, 2, run_seconds=600.0, served_gpu_seconds=600.0)
     lab = draw({"a": 2}, x)
-    brood = Brood(Ones(), lab, allocation_search.ask(lab))
-    assert brood.expected[0] == 600.0
+    breeder = Breeder(Ones(), lab, allocation_search.ask(lab))
+    assert breeder.expected[0] == 600.0
     told = draw({"a": 2}, replace(x, progress=0.75))
-    assert round(Brood(Ones(), told, allocation_search.ask(told)).expected[0]) == 200
+    assert round(Breeder(Ones(), told, allocation_search.ask(told)).expected[0]) == 200
 
 
 def test_a_limit_is_kept() -> None:
@@ -101,13 +101,13 @@ def test_the_same_chances_are_drawn_for_the_same_world() -> None:
 @given(snapshot=snapshots())
 def test_every_schedule_it_breeds_fits(snapshot: Snapshot) -> None:
     question = allocation_search.ask(snapshot)
-    brood = Brood(Ones(generations=2), snapshot, question)
-    brood.evolve()
-    for one in brood.population:
+    breeder = Breeder(Ones(generations=2), snapshot, question)
+    breeder.evolve()
+    for one in breeder.population:
         assert sum(one) <= question.gpus
         for candidate, count in zip(question.candidates, one, strict=True):
-            assert count <= candidate.most
-            assert count >= candidate.least or (candidate.may_have_none and not count)
+            assert count <= candidate.max_gpus
+            assert count >= candidate.min_gpus or (candidate.may_have_none and not count)
 
 
 def test_the_clock_alone_makes_nobody_run_to_and_fro() -> None:

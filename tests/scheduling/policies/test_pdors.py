@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scheduling.check import violations
 from scheduling.optimise import booking
-from scheduling.optimise.booking import Book, Market, Worth
+from scheduling.optimise.booking import Book, Market, ResultValue
 from scheduling.policies.pdors import Pdors
 from scheduling.types import Curve, Estimate, Limit, Node, Plan, Snapshot
 from tests.scheduling.strategies import EXAMPLES, snapshots
@@ -157,17 +157,17 @@ def test_rounding_books_like_the_exact_solver_and_the_same_each_time() -> None:
 @given(st.data())
 def test_the_schedule_is_the_best_of_all(data: Any) -> None:
     """Every choice of sizes in three slots, by brute force, with the same prices and quanta."""
-    dice = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     nodes = [Node("a", "a", 3, 3), Node("b", "b", 2, 2)]
     book = Book(nodes, 10, 3)
-    book.sold[:] = dice.integers(0, 3, book.sold.shape)
-    speeds = np.cumsum(dice.uniform(0.2, 1.0, 3))
+    book.sold[:] = rng.integers(0, 3, book.sold.shape)
+    speeds = np.cumsum(rng.uniform(0.2, 1.0, 3))
     job = waiting(
-        "x", 1, 3, elastic=True, preemptible=bool(dice.integers(2)), submitted_at=NOW,
-        speed=Curve(tuple(speeds / speeds[0])), work=slots(float(dice.uniform(0.5, 5.0))),
+        "x", 1, 3, elastic=True, preemptible=bool(rng.integers(2)), submitted_at=NOW,
+        speed=Curve(tuple(speeds / speeds[0])), work=slots(float(rng.uniform(0.5, 5.0))),
     )  # fmt: skip
-    worth = Worth(
-        float(dice.uniform(0.1, 3.0)), float(dice.uniform(0.0, 3.0)) / SLOT, float(dice.uniform(0.0, 3.0)) * SLOT
+    worth = ResultValue(
+        float(rng.uniform(0.1, 3.0)), float(rng.uniform(0.0, 3.0)) / SLOT, float(rng.uniform(0.0, 3.0)) * SLOT
     )
     market = Market(book, NOW, SLOT, 0.1, 2.0, 6)
     assert market.bid(job, worth, 3).payoff == pytest.approx(_by_brute_force(market, job, worth))
@@ -179,7 +179,7 @@ def _cheapest(prices: Any, free: Any, size: int, nodes: str) -> float:
     return min((float(np.dot(some, prices)) for some in fits), default=np.inf)
 
 
-def _by_brute_force(market: Market, job: Any, worth: Worth) -> float:
+def _by_brute_force(market: Market, job: Any, worth: ResultValue) -> float:
     assert job.work and job.speed
     options = [
         (size, nodes) for nodes in ("one", "many") for size in booking._sizes(job, 3) if nodes == "one" or size > 1

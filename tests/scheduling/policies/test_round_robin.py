@@ -131,7 +131,7 @@ def test_nobody_is_stopped_while_nobody_waits_or_without_a_checkpoint() -> None:
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(snapshot=snapshots(most_jobs=16, calm=True))
+@given(snapshot=snapshots(max_jobs=16, calm=True))
 def test_with_time_slices_an_unchanged_world_comes_to_rest(snapshot: Snapshot) -> None:
     world = World.of(snapshot)
     for _ in range(40):

@@ -126,7 +126,7 @@ OPTIONS = [ELASTIC, RIGID, Srjf(preempt=False), Srjf(preempt=False, elastic=Fals
 
 @pytest.mark.parametrize("policy", OPTIONS, ids=str)
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(snapshot=snapshots(most_jobs=16))
+@given(snapshot=snapshots(max_jobs=16))
 def test_with_any_option_it_keeps_all_rules_and_explains_itself(policy: Srjf, snapshot: Snapshot) -> None:
     plan = decide(snapshot, policy)
     assert {job.id for job in snapshot.jobs if job.waiting and not plan.target.get(job.id)} == set(plan.reasons)
@@ -134,7 +134,7 @@ def test_with_any_option_it_keeps_all_rules_and_explains_itself(policy: Srjf, sn
 
 @pytest.mark.parametrize("policy", OPTIONS, ids=str)
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(snapshot=snapshots(most_jobs=16, calm=True))
+@given(snapshot=snapshots(max_jobs=16, calm=True))
 def test_with_any_option_an_unchanged_world_comes_to_rest(policy: Srjf, snapshot: Snapshot) -> None:
     world = World.of(snapshot)
     assert comes_to_rest(world, policy)

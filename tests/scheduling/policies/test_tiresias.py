@@ -187,7 +187,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("policy", OPTIONS, ids=str)
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(snapshot=snapshots(most_jobs=16))
+@given(snapshot=snapshots(max_jobs=16))
 def test_with_any_option_it_keeps_all_rules_and_explains_itself(policy: Tiresias, snapshot: Snapshot) -> None:
     plan = decide(replace(snapshot, state={"sizes": [600.0 * number for number in range(40)]}), policy)
     started = {job for job, where in plan.target.items() if sum(where.values())}
@@ -196,7 +196,7 @@ def test_with_any_option_it_keeps_all_rules_and_explains_itself(policy: Tiresias
 
 @pytest.mark.parametrize("policy", OPTIONS, ids=str)
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(snapshot=snapshots(most_jobs=16, calm=True))
+@given(snapshot=snapshots(max_jobs=16, calm=True))
 def test_with_any_option_an_unchanged_world_comes_to_rest(policy: Tiresias, snapshot: Snapshot) -> None:
     world = World.of(snapshot)
     assert comes_to_rest(world, policy)

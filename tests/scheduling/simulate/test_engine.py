@@ -7,10 +7,10 @@ import pytest
 from scheduling import registry
 from scheduling.simulate import (
     Interruption,
+    InvalidPlanError,
     Loss,
     Options,
     Plain,
-    Refused,
     Result,
     Submission,
     accounts_of,
@@ -27,8 +27,8 @@ def nodes(**gpus: int) -> list[Node]:
     return [Node(name, name, count, count) for name, count in gpus.items()]
 
 
-def job(id: str, at: float, least: int = 1, most: int | None = None, **facts: Any) -> Job:
-    return Job(id, facts.pop("owner", "alice"), at, least, most or least, **facts)
+def job(id: str, at: float, minimum: int = 1, maximum: int | None = None, **facts: Any) -> Job:
+    return Job(id, facts.pop("owner", "alice"), at, minimum, maximum or minimum, **facts)
 
 
 def rigid(id: str, at: float, gpus: int, seconds: float, **facts: Any) -> Submission:
@@ -110,7 +110,7 @@ class TakesAll:
 
 
 def test_a_plan_that_breaks_a_rule_ends_it_all() -> None:
-    with pytest.raises(Refused, match="free GPUs"):
+    with pytest.raises(InvalidPlanError, match="free GPUs"):
         simulate(TakesAll(), nodes(a=2), [rigid("x", 0, 2, 10), rigid("y", 0, 2, 10)])
 
 
@@ -200,7 +200,7 @@ def test_what_happens_within_a_window_is_decided_together() -> None:
 def test_what_is_far_is_decided_in_larger_windows_up_to_a_most() -> None:
     turns: list[float] = []
     jobs = [rigid(str(n), at, 1, 90_000) for n, at in enumerate((0, 10, 1000, 1099, 1101, 5000, 5150, 5250))]
-    options = Options(window_part=0.1, most_window_seconds=200, tick_seconds=1e6)
+    options = Options(window_part=0.1, max_window_seconds=200, tick_seconds=1e6)
     run("fifo", nodes(a=8), *jobs, options=options, on_turn=lambda snapshot, plan: turns.append(snapshot.now))
     assert turns == [0, 11, 1100, pytest.approx(1101 * 1.1), 5200, 5450]
 
