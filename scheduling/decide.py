@@ -1,6 +1,6 @@
-"""The one way to ask a policy: whatever it is, the lab's calendar and tiers hold around it.
+"""The only way to ask a policy: the lab's reservations, tiers and damping apply to every policy.
 
-The live loop, the simulator, the preview of a switch and "what would help" all come through here.
+The scheduler, the simulator, the preview of a switch and "what would help" all use it.
 """
 
 from collections.abc import Set
@@ -15,10 +15,11 @@ TRIES = 4
 
 
 def decide(policy: Policy, snapshot: Snapshot) -> Plan:
-    """Pure like the policy itself. In a lab without reservations and tiers it is the policy's own plan.
+    """Return the plan of the policy under the rules of the lab; without reservations and tiers, the policy's own plan.
 
-    Nobody is disturbed in vain: a job that would get the very same GPUs back in the next turn keeps them. Policies that
-    count GPUs without looking at nodes can go to and fro like that, where groups of free ones fall apart.
+    It is as pure as the policy. No job is disturbed without need: one that would get the same GPUs back in the next
+    cycle keeps them. Policies that count GPUs without looking at nodes can oscillate like that where free GPUs are
+    scattered.
     """
     pinned: set[JobId] = set()
     for _ in range(TRIES):
@@ -42,7 +43,7 @@ def _decide(policy: Policy, snapshot: Snapshot) -> Plan:
 
 
 def _losing(snapshot: Snapshot, plan: Plan) -> list[Job]:
-    """Running jobs that lose a GPU."""
+    """Return the running jobs that lose a GPU."""
     losing = []
     for job in snapshot.jobs:
         target = plan.target.get(job.id, {})
@@ -52,7 +53,7 @@ def _losing(snapshot: Snapshot, plan: Plan) -> list[Job]:
 
 
 def _pin(snapshot: Snapshot, jobs: Set[JobId]) -> Snapshot:
-    """The same world in which these jobs keep what they have."""
+    """Return the snapshot with these jobs fixed to the GPUs that they hold."""
     if not jobs:
         return snapshot
     return replace(

@@ -1,4 +1,4 @@
-"""Deciding again what was decided before: by the same policy, to see that it decides equally, or by another one."""
+"""Repeats a recorded decision: with the same policy, to check that it decides the same, or with another one."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from scheduling.types import Job, JobId, Plan, Policy, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What one job was to get, and what it would have got. ``what`` is a sentence."""
+    """A difference between two plans for one job. ``what`` is a sentence."""
 
     job: JobId
     was: Kind
@@ -24,13 +24,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """``plan`` is None when the policy failed or its plan may not be applied; ``wrong`` then says why."""
+    """A repeated decision. ``plan`` is None when the policy failed or its plan breaks a rule; ``wrong`` has the reason."""
 
     plan: Plan | None
     wrong: str
     differences: tuple[Difference, ...]
     state_differs: bool
-    """Does it keep another state for its next plan. Another policy's is not compared."""
+    """Whether the new plan has another state. The states of two different policies are not compared."""
 
     @property
     def same(self) -> bool:
@@ -40,18 +40,18 @@ class ReplayOutcome:
 def decide_again(
     policy: Policy, snapshot: Snapshot, plan: Plan, *, state: Mapping[str, Any] | None = None
 ) -> ReplayOutcome:
-    """Asks ``policy`` about ``snapshot`` and compares with ``plan``, line by line.
+    """Decide on ``snapshot`` with ``policy``, and compare the result with ``plan``, job by job.
 
-    ``state`` is given for another policy than the one that planned: it replaces the snapshot's, and only GPUs and
-    batches are compared, since each policy has its own words.
+    Pass ``state`` for another policy than the one that made ``plan``: it replaces the state of the snapshot, and only
+    GPUs and batch sizes are compared, since each policy words its reasons differently.
     """
     other = state is not None
     if state is not None:
         snapshot = replace(snapshot, state=state)
     try:
-        # As JSON, like the one it is compared with: a state's tuples become lists and its keys texts.
+        # Through JSON, like the recorded plan: tuples of a state become lists, and its keys become strings.
         new = wire.plan_from_json(json.loads(json.dumps(wire.plan_to_json(decide(policy, snapshot)))))
-    except Exception as error:  # whatever a policy does wrong is the answer
+    except Exception as error:  # any failure of the policy is a result
         return ReplayOutcome(None, f"The policy failed: {type(error).__name__}: {error}", (), False)
     if wrong := violations(snapshot, new):
         return ReplayOutcome(None, f"The plan is not allowed: {' '.join(wrong[:3])}", (), False)
@@ -60,7 +60,7 @@ def decide_again(
 
 
 def differences(snapshot: Snapshot, one: Plan, other: Plan, *, words: bool = True) -> tuple[Difference, ...]:
-    """Jobs for which the second plan says anything else, what may hurt first."""
+    """Return the differences between two plans by job, the most disruptive first."""
     names = {node.id: node.name for node in snapshot.nodes}
     found = []
     for job in snapshot.jobs:

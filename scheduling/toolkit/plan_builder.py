@@ -58,7 +58,7 @@ def build_plan(
     now = apply_now(snapshot, later, running, served, stopped, why)
     for ahead, job in enumerate(line):
         explain = snapshot.explain or wanted.get(job.id)
-        why.setdefault(job.id, short(job, now, ahead) if explain else reasons.UNSAID)
+        why.setdefault(job.id, short(job, now, ahead) if explain else reasons.UNEXPLAINED)
     chosen = {job: size for job, size in (batches or {}).items() if job in now.held}
     return Plan(now.held, why, state or {}, chosen, again_at, now.reserved)
 
