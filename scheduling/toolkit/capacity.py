@@ -133,17 +133,17 @@ class Capacity:
         return min([self.scope(job).max_gpus(job), *(limit.max_gpus for limit, _ in self.limits_of(job))])
 
     def room(self, job: Job) -> int:
-        """How many more GPUs its limits allow."""
+        """Return how many more GPUs the limits of the job allow."""
         return max(0, min((room for _, room in self.limits_of(job)), default=UNLIMITED))
 
     def fit(self, job: Job, count: int) -> Placement | None:
-        """Where a waiting job could start with exactly ``count`` GPUs."""
+        """Return where a waiting job could start with exactly ``count`` GPUs, or None."""
         if count > self.room(job):
             return None
         return placement.place(self.free, count, spread=job.spread, allowed=self.scope(job).allowed)
 
     def best_fit(self, job: Job, maximum: int) -> Placement | None:
-        """The largest start from ``min_gpus`` to ``most``."""
+        """Return where the job could start with the largest number of GPUs from its minimum to ``maximum``, or None."""
         if job.spread:
             here = self.left(job)
         else:

@@ -1,7 +1,8 @@
-"""From "who should have how many" to a plan: shared by all policies that decide in counts.
+"""Builds a plan from the number of GPUs that each job should have: shared by all policies that decide in counts.
 
-A policy ranks the jobs and says how many GPUs each should have. What remains is the same for all: find nodes, take
-only from those who can give, stop nobody in vain, start what fits now, and tell the others what they wait for.
+Such a policy ranks the jobs and chooses how many GPUs each should have. What remains is the same for all: find nodes,
+take GPUs only from jobs that can release them, stop no job without need, start what fits now, and give each waiting job
+its reason.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -35,16 +36,16 @@ def build_plan(
     short: Callable[[Job, Capacity, int], str] = reasons.shortage,
     again_at: float | None = None,
 ) -> Plan:
-    """The plan that comes closest to ``wanted`` GPUs per job.
+    """Return the plan that comes closest to ``wanted`` GPUs per job.
 
-    ``order`` has every running and waiting job, the most deserving first; a job wanted with 0, or left out of
-    ``wanted``, is to have none. ``why`` are the policy's own sentences for jobs it lets wait; ``short`` tells those for
-    whom too little is left what they wait for, given how many are ahead of them. It is asked about every job that was
-    wanted with some and finds no place; about the others only where somebody reads it.
+    ``order`` has every running and waiting job, the most deserving first; a job with 0 in ``wanted``, or left out of it,
+    should have none. ``why`` has the policy's own reasons for jobs that it lets wait. ``short`` returns the reason of a
+    job for which too few GPUs are left, given how many jobs are ahead of it. It is called for every job that should have
+    GPUs and finds no place; for the others only if reasons are read (``Snapshot.explain``).
 
-    A running job that is preemptible and wanted with none is stopped only on behalf of a job before it in the order
-    that fits in its place; an elastic one is resized in place; any other keeps what it holds. GPUs of stopped and
-    shrunk jobs are not free yet: who is to have them waits with that as the reason, and no one else gets them.
+    A running preemptible job that should have none is stopped only for a job before it in the order that fits in its
+    place; an elastic one is resized in place; any other keeps what it holds. GPUs of stopped and shrunk jobs are not free
+    yet: the job that gets them waits with that as its reason, and no other job gets them.
     """
     why = dict(why or {})
     later = Capacity(snapshot, coming=True)
@@ -64,9 +65,9 @@ def build_plan(
 
 
 def release_preemptible(snapshot: Snapshot, *, preempt: bool = True) -> tuple[Capacity, set[JobId]]:
-    """A ledger in which all that may be stopped have nothing, and who they are: good for counting, not for placing.
+    """Return a ledger in which preemptible running jobs hold nothing, and the ids of these jobs.
 
-    Jobs with GPUs of a closed node are left alone: what they would give back there is of no use to anybody.
+    It is for counting, not for placing. Jobs with GPUs on a closed node keep them: no other job could use those.
     """
     ledger = Capacity(snapshot, coming=True)
     again = set()
@@ -80,9 +81,10 @@ def release_preemptible(snapshot: Snapshot, *, preempt: bool = True) -> tuple[Ca
 def admit_in_order(
     snapshot: Snapshot, order: Sequence[Job], size: Callable[[Job], int]
 ) -> tuple[dict[JobId, int], Capacity]:
-    """Who would have GPUs if all that may be stopped stood in line again: ``size`` or nothing, skipping who does not fit.
+    """Return the jobs that get GPUs when all preemptible ones queue again, with their sizes, and the ledger.
 
-    Jobs that cannot be stopped are served before all others, wherever they stand. Also returns the ledger behind it.
+    In order, each job gets ``size`` or nothing, and those that do not fit are skipped. Jobs that cannot be stopped come
+    before all others, wherever they are in the order.
     """
     ledger, again = release_preemptible(snapshot)
     wanted: dict[JobId, int] = {}
@@ -117,7 +119,7 @@ def apply_now(
     stopped: Iterable[Job],
     why: dict[JobId, str],
 ) -> Capacity:
-    """The present, with as much of the ledger ``later`` as can be done at once; tells ``served`` what they wait for."""
+    """Carry out as much of the ledger ``later`` as is possible now; return that ledger, and add reasons for ``served``."""
     now = Capacity(snapshot)
     gone = {job.id for job in stopped}
     for job in stopped:
@@ -134,7 +136,7 @@ def apply_now(
 
 
 def shrink_to(now: Capacity, later: Capacity, running: Iterable[Job]) -> None:
-    """Asks back what running jobs no longer have in ``later``."""
+    """Ask running jobs for the GPUs that they no longer hold in ``later``."""
     for job in running:
         for node, gpus in minus(job.now_on, later.held[job.id]).items():
             for _ in range(gpus):
@@ -142,10 +144,10 @@ def shrink_to(now: Capacity, later: Capacity, running: Iterable[Job]) -> None:
 
 
 def start(job: Job, now: Capacity, wanted: Placement) -> int:
-    """Starts a job as far as GPUs are free, and keeps them for it otherwise; returns how many are missing.
+    """Start a job if enough GPUs are free, and keep the free ones for it otherwise; return how many are missing.
 
-    An elastic job starts from its least and grows later; another one keeps its size, so it waits for all of it, unless
-    as many GPUs on as few nodes are free elsewhere.
+    An elastic job starts with its minimum or more and grows later. Any other job keeps its size, so it waits for all of
+    it, unless as many GPUs on as few nodes are free elsewhere.
     """
     here = part(wanted, now, job)
     missing = placement.total(wanted) - placement.total(here)
@@ -161,7 +163,7 @@ def start(job: Job, now: Capacity, wanted: Placement) -> int:
 
 
 def part(wanted: Placement, now: Capacity, job: Job) -> Placement:
-    """As much of ``wanted`` as is free now and within the job's limits."""
+    """Return as much of ``wanted`` as is free now and within the limits of the job."""
     free = {node: min(gpus, now.free.get(node, 0)) for node, gpus in wanted.items()}
     count = min(placement.total(free), now.room(job))
     return placement.place(free, count, spread=True) or {}
@@ -186,7 +188,7 @@ def _shrink(later: Capacity, running: Iterable[Job], wanted: Mapping[JobId, int]
 def _serve(
     later: Capacity, order: Sequence[Job], wanted: Mapping[JobId, int], why: dict[JobId, str], explain: bool
 ) -> tuple[list[Job], list[Job], list[Job]]:
-    """Gives waiting jobs their GPUs in ``later``, stopping others where needed: who is served, who waits, who stops."""
+    """Give waiting jobs their GPUs in ``later`` and stop others where needed; return (served, waiting, stopped)."""
     served: list[Job] = []
     line: list[Job] = []
     stopped: list[Job] = []
@@ -244,9 +246,9 @@ def _fit(later: Capacity, job: Job, minimum: int, maximum: int) -> Placement | N
 def _victims(
     later: Capacity, job: Job, count: int, candidates: Sequence[tuple[int, Job]], gone: set[JobId], rank: int
 ) -> list[Job]:
-    """Who to stop so that ``job`` fits with ``count`` GPUs: the last of the order, and none that can be spared.
+    """Return the jobs to stop so that ``job`` fits with ``count`` GPUs: the last in the order, and no more than necessary.
 
-    ``candidates`` are (place in the order, job); those before ``rank`` and those ``gone`` are left out. Empty when
+    ``candidates`` are (place in the order, job); those before ``rank`` and those in ``gone`` are left out. Empty when
     stopping all of them would not help.
     """
     allowed = later.scope(job).allowed

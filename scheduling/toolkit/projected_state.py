@@ -1,4 +1,4 @@
-"""The world when a plan has been carried out, all that is asked back is free, and nothing else has happened."""
+"""The state after a plan: it has been carried out, all GPUs asked back are free, and nothing else has happened."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,9 +15,10 @@ if not TYPE_CHECKING:
 def project(
     snapshot: Snapshot, plan: Plan, at_first: Mapping[JobId, Job] | None = None, *, movable: bool = False
 ) -> Snapshot:
-    """A job that is back on the GPUs it had ``at_first`` is as if nothing had happened to it.
+    """Return the snapshot after the plan.
 
-    With ``movable`` no job has a base: each may change all its GPUs at once.
+    A job that is back on the GPUs it had ``at_first`` is as if nothing had happened to it. With ``movable`` no job has a
+    base: each may change all its GPUs at once.
     """
     jobs = []
     back: dict[NodeId, int] = {}
@@ -63,7 +64,7 @@ def _moved(job: Job, target: Placement, now: float, *, movable: bool) -> Job:
 
 
 def base_of(job: Job, target: Placement, *, movable: bool = False) -> Placement:
-    """What a job that starts on ``target`` cannot give back without a restart; see "Elastic jobs on GPUs"."""
+    """Return the GPUs that a job started on ``target`` cannot release without a restart; see "Elastic jobs on GPUs"."""
     if movable or not target:
         return {}
     if not job.elastic:
