@@ -205,8 +205,8 @@ class Breeder:
         for _ in range(generations if jobs else 0):
             self.left = np.array([self._drawn(number) for number in range(jobs)])
             children = [self._crossed() for _ in range(POPULATION)] + [self._mutated(one) for one in self.population]
-            everybody = self.population + [self._padded(child) for child in children]
-            self.population = sorted(everybody, key=self._score)[:POPULATION]
+            combined = self.population + [self._padded(child) for child in children]
+            self.population = sorted(combined, key=self._score)[:POPULATION]
         self.left = self.expected
         best = min(self.population, key=self._score)
         return {candidate.job.id: count for candidate, count in zip(self.candidates, best, strict=True)}

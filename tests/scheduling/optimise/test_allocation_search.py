@@ -44,7 +44,7 @@ def test_it_is_as_good_as_trying_everything(jobs: int, gpus: int, concave: bool,
     values = tables(random.Random(seed), jobs, concave=concave)
     best = brute_force(values, gpus)
     if best == NONE:
-        with pytest.raises(ValueError, match="least of all jobs"):
+        with pytest.raises(ValueError, match="minimum of all jobs"):
             allocation_search.best(values, gpus)
         return
     counts = allocation_search.best(values, gpus)
