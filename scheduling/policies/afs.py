@@ -1,4 +1,4 @@
-"""Apathetic future share: the next GPU goes to the shorter job unless a longer one makes much better use of it."""
+"""Apathetic future share (AFS): the next GPU goes to the shorter job unless a longer one makes much better use of it."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -14,51 +14,53 @@ from scheduling.toolkit.sharing import Pool, max_size, next_size, plan_until_pla
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 FIRST_CLASS_SECONDS = 600.0
-"""Jobs of unknown length are not told apart before they were served this long: shorter than it is not worth a stop."""
+"""Jobs of unknown length count as equal until they were served this long: a smaller difference is not worth a stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Afs:
     """AFS-L (Hwang et al., NSDI'21) where the work left is known, AFS-P where it is not.
 
-    The pairwise rule is confirmed from Voda's transcription, corrected (there a job's length was read at the other
-    one's GPU count): with A the one that ends sooner on what it has and B the other (without GPUs: never), B gets the
-    GPU if ``(p_B(b+1) - p_B(b)) / p_B(b+1) > (p_A(a+1) - p_A(a)) / p_A(a)``; of two without GPUs the shorter gets it.
+    The pairwise rule is confirmed from Voda's transcription, corrected (there the length of a job was read at the GPU
+    count of the other one): let A be the job that ends sooner on its GPUs and B the other (a job without GPUs never
+    ends); B gets the GPU if ``(p_B(b+1) - p_B(b)) / p_B(b+1) > (p_A(a+1) - p_A(a)) / p_A(a)``; of two jobs without GPUs
+    the shorter gets it.
 
-    Reconstructions of ours: a step of several GPUs (the least a job runs on, or the next size worth having) counts with
-    its gain divided by its GPUs. AFS-P takes a job's length for as much as it was served, in classes that double, less
-    the time it has waited since. The rule is not transitive, so the winner depends on the order of the matches: ours
-    is a knock-out tournament over jobs sorted by length, in which a GPU given away replays log J matches, where the
-    original scans all J jobs.
+    Our reconstructions: a step of several GPUs (the minimum of a job, or its next worthwhile size) counts with its gain
+    per GPU. AFS-P takes the length of a job as the service it has had, in classes that double, minus the time it has
+    waited since. The rule is not transitive, so the winner depends on the order of the matches: ours is a knock-out
+    tournament over jobs sorted by length, in which each GPU replays log J matches, where the original scans all J jobs.
     """
 
     title: ClassVar[str] = "Shorter first, unless a longer one scales better (AFS)"
     explanation: ClassVar[str] = (
         "Each GPU goes to the job that ends soonest, except where a longer job would gain much more from it, so that "
-        "most people have their results early. Jobs of unknown length count as long as they already ran; long jobs wait."
+        "most users get their results early. A job of unknown length counts as being as long as it already ran; long jobs "
+        "wait."
     )
     good_for: ClassVar[str] = "short turnaround with elastic jobs"
-    needs: ClassVar[str] = "how fast jobs are with more GPUs; how long they are helps"
+    needs: ClassVar[str] = "the speed of jobs with more GPUs; their length helps"
     knows: ClassVar[Knows] = "job lengths"
 
     lengths: str = param(
         "known",
         "Length of a job",
-        "What decides which of two jobs is the shorter one.",
+        "How it is decided which of two jobs is shorter.",
         choices=[
-            ("known", "the work left where it is known, else what it was served"),
-            ("served", "always what it was served so far"),
+            ("known", "the remaining work where it is known, else the GPU time used so far"),
+            ("served", "always the GPU time used so far"),
         ],
     )
     preempt: bool = param(
         True,
         "Stop longer jobs",
-        "Yes: jobs that can go on from a checkpoint are stopped when shorter ones need their GPUs. No: what runs goes on.",
+        "Yes: jobs that can restart from a checkpoint are stopped when shorter ones need their GPUs. "
+        "No: running jobs continue.",
     )
     pays_within_seconds: float = param(
         300.0,
-        "Growing must pay within seconds",
-        "A running job takes more GPUs only if it makes up for the interruption in this time. "
+        "Seconds within which growth must pay off",
+        "A running job takes more GPUs only if it makes up for the interruption within this time. "
         "Larger means more frequent changes.",
         minimum=0.0,
         maximum=86_400.0,
@@ -93,7 +95,7 @@ class Afs:
         return plan, unplaced
 
     def _length(self, job: Job, now: float) -> float:
-        """Seconds of work on one GPU."""
+        """Return the length of a job in seconds of work on one GPU."""
         if self.lengths == "known" and job.work is not None and job.work.source != "default":
             return max(job.work.value, 1.0)
         waited = now - (job.submitted_at if job.since is None else job.since) if job.waiting else 0.0
@@ -117,7 +119,7 @@ class _Contender:
         self.have(count, step)
 
     def have(self, count: int, step: int) -> None:
-        """It has ``count`` GPUs, and ``step`` is the size it would have next; 0 when it wants no more."""
+        """Set its number of GPUs, and the next size ``step`` that it wants; 0 when it wants no more."""
         self.count, self.next = count, step
         speed = estimates.speed(self.job, count, free_batch=True)
         faster = estimates.speed(self.job, step, free_batch=True)
@@ -128,7 +130,7 @@ class _Contender:
 
 
 def _winner(one: _Contender | None, two: _Contender | None) -> _Contender | None:
-    """``one`` stands before ``two`` in the order of lengths."""
+    """Return the winner of a match. ``one`` comes before ``two`` in the order of lengths."""
     if one is None or two is None or not (one.next and two.next):
         return one if one is not None and one.next else two
     if not one.count and not two.count:
@@ -142,7 +144,7 @@ def _winner(one: _Contender | None, two: _Contender | None) -> _Contender | None
 
 
 def _run_tournament(jobs: Sequence[Job], lengths: Sequence[float], pool: Pool) -> dict[str, int]:
-    """Gives the GPUs of ``pool`` step by step to the winner of all; returns who has any, in the order of their first."""
+    """Give the GPUs of ``pool`` step by step to the winner; return the jobs with any, in the order of their first GPU."""
     half = 1 << max(0, len(jobs) - 1).bit_length()
     tree: list[_Contender | None] = [None] * (2 * half)
     given: dict[str, int] = {}
@@ -169,7 +171,7 @@ def _run_tournament(jobs: Sequence[Job], lengths: Sequence[float], pool: Pool) -
 
 
 def _step(job: Job, count: int, pool: Pool) -> int:
-    """The size it would have next."""
+    """Return the next size of a job."""
     if count:
         return next_size(job, count, max_size(job))
     return pool.min_gpus[job.id] if job.running else job.min_gpus

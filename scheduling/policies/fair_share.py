@@ -1,4 +1,4 @@
-"""Who used less than entitled goes first: decayed GPU-hours per user and group, with weights."""
+"""Fair share: users and groups below their share go first, by decayed GPU-hours with weights."""
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,58 +18,60 @@ from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 DAY_SECONDS = 86400.0
 MIN_WEIGHT = 1e-6
-"""An account of weight 0 goes last, but it goes."""
+"""The weight of an account with weight 0: it goes last, but it gets GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class FairShare:
-    """Levels and water. An account's *level* is (GPUs it held on average of late + GPUs it is given now) / weight.
+    """Water filling. The *level* of an account is (GPUs held on average recently + GPUs that it gets now) / weight.
 
-    The average of late is its GPU-seconds, decayed by half every ``half_life_days``, over the decayed length of all
-    time, so that both parts are in GPUs and somebody who always held four stands at four. Each GPU goes to the top
-    account that stands lowest, within it to the part of it that stands lowest, and there by priority, then age. So
-    accounts that used less catch up, equal ones share equally, and what one leaves flows to the others.
+    The recent average is its GPU-seconds, halved every ``half_life_days``, over the decayed length of all time, so that
+    both terms are in GPUs: an account that always held four is at level four. Each GPU goes to the top-level account
+    with the lowest level, within it to its member with the lowest level, and there by priority, then age. So accounts
+    that used less catch up, equal ones share equally, and what one does not use goes to the others.
 
-    The textbook idea (Unix fair-share schedulers since Kay and Lauder, 1988) with decayed usage as in Slurm's; the
-    water filling and the preemption rules are our own, so a reconstruction where they resemble others. The first job of
-    that order that cannot start reserves GPUs after a while (``backfill``), so that small jobs do not pass it for ever.
+    The idea is that of the textbooks (Unix fair-share schedulers since Kay and Lauder, 1988), with decayed usage as in
+    Slurm; the water filling and the preemption rules are our own, so a reconstruction where they resemble others. The
+    first job in the order that cannot start reserves GPUs after some time (``backfill``), so that small jobs do not
+    overtake it for ever.
     """
 
     title: ClassVar[str] = "Fair share of users and groups"
     explanation: ClassVar[str] = (
-        "Whoever used less of the GPUs recently than their weight entitles them to goes first, group by group and then "
-        "person by person; old use counts less every day. Elastic jobs share what is left in proportion to the weights, "
-        "and GPUs are saved for a large job that small ones have passed over for too long."
+        "Groups, and within them users, that recently used less than their share of the GPUs go first; old usage counts "
+        "less every day. Elastic jobs share the remaining GPUs in proportion to the weights, and GPUs are saved for a "
+        "large job that small ones have overtaken for too long."
     )
-    good_for: ClassVar[str] = "sharing a lab between people and groups over weeks"
-    needs: ClassVar[str] = "weights of users and groups, if not all are equal"
+    good_for: ClassVar[str] = "sharing a lab between users and groups over weeks"
+    needs: ClassVar[str] = "weights of users and groups, if they are not equal"
     knows: ClassVar[Knows] = "speeds"
 
     half_life_days: float = param(
         7.0,
         "Half-life in days",
-        "After so many days a GPU-hour counts half. Short: people are even again soon. Long: heavy use is remembered.",
+        "After this many days a GPU-hour counts half. Short: past usage is soon forgotten. Long: heavy usage counts for "
+        "long.",
         minimum=0.05,
         maximum=365.0,
     )
     elastic: bool = param(
         True,
         "Resize elastic jobs",
-        "Yes: elastic jobs grow into what is left and give it back when others come. "
-        "No: a job keeps the size it asked for until it ends.",
+        "Yes: elastic jobs grow into idle GPUs and release them when others come. "
+        "No: a job keeps the size that it asked for until it ends.",
         group="Stopping and resizing",
     )
     preempt: bool = param(
         True,
-        "Stop jobs of those above their share",
-        "Yes: jobs that can go on from a checkpoint are stopped when their account is far above its share and "
-        "somebody below it waits. No: what runs goes on; a newcomer waits for the next that ends.",
+        "Stop jobs of accounts above their share",
+        "Yes: jobs that can restart from a checkpoint are stopped when their account is far above its share and "
+        "an account below its share waits. No: running jobs continue; a new job waits until one ends.",
         group="Stopping and resizing",
     )
     tolerance: float = param(
         0.5,
-        "How far above is far",
-        "A job is stopped for another one only if its account would still be ahead by this part of a fair share "
+        "Tolerance above the share",
+        "A job is stopped for another one only if its account would still be ahead by this fraction of a fair share "
         "without it. Larger means fewer interruptions.",
         minimum=0.0,
         maximum=10.0,
@@ -78,17 +80,17 @@ class FairShare:
     yields_after_minutes: float = param(
         30.0,
         "Minutes before a job above its share makes room",
-        "A job that can be stopped, of an account that holds more than its fair share, keeps its GPUs for at least this "
-        "long. Then it makes room for waiting jobs of accounts that stay within theirs. 0: it makes room only for an "
-        "account that is far below.",
+        "A preemptible job of an account above its fair share keeps its GPUs for at least this long. "
+        "Then it makes room for waiting jobs of accounts that stay within theirs. 0: it makes room only for an "
+        "account that is far below its share.",
         minimum=0.0,
         maximum=10_080.0,
         group="Stopping and resizing",
     )
     pays_within_seconds: float = param(
         300.0,
-        "Growing must pay within seconds",
-        "A running job takes more GPUs only if it makes up for the interruption in this time. "
+        "Seconds within which growth must pay off",
+        "A running job takes more GPUs only if it makes up for the interruption within this time. "
         "Larger means more frequent changes.",
         minimum=0.0,
         maximum=86_400.0,
@@ -96,11 +98,11 @@ class FairShare:
     )
     passed_over_hours: float = param(
         1.0,
-        "Hours a large job may be passed over",
+        "Hours a large job may be overtaken",
         "When a job has waited this long and is next in line, but needs more GPUs at once than are free, GPUs are saved "
-        "for it as they become free. Until it can start they are lent only to jobs that can be stopped or that will "
-        "have ended by then. Smaller: large jobs start sooner. Larger: fewer GPUs stand idle. 0: nothing is saved, and "
-        "a large job may be passed over for as long as smaller ones come.",
+        "for it as they become free. Until it can start, they are lent only to jobs that can be stopped or that will "
+        "have ended by then. Smaller: large jobs start sooner. Larger: fewer GPUs are idle. 0: nothing is saved, and "
+        "a large job may be overtaken for as long as smaller ones come.",
         minimum=0.0,
         maximum=720.0,
         group="Large jobs",
@@ -110,11 +112,11 @@ class FairShare:
         return backfill.around(self._arrange, snapshot, 3600 * self.passed_over_hours, self._min_gpus)
 
     def _min_gpus(self, job: Job) -> int:
-        """GPUs with which a waiting job starts."""
+        """Return the number of GPUs with which a waiting job starts."""
         return job.min_gpus if self.elastic else job.asked
 
     def _arrange(self, snapshot: Snapshot, hold: backfill.Hold | None) -> backfill.Arrangement:
-        """In a second try without the jobs that were counted but found no place, so that others may use those GPUs."""
+        """Decide; and again without the jobs that found no place, if any, so that others may use those GPUs."""
         arrangement, excluded = self._try(snapshot, hold, frozenset())
         return self._try(snapshot, hold, excluded)[0] if excluded else arrangement
 
@@ -153,10 +155,10 @@ class FairShare:
         root: "_AccountNode",
         part_of: "Mapping[JobId, _AccountNode]",
     ) -> list[Job]:
-        """Counts the least of each job in ``pool``, the most deserving first; returns all jobs in that order.
+        """Count the minimum of each job in ``pool``, the most deserving first; return all jobs in that order.
 
-        Where running jobs may be stopped they stand in line with the waiting ones, but further ahead by the tolerance.
-        Of one account those that run go first, so that nobody is stopped for a job of their own.
+        Where running jobs may be stopped, they queue with the waiting ones, but further ahead by the tolerance. Running
+        jobs of an account come before its waiting ones, so that no job is stopped for another one of its owner.
         """
         order: list[Job] = []
         for job in line:
@@ -196,20 +198,21 @@ class FairShare:
                 continue
             minimum = pool.min_gpus[job.id] if job.now_on else self._min_gpus(job)
             if pool.take(job, minimum) or not pool.free:
-                part.give(minimum)  # with nothing left it is counted too, so that the line alternates
+                part.give(minimum)  # with no GPUs left it is counted too, so that the accounts alternate
             if not (pool.free or running or snapshot.explain or self.passed_over_hours):
                 seen = {job.id for job in order}
-                order += [job for job in line if job.id not in seen]  # they get nothing, whatever their order
+                order += [job for job in line if job.id not in seen]  # they get nothing, in any order
                 break
         return order
 
     def _serve_within_shares(
         self, snapshot: Snapshot, pool: Pool, part_of: "Mapping[JobId, _AccountNode]"
     ) -> list[Job]:
-        """Count waiting jobs whose accounts stay within their shares before jobs that had their time above the share.
+        """Count waiting jobs of accounts within their shares before jobs that had their time above the share.
 
-        Takes them out of their accounts' lines. Without this an account with one large job is never far enough above
-        its share, as it would hold nothing without that job, and a lab full of such jobs is closed to all others.
+        It removes them from the queues of their accounts. Without this, an account with one large job is never far
+        enough above its share, as it would hold nothing without that job, and a cluster full of such jobs would be closed
+        to all others.
         """
         held: dict[_AccountNode, int] = {}
         for job in snapshot.jobs:
@@ -240,11 +243,11 @@ class FairShare:
 def _share_rest(
     order: Sequence[Job], pool: Pool, root: "_AccountNode", part_of: "Mapping[JobId, _AccountNode]"
 ) -> None:
-    """Gives what is left, step by step, to the account that stands lowest, and there to its smallest job."""
+    """Give the remaining GPUs, step by step, to the account with the lowest level, and there to its smallest job."""
     if not pool.free:
         return
     sizes: dict[_AccountNode, list[tuple[float, tuple[int, float, JobId], int, Job]]] = {}
-    """A heap of the jobs of a part that could have more, the smallest first, with the next size of each."""
+    """By account, a heap of the jobs that could have more GPUs, the smallest first, with the next size of each."""
     for job in order:
         count = pool.count.get(job.id, 0)
         if count and (size := next_size(job, count, max_size(job))):
@@ -269,28 +272,28 @@ def _share_rest(
 
 @dataclass(slots=True, eq=False)
 class _AccountNode:
-    """An account as this policy sees it: jobs stand in line at the leaves of the tree."""
+    """An account in the tree of this policy; the leaves have queues of jobs."""
 
     name: str
     weight: float = 1.0
     recent: float = 0.0
-    """GPUs it held on average of late."""
+    """GPUs that it held on average recently."""
     held: int = 0
-    """GPUs it is to have, as far as decided."""
+    """GPUs that it gets, as far as decided."""
     now: int = 0
-    """GPUs it holds, for the sentences."""
+    """GPUs that it holds, for the reasons."""
     share: float = 0.0
-    """GPUs its weight entitles it to beside all that have jobs now."""
+    """GPUs that its weight entitles it to, among all accounts with jobs now."""
     fair: float = 0.0
-    """The level at which it and its siblings would stand with their shares."""
+    """The level of it and its siblings if each had its share."""
     above: "_AccountNode | None" = None
     below: "list[_AccountNode]" = field(default_factory=list)
     heads: "list[tuple[Any, str, int, _AccountNode]]" = field(default_factory=list)
-    """A heap of the parts below that want something, the lowest first."""
+    """A heap of the accounts below that want GPUs, the lowest first."""
     line: list[Job] = field(default_factory=list)
-    """Its jobs that are still to be served, the next one last."""
+    """Its jobs that are not served yet, the next one last."""
     text: str = ""
-    """What ``standing`` said."""
+    """The result of ``summary``, once computed."""
 
     @property
     def level(self) -> float:
@@ -298,7 +301,7 @@ class _AccountNode:
 
     @property
     def rank(self) -> tuple[float, str]:
-        """Sorts accounts, the one that used least for its weight first."""
+        """Sorts accounts, the one with the lowest usage for its weight first."""
         return self.level, self.name
 
     def join(self) -> None:
@@ -306,7 +309,7 @@ class _AccountNode:
             self.above.below.append(self)
 
     def remember(self) -> float:
-        """What the parts of a group used counts for it even where its own account does not say so."""
+        """Count the usage of the members of a group for the group, even where its own account lacks it."""
         if self.below:
             self.recent = max(self.recent, sum([part.remember() for part in self.below]))
         return self.recent
@@ -330,7 +333,7 @@ class _AccountNode:
         return part.line[-1] if part.line else None
 
     def entitle(self, gpus: float) -> None:
-        """Tells this part and all below what share of ``gpus`` is theirs."""
+        """Divide ``gpus`` into the shares of this account and all below."""
         self.share = gpus
         weights = sum(part.weight for part in self.below) or 1.0
         for part in self.below:
@@ -340,7 +343,7 @@ class _AccountNode:
                 part.entitle(part.share)
 
     def fill(self, key: "Callable[[_AccountNode], Any]") -> None:
-        """Lines up the parts below that have a ``key``, and theirs."""
+        """Build the heaps of the accounts below that have a ``key``."""
         self.heads = []
         for number, child in enumerate(self.below):
             if child.below:
@@ -350,7 +353,7 @@ class _AccountNode:
         heapq.heapify(self.heads)
 
     def dismantle(self) -> None:
-        """Takes the tree apart, which is cheaper than to let the garbage collector find its circles."""
+        """Remove the links of the tree, which is cheaper than to let the garbage collector find its cycles."""
         for part in self.below:
             part.dismantle()
         self.below, self.heads = [], []
@@ -367,9 +370,9 @@ class _AccountNode:
 
 
 def _turns(root: _AccountNode, key: Callable[[_AccountNode], Any]) -> Iterator[_AccountNode]:
-    """The leaf whose turn it is, again and again: from the top always to the part with the smallest ``key``.
+    """Yield the next leaf again and again: from the root always down to the account with the smallest ``key``.
 
-    What the caller takes from a leaf or gives it counts at once. A part whose key is None wants nothing more.
+    What the caller gives to a leaf or takes from it counts at once. An account whose key is None wants nothing more.
     """
     root.fill(key)
     while root.heads:
@@ -389,9 +392,9 @@ def _turns(root: _AccountNode, key: Callable[[_AccountNode], Any]) -> Iterator[_
 def _tree(
     snapshot: Snapshot, line: Sequence[Job], half_life_days: float
 ) -> tuple[_AccountNode, dict[JobId, _AccountNode]]:
-    """The root, and for each job of ``line`` the leaf it belongs to; accounts without such jobs are left out.
+    """Return the root, and for each job of ``line`` its leaf; accounts without such jobs are left out.
 
-    A job of no account belongs to one in its owner's name, whose use is that of its present jobs.
+    A job without an account belongs to one in the name of its owner, whose usage is that of its current jobs.
     """
     accounts = snapshot.accounts
     rows = tuple([(account.parent, account.name) for account in accounts])
@@ -399,7 +402,7 @@ def _tree(
     account_of: dict[JobId, int] = {}
     for index in order:
         for id in accounts[index].jobs:
-            account_of[id] = index  # the part of a group goes before the group
+            account_of[id] = index  # a member of a group overrides the group
 
     root = _AccountNode("")
     parts: dict[tuple[str, str], _AccountNode] = {}
@@ -437,7 +440,7 @@ def _tree(
         strangers[job.owner].recent += _decayed(job.served_gpu_seconds, 0, half_life_days)
     own: dict[_AccountNode, _AccountNode] = {}
     for name, leaf in leaf_of.items():
-        if leaf.below:  # a group's own jobs stand beside its parts
+        if leaf.below:  # the jobs of the group itself are next to its members
             if leaf not in own:
                 own[leaf] = _AccountNode(leaf.name, above=leaf)
                 own[leaf].join()
@@ -448,9 +451,9 @@ def _tree(
 
 @lru_cache(maxsize=64)
 def _lineage(rows: tuple[tuple[str, str], ...]) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
-    """Of accounts as (parent, name): their places, those at the top first, and the place of each one's parent.
+    """Return, for accounts as (parent, name), their indices, the top level first, and the index of each parent.
 
-    Of rows with one name the smallest counts. In rows that go round in a circle each is at the top.
+    Of rows with the same name the smallest counts. Rows that form a cycle are all at the top level.
     """
     by_name: dict[str, int] = {}
     for index, row in enumerate(rows):
@@ -462,7 +465,7 @@ def _lineage(rows: tuple[tuple[str, str], ...]) -> tuple[tuple[int, ...], tuple[
 
 
 def _above(index: int, rows: Sequence[tuple[str, str]], by_name: Mapping[str, int]) -> list[int]:
-    """What it is a part of, the nearest first."""
+    """Return the ancestors of an account, the nearest first."""
     found: list[int] = []
     parent = by_name.get(rows[index][0])
     while parent is not None and parent not in found:
@@ -482,5 +485,5 @@ def _weights(days: int, half_life_days: float) -> tuple[float, ...]:
 
 
 def _decayed(gpu_seconds: float, days_ago: int, half_life_days: float) -> float:
-    """As GPUs held on average: who always held n comes to n, whatever the half-life."""
+    """Return decayed usage as GPUs held on average: an account that always held n gets n, for any half-life."""
     return gpu_seconds * 0.5 ** ((days_ago + 0.5) / half_life_days) * log(2) / (half_life_days * DAY_SECONDS)

@@ -1,4 +1,4 @@
-"""Finish-time fairness: who is worst off compared with a share of its own gets the next GPU."""
+"""Finish-time fairness: the job that is delayed the most, relative to an equal share for itself, gets the next GPU."""
 
 import heapq
 from collections.abc import Iterable, Sequence
@@ -20,47 +20,47 @@ from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 class Themis:
     """Themis (Mahajan et al., NSDI'20). Metric, filter f and leases are confirmed from secondary sources only.
 
-    Reconstruction: the scheduler itself estimates each rho, so nobody can lie, and the auction with its payments becomes
-    a greedy max-min: the next GPUs go to the job with the largest rho that falls by them. First only the worst
-    ``1 - fairness`` of all jobs are served, until each is as well off as alone; then everybody.
+    Reconstruction: the scheduler itself estimates each rho, so no job can lie, and the auction with its payments becomes
+    a greedy max-min: the next GPUs go to the job with the largest rho that they reduce. First only the worst
+    ``1 - fairness`` of all jobs are served, until each is as well off as alone; then all jobs.
     """
 
     title: ClassVar[str] = "Finish-time fairness (Themis)"
     explanation: ClassVar[str] = (
         "Each job should end no later than if it had an equal share of the cluster for itself; the one that is furthest "
-        "from that gets the next GPUs. What a job was given is its own for a while, then it is shared out again."
+        "from that gets the next GPUs. A job keeps its GPUs for some time, then they are shared again."
     )
-    good_for: ClassVar[str] = "nobody much worse off than alone in an equal share"
-    needs: ClassVar[str] = "how long jobs still take and how fast they are"
+    good_for: ClassVar[str] = "no job much worse off than alone in an equal share"
+    needs: ClassVar[str] = "the remaining length and the speed of jobs"
     knows: ClassVar[Knows] = "job lengths"
 
     fairness: float = param(
         0.8,
         "Fairness",
-        "This part of the jobs, the best off, waits until the others are as well off as alone on their share. "
-        "Larger means fairer, smaller that more jobs share what is free.",
+        "This fraction of the jobs, the best off, waits until the others are as well off as alone on their share. "
+        "Larger is fairer; with a smaller value more jobs share the free GPUs.",
         minimum=0.0,
         maximum=1.0,
     )
     lease_minutes: float = param(
         20.0,
-        "Minutes a job keeps what it was given",
+        "Minutes a job keeps its GPUs",
         "Until then it is not stopped, and keeps up to an equal share unless others could not start. "
-        "Then all it has is shared out again.",
+        "Then all its GPUs are shared again.",
         minimum=0.0,
         maximum=10_080.0,
     )
     tolerance: float = param(
         0.25,
-        "How much worse is worse",
-        "A job loses GPUs only to one whose rho is larger by this part. Larger means fewer interruptions.",
+        "Tolerance",
+        "A job loses GPUs only to one whose rho is larger by this fraction. Larger means fewer interruptions.",
         minimum=0.0,
         maximum=10.0,
     )
     pays_within_seconds: float = param(
         300.0,
-        "Growing must pay within seconds",
-        "A running job takes more GPUs only if it makes up for the interruption in this time. "
+        "Seconds within which growth must pay off",
+        "A running job takes more GPUs only if it makes up for the interruption within this time. "
         "Larger means more frequent changes.",
         minimum=0.0,
         maximum=86_400.0,
@@ -82,7 +82,7 @@ class Themis:
         alone = {job.id: shares.rho(job) for job in jobs}
 
         def deserves(job: Job) -> tuple[int, float, tuple[int, float, JobId]]:
-            """The smallest goes first: those without GPUs, by how late they already are, then by rho."""
+            """Return a sort key, the most deserving first: jobs without GPUs by priority and delay, then the others by rho."""
             if count := pool.count.get(job.id, 0):
                 return (0, -shares.rho(job, count), job.queue_key)
             return (-job.priority - 1, -alone[job.id] * (1 + self.tolerance if job.running else 1), job.queue_key)
@@ -132,9 +132,9 @@ class Themis:
 
 
 def _to_the_worst(jobs: Iterable[Job], pool: Pool, shares: Shares, tolerance: float, until: float) -> None:
-    """The next GPUs to the job with the largest rho, as long as that is more than ``until``.
+    """Give the next GPUs to the job with the largest rho, as long as that is more than ``until``.
 
-    What a job holds it keeps unless another one is worse off by the tolerance.
+    A job keeps its GPUs unless another one is worse off by the tolerance.
     """
     heap: list[tuple[float, tuple[int, float, JobId], int, Job]] = []
 
