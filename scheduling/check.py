@@ -30,7 +30,7 @@ def _job(job: Job, target: Placement, nodes: set[str]) -> Iterator[str]:
     count = sum(target.values())
     if any(gpus < 0 or type(gpus) is not int for gpus in target.values()):
         yield f"Job {job.id} is given a fraction of a GPU, or a negative number."
-    # Some of its GPUs may have been lost, or some of its ranks may have ended: it may stay below its minimum, but not lose more.
+    # Some of its GPUs may be lost, or some of its ranks ended: it may stay below its minimum, but not lose more.
     minimum = min(job.min_gpus, job.gpus) if job.running else job.min_gpus
     if count and not minimum <= count <= job.max_gpus:
         yield f"Job {job.id} is given {count} GPUs, but runs on {job.min_gpus} to {job.max_gpus}."
@@ -91,7 +91,7 @@ def _nodes(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 
 def _limits(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """Check the limits. One that is exceeded already (lowered, or GPUs not yet released) forbids only more; a soft one nothing."""
+    """Check the limits, except soft ones. One that is exceeded already (lowered, or GPUs not yet released) forbids more."""
     hard = [limit for limit in snapshot.limits if not limit.soft]
     known = {job.id: job for job in snapshot.jobs} if hard else {}
     for limit in hard:

@@ -228,7 +228,7 @@ class _World:
         return replace(account, elsewhere=sum(self.held.get(id, 0) - gpus.get(id, 0) for id in account.jobs))
 
     def _limit(self, limit: Limit, here: Set[JobId]) -> Limit:
-        """Count the GPUs of jobs in other layers as used, and those that jobs were just asked to release until they are free."""
+        """Count GPUs of jobs in other layers as used, also those that jobs were just asked to release, until they are free."""
         elsewhere = leaving = 0
         for id in limit.jobs & self.jobs.keys():
             if id in here:

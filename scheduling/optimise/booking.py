@@ -215,7 +215,7 @@ class _Shop:
         return one + ([(size, "many") for size in sizes if size > 1] if self.job.spread else [])
 
     def elastic(self) -> Bid:
-        """Choose a size in each slot, with pauses if it can be stopped: a dynamic program over (slot, quanta of work done)."""
+        """Choose a size for each slot, or a pause if it can be stopped, by a dynamic program over (slot, work done)."""
         options = self.options(self.sizes)
         if not options:
             return Bid(-np.inf)

@@ -247,7 +247,7 @@ class Spares:
 
 
 def _give_minimum(job: Job, spares: Spares) -> bool:
-    """Give ``job`` its minimum, if necessary from spare GPUs of running jobs. Return False, with no change, if impossible."""
+    """Give ``job`` its minimum, also from spare GPUs of running jobs. Return False, with no change, if impossible."""
     taken: list[tuple[Job, NodeId]] = []
     where = _room_for(job, spares, taken)
     if where is None:

@@ -126,7 +126,7 @@ class Goodput:
         return self.batch == "chosen" and self.preset != "optimus"
 
     def claim(self, job: Job, now: float) -> float:
-        """Return the weight of the progress of a job. Its waiting time counts while it runs, or it would be stopped again."""
+        """Return the weight of the progress of a job. Its past waiting counts while it runs, or it would stop again."""
         weight = job.weight * 2.0 ** max(-10, min(10, job.priority))
         left = max(1.0, estimates.work(job).value)
         if self.preset == "optimus":

@@ -149,7 +149,7 @@ class Breeder:
         return {"turn": self.cycle, "limits": dict(zip(ids, self.limits, strict=True)), "population": kept}
 
     def _left(self, candidate: Candidate) -> float:
-        """Return the expected remaining work: the estimate, or else what follows from the service so far and the progress."""
+        """Return the expected remaining work: the estimate, or else from the service so far and the progress."""
         job = candidate.job
         if job.work is not None:
             return job.work.value
@@ -240,7 +240,7 @@ class Breeder:
         return [0 if leave else count for count, leave in zip(one, leaves, strict=True)]
 
     def _padded(self, one: Schedule) -> Schedule:
-        """Fit a schedule into the GPUs and limits; the rest goes to new jobs, then to those with the least remaining work."""
+        """Fit a schedule into GPUs and limits; the rest goes to new jobs, then to those with the least remaining work."""
         rooms = self.rooms.copy()
         counts = list(self.at_least)
         free = self.question.gpus - sum(counts)

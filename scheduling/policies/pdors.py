@@ -27,8 +27,8 @@ class Pdors:
     """PD-ORS (Yu et al. 2021, arXiv 2108.02917): online primal-dual scheduling with locality.
 
     Confirmed (abstract): resources and locality are decided together, online, by a mixed packing and covering program
-    with randomised rounding. Reconstruction: prices, utilities and the dynamic program (``scheduling/optimise/booking.py``), in
-    the family of OASiS. For equal ranks the program for one slot is solved exactly by sorting nodes by price.
+    with randomised rounding. Reconstruction: prices, utilities and the dynamic program (``scheduling.optimise.booking``),
+    in the family of OASiS. For equal ranks the program for one slot is solved exactly by sorting nodes by price.
 
     Different on purpose: a job whose payoff is not positive is not rejected but bids again in each slot, or as soon as
     a job ends early; one that runs longer than it booked keeps its GPUs; and GPUs that are not booked are lent.

@@ -82,7 +82,7 @@ class Themis:
         alone = {job.id: shares.rho(job) for job in jobs}
 
         def deserves(job: Job) -> tuple[int, float, tuple[int, float, JobId]]:
-            """Return a sort key, the most deserving first: jobs without GPUs by priority and delay, then the others by rho."""
+            """Return a sort key, the most deserving first: jobs without GPUs by priority and delay, then others by rho."""
             if count := pool.count.get(job.id, 0):
                 return (0, -shares.rho(job, count), job.queue_key)
             return (-job.priority - 1, -alone[job.id] * (1 + self.tolerance if job.running else 1), job.queue_key)

@@ -196,7 +196,7 @@ class Tiresias:
     def _gittins(
         self, sizes: Sequence[float], served: Mapping[JobId, float], queue: Mapping[JobId, int]
     ) -> Mapping[JobId, float]:
-        """Return the Gittins ranks: P(a job ends within the quantum of its queue) over the expected time, given its service."""
+        """Return the Gittins ranks: P(job ends within the quantum of its queue) / expected time, given its service."""
         if len(sizes) < ENOUGH:
             return {}
         ordered = np.sort(np.asarray(sizes, dtype=float))

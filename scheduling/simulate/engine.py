@@ -1,12 +1,12 @@
-"""A lab in a virtual clock: the same policies, the same check and the same rules of giving back as the live loop.
+"""A cluster with a virtual clock: the same policies, checks and rules for releasing GPUs as in the scheduler.
 
-The live loop turns every few seconds. Here nothing happens between two events, so the clock jumps: to the next
-submission, end, GPU given back, node lost or back, edge of a reservation, or moment the policy asked for
-(``Plan.again_at``); a policy that lets jobs wait is asked at least every ``tick_seconds``. A turn is left out when no
-plan could change anything: nobody waits, and nobody who runs may be resized or stopped.
+The scheduler decides every few seconds. Here nothing happens between two events, so the clock jumps: to the next
+submission, end, release of a GPU, loss or return of a node, start or end of a reservation, or to the moment that the
+policy asked for (``Plan.again_at``); a policy that lets jobs wait is asked at least every ``tick_seconds``. A cycle is
+skipped when no plan could change anything: no job waits, and no running job may be resized or stopped.
 
-With ``round_seconds`` the world stands still between rounds instead, as in the simulators that published policies
-were measured in: see ``rounds``.
+With ``round_seconds``, decisions are made in rounds instead, as in the simulators of published policies: see
+``rounds``.
 """
 
 import heapq
@@ -26,7 +26,7 @@ from scheduling.toolkit.projected_state import base_of, clean
 from scheduling.types import Account, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Reservation, Snapshot
 
 IDLE_TURNS = 300
-"""So many turns without anything under way, and those who wait would wait for ever."""
+"""After this many cycles in which nothing was under way, the waiting jobs would wait for ever."""
 NEVER = float("inf")
 MAX_TICK = 3600.0
 
@@ -65,7 +65,7 @@ class Engine:
         self.decision_ms: list[float] = []
         self.active_area = 0.0
         self.steps: list[tuple[float, int]] = []
-        """When how many GPUs were there."""
+        """The number of GPUs over time."""
         self.total = 0
         self.again_at = NEVER
         self.tick = options.tick_seconds
@@ -121,7 +121,7 @@ class Engine:
         self.now = at
 
     def happen(self, kind: str, about: Any) -> bool:
-        """True when the world has changed."""
+        """Process an event; return whether the state has changed."""
         if kind == "come":
             self.come(about)
         elif kind == "end":
@@ -153,14 +153,14 @@ class Engine:
         return True
 
     def coarse(self) -> float:
-        """How many seconds are decided together, so far from the beginning."""
+        """Return how many seconds of events are decided together at this distance from the start."""
         options = self.options
         return min(options.max_window_seconds, options.window_part * (self.now - self.begun_at))
 
     # --- one turn
 
     def turn(self, *, happened: bool = True) -> None:
-        """``happened`` is false when nothing but time asks for it."""
+        """Decide and apply the plan. ``happened`` is false when only time has passed."""
         self.again_at = NEVER
         if not self.could_change():
             return
@@ -177,7 +177,7 @@ class Engine:
             self.again_at = self.now + self.tick
 
     def could_change(self) -> bool:
-        """Somebody waits, or somebody who runs may be resized or stopped."""
+        """Whether a job waits, or a running job may be resized or stopped."""
         for live in self.jobs.values():
             job = live.job
             if not job.stopping and (not job.now_on or job.elastic or job.preemptible):
@@ -215,7 +215,7 @@ class Engine:
         )  # fmt: skip
 
     def apply(self, snapshot: Snapshot, plan: Plan) -> bool:
-        """Does what the plan says; true when that changed anything."""
+        """Apply the plan; return whether that changed anything."""
         changed = False
         for job in snapshot.jobs:
             target = plan.target.get(job.id)
@@ -277,7 +277,7 @@ class Engine:
         self.schedule(live)
 
     def stop(self, live: SimulatedJob, *, at_once: bool = False) -> None:
-        """The policy takes all its GPUs; they are free when it has let go."""
+        """Take all GPUs of a job on behalf of the policy; they are free when the job has released them."""
         self.touch(live)
         live.preemptions += 1
         self.halt(live, saves=True)
@@ -306,7 +306,7 @@ class Engine:
             self.schedule(live)
 
     def halt(self, live: SimulatedJob, *, saves: bool) -> None:
-        """It trains no more. What came since its last checkpoint is lost, unless it saves now."""
+        """Stop the training of a job. The work since its last checkpoint is lost, unless it saves now."""
         live.version += 1
         live.fresh = False
         live.before, live.trained_at = {}, None
@@ -368,7 +368,7 @@ class Engine:
     # --- facts
 
     def touch(self, live: SimulatedJob) -> None:
-        """Brings a job up to now: what it was given, what it trained, what it saved."""
+        """Bring a job up to date: the GPU time that it held, trained and saved."""
         seconds = self.now - live.at
         if seconds <= 0:
             return
@@ -384,7 +384,7 @@ class Engine:
         live.at = self.now
 
     def schedule(self, live: SimulatedJob) -> None:
-        """When it will end if nothing changes."""
+        """Schedule the end of a job if nothing changes."""
         live.version += 1
         job = live.job
         if live.before:
@@ -444,7 +444,7 @@ class Engine:
         )
 
     def alone_seconds(self, live: SimulatedJob) -> float:
-        """In 1/N of the cluster, with N the jobs there were on average while it was there."""
+        """Return the duration of the job on 1/N of the cluster, where N is the average number of jobs during its life."""
         job = live.submission.job
         lasted = self.now - live.job.submitted_at
         jobs = max(1.0, (self.active_area - live.active_area) / lasted) if lasted > 0 else 1.0

@@ -1,8 +1,8 @@
 """A policy as a filter: one snapshot in, one allocation out, for simulators and tools that are not ours.
 
-They tell little and apply everything at once, so a ``Filter`` remembers from one question to the next what the live
-portal would know (since when a job runs, how much it has done), learns the lengths of models whose jobs have ended, and
-turns the policy until it rests before it answers.
+They provide little information and apply an allocation at once. So a ``Filter`` remembers from one request to the next
+what the portal would know (since when a job runs, how much it has done), learns the lengths of models whose jobs have
+ended, and repeats the policy until its plan is stable before it answers.
 """
 
 import math
@@ -20,21 +20,21 @@ if not TYPE_CHECKING:
 
 VERSION = 1
 NEARLY_DONE = 0.05
-"""A job that disappears with no more than this part left has ended; with more it was taken away."""
+"""A job that disappears with no more than this fraction left has ended; with more it was removed."""
 TELLING = 0.02
-"""With less than this part done, what the rest takes is better told by others of its kind."""
+"""With less than this fraction done, jobs of the same model give a better estimate of the rest than the job itself."""
 HISTORY = 200
-"""So many of the latest lengths of a model are remembered."""
+"""The number of latest lengths that are remembered for each model."""
 MAX_GPUS = 1_000_000
 
 
-class BadRequestError(ValueError):  # noqa: N818
-    """What was asked makes no sense; the message says why. Nothing is changed by it."""
+class BadRequestError(ValueError):
+    """The request is not valid; the message has the reason. It changes nothing."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What is known of a job beyond the present question."""
+    """What is known of a job beyond the current request."""
 
     asked_at: float
     served: float
@@ -46,9 +46,9 @@ class Memory:
     done: float = 0.0
     """Seconds of work on one GPU."""
     left: float | None = None
-    """The part of it left, when it was last told."""
+    """The remaining fraction of it, as last reported."""
     pace: float = 0.0
-    """Parts of it done in a second, lately."""
+    """The fraction of it done per second, recently."""
     model: str = ""
 
 
@@ -62,7 +62,7 @@ class Filter:
     now: float = -math.inf
 
     def answer(self, request: Any) -> dict[str, Any]:
-        """``{"alloc": {job: {node: gpus}}}``. Raises BadRequest, or Refused for a mistake of the policy."""
+        """Return ``{"alloc": {job: {node: gpus}}}``. Raises BadRequestError, or InvalidPlanError for a faulty policy."""
         now, nodes, rows = _read(request)
         if now < self.now:
             raise BadRequestError(f"now must not go back: it was {self.now:g} and is {now:g}")
@@ -84,7 +84,7 @@ class Filter:
         return {**reply, "batches": batches} if batches else reply
 
     def _remembered(self, row: Mapping[str, Any], now: float) -> Memory:
-        """A new one, so that a question that fails leaves no trace."""
+        """Return the updated memory of a job, as a new object, so that a request that fails leaves no trace."""
         here, left, served = row["now_on"], row["remaining_fraction"], row["served_gpu_s"]
         old = self.jobs.get(row["id"])
         gpus = sum(here.values())
@@ -100,7 +100,7 @@ class Filter:
                 done=ran * _speed(curve, gpus or row["asked_gpus"]),
                 left=left, model=row["model"],
             )  # fmt: skip
-        # Since the last question it held what we gave it then, or what it says to hold now if that was not done.
+        # Since the last request it held what we gave it then, or if that was not applied, what it reports now.
         ran = (served - old.served) / gpus if gpus and served > old.served else 0.0
         same = here == old.now_on
         passed = now - old.asked_at
@@ -119,7 +119,7 @@ class Filter:
 
 
 def _learn(memory: Memory, now: float, lengths: dict[str, list[float]]) -> None:
-    """A job has disappeared: if it has ended, its length says something about others of its model."""
+    """Learn from a job that has disappeared: if it has ended, its length is an example for its model."""
     left, gpus = memory.left, sum(memory.now_on.values())
     if left is not None and left > max(NEARLY_DONE, 1.5 * memory.pace * (now - memory.asked_at)):
         return
@@ -137,11 +137,11 @@ def _learn(memory: Memory, now: float, lengths: dict[str, list[float]]) -> None:
 
 
 def _work(memory: Memory, lengths: Sequence[float]) -> Estimate | None:
-    """What is left of it, in seconds on one GPU; None when nothing tells."""
+    """Return the remaining work, in seconds on one GPU; None when it is unknown."""
     left = memory.left
     if left is not None and 1.0 - left >= TELLING and memory.done > 0:
         return Estimate(memory.done * left / (1.0 - left), "measured", 0.1)
-    # Of those like it, only the ones that took longer than it has taken say what is still to come.
+    # Of the jobs of its model, only those that took longer than this one has taken are examples of what remains.
     longer = [length for length in lengths if length > memory.done] if left is None else list(lengths)
     if not longer:
         return None
@@ -242,7 +242,7 @@ def _read_job(job: Mapping[str, Any]) -> dict[str, Any]:
     now_on = {str(node): _count(where, node, f"now_on of {who}") for node in where}
     return {
         "id": id,
-        "owner": str(job.get("owner") or id),  # without owners, each job is somebody's own
+        "owner": str(job.get("owner") or id),  # without owners, each job has its own
         "group": str(job.get("group", "")),
         "priority": int(_number(job, "priority", who, 0)),
         "weight": _number(job, "weight", who, 1),

@@ -1,4 +1,4 @@
-"""Limits and accounts as a snapshot has them: of the jobs that are there now, with what was used day by day."""
+"""The limits and accounts of a snapshot: with the jobs that exist now, and with the usage by day."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,9 +10,9 @@ from scheduling.types import Account, Job, JobId, Limit
 
 DAY = 86400.0
 BIN = 3600.0
-"""What accounts have used is kept by the hour."""
+"""The usage of accounts is kept by the hour."""
 REFRESH_SECONDS = 600.0
-"""It is told anew every ten minutes: nothing to a memory of days."""
+"""The usage in snapshots is updated every ten minutes, which is little against a memory of days."""
 
 
 class UsageLedger:
@@ -30,10 +30,10 @@ class UsageLedger:
         self.per_day = int(DAY / BIN)
         bins = days * self.per_day
         self.used = np.zeros((len(self._accounts), bins))
-        """By account, what was held in each bin; the last column is the present one."""
+        """GPU-seconds by account and bin; the last column is the current bin."""
         self.bin = 0
         self._latest = [0.0] * len(self._accounts)
-        """Of the present bin, not yet in ``used``: adding to a list is quick."""
+        """GPU-seconds of the current bin that are not yet in ``used``: adding to a list is fast."""
         self._refresh_at = now
         self._by_day = np.zeros((0, days))
         self._up_to_date: set[int] = set()
@@ -72,7 +72,7 @@ class UsageLedger:
             self._listed_limits = None
 
     def use(self, job: JobId, start: float, seconds: float, gpus: int) -> None:
-        """GPUs held from ``start`` on, to the hour."""
+        """Count GPUs held from ``start`` on, with a resolution of an hour."""
         accounts = self._accounts_of.get(job)
         if not accounts:
             return
@@ -108,7 +108,7 @@ class UsageLedger:
         return self._listed_accounts
 
     def _account(self, index: int) -> Account:
-        """Those without jobs are not told, so what they used is not written down until they have some."""
+        """Return an account with its usage by day, which is up to date only for accounts with jobs."""
         if index not in self._up_to_date:
             self._up_to_date.add(index)
             used = tuple(self._by_day[index].tolist())
@@ -122,7 +122,7 @@ class UsageLedger:
             self._latest = [0.0] * len(self._accounts)
 
     def _roll(self, now: float) -> None:
-        """Moves the window on."""
+        """Move the window of bins forward to ``now``."""
         ahead = int((now - self.now) / BIN) - self.bin
         if ahead <= 0:
             return

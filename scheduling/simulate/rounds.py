@@ -1,9 +1,9 @@
-"""The world as simulators with rounds have it, so that our figures can stand beside published ones.
+"""A simulation in rounds, like that of published simulators, so that our figures can be compared with theirs.
 
-Everything is decided at multiples of ``seconds`` only. A job is considered at the first round at or after its
-submission; running jobs are brought up to date before the decision; GPUs of jobs that ended are given away at the next
-round. GPUs asked back are free at once, and the policy turns until it rests (``settle``), so only the difference
-between two rounds counts: a job on the GPUs it had pays nothing, one on a changed set ``resize_seconds`` (elastic) or
+Decisions are made only at multiples of ``seconds``. A job is considered at the first round at or after its submission;
+running jobs are updated before the decision; GPUs of jobs that ended are available from the next round on. GPUs asked
+back are free at once, and the policy decides again until its plan is stable (``settle``), so only the difference between
+two rounds counts: a job on the same GPUs pays nothing, one on other GPUs ``resize_seconds`` (elastic) or
 ``restart_seconds``. No job has a base.
 """
 
@@ -54,7 +54,7 @@ def _round(engine: Engine) -> None:
         _apply(engine, before.jobs, targets, plan)
     for live in engine.jobs.values():
         if live.job.now_on:
-            engine.schedule(live)  # how long it still takes is told in whole seconds, so each round tells it anew
+            engine.schedule(live)  # the remaining time is in whole seconds, so each round computes it again
 
 
 def _apply(engine: Engine, jobs: Sequence[Job], targets: Mapping[JobId, Placement], plan: Plan) -> None:
@@ -75,9 +75,9 @@ def _apply(engine: Engine, jobs: Sequence[Job], targets: Mapping[JobId, Placemen
 def emptiest_first(
     nodes: Sequence[Node], jobs: Sequence[Job], targets: Mapping[JobId, Placement], plan: Plan, larger_first: bool
 ) -> dict[JobId, Placement]:
-    """The same counts, placed as Pollux's simulator does: who keeps his count stays, others go to the emptiest node.
+    """Place the same counts like the simulator of Pollux: jobs that keep their count stay, others go to the emptiest node.
 
-    Ties go to the first node. Newcomers come larger first, or else in the order the plan names them.
+    Ties go to the first node. New jobs are placed larger first, or else in the order of the plan.
     """
     counts = {job.id: sum(targets[job.id].values()) for job in jobs}
     placed: dict[JobId, Placement] = {job.id: {} for job in jobs}

@@ -183,7 +183,7 @@ class Capacity:
         return node is not None
 
     def ask_back(self, job: Job, node: NodeId | None = None) -> NodeId:
-        """Ask a job for a GPU that it can spare (of ``node``). With ``coming`` the GPU is free at once, otherwise not yet."""
+        """Ask a job for a GPU that it can spare (of ``node``). With ``coming`` it is free at once, otherwise not yet."""
         where = placement.shrink(self.held[job.id], job.base, node)
         if where is None:
             raise ValueError(f"job {job.id} has nothing to spare")

@@ -28,7 +28,7 @@ class Shares:
         return here + (more - here) * (share - whole)
 
     def rho(self, job: Job, gpus: int | None = None) -> float:
-        """Return the rho of a job with ``gpus`` GPUs from now on, or by default with its fair share; infinite without any."""
+        """Return the rho of a job with ``gpus`` GPUs from now on, by default with its fair share; infinite without any."""
         alone = self.speed(job)
         left = estimates.work(job).value
         fast = alone if gpus is None else estimates.speed(job, gpus, free_batch=True)

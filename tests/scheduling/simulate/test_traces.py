@@ -73,7 +73,7 @@ def test_speeds_of_models_come_from_tables_of_throughputs(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a,b\n1,2\n", "no format known here"),
+        ("a,b\n1,2\n", "in an unknown format"),
         ("name,time,application,num_replicas,batch_size\n", "--profiles"),
         ("[1]", "list of objects"),
         ("[{", "no JSON"),
