@@ -1,4 +1,4 @@
-"""How long one decision takes, for every policy and three sizes of labs, and how that grows.
+"""The time of one decision, for every policy and three sizes of labs, and its growth.
 
 ``python -m tests.bench.decisions [--policy KEY] [--sizes 100x64,1000x1024] [--repeats 5]`` prints medians in
 milliseconds, for a full lab with a long queue and for one that empties. Times are of the policy alone; a plan that
@@ -28,19 +28,19 @@ LIMITS_MS = {
     "ffdl": (20, 1000, 20_000),
     "goodput": (100, 1000, 20_000),
 }
-"""What the specification allows at each of ``SIZES``."""
+"""The targets of the specification at each of ``SIZES``."""
 OPTIONS: dict[str, list[dict[str, object]]] = {
     "fifo": [{"strict": False}, {"backfill": True}],
     "round_robin": [{"rotate": "time"}],
     "srjf": [{"elastic": True}],
     "tiresias": [{"elastic": True}],
 }
-"""Besides the defaults of each policy, options that decide in another way."""
+"""Options that decide in another way, run in addition to the defaults of each policy."""
 NOW = 1_000_000.0
 
 
 def lab(jobs: int, gpus: int, *, full: bool, seed: int = 1) -> Snapshot:
-    """Jobs of all sizes and kinds, as many as ``jobs``: full, or with half of the GPUs free and nobody else to come."""
+    """Return a lab with ``jobs`` jobs of all sizes and kinds: full, or with half of the GPUs free and no waiting jobs."""
     rng = random.Random(seed)
     nodes = [f"node{number:05}" for number in range(gpus // PER_NODE)]
     free = dict.fromkeys(nodes, PER_NODE)
@@ -111,7 +111,7 @@ def _running(rng: random.Random, job: Job, where: dict[str, int]) -> Job:
 
 
 def _place(rng: random.Random, job: Job, free: dict[str, int], open_nodes: list[str]) -> dict[str, int] | None:
-    """On nodes taken at random, so that labs are as fragmented as real ones."""
+    """Place a job on random nodes, so that labs are as fragmented as real ones."""
     want = rng.randint(job.min_gpus, job.max_gpus)
     where: dict[str, int] = {}
     for _ in range(8):
@@ -151,7 +151,7 @@ def median_ms(key: str, given: dict[str, object], snapshot: Snapshot, repeats: i
 
 
 def exponent(points: Iterable[tuple[int, float]]) -> float:
-    """Of the growth with the number of jobs, from the first to the last size: 1 is linear."""
+    """Return the exponent of the growth with the number of jobs, from the first to the last size: 1 is linear."""
     (small, fast), *_, (large, slow) = points
     return math.log(slow / fast) / math.log(large / small)
 

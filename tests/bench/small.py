@@ -1,6 +1,6 @@
 """``python -m tests.bench.small``: two costs that need neither a portal nor an engine.
 
-1. one fit of the speed model to 45 measurements, the least of five;
+1. one fit of the speed model to 45 measurements, the fastest of five;
 2. the processor time of a supervisor while its program does nothing, as a share of one processor.
 """
 
@@ -45,7 +45,7 @@ def idle_share() -> float:
 
 
 def processor_seconds(pid: int) -> float:
-    """Of all threads of a process, in its own code and in the kernel."""
+    """Return the processor seconds of all threads of a process, in its own code and in the kernel."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

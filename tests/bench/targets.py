@@ -1,4 +1,4 @@
-"""What a bench must hold: figures beside the most or the least they may be."""
+"""The targets of the benches: figures with their upper or lower bounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A measured figure, and the most (or least) it may be."""
+    """A measured figure with its upper (or, with ``at_least``, lower) bound."""
 
     name: str
     value: float
@@ -25,7 +25,7 @@ class Target:
 
 
 def verdict(targets: Sequence[Target]) -> int:
-    """Prints them. 0 when all are held, else 1: an exit code."""
+    """Print the targets; return 0 when all are met, else 1, as an exit code."""
     for target in targets:
         print(target, flush=True)
     return int(not all(target.held for target in targets))

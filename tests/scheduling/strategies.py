@@ -1,7 +1,7 @@
-"""Random worlds for the laws: sound ones, as the portal could draw them.
+"""Random snapshots for the laws: valid ones, such as the portal could have.
 
-Hypothesis chooses sizes and a seed, and shrinks those; a plain generator fills in the rest, which is fifty times faster
-than drawing each number by itself.
+Hypothesis chooses sizes and a seed, and shrinks those; a simple generator fills in the rest, which is fifty times faster
+than drawing each number separately.
 """
 
 import os
@@ -21,11 +21,11 @@ OWNERS = ("alice", "bob", "charlie")
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES") or examples(300, 30))
 """Random clusters per law."""
 QUICK: dict[str, dict[str, Any]] = {"ones": {"generations": 2}}
-"""A search that goes on for longer comes to no other kinds of plans."""
+"""A longer search finds no other kinds of plans."""
 
 
 def built(key: str) -> Policy:
-    """With its defaults, but not with more time than a law needs."""
+    """Return the policy with its defaults, but with no longer search than a law needs."""
     return registry.build(key, QUICK.get(key, {}))
 
 
@@ -137,7 +137,7 @@ def _put(rng: random.Random, job: Job, left: dict[str, int]) -> Job:
     home = max(now_on, key=lambda name: now_on[name])
     base = {home: min(now_on[home], job.min_gpus)} if job.elastic else now_on
     if job.elastic and rng.random() < 0.2:
-        for name in now_on:  # what it had besides its base was lost with a node
+        for name in now_on:  # what it had in addition to its base was lost with a node
             left[name] += now_on[name] - base.get(name, 0)
         now_on = dict(base)
     return replace(job, now_on=now_on, base=base, stopping=False, started_at=NOW - 60)

@@ -1,4 +1,4 @@
-"""Useful progress for everybody: Pollux's objective, Sia's program, and Optimus as a preset."""
+"""Useful progress for all jobs: Pollux's objective, Sia's program, and Optimus as a preset."""
 
 import itertools
 from dataclasses import replace
@@ -47,7 +47,7 @@ def fits(of: Program, picks: list[int]) -> bool:
 
 
 @SOLVERS
-def test_gpus_go_where_they_help_and_nobody_is_left_out(solver: str) -> None:
+def test_gpus_go_where_they_help_and_no_job_is_left_out(solver: str) -> None:
     lab = draw({"a": 4, "b": 4}, new("well", WELL), new("badly", BADLY), new("other", BADLY))
     assert sizes(decide(lab, Goodput(solver=solver))) == {"well": 4, "badly": 2, "other": 2}
 
@@ -74,7 +74,7 @@ def test_waiting_makes_the_claim_stronger() -> None:
     assert sizes(decide(lab, Goodput(waiting_bonus=0.0))) == {"short": 1}
 
 
-def test_each_job_is_on_the_kind_of_gpu_where_it_gains_most() -> None:
+def test_each_job_is_on_the_kind_of_gpu_where_it_gains_the_most() -> None:
     likes = Curve((1.0, 2.0), kinds={"T4": 0.2})
     does_not_care = Curve((1.0, 2.0), kinds={"T4": 0.9})
     lab = draw({"a": 2, "t": 2}, new("x", does_not_care, 2), new("y", likes, 2))
@@ -89,11 +89,11 @@ def test_a_job_is_never_torn_between_kinds() -> None:
     assert decide(lab).target == {"x": {"a": 2}}
 
 
-def test_a_job_that_nobody_measured_grows_by_doubling() -> None:
+def test_a_job_without_measurements_grows_by_doubling() -> None:
     world = World.of(draw({"a": 8}, waiting("x", 1, 8, asked_gpus=1, elastic=True)))
     seen = []
     for _ in range(6):
-        world.turn(Goodput(), seconds=600)
+        world.run_cycle(Goodput(), seconds=600)
         seen.append(world.jobs["x"].gpus)
     assert seen == [1, 2, 4, 8, 8, 8]
     assert sizes(decide(draw({"a": 8}, new("x", WELL, 8)))) == {"x": 8}
@@ -230,7 +230,7 @@ def test_equal_snapshots_get_equal_plans_from_every_solver(solver: str) -> None:
 
 
 @SOLVERS
-def test_the_clock_alone_makes_nobody_run_to_and_fro(solver: str) -> None:
+def test_the_clock_alone_makes_no_job_oscillate(solver: str) -> None:
     policy = Goodput(solver=solver, waiting_bonus=0.0)
     world = World.of(
         draw(
@@ -240,6 +240,6 @@ def test_the_clock_alone_makes_nobody_run_to_and_fro(solver: str) -> None:
     )  # fmt: skip
     changes = []
     for _ in range(20):
-        changes.append(world.turn(policy, seconds=61))
-        world.let_go()
+        changes.append(world.run_cycle(policy, seconds=61))
+        world.release()
     assert not any(changes[8:])

@@ -58,7 +58,7 @@ def test_a_job_books_and_starts_at_once_where_all_is_free() -> None:
     assert plan.again_at == NOW + SLOT
 
 
-def test_a_job_that_must_wait_books_the_first_slot_that_is_free_and_is_told() -> None:
+def test_a_job_that_must_wait_books_the_first_free_slot_and_has_it_as_its_reason() -> None:
     """Half the slots of the one who runs are over in six; whoever follows does not hold the GPUs idle meanwhile."""
     busy = running("busy", {"a": 2}, work=slots(12), speed=LINEAR)
     plan = decide(draw({"a": 2}, busy, waiting("x", 2, work=slots(2), speed=LINEAR), now=NOW))
@@ -72,7 +72,7 @@ def cheap_one_in_a_busy_lab(**facts: Any) -> Snapshot:
     return draw({"a": 2}, busy, waiting("cheap", work=slots(40), weight=0.01, **facts), now=NOW)
 
 
-def test_a_job_that_is_not_worth_its_price_waits_and_is_told_its_payoff() -> None:
+def test_a_job_that_is_not_worth_its_price_waits_with_its_payoff_as_its_reason() -> None:
     lab = cheap_one_in_a_busy_lab()
     plan = decide(lab)
     assert sizes(plan) == {"busy": 1}
@@ -84,7 +84,7 @@ def test_a_job_that_is_not_worth_its_price_waits_and_is_told_its_payoff() -> Non
     )
 
 
-def test_who_was_declined_bids_again_when_somebody_ends_or_a_slot_begins() -> None:
+def test_a_declined_job_bids_again_when_a_job_ends_or_a_slot_begins() -> None:
     lab = cheap_one_in_a_busy_lab()
     state = decide(lab).state
     same = decide(replace(lab, state=state, now=NOW + 60))
@@ -102,7 +102,7 @@ def test_what_an_early_end_leaves_is_sold_again() -> None:
 
 
 def test_a_job_that_runs_longer_than_it_booked_keeps_what_it_has() -> None:
-    """Its bookings are over, and somebody else is booked after it."""
+    """Its bookings are over, and another job is booked after it."""
     lab = draw({"a": 2}, running("long", {"a": 2}, work=slots(2)), waiting("x", 2, work=slots(2)), now=NOW)
     state = {"slot": 9, "book": {"long": [[8, 9, {"a": 2}]], "x": [[10, 11, {"a": 2}]]}, "declined": {}}
     plan = decide(replace(lab, state=state))
@@ -133,7 +133,7 @@ def test_a_job_that_suffers_from_distance_pays_more_to_be_on_one_node() -> None:
     assert first > 0 and list(where.values()) == [4]
 
 
-def test_what_nobody_booked_is_lent_unless_the_admin_says_no() -> None:
+def test_gpus_that_are_not_booked_are_lent_unless_switched_off() -> None:
     job = waiting("x", 1, 4, work=slots(100), speed=Curve((1.0, 1.1, 1.2, 1.3)), elastic=True)
     lab = draw({"a": 4}, job, now=NOW)
     booked_now = booked(decide(lab), "x")[0][2]["a"]
@@ -227,14 +227,14 @@ def test_no_slot_is_sold_twice_whatever_happens(
     for seconds in steps:
         seen = world.snapshot()
         world.carry_out(decide(seen, policy))
-        world.let_go(1)
+        world.release(1)
         world.now += seconds
         if len(world.jobs) > 3 and seconds > 1000:
             world.end(min(world.jobs))
     assert comes_to_rest(world, policy, turns=30)
 
 
-def test_a_job_that_a_limit_keeps_back_is_told_of_the_limit() -> None:
+def test_the_reason_of_a_job_that_a_limit_holds_back_is_the_limit() -> None:
     limit = Limit("alice", 2, frozenset({"x", "y"}))
     lab = draw(
         {"a": 8}, running("x", {"a": 2}, work=slots(20)), waiting("y", 1, work=slots(2)), limits=(limit,), now=NOW

@@ -77,7 +77,7 @@ def test_elastic_a_job_of_fixed_size_never_exceeds_it() -> None:
     assert sizes(decide(lab, ELASTIC)) == {"x": 2, "y": 4}
 
 
-def test_elastic_a_gpu_goes_where_it_is_worth_most() -> None:
+def test_elastic_a_gpu_goes_where_its_value_is_highest() -> None:
     """Short jobs first, but not for GPUs of which they make little use."""
 
     def job(id: str, seconds: float, *speeds: float) -> Job:
@@ -115,9 +115,9 @@ def test_elastic_priority_goes_before_worth() -> None:
 
 def test_elastic_a_running_job_shrinks_for_a_shorter_one() -> None:
     world = World.of(draw({"a": 4}, running("long", {"a": 4}, 1, 4, **left(9000)), waiting("short", 2, **left(60))))
-    world.turn(ELASTIC)
-    world.let_go()
-    world.turn(ELASTIC)
+    world.run_cycle(ELASTIC)
+    world.release()
+    world.run_cycle(ELASTIC)
     assert {id: job.gpus for id, job in world.jobs.items()} == {"long": 2, "short": 2}
 
 

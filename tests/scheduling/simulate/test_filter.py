@@ -130,7 +130,7 @@ def test_state_goes_from_line_to_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "said"),
+    ("request_", "message"),
     [
         ([], "must be an object"),
         ({"v": 2, "now": 0, "nodes": [], "jobs": []}, "version 1"),
@@ -147,11 +147,11 @@ def test_state_goes_from_line_to_line() -> None:
         (ask(-10), "must not go back"),
     ],
 )
-def test_nonsense_is_refused_and_leaves_no_trace(request_: Any, said: str) -> None:
+def test_an_invalid_request_is_refused_and_leaves_no_trace(request_: Any, message: str) -> None:
     watch = Watch()
     asked = Filter(watch)
     asked.answer(ask(0, job("x", now_on={"a": 1})))
-    with pytest.raises(BadRequestError, match=said):
+    with pytest.raises(BadRequestError, match=message):
         asked.answer(request_)
     assert len(watch.seen) == 1
     assert asked.jobs.keys() == {"x"}

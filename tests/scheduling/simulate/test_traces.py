@@ -71,7 +71,7 @@ def test_speeds_of_models_come_from_tables_of_throughputs(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a,b\n1,2\n", "in an unknown format"),
         ("name,time,application,num_replicas,batch_size\n", "--profiles"),
@@ -82,8 +82,8 @@ def test_speeds_of_models_come_from_tables_of_throughputs(tmp_path: Path) -> Non
         ('[{"id": "x"}]', "no column 'gpus'"),
     ],
 )
-def test_what_is_no_trace_is_refused_with_a_sentence(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_file_that_is_not_a_trace_is_refused_with_a_sentence(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         read(tmp_path, text)
 
 

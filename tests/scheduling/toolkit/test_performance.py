@@ -1,4 +1,4 @@
-"""The speed model: what it learns from measured steps, and what it never says."""
+"""The speed model: what it learns from measured steps, and what it never predicts."""
 
 from typing import Any
 
@@ -223,14 +223,14 @@ def test_noisy_gradients_ask_for_larger_batches_and_clear_ones_do_not() -> None:
     assert noisy.speeds[15] > 2 * clear.speeds[15]
 
 
-def test_nobody_grows_beyond_twice_what_was_measured() -> None:
+def test_no_job_grows_beyond_twice_what_was_measured() -> None:
     found = fit(measured(PLANTED, places=((1, 1), (1, 2))))
     assert found is not None
     assert len(curve(found, Batches(64), 32, 4).speeds) == 4
     assert len(curve(found, Batches(64), 3, 4).speeds) == 3
 
 
-def test_one_gpu_teaches_nothing_of_talking_and_says_so() -> None:
+def test_one_gpu_teaches_nothing_about_communication_and_the_error_shows_it() -> None:
     found = fit(measured(PLANTED, places=((1, 1),)))
     assert found is not None
     known = curve(found, Batches(128), 8, 4)
@@ -298,7 +298,7 @@ def test_alone_a_larger_batch_takes_two_passes_only_where_noise_shows_no_other_w
         assert performance.split(256, 2, allowed) == (128, 0)
 
 
-def test_runs_at_one_size_tell_nothing() -> None:
+def test_runs_at_one_size_give_no_curve() -> None:
     assert from_runs([], 8) is None
     assert from_runs([[(2, 100.0), (2, 90.0)]], 8) is None
     assert from_runs([[(2, 100.0)], [(1, 5.0)]], 8) is None, "different work cannot be compared"

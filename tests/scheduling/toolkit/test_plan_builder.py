@@ -23,7 +23,7 @@ def test_it_stops_a_preemptible_job_for_one_before_it() -> None:
     assert plan.reasons["2"] == "4 GPUs are being given back by other jobs; then it starts."
 
 
-def test_it_stops_nobody_in_vain() -> None:
+def test_it_stops_no_job_without_need() -> None:
     snapshot = draw({"a": 2, "b": 2}, running("1", {"a": 1}, preemptible=True), waiting("2", 4, spread=False))
     assert sizes(decide(snapshot, {"2": 4}, order="21")) == {"1": 1}
 
