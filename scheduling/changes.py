@@ -14,7 +14,7 @@ DISTURBED: frozenset[Kind] = frozenset({"preempted", "restarts", "shrinks", "mov
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class JobChange:
     job: JobId
     kind: Kind
     before: Placement
@@ -23,10 +23,12 @@ class Change:
     """Why the job waits, for a waiting job."""
 
 
-def changes(snapshot: Snapshot, target: Mapping[JobId, Placement], reasons: Mapping[JobId, str]) -> tuple[Change, ...]:
+def changes(
+    snapshot: Snapshot, target: Mapping[JobId, Placement], reasons: Mapping[JobId, str]
+) -> tuple[JobChange, ...]:
     """Return one change per job that is not being stopped, the most disruptive first, then in the order of the queue."""
     found = [
-        (KINDS.index(kind), job.queue_key, Change(job.id, kind, job.now_on, after, reasons.get(job.id, "")))
+        (KINDS.index(kind), job.queue_key, JobChange(job.id, kind, job.now_on, after, reasons.get(job.id, "")))
         for job in snapshot.jobs
         if not job.stopping
         for after in [clean(target.get(job.id, {}))]

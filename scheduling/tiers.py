@@ -360,7 +360,7 @@ class _World:
         return replace(done, reasons={**done.reasons, **why})
 
     def _has_a_line(self, view: Snapshot, done: Plan) -> bool:
-        """Whether any of its jobs waits for GPUs that others hold, and not for a reason of its own."""
+        """Whether any of its jobs waits for GPUs that others hold, and not for a reason that concerns only itself."""
         capacity = Capacity(view)
         return any(
             job.waiting

@@ -24,7 +24,7 @@ from portal.scheduler import snapshot as snapshots
 from portal.scheduler.models import SchedulerConfig
 from portal.scheduler.recording import sha256_of
 from scheduling import registry
-from scheduling.changes import DISTURBED, KINDS, Change, Kind, changes
+from scheduling.changes import DISTURBED, KINDS, JobChange, Kind, changes
 from scheduling.decide import decide
 from scheduling.simulate import InvalidPlanError, Options, Submission, assumed, settle, simulate
 from scheduling.types import JobId, Plan, Policy, Snapshot
@@ -57,7 +57,7 @@ class Preview:
     """``services.standing`` of the one in force that it was made beside."""
     snapshot: Snapshot
     sha256: str
-    changes: tuple[Change, ...] = ()
+    changes: tuple[JobChange, ...] = ()
     present: Mapping[JobId, Kind] = field(default_factory=dict)
     """What the policy in force would do now; empty when it cannot decide."""
     before: Mapping[JobId, Eta] = field(default_factory=dict)

@@ -121,7 +121,7 @@ class ElasticFifo:
         two more extra GPUs.
         """
         later = spares.ledger
-        newcomers = {job.id for job in served}
+        new_jobs = {job.id for job in served}
         growing = [job for job in running if job.elastic and not job.blocked and later.count(job) >= job.gpus]
         maximum = {job.id: self._max_gpus(job) for job in (*served, *growing)}
         heap = [
@@ -131,14 +131,14 @@ class ElasticFifo:
         ]
         heapq.heapify(heap)
         while heap:
-            extra, turn, job = heapq.heappop(heap)
-            if job.id not in newcomers and later.count(job) < job.gpus:
+            extra, queue_key, job = heapq.heappop(heap)
+            if job.id not in new_jobs and later.count(job) < job.gpus:
                 continue  # it has just given to a new job
-            takes = job.id in newcomers or extra < 0
+            takes = job.id in new_jobs or extra < 0
             if not spares.grow(job) and not (takes and _take_from_richer(job, spares)):
                 continue
             if later.count(job) < maximum[job.id]:
-                heapq.heappush(heap, (extra + 1, turn, job))
+                heapq.heappush(heap, (extra + 1, queue_key, job))
 
     def _max_gpus(self, job: Job) -> int:
         """Return the size at which a job stops growing: its maximum, or the largest worthwhile size."""

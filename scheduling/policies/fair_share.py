@@ -256,7 +256,7 @@ def _share_rest(
         heapq.heapify(heap)
     for part in _turns(root, lambda part: part.level if sizes.get(part) or part.heads else None):
         heap = sizes[part]
-        _, turn, size, job = heap[0]
+        _, queue_key, size, job = heap[0]
         count = pool.count[job.id]
         if not pool.take(job, size - count):
             heapq.heappop(heap)
@@ -265,7 +265,7 @@ def _share_rest(
         if not pool.free:
             return
         if larger := next_size(job, size, max_size(job)):
-            heapq.heapreplace(heap, (size / job.weight, turn, larger, job))
+            heapq.heapreplace(heap, (size / job.weight, queue_key, larger, job))
         else:
             heapq.heappop(heap)
 

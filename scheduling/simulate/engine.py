@@ -25,7 +25,7 @@ from scheduling.toolkit.job_updates import updated_job
 from scheduling.toolkit.projected_state import base_of, clean
 from scheduling.types import Account, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Reservation, Snapshot
 
-IDLE_TURNS = 300
+IDLE_CYCLES = 300
 """After this many cycles in which nothing was under way, the waiting jobs would wait for ever."""
 NEVER = float("inf")
 MAX_TICK = 3600.0
@@ -61,7 +61,7 @@ class Engine:
         self.events: list[tuple[float, int, int, str, Any]] = []
         self.count = 0
         self.results: list[JobResult] = []
-        self.turns = 0
+        self.cycles = 0
         self.decision_ms: list[float] = []
         self.active_area = 0.0
         self.steps: list[tuple[float, int]] = []
@@ -89,7 +89,7 @@ class Engine:
 
     # --- the clock
 
-    ORDER = {"heed": 0, "end": 0, "release": 1, "loss": 2, "back": 3, "cancel": 4, "come": 5, "look": 6}
+    ORDER = {"notice": 0, "end": 0, "release": 1, "loss": 2, "back": 3, "cancel": 4, "come": 5, "look": 6}
 
     def push(self, at: float, kind: str, about: Any) -> None:
         self.count += 1
@@ -98,7 +98,7 @@ class Engine:
     def run(self) -> None:
         until = NEVER if self.options.until is None else self.options.until
         idle, due = 0, NEVER
-        while self.events or (self.jobs and idle < IDLE_TURNS):
+        while self.events or (self.jobs and idle < IDLE_CYCLES):
             at = min(self.events[0][0] if self.events else NEVER, self.again_at, due)
             if at > until or at == NEVER:
                 break
@@ -111,7 +111,7 @@ class Engine:
             if happened and due == NEVER:
                 due = at + max(self.options.window_seconds, self.coarse())
             if at >= due or at >= self.again_at:
-                self.turn(happened=due < NEVER)
+                self.run_cycle(happened=due < NEVER)
                 due = NEVER
         if until < NEVER:
             self.go(max(until, self.now))
@@ -130,7 +130,7 @@ class Engine:
                 return False
             self.touch(live)
             self.end(live, outcome)
-        elif kind == "heed":
+        elif kind == "notice":
             live, version = about
             if live.version == version:
                 self.touch(live)
@@ -157,9 +157,9 @@ class Engine:
         options = self.options
         return min(options.max_window_seconds, options.window_part * (self.now - self.begun_at))
 
-    # --- one turn
+    # --- one cycle
 
-    def turn(self, *, happened: bool = True) -> None:
+    def run_cycle(self, *, happened: bool = True) -> None:
         """Decide and apply the plan. ``happened`` is false when only time has passed."""
         self.again_at = NEVER
         if not self.could_change():
@@ -185,14 +185,14 @@ class Engine:
         return False
 
     def ask(self, snapshot: Snapshot) -> Plan:
-        self.turns += 1
+        self.cycles += 1
         began = self.clock() if self.clock else 0.0
         plan = decide(self.policy, snapshot)
         if self.clock:
             self.decision_ms.append((self.clock() - began) * 1000)
         if self.on_turn:
             self.on_turn(snapshot, plan)
-        if self.on_progress and self.turns % 100 == 0:
+        if self.on_progress and self.cycles % 100 == 0:
             self.on_progress(len(self.results) / self.total if self.total else 1.0)
         return plan
 
@@ -388,7 +388,7 @@ class Engine:
         live.version += 1
         job = live.job
         if live.before:
-            self.push(live.heeds_at, "heed", (live, live.version))
+            self.push(live.notices_at, "notice", (live, live.version))
         ends = live.ends_at(self.now)
         outcome: Outcome = "ended"
         if job.longest_seconds is not None and job.started_at is not None:
@@ -461,7 +461,7 @@ class Engine:
         ends = [row.ended_at for row in rows if row.ended_at is not None]
         first = min((row.submitted_at for row in rows), default=self.begun_at)
         capacity = _area(self.steps, max(first, self.begun_at), max(ends, default=self.now))
-        return Result(rows, self.begun_at, self.now, capacity, self.turns, self.decision_ms)
+        return Result(rows, self.begun_at, self.now, capacity, self.cycles, self.decision_ms)
 
 
 def _minus(one: Placement, other: Placement) -> Placement:

@@ -25,8 +25,8 @@ class SimulatedJob:
     """The batch size that the policy chose; 0 while it leaves that to the job."""
     trains_from: float = 0.0
     before: Placement = field(default_factory=dict)
-    """The GPUs that it trains on until it notices its last change, at ``heeds_at``; empty when it has noticed it."""
-    heeds_at: float = 0.0
+    """The GPUs that it trains on until it notices its last change, at ``notices_at``; empty when it has noticed it."""
+    notices_at: float = 0.0
     trained_at: float | None = None
     """The time of its last step, where its end takes time after that."""
     version: int = 0
@@ -54,8 +54,8 @@ class SimulatedJob:
             self.before = {}
         elif now >= self.trains_from:
             self.before = self.job.now_on
-        self.heeds_at = now + by.notice_seconds
-        self.trains_from = max(self.trains_from, self.heeds_at + still)
+        self.notices_at = now + by.notice_seconds
+        self.trains_from = max(self.trains_from, self.notices_at + still)
 
     def ends_at(self, now: float) -> float:
         """Return when the job ends if nothing changes. Infinite where it will notice a change before that."""
@@ -64,15 +64,15 @@ class SimulatedJob:
             return max(now, self.trained_at + last)
         if self.before:
             done = now + self.run.seconds_to_end(self.before, self.chosen)
-            return done + last if done <= self.heeds_at else float("inf")
+            return done + last if done <= self.notices_at else float("inf")
         return max(now, self.trains_from) + self.run.seconds_to_end(self.job.now_on, self.chosen) + last
 
     def train(self, now: float) -> float:
         """Train from ``at`` to ``now``, except during pauses; return the GPU-seconds of training."""
         trained = 0.0
         if self.before:
-            trained = self._train(self.at, min(now, self.heeds_at), self.before)
-            if now >= self.heeds_at:
+            trained = self._train(self.at, min(now, self.notices_at), self.before)
+            if now >= self.notices_at:
                 self.before = {}
         return trained + self._train(max(self.at, self.trains_from), now, self.job.now_on)
 

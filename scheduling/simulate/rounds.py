@@ -11,7 +11,7 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 
-from scheduling.simulate.engine import IDLE_TURNS, Engine
+from scheduling.simulate.engine import IDLE_CYCLES, Engine
 from scheduling.simulate.settle import settle
 from scheduling.types import Job, JobId, Node, NodeId, Placement, Plan
 
@@ -34,7 +34,7 @@ def in_rounds(engine: Engine, seconds: float) -> None:
             _round(engine)
         under_way = engine.events or any(live.job.now_on for live in engine.jobs.values())
         idle = 0 if under_way else idle + 1
-        if idle > IDLE_TURNS:
+        if idle > IDLE_CYCLES:
             break
         at += seconds
     if until < math.inf:

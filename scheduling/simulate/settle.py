@@ -11,7 +11,7 @@ from scheduling.decide import decide
 from scheduling.toolkit.projected_state import project
 from scheduling.types import Plan, Policy, Snapshot
 
-MAX_TURNS = 30
+MAX_CYCLES = 30
 """The property tests require that the plan of every policy is stable within this many cycles."""
 
 
@@ -29,7 +29,7 @@ def settle(
     """
     ask = ask or partial(decide, policy)
     at_first = {job.id: job for job in snapshot.jobs}
-    for _ in range(MAX_TURNS):
+    for _ in range(MAX_CYCLES):
         plan = ask(snapshot)
         if wrong := violations(snapshot, plan):
             raise InvalidPlanError(" ".join(wrong[:10]))

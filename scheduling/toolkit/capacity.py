@@ -120,7 +120,7 @@ class Capacity:
         return bool(self.kept) or (self.coming and self.room_of[index] < self._room_at_first[index])
 
     def coming_for(self, job: Job) -> int:
-        """Count the GPUs that other jobs are giving back, on nodes the job can run on or under a limit of its own."""
+        """Count the GPUs that other jobs are releasing, on nodes that the job can run on or under one of its limits."""
         nodes = {node.id: node.leaving for node in self.nodes_of(job)}
         for other, where in self._held_at_first.items():
             left = self.held.get(other, {})

@@ -57,7 +57,7 @@ def rates(largest: float = 10.0) -> st.SearchStrategy[float]:
 
 @st.composite
 def models(draw: st.DrawFn) -> Model:
-    """Each further GPU costs at most a fifth of the first two: the fit is told to expect no more."""
+    """Each further GPU costs at most a fifth of the first two: the fit must expect no more."""
     a_c = draw(rates())
     a_r = a_c * draw(st.floats(0.001, 100))
     b_r, worse, part = a_r * draw(st.floats(0.001, 0.2)), draw(st.floats(1.0, 20.0)), draw(st.floats(0, 1))
