@@ -15,6 +15,8 @@ DISTURBED: frozenset[Kind] = frozenset({"preempted", "restarts", "shrinks", "mov
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
+    """What a plan changes for one job."""
+
     job: JobId
     kind: Kind
     before: Placement
@@ -38,6 +40,7 @@ def changes(
 
 
 def kind_of(job: Job, after: Placement) -> Kind:
+    """Return the kind of change from the current GPUs of a job to ``after``."""
     if not job.now_on:
         return "starts" if after else "waits"
     if not after:
@@ -51,4 +54,5 @@ def kind_of(job: Job, after: Placement) -> Kind:
 
 
 def clean(target: Placement) -> dict[str, int]:
+    """Return the placement without nodes with 0 GPUs."""
     return {node: gpus for node, gpus in target.items() if gpus}
