@@ -76,8 +76,8 @@ def test_speeds_of_models_come_from_tables_of_throughputs(tmp_path: Path) -> Non
         ("a,b\n1,2\n", "in an unknown format"),
         ("name,time,application,num_replicas,batch_size\n", "--profiles"),
         ("[1]", "list of objects"),
-        ("[{", "no JSON"),
-        ("id,submitted,seconds,gpus\nx,soon,1,1\n", "no time"),
+        ("[{", "not valid JSON"),
+        ("id,submitted,seconds,gpus\nx,soon,1,1\n", "not a time"),
         ("id,submitted,seconds,gpus,max_gpus\nx,0,1,4,2\n", "min_gpus <= gpus <= max_gpus"),
         ('[{"id": "x"}]', "no column 'gpus'"),
     ],
@@ -91,7 +91,7 @@ def test_clusters_in_a_word() -> None:
     mixed = compare.cluster("2x4:T4+1x8:A100")
     assert [(node.total, node.kind) for node in mixed] == [(4, "T4"), (4, "T4"), (8, "A100")]
     for wrong in ("", "4", "0x4", "4x-1", "4x4:", "axb")[:4]:
-        with pytest.raises(ValueError, match="no cluster"):
+        with pytest.raises(ValueError, match="not a cluster"):
             compare.cluster(wrong)
 
 
