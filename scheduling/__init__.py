@@ -1,4 +1,4 @@
-"""Which job gets which GPUs: policies, what they are made of, solvers, and a simulator. Pure Python."""
+"""Decides which job gets which GPUs: policies, their toolkit, solvers, and a simulator. Pure Python."""
 
 import sys
 import warnings
@@ -30,7 +30,7 @@ MOVED = {
     "sharing": "toolkit.sharing",
     "worth": "optimise.gain",
 }
-"""Where modules are that lay here before: policies that a lab has written itself may import them by their old names."""
+"""The new places of modules: policies that a lab has written itself may import them by their old names."""
 
 
 class _MovedModules(MetaPathFinder, Loader):

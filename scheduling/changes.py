@@ -1,4 +1,4 @@
-"""What a plan means for each job, in the words people use."""
+"""The changes that a plan makes to each job, in the words of users."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,25 +8,29 @@ from scheduling.types import Job, JobId, Placement, Snapshot
 
 Kind = Literal["preempted", "restarts", "shrinks", "moves", "grows", "starts", "waits", "goes on"]
 KINDS: tuple[Kind, ...] = ("preempted", "restarts", "shrinks", "moves", "grows", "starts", "waits", "goes on")
-"""What may hurt first. *restarts*: it is stopped and started again with other GPUs; *moves*: as many GPUs, others."""
+"""The most disruptive first. *restarts*: stopped and started with other GPUs; *moves*: to as many other GPUs."""
 DISTURBED: frozenset[Kind] = frozenset({"preempted", "restarts", "shrinks", "moves", "grows"})
-"""What happens to a job that runs."""
+"""The kinds of change that disturb a running job."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class JobChange:
+    """What a plan changes for one job."""
+
     job: JobId
     kind: Kind
     before: Placement
     after: Placement
     reason: str = ""
-    """Why it waits, for one that does."""
+    """Why the job waits, for a waiting job."""
 
 
-def changes(snapshot: Snapshot, target: Mapping[JobId, Placement], reasons: Mapping[JobId, str]) -> tuple[Change, ...]:
-    """One for each job that is not being stopped, what may hurt first, then in the order of the queue."""
+def changes(
+    snapshot: Snapshot, target: Mapping[JobId, Placement], reasons: Mapping[JobId, str]
+) -> tuple[JobChange, ...]:
+    """Return one change per job that is not being stopped, the most disruptive first, then in the order of the queue."""
     found = [
-        (KINDS.index(kind), job.turn, Change(job.id, kind, job.now_on, after, reasons.get(job.id, "")))
+        (KINDS.index(kind), job.queue_key, JobChange(job.id, kind, job.now_on, after, reasons.get(job.id, "")))
         for job in snapshot.jobs
         if not job.stopping
         for after in [clean(target.get(job.id, {}))]
@@ -36,6 +40,7 @@ def changes(snapshot: Snapshot, target: Mapping[JobId, Placement], reasons: Mapp
 
 
 def kind_of(job: Job, after: Placement) -> Kind:
+    """Return the kind of change from the current GPUs of a job to ``after``."""
     if not job.now_on:
         return "starts" if after else "waits"
     if not after:
@@ -49,4 +54,5 @@ def kind_of(job: Job, after: Placement) -> Kind:
 
 
 def clean(target: Placement) -> dict[str, int]:
+    """Return the placement without nodes with 0 GPUs."""
     return {node: gpus for node, gpus in target.items() if gpus}

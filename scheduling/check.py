@@ -1,4 +1,4 @@
-"""What no plan may do, whatever the policy: the last look before a plan becomes rows."""
+"""The rules that every plan must keep, under any policy: the last check before a plan is applied."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from scheduling.types import Job, Placement, Plan, Snapshot
 
 
 def violations(snapshot: Snapshot, plan: Plan) -> list[str]:
-    """One sentence for each thing that is wrong with the plan; none for a sound one."""
+    """Return one sentence for each rule that the plan breaks; none for a valid plan."""
     known = {job.id: job for job in snapshot.jobs}
     nodes = {node.id for node in snapshot.nodes}
     found = [f"Job {job} is not in the snapshot." for job in plan.target if job not in known]
@@ -22,17 +22,17 @@ def violations(snapshot: Snapshot, plan: Plan) -> list[str]:
 
 
 def _sound(job: Job, nodes: set[str]) -> bool:
-    """It may keep what it has, as most jobs of most plans do."""
+    """Whether the job may keep what it has, which is what most plans do to most jobs."""
     return not job.stopping and job.min_gpus <= job.gpus <= job.max_gpus and job.now_on.keys() <= nodes
 
 
 def _job(job: Job, target: Placement, nodes: set[str]) -> Iterator[str]:
     count = sum(target.values())
     if any(gpus < 0 or type(gpus) is not int for gpus in target.values()):
-        yield f"Job {job.id} is given a part of a GPU, or less than none."
-    # A part of it may have been lost or have ended: then it may have fewer than its least, but not lose more.
-    least = min(job.min_gpus, job.gpus) if job.running else job.min_gpus
-    if count and not least <= count <= job.max_gpus:
+        yield f"Job {job.id} is given a fraction of a GPU, or a negative number."
+    # Some of its GPUs may be lost, or some of its ranks ended: it may stay below its minimum, but not lose more.
+    minimum = min(job.min_gpus, job.gpus) if job.running else job.min_gpus
+    if count and not minimum <= count <= job.max_gpus:
         yield f"Job {job.id} is given {count} GPUs, but runs on {job.min_gpus} to {job.max_gpus}."
     if unknown := set(target) - nodes:
         yield f"Job {job.id} is given GPUs of unknown nodes: {', '.join(sorted(unknown))}."
@@ -65,7 +65,7 @@ def _running(job: Job, target: Placement) -> Iterator[str]:
 
 
 def _added(job: Job, target: Placement) -> dict[str, int]:
-    """GPUs it does not hold already. Those of a stopping job are as good as gone."""
+    """Return the GPUs that the job does not hold already. Those of a stopping job do not count as held."""
     mine = {} if job.stopping else job.now_on
     more = {node: gpus - mine.get(node, 0) for node, gpus in target.items()}
     return {node: gpus for node, gpus in more.items() if gpus > 0}
@@ -91,7 +91,7 @@ def _nodes(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
 
 
 def _limits(snapshot: Snapshot, plan: Plan) -> Iterator[str]:
-    """A limit that is exceeded already (it was lowered, or GPUs are on their way back) only forbids more; a soft one nothing."""
+    """Check the limits, except soft ones. One that is exceeded already (lowered, or GPUs not yet released) forbids more."""
     hard = [limit for limit in snapshot.limits if not limit.soft]
     known = {job.id: job for job in snapshot.jobs} if hard else {}
     for limit in hard:

@@ -1,12 +1,12 @@
-"""Damping: a job that was just placed is not stopped, and no job grows into GPUs that were left over only for a moment.
+"""Damping: a job that was just placed is not stopped, and no job grows into GPUs that were idle only for a moment.
 
-A start costs half a minute until the first step, so a stop that soon after it wastes all that was held. Policies and tiers
-see such a job as one that cannot be stopped, so that their plans and reasons agree with what happens. Elastic jobs still
-give back what is beyond their least at once: a shrink wastes no work, and the job that waits for those GPUs starts in
-seconds. To make fewer such shrinks necessary, a running job grows only when the policy has wanted that for some seconds;
-until then the GPUs are kept, and whoever comes meanwhile may start on them.
+It takes half a minute from the start of a job to its first step, so a stop within that time wastes all that it held.
+Policies and tiers see such a job as one that cannot be stopped, so that their plans and reasons agree with what happens.
+Elastic jobs still release what is above their minimum at once: a shrink loses no work, and the job that waits for those
+GPUs starts within seconds. To need fewer shrinks, a running job grows only when the policy has wanted that for some
+seconds; until then the GPUs are kept, and jobs that arrive in the meantime may start on them.
 
-Reservations are not damped, because a person asked for them; drains, cancels and time limits pass no policy.
+Reservations are not damped, because a user asked for them; drains, cancellations and time limits bypass the policy.
 """
 
 from collections import Counter
@@ -16,15 +16,15 @@ from dataclasses import replace
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
 
 GROW_AFTER_SECONDS = 10.0
-"""As long as a resize takes where it was not measured, and as ``elastic_fifo`` waits by default."""
+"""The duration of a resize where it was not measured, and the default of ``elastic_fifo``."""
 WISHES = "left over"
-"""In a plan's state: since when running jobs could have grown."""
+"""The key in the state of a plan for the times since when running jobs could have grown."""
 
 
 def around(plan: Callable[[Snapshot], Plan], snapshot: Snapshot, *, growth: bool = True) -> Plan:
-    """Return what ``plan`` decides when nothing is undone too soon; without a damping time just that.
+    """Return the decision of ``plan``, damped; unchanged without a damping time.
 
-    ``growth`` is false for a policy that waits by itself before a job grows.
+    ``growth`` is false for a policy that delays growth itself.
     """
     wishes: Mapping[JobId, float] = snapshot.state.get(WISHES, {})
     if WISHES in snapshot.state:
@@ -41,7 +41,7 @@ def around(plan: Callable[[Snapshot], Plan], snapshot: Snapshot, *, growth: bool
 def _grown_later(
     plan: Callable[[Snapshot], Plan], snapshot: Snapshot, done: Plan, wishes: Mapping[JobId, float]
 ) -> Plan:
-    """Leave out of ``done`` the growth that running jobs have not wished for long enough."""
+    """Remove from ``done`` the growth that was not wanted for long enough."""
     now, early = snapshot.now, dict[JobId, Job]()
     kept: Counter[NodeId] = Counter()
     for job in snapshot.jobs:
@@ -52,7 +52,7 @@ def _grown_later(
     if not early:
         return done
     if snapshot.explain and done.reasons:
-        done = plan(_keeping(snapshot, kept))  # the same plan, whose reasons know of GPUs that are kept
+        done = plan(_keeping(snapshot, kept))  # the same plan, with reasons that mention the GPUs kept
     since = {id: min(wishes.get(id, now), now) for id in early}
     batches = {id: early[id].batch if id in early else size for id, size in done.batches.items()}
     done = replace(
@@ -65,13 +65,13 @@ def _grown_later(
 
 
 def _again(plan: Plan, times: Iterable[float]) -> Plan:
-    """Return the plan that also asks to be looked at at the first of these times."""
+    """Return the plan with ``again_at`` no later than the first of these times."""
     first = min((*times, *([plan.again_at] if plan.again_at is not None else [])), default=None)
     return plan if first == plan.again_at else replace(plan, again_at=first)
 
 
 def shielded(snapshot: Snapshot) -> Snapshot:
-    """Return the same world in which jobs that were just placed cannot be stopped."""
+    """Return the snapshot with the jobs that were just placed marked as not preemptible."""
     young = {job.id for job in _young(snapshot)}
     if not young:
         return snapshot
@@ -80,7 +80,7 @@ def shielded(snapshot: Snapshot) -> Snapshot:
 
 
 def _young(snapshot: Snapshot) -> list[Job]:
-    """Running jobs that could be stopped, but for being placed less than the damping time ago."""
+    """Return the running preemptible jobs that were placed less than the damping time ago."""
     now, seconds = snapshot.now, snapshot.damping_seconds
     if not seconds:
         return []
@@ -95,7 +95,7 @@ def _young(snapshot: Snapshot) -> list[Job]:
 
 
 def _growth(job: Job, target: Placement) -> dict[NodeId, int]:
-    """GPUs that a running job would take in addition to all it holds; below its minimum it may take them at once."""
+    """Return the GPUs that a running job would take in addition to all it holds; none below its minimum."""
     if target is job.now_on or not job.running or job.gpus < job.min_gpus:
         return {}
     if any(target.get(node, 0) < gpus for node, gpus in job.now_on.items()):
@@ -104,6 +104,6 @@ def _growth(job: Job, target: Placement) -> dict[NodeId, int]:
 
 
 def _keeping(snapshot: Snapshot, kept: Mapping[NodeId, int]) -> Snapshot:
-    """Return the same world in which so many GPUs are known to be kept."""
+    """Return the snapshot with these GPUs marked as kept."""
     nodes = tuple(replace(node, kept=node.kept + kept.get(node.id, 0)) for node in snapshot.nodes)
     return replace(snapshot, nodes=nodes)

@@ -1,6 +1,6 @@
-"""The one way to ask a policy: whatever it is, the lab's calendar and tiers hold around it.
+"""The only way to ask a policy: the lab's reservations, tiers and damping apply to every policy.
 
-The live loop, the simulator, the preview of a switch and "what would help" all come through here.
+The scheduler, the simulator, the preview of a switch and "what would help" all use it.
 """
 
 from collections.abc import Set
@@ -8,30 +8,31 @@ from dataclasses import replace
 from functools import partial
 
 from scheduling import damping, reservations, tiers
-from scheduling.toolkit.projected_state import after
+from scheduling.toolkit.projected_state import project
 from scheduling.types import Job, JobId, Plan, Policy, Snapshot
 
 TRIES = 4
 
 
 def decide(policy: Policy, snapshot: Snapshot) -> Plan:
-    """Pure like the policy itself. In a lab without reservations and tiers it is the policy's own plan.
+    """Return the plan of the policy under the rules of the lab; without reservations and tiers, the policy's own plan.
 
-    Nobody is disturbed in vain: a job that would get the very same GPUs back in the next turn keeps them. Policies that
-    count GPUs without looking at nodes can go to and fro like that, where groups of free ones fall apart.
+    It is as pure as the policy. No job is disturbed without need: one that would get the same GPUs back in the next
+    cycle keeps them. Policies that count GPUs without looking at nodes can oscillate like that where free GPUs are
+    scattered.
     """
     pinned: set[JobId] = set()
     for _ in range(TRIES):
         plan = _decide(policy, _pin(snapshot, pinned))
-        hurt = _hurt(snapshot, plan)
-        if not hurt:
+        losing = _losing(snapshot, plan)
+        if not losing:
             return plan
-        then = _decide(policy, replace(after(snapshot, plan), damping_seconds=0.0, explain=False))
-        vain = {job.id for job in hurt if dict(then.target.get(job.id, {})) == dict(job.now_on)}
-        if not vain:
+        then = _decide(policy, replace(project(snapshot, plan), damping_seconds=0.0, explain=False))
+        futile = {job.id for job in losing if dict(then.target.get(job.id, {})) == dict(job.now_on)}
+        if not futile:
             return plan
-        pinned |= vain
-    return _decide(policy, _pin(snapshot, pinned | {job.id for job in hurt}))
+        pinned |= futile
+    return _decide(policy, _pin(snapshot, pinned | {job.id for job in losing}))
 
 
 def _decide(policy: Policy, snapshot: Snapshot) -> Plan:
@@ -41,18 +42,18 @@ def _decide(policy: Policy, snapshot: Snapshot) -> Plan:
     return reservations.around(plan, snapshot)
 
 
-def _hurt(snapshot: Snapshot, plan: Plan) -> list[Job]:
-    """Running jobs that lose a GPU."""
-    hurt = []
+def _losing(snapshot: Snapshot, plan: Plan) -> list[Job]:
+    """Return the running jobs that lose a GPU."""
+    losing = []
     for job in snapshot.jobs:
         target = plan.target.get(job.id, {})
         if target is not job.now_on and job.running and any(target.get(node, 0) < n for node, n in job.now_on.items()):
-            hurt.append(job)
-    return hurt
+            losing.append(job)
+    return losing
 
 
 def _pin(snapshot: Snapshot, jobs: Set[JobId]) -> Snapshot:
-    """The same world in which these jobs keep what they have."""
+    """Return the snapshot with these jobs fixed to the GPUs that they hold."""
     if not jobs:
         return snapshot
     return replace(

@@ -1,4 +1,4 @@
-"""Every policy there is. Adding one takes a file in ``policies/`` and one line here."""
+"""All policies. A new one takes a file in ``policies/`` and one line here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ POLICIES: dict[str, type[Policy]] = {
     "ones": Ones,
 }
 DEFAULT = "fair_share"
-"""Decides in a new lab until an admin chooses. Labs keep the default that they began with (migration 0005 of control)."""
+"""The policy of a new lab until an admin chooses. Labs keep their first default (migration 0005 of control)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ class Description:
 
 
 def build(key: str, given: Mapping[str, Any]) -> Policy:
-    """The policy with its parameters; those not given have their defaults. Raises ValueError with plain sentences."""
+    """Return the policy with its parameters; those not given have their defaults. Raises ValueError with plain sentences."""
     return _policy(key)(**params.validate(_policy(key), given))
 
 
 def complete(key: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters with the defaults filled in, as they are kept. Raises ValueError like ``build``."""
+    """Return the parameters with the defaults filled in, as they are stored. Raises ValueError like ``build``."""
     return params.validate(_policy(key), given)
 
 
@@ -83,4 +83,4 @@ def _policy(key: str) -> type[Policy]:
     try:
         return POLICIES[key]
     except KeyError:
-        raise ValueError(f"There is no policy {key!r}. Known are: {', '.join(POLICIES)}.") from None
+        raise ValueError(f"There is no policy {key!r}. The policies are: {', '.join(POLICIES)}.") from None

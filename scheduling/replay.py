@@ -1,4 +1,4 @@
-"""Deciding again what was decided before: by the same policy, to see that it decides equally, or by another one."""
+"""Repeats a recorded decision: with the same policy, to check that it decides the same, or with another one."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from scheduling.types import Job, JobId, Plan, Policy, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What one job was to get, and what it would have got. ``what`` is a sentence."""
+    """A difference between two plans for one job. ``what`` is a sentence."""
 
     job: JobId
     was: Kind
@@ -23,52 +23,54 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
-    """``plan`` is None when the policy failed or its plan may not be applied; ``wrong`` then says why."""
+class ReplayOutcome:
+    """A repeated decision. ``plan`` is None when the policy failed or its plan breaks a rule; ``wrong`` has the reason."""
 
     plan: Plan | None
     wrong: str
     differences: tuple[Difference, ...]
-    memory: bool
-    """Does it keep another state for its next plan. Another policy's is not compared."""
+    state_differs: bool
+    """Whether the new plan has another state. The states of two different policies are not compared."""
 
     @property
     def same(self) -> bool:
-        return self.plan is not None and not self.differences and not self.memory
+        return self.plan is not None and not self.differences and not self.state_differs
 
 
-def again(policy: Policy, snapshot: Snapshot, plan: Plan, *, state: Mapping[str, Any] | None = None) -> Again:
-    """Asks ``policy`` about ``snapshot`` and compares with ``plan``, line by line.
+def decide_again(
+    policy: Policy, snapshot: Snapshot, plan: Plan, *, state: Mapping[str, Any] | None = None
+) -> ReplayOutcome:
+    """Decide on ``snapshot`` with ``policy``, and compare the result with ``plan``, job by job.
 
-    ``state`` is given for another policy than the one that planned: it replaces the snapshot's, and only GPUs and
-    batches are compared, since each policy has its own words.
+    Pass ``state`` for another policy than the one that made ``plan``: it replaces the state of the snapshot, and only
+    GPUs and batch sizes are compared, since each policy words its reasons differently.
     """
     other = state is not None
     if state is not None:
         snapshot = replace(snapshot, state=state)
     try:
-        # As JSON, like the one it is compared with: a state's tuples become lists and its keys texts.
+        # Through JSON, like the recorded plan: tuples of a state become lists, and its keys become strings.
         new = wire.plan_from_json(json.loads(json.dumps(wire.plan_to_json(decide(policy, snapshot)))))
-    except Exception as error:  # whatever a policy does wrong is the answer
-        return Again(None, f"The policy failed: {type(error).__name__}: {error}", (), False)
+    except Exception as error:  # any failure of the policy is a result
+        return ReplayOutcome(None, f"The policy failed: {type(error).__name__}: {error}", (), False)
     if wrong := violations(snapshot, new):
-        return Again(None, f"The plan is not allowed: {' '.join(wrong[:3])}", (), False)
+        return ReplayOutcome(None, f"The plan is not allowed: {' '.join(wrong[:3])}", (), False)
     found = differences(snapshot, plan, new, words=not other)
-    return Again(new, "", found, not other and new.state != plan.state)
+    return ReplayOutcome(new, "", found, not other and new.state != plan.state)
 
 
 def differences(snapshot: Snapshot, one: Plan, other: Plan, *, words: bool = True) -> tuple[Difference, ...]:
-    """Jobs for which the second plan says anything else, what may hurt first."""
+    """Return the differences between two plans by job, the most disruptive first."""
     names = {node.id: node.name for node in snapshot.nodes}
     found = []
     for job in snapshot.jobs:
-        if said := _said(job, one, other, names, words):
+        if texts := _described(job, one, other, names, words):
             was, would = (kind_of(job, clean(plan.target.get(job.id, {}))) for plan in (one, other))
-            found.append((KINDS.index(would), job.turn, Difference(job.id, was, would, "; ".join(said))))
+            found.append((KINDS.index(would), job.queue_key, Difference(job.id, was, would, "; ".join(texts))))
     return tuple(one for *_, one in sorted(found, key=lambda one: one[:2]))
 
 
-def _said(job: Job, one: Plan, other: Plan, names: Mapping[str, str], words: bool) -> list[str]:
+def _described(job: Job, one: Plan, other: Plan, names: Mapping[str, str], words: bool) -> list[str]:
     pairs: list[tuple[str, Any, Any]] = [
         ("", _gpus(one, job, names), _gpus(other, job, names)),
         ("batch ", one.batches.get(job.id), other.batches.get(job.id)),

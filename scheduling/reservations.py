@@ -1,13 +1,13 @@
-"""Reservations: a calendar that any policy plans around.
+"""Reservations around any policy.
 
-Each reservation splits its node in two for as long as the policy looks: the part that is for everybody, and a part that
-only some jobs may use. While it is on, these are its owners' jobs. Before it begins they are also those that will be
-gone in time: jobs that can go on from a checkpoint, and jobs whose longest time ends before. When it begins, others who
-still hold its GPUs and can give them back are asked for them. What is reserved for others right after it is not for its
-owners either, unless they will be gone by then.
+For the policy, each reservation splits its node in two: a part for all jobs, and a part that only some jobs may use.
+During the reservation, these are the jobs of its owners. Before it begins, they are also the jobs that will be gone in
+time: those that can restart from a checkpoint, and those whose time limit ends before. When it begins, other jobs that
+still hold its GPUs and can release them are asked to. Jobs of its owners may not run into the next reservation of
+others, either.
 
-On which part a job is, only this module knows. It is kept in the plan's state, so that a policy finds its jobs in the
-next turn where it put them.
+Only this module knows on which part a job is. The state of the plan contains it, so that a policy finds its jobs in the
+next cycle where it put them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,14 +18,14 @@ from scheduling.toolkit import reasons
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Reservation, Snapshot
 
 AHEAD_SECONDS = 30 * 86400.0
-"""How far it looks: a job without an end keeps off what is reserved within this time."""
+"""How far ahead reservations count: a job without a known end does not use GPUs that are reserved within this time."""
 PARTS = "reserved parts"
-"""In a plan's state: by job and part, how many of its GPUs are there."""
+"""The key in the state of a plan for the number of GPUs by job and part."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """The reserved part of a node, as a node of its own."""
+class ReservedPart:
+    """The reserved part of a node, as a separate node."""
 
     id: NodeId
     reservation: Reservation
@@ -39,7 +39,7 @@ class Part:
 
 
 def around(plan: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
-    """What ``plan`` decides when nobody may have what is reserved for others. Without reservations: just that."""
+    """Return the decision of ``plan`` with reserved GPUs kept for their owners; unchanged without reservations."""
     ahead = [
         item
         for item in sorted(snapshot.reservations, key=lambda item: (item.start, item.name, item.node))
@@ -66,8 +66,8 @@ def around(plan: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
     )
 
 
-def _put(target: Mapping[JobId, Placement], parts: list[Part]) -> dict[JobId, dict[NodeId, int]]:
-    """Of jobs on nodes with a reserved part: how many GPUs they have on each part, zero or more."""
+def _put(target: Mapping[JobId, Placement], parts: list[ReservedPart]) -> dict[JobId, dict[NodeId, int]]:
+    """Return, for jobs on nodes with a reserved part, the number of GPUs on each part, zero or more."""
     homes = {part.reservation.node for part in parts}
     return {
         job: {part.id: where.get(part.id, 0) for part in parts}
@@ -77,9 +77,9 @@ def _put(target: Mapping[JobId, Placement], parts: list[Part]) -> dict[JobId, di
 
 
 def _on_whole_nodes(
-    plan: Callable[[Snapshot], Plan], snapshot: Snapshot, parts: list[Part], target: Mapping[JobId, Placement]
+    plan: Callable[[Snapshot], Plan], snapshot: Snapshot, parts: list[ReservedPart], target: Mapping[JobId, Placement]
 ) -> dict[JobId, Placement]:
-    """Starts of jobs that fit on neither part of a node, but may use both: a plain command needs them in one piece."""
+    """Start jobs that fit on neither part of a node but may use both: a plain command needs all GPUs on one node."""
     left = {node.id: node.free for node in snapshot.nodes}
     for job in snapshot.jobs:
         for node, gpus in target.get(job.id, {}).items():
@@ -106,7 +106,7 @@ def _on_whole_nodes(
 
 
 def _clear(snapshot: Snapshot, active: list[Reservation]) -> tuple[Snapshot, dict[JobId, Placement]]:
-    """Asks others for what is reserved now and cannot be had otherwise; what they give is leaving."""
+    """Ask other jobs for the reserved GPUs that are not available otherwise; what they release is leaving."""
     layer_of = tiers.layers(snapshot)
     jobs = {job.id: job for job in snapshot.jobs}
     nodes = {node.id: node for node in snapshot.nodes}
@@ -143,9 +143,9 @@ def _clear(snapshot: Snapshot, active: list[Reservation]) -> tuple[Snapshot, dic
 
 
 def _given(others: Iterable[Job], node: NodeId, lacking: int) -> dict[JobId, Placement]:
-    """Choose what each job gives back so that ``lacking`` GPUs of ``node`` come free; ``others`` has the lowest layer first.
+    """Choose what each job releases so that ``lacking`` GPUs of ``node`` become free; ``others`` has the lowest layer first.
 
-    As for tiers: first all that elastic jobs can spare, then whole jobs that can go on from a checkpoint.
+    As for tiers: first all that elastic jobs can spare, then whole jobs that can restart from a checkpoint.
     """
     give: dict[JobId, Placement] = {}
     for job in others:
@@ -162,21 +162,21 @@ def _given(others: Iterable[Job], node: NodeId, lacking: int) -> dict[JobId, Pla
 
 def _split(
     snapshot: Snapshot, ahead: list[Reservation], put: Mapping[JobId, Mapping[NodeId, int]]
-) -> tuple[Snapshot, list[Part]]:
-    """The same world with reserved parts as nodes of their own; jobs that may use one hold as much there as is theirs.
+) -> tuple[Snapshot, list[ReservedPart]]:
+    """Return the snapshot with reserved parts as separate nodes; jobs that may use a part hold their GPUs there.
 
-    The part for everybody has what those hold who may not use the other, then what was ``put`` there, then free GPUs,
-    then others, up to its size.
+    The part for all jobs has the GPUs of jobs that may not use the other, then what was ``put`` there, then free GPUs,
+    then the rest, up to its size.
     """
     nodes = {node.id: node for node in snapshot.nodes}
     totals = {node.id: node.total for node in snapshot.nodes}
     jobs = {job.id: job for job in snapshot.jobs}
-    parts: list[Part] = []
+    parts: list[ReservedPart] = []
     for number, item in enumerate(ahead):
         node = nodes.get(item.node)
         if node is None:
             continue
-        here = sorted((job for job in jobs.values() if node.id in job.now_on), key=lambda job: job.turn)
+        here = sorted((job for job in jobs.values() if node.id in job.now_on), key=lambda job: job.queue_key)
         followers = _followers(item, ahead, totals[item.node])
         theirs = {job.id: job.now_on[node.id] for job in here if _may_use(job, item, followers, snapshot.now)}
         stay = sum(job.now_on[node.id] for job in here) - sum(theirs.values())
@@ -194,7 +194,7 @@ def _split(
             more = min(room, gpus - kept[job])
             kept[job] += more
             room -= more
-        part = Part(id, item, node.free - free, node.leaving - leaving, followers)
+        part = ReservedPart(id, item, node.free - free, node.leaving - leaving, followers)
         moved = 0
         for job, gpus in theirs.items():
             moved += gpus - kept[job]
@@ -216,10 +216,10 @@ def _moved(job: Job, node: NodeId, part: NodeId, gpus: int) -> Job:
     return replace(job, now_on=_held(now_on), base=_held(of_base))
 
 
-def _allowed(snapshot: Snapshot, jobs: Iterable[Job], parts: list[Part]) -> tuple[Job, ...]:
-    """Each job with the parts it may use among its nodes."""
+def _allowed(snapshot: Snapshot, jobs: Iterable[Job], parts: list[ReservedPart]) -> tuple[Job, ...]:
+    """Return the jobs with the parts that each may use added to its nodes."""
     usual = frozenset(node.id for node in snapshot.nodes)
-    known: dict[tuple[frozenset[NodeId] | None, tuple[Part, ...]], frozenset[NodeId]] = {}
+    known: dict[tuple[frozenset[NodeId] | None, tuple[ReservedPart, ...]], frozenset[NodeId]] = {}
 
     def nodes_of(job: Job) -> frozenset[NodeId]:
         mine = tuple(part for part in parts if part.admits(job, snapshot.now))
@@ -236,7 +236,7 @@ def _held(where: Placement) -> dict[NodeId, int]:
 
 
 def _followers(item: Reservation, ahead: list[Reservation], total: int) -> tuple[Reservation, ...]:
-    """Those on the same node of ``total`` GPUs that begin after ``item`` has ended, and have too few without its GPUs."""
+    """Return the later reservations of the same node, of ``total`` GPUs, that have too few without the GPUs of ``item``."""
     here = [each for each in ahead if each.node == item.node and each is not item]
 
     def needs_them(later: Reservation) -> bool:
@@ -267,8 +267,8 @@ def _merged(where: Placement, real: Mapping[NodeId, NodeId]) -> dict[NodeId, int
     return _held(together)
 
 
-def _with_reserved(id: JobId, reason: str, view: Snapshot, parts: list[Part]) -> str:
-    """Adds which GPUs stand free and are not for this job."""
+def _with_reserved(id: JobId, reason: str, view: Snapshot, parts: list[ReservedPart]) -> str:
+    """Add to a reason the free GPUs that are reserved and that the job may not use."""
     job = next((job for job in view.jobs if job.id == id), None)
     if job is None or job.blocked:
         return reason

@@ -1,16 +1,16 @@
-"""Any policy under the lab's own rules: premium before standard before basic, and spare GPUs for who will give them back.
+"""Tiers around any policy: premium before standard before basic, and spare GPUs for preemptible jobs.
 
-The jobs are laid in layers. Each layer is decided by the policy as if those below did not exist; only what it leaves
-free goes further down. A layer that cannot start a job for want of GPUs takes them from the layers below: first what
-elastic jobs have beyond their least, then whole jobs that can go on from a checkpoint, those with the least lost work
-first. Nobody is disturbed while what is free, or on its way, is enough.
+The jobs are divided into layers. The policy decides each layer as if those below did not exist; only what it leaves
+free goes to the next one. A layer with too few GPUs to start a job takes them from the layers below: first what
+elastic jobs have above their minimum, then whole jobs that can restart from a checkpoint, those that lose the least
+work first. No job is disturbed while the GPUs that are free, or being released, suffice.
 
-Nobody waits for ever: of the jobs that have waited longer than the lab's patience the one that came first is a layer of
-its own, above all others. What it needs is kept for it as it comes free, and once it runs it is not stopped again before
-it has run as long as that patience.
+No job waits for ever: of the jobs that have waited longer than the patience of the lab, the one that came first forms a
+layer above all others. GPUs are kept for it as they become free, and once it runs it is not stopped again before it has
+run for as long as that patience.
 
-The lowest layer is *spare*: opportunistic jobs, and what owners have beyond a soft limit. Tiers after Singularity (Shukla
-et al. 2022; the rules here are a reconstruction), spare capacity after BFTrainer (Liu et al. 2021, likewise).
+The lowest layer is *spare*: opportunistic jobs, and the jobs of owners beyond a soft limit. Tiers follow Singularity
+(Shukla et al. 2022), spare capacity follows BFTrainer (Liu et al. 2021); the rules of both are reconstructions.
 """
 
 from collections import Counter
@@ -26,12 +26,12 @@ from scheduling.types import Account, Job, JobId, Limit, NodeId, Placement, Plan
 
 LAYERS = ("patient", "premium", "standard", "basic", "spare")
 MAIN = "standard"
-"""Its state is the policy's own; the others' are kept beside it under ``OTHERS``."""
+"""The layer whose state is stored as the policy's own; the states of the others are stored under ``OTHERS``."""
 OTHERS = "other layers"
 
 
 def plan(policy: Policy, snapshot: Snapshot) -> Plan:
-    """The policy's plan for all layers together. With one layer it is the policy's own, untouched."""
+    """Return the plan for all layers together. With one layer it is the policy's own plan, unchanged."""
     snapshot = _shielded(snapshot)
     layer_of = layers(snapshot)
     soft = any(limit.soft for limit in snapshot.limits)
@@ -48,7 +48,7 @@ def plan(policy: Policy, snapshot: Snapshot) -> Plan:
 
 
 def _look_again(plan: Plan, snapshot: Snapshot) -> Plan:
-    """Patience comes to its end by time alone."""
+    """Set ``again_at`` to the moment when the patience of the next job ends."""
     if snapshot.patience_seconds == inf:
         return plan
     ends = (job.submitted_at + job.run_seconds + snapshot.patience_seconds for job in snapshot.jobs if job.waiting)
@@ -63,7 +63,7 @@ def _waited(job: Job, now: float) -> float:
 
 
 def _patient(snapshot: Snapshot) -> Job | None:
-    """Who has waited longer than the lab's patience, and could start if it were alone; of several the first."""
+    """Return the first job that has waited longer than the lab's patience and could start if it were alone."""
     if snapshot.patience_seconds == inf:
         return None
     late = [
@@ -79,7 +79,7 @@ def _patient(snapshot: Snapshot) -> Job | None:
 
 
 def _shielded(snapshot: Snapshot) -> Snapshot:
-    """Jobs that started after such a wait keep what they have for as long again."""
+    """Mark the jobs that started after such a wait as not preemptible, until they have run for as long."""
     patience, now = snapshot.patience_seconds, snapshot.now
     if patience == inf:
         return snapshot
@@ -99,7 +99,7 @@ def _shielded(snapshot: Snapshot) -> Snapshot:
 
 @dataclass(frozen=True)
 class _Alone:
-    """Starts whoever fits: enough of a policy for a layer of one job."""
+    """A minimal policy for a layer of one job: it starts every job that fits."""
 
     title: ClassVar[str] = ""
     explanation: ClassVar[str] = ""
@@ -125,10 +125,12 @@ def layers(snapshot: Snapshot) -> dict[JobId, str]:
     known = {job.id: job for job in snapshot.jobs} if soft else {}
     for limit in soft:
         left = limit.max_gpus
-        for job in sorted((known[id] for id in limit.jobs if id in known), key=lambda job: (not job.now_on, job.turn)):
-            least = job.gpus if job.running and not job.elastic else job.min_gpus
-            if least <= left or not (job.preemptible or job.elastic):
-                left -= least
+        for job in sorted(
+            (known[id] for id in limit.jobs if id in known), key=lambda job: (not job.now_on, job.queue_key)
+        ):
+            minimum = job.gpus if job.running and not job.elastic else job.min_gpus
+            if minimum <= left or not (job.preemptible or job.elastic):
+                left -= minimum
             else:
                 found[job.id] = "spare"
     return found
@@ -136,7 +138,7 @@ def layers(snapshot: Snapshot) -> dict[JobId, str]:
 
 @dataclass
 class _World:
-    """What is still there for the next layer."""
+    """The GPUs that remain for the next layer, and the plans of the layers so far."""
 
     snapshot: Snapshot
     layer_of: Mapping[JobId, str]
@@ -163,7 +165,7 @@ class _World:
         return Plan(target, self.reasons, state, self.batches, min(self.again_at, default=None))
 
     def settle(self, policy: Policy, name: str) -> dict[JobId, Placement]:
-        """Decides one layer, and takes from those below what it needs; returns what its waiting jobs are to start on."""
+        """Decide one layer and take what it needs from those below; return the GPUs that its waiting jobs will start on."""
         view = self._view(name, self.free, self.leaving)
         meant: dict[JobId, Placement] = {}
         done = self._held_back(policy, view) if self.line else policy.plan(view)
@@ -200,7 +202,7 @@ class _World:
         )
 
     def _view(self, name: str, free: Mapping[NodeId, int], leaving: Mapping[NodeId, int]) -> Snapshot:
-        """The world of one layer: its own jobs, and of the nodes what nobody above it has or waits for."""
+        """Return the snapshot of one layer: its own jobs, and the GPUs that no job above it holds or waits for."""
         jobs = tuple(job for id, job in self.jobs.items() if self.layer_of[id] == name and id not in self.gone)
         gpus = {job.id: job.gpus for job in jobs}
         states = self.snapshot.state
@@ -220,13 +222,13 @@ class _World:
         )
 
     def _account(self, account: Account, gpus: Mapping[JobId, int]) -> Account:
-        """With what its jobs hold besides ``gpus``, which only reasons name."""
+        """Return the account with the GPUs that its jobs hold in addition to ``gpus``; only reasons use them."""
         if not self.snapshot.explain:
             return account
         return replace(account, elsewhere=sum(self.held.get(id, 0) - gpus.get(id, 0) for id in account.jobs))
 
     def _limit(self, limit: Limit, here: Set[JobId]) -> Limit:
-        """GPUs of members in other layers count as used, and what members were just asked for until it is free."""
+        """Count GPUs of jobs in other layers as used, also those that jobs were just asked to release, until they are free."""
         elsewhere = leaving = 0
         for id in limit.jobs & self.jobs.keys():
             if id in here:
@@ -238,7 +240,7 @@ class _World:
         )
 
     def _needs(self, policy: Policy, name: str) -> tuple[dict[JobId, Placement], "Counter[NodeId]"]:
-        """What its waiting jobs are to start on, now or soon, and by node what of it lower layers must give first."""
+        """Return the GPUs that its waiting jobs will start on, and by node those that lower layers must release first."""
         soon = {node: self.free[node] + self.leaving[node] for node in self.free}
         nothing = dict.fromkeys(soon, 0)
         patient = policy.plan(self._view(name, soon, nothing))
@@ -261,7 +263,7 @@ class _World:
         return meant, +lacking
 
     def _late(self) -> Job:
-        """The one of the layer ``patient``."""
+        """Return the job of the layer ``patient``."""
         return next(job for id, job in self.jobs.items() if self.layer_of[id] == "patient")
 
     def _below(self, name: str) -> list[Job]:
@@ -282,7 +284,7 @@ class _World:
         return found
 
     def _take(self, need: "Counter[NodeId]", name: str) -> bool:
-        """Shrinks and stops jobs of lower layers until each node has what is needed. True when anybody gave."""
+        """Shrink and stop jobs of lower layers until each node has what is needed; return whether any job gave GPUs."""
         gave = False
         order = sorted(
             self._below(name),
@@ -313,7 +315,7 @@ class _World:
             self.gone.add(job.id)
 
     def _keep(self, name: str, done: Plan, meant: Mapping[JobId, Placement]) -> None:
-        """Takes a layer's plan over; what its waiting jobs are to have is not for those below."""
+        """Adopt the plan of a layer; layers below do not get what its waiting jobs will start on."""
         given: Counter[NodeId] = Counter()
         for id, job in self.jobs.items():
             if self.layer_of[id] != name or id in self.gone:
@@ -345,9 +347,9 @@ class _World:
             self.again_at.append(done.again_at)
 
     def _held_back(self, policy: Policy, view: Snapshot) -> Plan:
-        """Decide a layer whose jobs stand behind a higher layer's line: only jobs that can be stopped start.
+        """Decide a layer while jobs of a higher layer wait in strict order: only jobs that can be stopped start.
 
-        An elastic job that cannot be stopped never gives back its least.
+        An elastic job that cannot be stopped never releases its minimum.
         """
         held = [job for job in view.jobs if job.waiting and not job.preemptible]
         others = tuple(job for job in view.jobs if not job.waiting or job.preemptible)
@@ -358,7 +360,7 @@ class _World:
         return replace(done, reasons={**done.reasons, **why})
 
     def _has_a_line(self, view: Snapshot, done: Plan) -> bool:
-        """Does any of its jobs wait for what others hold, and not for what only it lacks."""
+        """Whether any of its jobs waits for GPUs that others hold, and not for a reason that concerns only itself."""
         capacity = Capacity(view)
         return any(
             job.waiting
@@ -369,7 +371,7 @@ class _World:
 
 
 def _spare(job: Job) -> dict[NodeId, int]:
-    """GPUs that an elastic job can give back without a restart, by node."""
+    """Return the GPUs that an elastic job can release without a restart, by node."""
     if not job.elastic:
         return {}
     above = job.gpus - job.min_gpus

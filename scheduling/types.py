@@ -1,6 +1,6 @@
-"""What a policy is given and what it answers: immutable values, no clock but ``Snapshot.now``.
+"""The input and the output of a policy: immutable values, whose only clock is ``Snapshot.now``.
 
-A policy turns a ``Snapshot`` into a ``Plan`` and touches nothing. The same code decides live, in the
+A policy computes a ``Plan`` from a ``Snapshot`` and changes nothing. The same code decides live, in the
 simulator and in "what if". Times are seconds since the epoch, GPU counts are whole GPUs.
 """
 
@@ -8,66 +8,68 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
+from scheduling.renamed import warn
+
 NodeId = str
 JobId = str
 Placement = Mapping[NodeId, int]
-"""How many GPUs of each node; nodes with none are left out."""
+"""The number of GPUs on each node; nodes with none are left out."""
 
 
 Source = Literal["given", "measured", "history", "default"]
-"""Where an estimate comes from: a person said so, this job was measured, others like it were, or nobody knows."""
+"""Where an estimate comes from: its owner declared it, this job was measured, similar jobs were, or it is a default."""
 Tier = Literal["premium", "standard", "basic"]
 Knows = Literal["nothing", "speeds", "job lengths"]
-"""What a policy is made for: to know nothing, how fast jobs are on more GPUs, or also how long they still take."""
+"""What a policy uses: nothing, the speeds of jobs on more GPUs, or also the time that they still take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number that nobody knows exactly, with where it comes from."""
+    """A number that is not known exactly, with its source."""
 
     value: float
     source: Source = "given"
     error: float = 0.0
-    """Relative standard error: with 0.5 the truth is within half the value two times out of three."""
+    """Relative standard error: with 0.5 the true value is within half of ``value`` two times out of three."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """How fast a job is on 1, 2, ... GPUs of as few nodes as they fit on; see ``estimates`` for reading it.
+    """The speeds of a job on 1, 2, ... GPUs on as few nodes as possible; ``estimates`` reads them.
 
-    Speed is useful work per second; that of one GPU with the batch its owner asked for is 1.0.
+    Speed is useful work per second; 1.0 is one GPU with the batch size that the owner asked for.
     """
 
     speeds: tuple[float, ...]
-    """``speeds[n - 1]`` with n GPUs. More GPUs than listed are no faster than the last."""
+    """``speeds[n - 1]`` is the speed on n GPUs. More GPUs than listed are as fast as the last."""
     batches: tuple[int, ...] = ()
-    """The total batch, in samples, behind each speed; empty where the batch is the one asked for."""
+    """The total batch size, in samples, at each speed; empty where it is the one asked for."""
     kinds: Mapping[str, float] = field(default_factory=dict)
-    """Factor on another kind of GPU; a kind left out counts as 1.0."""
+    """Factor of the speed on other kinds of GPU; a kind that is left out counts as 1.0."""
     apart: float = 1.0
-    """Factor where its GPUs are of more nodes than they need to be."""
+    """Factor of the speed where the GPUs are on more nodes than necessary."""
     source: Source = "given"
     error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine as the policy sees it. Only ``free`` GPUs may be given to a job that does not hold them already."""
+    """A machine as the policy sees it. A job may get only ``free`` GPUs in addition to those that it holds."""
 
     id: NodeId
     name: str
     total: int
-    """Healthy GPUs, whoever holds them."""
+    """Healthy GPUs, held or free."""
     free: int
-    """GPUs nobody holds now."""
+    """GPUs that no job holds now."""
     leaving: int = 0
-    """GPUs already asked back from a job, not free yet: a reason to wait, not to preempt again."""
+    """GPUs that a job was asked to release and still holds: a reason to wait, not to preempt again."""
     open: bool = True
-    """False while cordoned, draining, unapproved or lost: it takes no new GPUs of any job."""
+    """False while cordoned, draining, unapproved or lost: no job may get more GPUs here."""
     kind: str = ""
-    """The model of its GPUs, as the driver names it; nodes of one kind can stand in for each other."""
+    """The model of its GPUs, as the driver names it; nodes of one kind are interchangeable."""
     kept: int = 0
-    """Free GPUs that are kept for other jobs, for reasons to tell: nothing is decided by it."""
+    """Free GPUs that are kept for other jobs. Only the reasons of waiting jobs use it; no decision does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,65 +82,65 @@ class Job:
     min_gpus: int
     max_gpus: int
     priority: int = 0
-    """Higher goes first."""
+    """Jobs with a higher priority go first."""
     elastic: bool = False
-    """May its GPUs change while it runs. A job that is not elastic keeps its placement until it ends."""
+    """Whether its GPUs may change while it runs. A job that is not elastic keeps its placement until it ends."""
     now_on: Placement = field(default_factory=dict)
-    """GPUs it holds and keeps; those asked back are not counted."""
+    """GPUs that it holds and keeps; those that it was asked to release are not counted."""
     base: Placement = field(default_factory=dict)
     """The part of ``now_on`` that cannot be taken without a restart (its first container)."""
     stopping: bool = False
-    """Its attempt has been told to stop: it gets nothing this turn. What it still holds is *leaving*, not ``now_on``."""
+    """Its attempt is being stopped: it gets nothing in this cycle. What it still holds is *leaving*, not ``now_on``."""
     nodes: frozenset[NodeId] | None = None
     """Nodes it can run on (its environment is ready there); None means all."""
     blocked: str = ""
-    """Why it cannot start on any node now, whatever the policy says; empty when it can."""
+    """Why it cannot start on any node now, under any policy; empty when it can."""
     spread: bool = True
-    """May its GPUs be of several nodes. A plain command's may not: it is one container."""
+    """Whether its GPUs may be on several nodes. Those of a plain command may not: it is one container."""
     preemptible: bool = False
-    """May it be stopped and started again from its checkpoint."""
+    """Whether it may be stopped and restarted from its checkpoint."""
     started_at: float | None = None
-    """When the present attempt was given its GPUs."""
+    """When the current attempt got its GPUs."""
     served_gpu_seconds: float = 0.0
     """Attained service: GPU-seconds held so far by all its attempts."""
     restarts: int = 0
 
     group: str = ""
-    """The group it is accounted to; empty when its owner has none."""
+    """The group whose usage it counts as; empty when its owner has none."""
     asked_gpus: int = 0
-    """What a policy that does not resize gives it; 0 means ``max_gpus``. Read it as ``asked``."""
+    """The size that a policy without resizing gives it; 0 means ``max_gpus``. Read it as ``asked``."""
     tier: Tier = "standard"
     opportunistic: bool = False
-    """It runs only on GPUs that nobody else wants, and is the first to go."""
+    """It runs only on GPUs that no other job wants, and is the first to be stopped."""
     weight: float = 1.0
     first_started_at: float | None = None
-    """When any attempt of it first held GPUs; None when none ever did."""
+    """When an attempt first held GPUs; None when none ever did."""
     since: float | None = None
-    """When its GPUs were last changed: given, resized or all taken. None for a job that never held any."""
+    """When its GPUs last changed: at a start, a resize or a stop. None for a job that never held any."""
     run_seconds: float = 0.0
-    """How long it has held GPUs, all attempts together."""
+    """How long it has held GPUs, over all attempts."""
     lost_gpu_seconds_if_stopped: float = 0.0
-    """Work since its last checkpoint: what a stop now would waste."""
+    """Work since its last checkpoint, which a stop now would lose."""
     restart_seconds: float = 30.0
     """From a stop to the first step of the next attempt."""
     resize_seconds: float = 10.0
-    """How long its training stands still when its GPUs change."""
+    """How long its training pauses when its GPUs change."""
     script: str = ""
-    """Equal for jobs that run the same program: what is learnt of one is used for the next."""
+    """Equal for jobs that run the same program: what was learnt from one is used for the next."""
     batch: int = 0
-    """Total samples per step now, or asked for while it waits; 0 when unknown."""
+    """Total samples per step now, or as asked for while it waits; 0 when unknown."""
     speed: Curve | None = None
-    """With the batch its owner asked for; None when nothing is known."""
+    """Speeds with the batch size that its owner asked for; None when nothing is known."""
     free_speed: Curve | None = None
-    """With the best batch for each size; None when its batch must stay."""
+    """Speeds with the best batch size for each number of GPUs; None when its batch size must not change."""
     work: Estimate | None = None
-    """What is left to do, in seconds on one GPU with the batch asked for; None when nothing is known."""
+    """The remaining work, in seconds on one GPU with the batch size asked for; None when nothing is known."""
     progress: float | None = None
-    """The part done, 0 to 1; None when unknown."""
+    """The fraction done, 0 to 1; None when unknown."""
     deadline: float | None = None
-    """When its result is needed; None when sooner is simply better."""
+    """When its result is needed; None without a deadline."""
     longest_seconds: float | None = None
-    """Its attempts are stopped after this long, whatever they do."""
+    """Its time limit: attempts are stopped after this long."""
 
     @property
     def asked(self) -> int:
@@ -150,7 +152,7 @@ class Job:
 
     @property
     def running(self) -> bool:
-        """It holds GPUs and keeps them."""
+        """Whether it holds GPUs and keeps them."""
         return bool(self.now_on) and not self.stopping
 
     @property
@@ -158,30 +160,36 @@ class Job:
         return not self.now_on and not self.stopping
 
     @property
-    def turn(self) -> tuple[int, float, JobId]:
-        """Sorts jobs into the order of the queue: priority, then who came first."""
+    def queue_key(self) -> tuple[int, float, JobId]:
+        """Sorts jobs into the order of the queue: higher priority first, then the earlier submission."""
         return (-self.priority, self.submitted_at, self.id)
+
+    @property
+    def turn(self) -> tuple[int, float, JobId]:
+        """The old name of ``queue_key``, for one release."""
+        warn("Job.turn", "Job.queue_key")
+        return self.queue_key
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most ``max_gpus`` at once for these jobs together (a user's, or a group's)."""
+    """A limit on the GPUs that some jobs together hold at once: those of a user or of a group."""
 
     name: str
-    """Whose limit, as a reason names it: ``alice`` or ``group vision``."""
+    """The user or group, as in reasons: ``alice`` or ``group vision``."""
     max_gpus: int
     jobs: frozenset[JobId]
     leaving: int = 0
-    """GPUs that its jobs were asked to give back and still hold: they count until they are free."""
+    """GPUs that its jobs were asked to release and still hold: they count until they are free."""
     elsewhere: int = 0
-    """GPUs that its jobs hold which are not in the snapshot, because another layer decides about them."""
+    """GPUs of its jobs that are not in the snapshot because another layer decides about them."""
     soft: bool = False
-    """May be exceeded on GPUs that nobody within a limit wants; what is beyond it is the first to go."""
+    """It may be exceeded on GPUs that no job within its limit wants; jobs beyond it are the first to be stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user or a group as the fair share sees them."""
+    """The usage and the weight of a user or a group, for fair sharing."""
 
     name: str
     weight: float
@@ -189,14 +197,14 @@ class Account:
     used: tuple[float, ...] = ()
     """GPU-seconds held in the last 24 hours, in the 24 hours before, and so on."""
     parent: str = ""
-    """The account it is a part of; empty for those at the top."""
+    """The account that it belongs to; empty for those at the top."""
     elsewhere: int = 0
-    """GPUs that its jobs hold which are not in the snapshot, because another layer decides about them."""
+    """GPUs of its jobs that are not in the snapshot because another layer decides about them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """GPUs of a node kept for some people from ``start`` to ``end``. Jobs of others must be gone by then."""
+    """GPUs of a node that are reserved for some users from ``start`` to ``end``. Jobs of others must be gone by then."""
 
     name: str
     node: NodeId
@@ -204,12 +212,15 @@ class Reservation:
     start: float
     end: float
     owners: frozenset[str]
-    """Whose jobs may use them."""
+    """The users whose jobs may use them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The world at one moment. ``state`` is the policy's own JSON of its last plan, empty after a switch."""
+    """The cluster and its jobs at one moment.
+
+    ``state`` is the JSON that the policy returned with its last plan; it is empty after a switch of policies.
+    """
 
     now: float
     nodes: tuple[Node, ...]
@@ -219,40 +230,40 @@ class Snapshot:
     accounts: tuple[Account, ...] = ()
     reservations: tuple[Reservation, ...] = ()
     patience_seconds: float = float("inf")
-    """Whoever has waited longer is next, whatever the policy."""
+    """A job that has waited longer than this is next, under any policy."""
     damping_seconds: float = 0.0
-    """No job is stopped so soon after it was placed, unless for a reservation; 0 switches ``damping`` off."""
+    """No job is stopped within this time after its placement, except for a reservation; 0 switches ``damping`` off."""
     explain: bool = True
-    """False where nobody will read why a job waits: the plan still names all that wait, but may say anything."""
+    """False where no one reads the reasons: the plan still has one for each waiting job, but with any text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which job should hold which GPUs. A job left out should hold none.
+    """The GPUs that each job should hold. A job that is left out should hold none.
 
-    ``reasons`` has one plain sentence for each job that waits, written for the person waiting.
+    ``reasons`` has one plain sentence for each waiting job, written for the user who waits.
     """
 
     target: Mapping[JobId, Placement]
     reasons: Mapping[JobId, str] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
     batches: Mapping[JobId, int] = field(default_factory=dict)
-    """The total batch chosen for jobs whose batch is free; a job left out chooses for itself."""
+    """The total batch size chosen for jobs that allow it; a job that is left out chooses for itself."""
     again_at: float | None = None
-    """When time alone may change the decision. The live loop turns every few seconds anyway; a simulation jumps from
-    one event to the next, and asks again then."""
+    """When time alone may change the decision. The scheduler decides every few seconds anyway; a simulation, which
+    jumps from event to event, asks again then."""
     kept: Mapping[NodeId, int] = field(default_factory=dict, compare=False)
-    """Free GPUs by node that some of its jobs will have once others have given back the rest: not for lower tiers."""
+    """Free GPUs by node that waiting jobs will use once other jobs have released the rest: not for lower tiers."""
 
 
 class Policy(Protocol):
-    """A frozen dataclass whose fields are its parameters, each made by ``params.param``.
+    """A scheduling policy: a frozen dataclass whose fields are its parameters, each declared with ``params.param``.
 
-    ``title`` names it and ``explanation`` tells an admin in two sentences what choosing it means. Further class
-    variables are optional: ``good_for`` and ``needs`` (to know) are a few words each for the table of policies,
-    ``knows`` is what it is made to know, and ``experimental = True`` marks one that has not proved itself.
+    ``title`` names it, and ``explanation`` describes in two sentences, for an admin, what choosing it means. Further
+    class variables are optional: ``good_for`` and ``needs`` are a few words each for the table of policies, ``knows``
+    is what it uses, and ``experimental = True`` marks a policy that has not proved itself.
 
-    ``plan`` is pure: equal snapshots give equal plans. It may run in a time limit and in another process.
+    ``plan`` is pure: equal snapshots give equal plans. It may run under a time limit and in another process.
     """
 
     title: ClassVar[str]

@@ -1,4 +1,4 @@
-"""Which code decided: a hash of a policy's source, of what stands around every policy, and of what both are built on."""
+"""The version of the code that decides: a hash of the sources of a policy, of ``decide`` and of all that both import."""
 
 import hashlib
 import inspect
@@ -15,7 +15,7 @@ IMPORT = re.compile(r"^from (scheduling(?:\.\w+)*) import (\([^)]*\)|[^\n#]*)", 
 
 @cache
 def version_of(policy: type) -> str:
-    """Equal versions decide equally; a policy that was edited, or whose helpers were, has another one."""
+    """Return the version of a policy. Equal versions decide the same; an edit of the policy or of a helper changes it."""
     seen: dict[str, str] = {}
     todo = [policy.__module__, AROUND]
     while todo:
@@ -29,7 +29,7 @@ def version_of(policy: type) -> str:
 
 
 def _source(name: str) -> str:
-    """Empty for a policy that was made without a file, as in a test."""
+    """Return the source of a module; empty for a policy without a file, as in a test."""
     try:
         return inspect.getsource(import_module(name))
     except OSError:
@@ -37,9 +37,9 @@ def _source(name: str) -> str:
 
 
 def _imports(source: str) -> Iterator[str]:
-    """Modules of this package. The empty ``__init__`` files between them decide nothing.
+    """Yield the modules of this package that a source imports, without ``__init__`` files, which decide nothing.
 
-    Read off the text: ``ast.parse`` in two threads at once breaks in Python 3.11, and two schedulers may be threads.
+    It searches the text: concurrent calls of ``ast.parse`` fail in Python 3.11, and two schedulers may run as threads.
     """
     for found in IMPORT.finditer(source):
         package, names = found[1], found[2].strip("()")

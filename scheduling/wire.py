@@ -1,4 +1,4 @@
-"""Snapshots and plans as JSON, for recorded cycles, replays and reports. Nothing is lost on the way there and back."""
+"""Snapshots and plans as JSON, for recorded cycles, replays and reports. A round trip loses nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -9,14 +9,14 @@ import orjson
 from scheduling.types import Account, Curve, Estimate, Job, Limit, Node, NodeId, Plan, Reservation, Snapshot
 
 NUMBERS = orjson.OPT_SERIALIZE_NUMPY
-"""A policy's numbers may be numpy's."""
+"""The state of a policy may contain numbers of numpy."""
 
 
 def snapshot_to_text(snapshot: Snapshot) -> str:
-    """JSON. Equal snapshots give equal text, but for the order within a policy's own ``state``: all else is sorted.
+    """Return a snapshot as JSON. Equal snapshots give equal text, except for the order within the policy's ``state``.
 
-    Most jobs can run on the same nodes: those are listed once under ``places``, and a job names its place by number.
-    A patience without end is null. ``explain`` is left out: who replays a cycle reads why jobs waited.
+    Most jobs can run on the same nodes: each set of nodes is listed once under ``places``, and a job has its index.
+    An infinite patience is null. ``explain`` is left out: a replay always shows why jobs waited.
     """
     places = {nodes: sorted(nodes) for nodes in {job.nodes for job in snapshot.jobs} if nodes is not None}
     numbers = {nodes: number for number, nodes in enumerate(sorted(places, key=places.__getitem__))}
@@ -40,7 +40,10 @@ def _text(content: Any, of_set: Callable[[frozenset[str]], Any]) -> bytes:
 
 
 def snapshot_from_json(content: Mapping[str, Any]) -> Snapshot:
-    """Fields that a later version added have their defaults. Raises LookupError or TypeError for what is none."""
+    """Return the snapshot; fields that a later version added have their defaults.
+
+    Raises LookupError or TypeError for content that is not a snapshot.
+    """
     places = [frozenset(nodes) for nodes in content.get("places", ())]
     return Snapshot(
         now=content["now"],
@@ -80,7 +83,7 @@ def _job(content: Mapping[str, Any], places: Sequence[frozenset[NodeId]]) -> Job
     match values.get("nodes"):
         case int(number):
             values["nodes"] = places[number]
-        case list(nodes):  # as they were written before there were places
+        case list(nodes):  # the format before ``places`` existed
             values["nodes"] = frozenset(nodes)
     for name in ("speed", "free_speed"):
         if curve := values.get(name):

@@ -19,7 +19,7 @@ from portal.scheduler.snapshot import with_at_most
 from scheduling import types
 from scheduling.check import violations
 from scheduling.decide import decide
-from scheduling.simulate import Refused as BadPlan
+from scheduling.simulate import InvalidPlanError
 from scheduling.toolkit import estimates
 from scheduling.types import Policy, Snapshot
 
@@ -290,7 +290,7 @@ def _simulate(
             changed, _ = starts(with_change(snapshot, job, change), change.job.id, bounded[-1])
             if clearly_sooner(changed, bounded):
                 found[change.kind] = Help(change, changed[0], changed[-1], as_is[0], as_is[-1])
-    except BadPlan:
+    except InvalidPlanError:
         return
 
 

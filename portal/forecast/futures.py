@@ -60,7 +60,7 @@ def live_on(
 ) -> Futures:
     """The futures of waiting jobs, as many and as far as there is time for: exact ones; or else coarser the further
     ahead; or else fewer; or else not so far. Equal snapshots give equal futures as long as time suffices.
-    Raises ``Refused`` when the policy makes a plan that breaks a rule."""
+    Raises ``InvalidPlanError`` when the policy makes a plan that breaks a rule."""
     began = time.perf_counter()
     until = snapshot.now + horizon
     part = 0.0
@@ -154,7 +154,7 @@ def _one(
                 patience_seconds=snapshot.patience_seconds,
                 damping_seconds=snapshot.damping_seconds,
                 window_part=part,
-                most_window_seconds=part * WIDEST_AFTER,
+                max_window_seconds=part * WIDEST_AFTER,
             ),
             on_turn=look,
         )

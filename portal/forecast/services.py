@@ -20,9 +20,9 @@ from portal.scheduler.job_history import History
 from portal.scheduler.models import PolicyState
 from portal.scheduler.services import current_config
 from scheduling import registry
-from scheduling.simulate import Refused
+from scheduling.simulate import InvalidPlanError
 from scheduling.toolkit import reasons
-from scheduling.toolkit.capacity import Capacity, in_turn
+from scheduling.toolkit.capacity import Capacity, in_queue_order
 from scheduling.types import JobId, Policy, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def refresh(now: datetime | None = None, history: History | None = None) -> int:
     try:
         policy, seen = present(now, history)
         ranges, notes, futures = foresee(policy, seen)
-    except (ValueError, Refused) as error:
+    except (ValueError, InvalidPlanError) as error:
         logger.warning("no forecast: the policy does not decide: %s", error)
         return 0
     _keep(seen, ranges, notes, futures)
@@ -75,7 +75,7 @@ def refresh(now: datetime | None = None, history: History | None = None) -> int:
 
 def foresee(policy: Policy, seen: Snapshot) -> tuple[Mapping[JobId, tuple[float, float]], Mapping[JobId, str], Futures]:
     """By waiting job its range, or why there is none."""
-    waiting = in_turn(job for job in seen.jobs if job.waiting)
+    waiting = in_queue_order(job for job in seen.jobs if job.waiting)
     capacity = Capacity(seen)
     notes = {job.id: NOT_BY_ITSELF for job in waiting if reasons.impossible(job, capacity)}
     line = [job.id for job in waiting if job.id not in notes]

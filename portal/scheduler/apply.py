@@ -61,7 +61,7 @@ def differences(snapshot: Snapshot, plan: Plan) -> list[Line]:
         if job.stopping or not (add or drop):
             continue
         kind: Literal["stop", "start", "resize"] = "stop" if not target else "resize" if job.now_on else "start"
-        found.append((job.turn, Line(int(job.id), kind, job.now_on, add, drop)))
+        found.append((job.queue_key, Line(int(job.id), kind, job.now_on, add, drop)))
     # In the order of the queue; check.violations has made sure that all can be done.
     return [line for _, line in sorted(found, key=lambda each: (_rank(each[1]), each[0]))]
 

@@ -20,7 +20,7 @@ def field_for(param: Param) -> forms.Field:
     if param.kind is str:
         return forms.CharField(required=False, **about)
     kind = forms.IntegerField if param.kind is int else forms.FloatField
-    return kind(min_value=param.least, max_value=param.most, **about)  # type: ignore[arg-type]  # whole for whole numbers
+    return kind(min_value=param.minimum, max_value=param.maximum, **about)  # type: ignore[arg-type]  # whole for whole numbers
 
 
 class PolicyForm(forms.Form):

@@ -24,10 +24,9 @@ from portal.scheduler import snapshot as snapshots
 from portal.scheduler.models import SchedulerConfig
 from portal.scheduler.recording import sha256_of
 from scheduling import registry
-from scheduling.changes import DISTURBED, KINDS, Change, Kind, changes
+from scheduling.changes import DISTURBED, KINDS, JobChange, Kind, changes
 from scheduling.decide import decide
-from scheduling.simulate import Options, Submission, assumed, settle, simulate
-from scheduling.simulate import Refused as NotAllowed
+from scheduling.simulate import InvalidPlanError, Options, Submission, assumed, settle, simulate
 from scheduling.types import JobId, Plan, Policy, Snapshot
 from scheduling.wire import snapshot_to_text
 
@@ -58,7 +57,7 @@ class Preview:
     """``services.standing`` of the one in force that it was made beside."""
     snapshot: Snapshot
     sha256: str
-    changes: tuple[Change, ...] = ()
+    changes: tuple[JobChange, ...] = ()
     present: Mapping[JobId, Kind] = field(default_factory=dict)
     """What the policy in force would do now; empty when it cannot decide."""
     before: Mapping[JobId, Eta] = field(default_factory=dict)
@@ -157,7 +156,7 @@ def within(seconds: float, work: Callable[[], T]) -> T:
         return answer[0]
     if not trouble:
         raise Unable(f"This policy did not decide on the lab as it is within {seconds:g} seconds.")
-    if isinstance(trouble[0], NotAllowed):
+    if isinstance(trouble[0], InvalidPlanError):
         raise Unable(f"Its plan for the lab as it is is not allowed: {trouble[0]}")
     raise Unable(f"It failed on the lab as it is: {type(trouble[0]).__name__}: {trouble[0]}")
 
@@ -217,7 +216,7 @@ def _etas(policy: Policy, snapshot: Snapshot) -> dict[JobId, Eta]:
         )
     except _Enough:
         ends: dict[JobId, float | None] = {}
-    except NotAllowed:
+    except InvalidPlanError:
         return {}
     else:
         ends = {row.id: row.ended_at for row in result.jobs}

@@ -47,7 +47,7 @@ def standings(jobs: Iterable[Job], why: Mapping[int, str]) -> dict[int, Standing
 
 
 def _rank(job: Job) -> tuple[bool, int, tuple[int, float, str]]:
-    return job.opportunistic, TIERS.index(job.tier), job.turn
+    return job.opportunistic, TIERS.index(job.tier), job.queue_key
 
 
 def _counted(reason: str) -> int:

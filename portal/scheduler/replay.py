@@ -9,7 +9,7 @@ from typing import Any
 from portal.scheduler.models import Cycle
 from portal.scheduler.recording import recorded
 from scheduling import registry
-from scheduling.replay import Again, again
+from scheduling.replay import ReplayOutcome, decide_again
 from scheduling.types import Policy
 from scheduling.version import version_of
 
@@ -19,7 +19,7 @@ class Replayed:
     """One recorded turn. ``again`` is None when it cannot be judged; ``why_not`` then says why."""
 
     cycle: Cycle
-    again: Again | None
+    again: ReplayOutcome | None
     why_not: str = ""
     edited: bool = False
     """The policy's code is not the one that decided then."""
@@ -75,7 +75,7 @@ def replay(since: datetime | None = None) -> Iterator[Replayed]:
             yield Replayed(one.cycle, None, GONE)
             continue
         edited = one.cycle.version != version_of(type(policy))
-        yield Replayed(one.cycle, again(policy, one.snapshot, one.plan), edited=edited)
+        yield Replayed(one.cycle, decide_again(policy, one.snapshot, one.plan), edited=edited)
 
 
 def replay_as(policy: Policy, since: datetime | None = None) -> Iterator[Replayed]:
@@ -89,7 +89,7 @@ def replay_as(policy: Policy, since: datetime | None = None) -> Iterator[Replaye
         if one.plan is None:
             yield Replayed(one.cycle, None, NO_PLAN)
             continue
-        found = again(policy, one.snapshot, one.plan, state=memory)
+        found = decide_again(policy, one.snapshot, one.plan, state=memory)
         memory = found.plan.state if found.plan else {}
         yield Replayed(one.cycle, found)
 

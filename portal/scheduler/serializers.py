@@ -17,8 +17,8 @@ class ParamSerializer(serializers.Serializer[Param]):
     default = serializers.JSONField()
     label = serializers.CharField()  # type: ignore[assignment]  # a field of this name, not DRF's option
     help = serializers.CharField()
-    least = serializers.FloatField(allow_null=True)
-    most = serializers.FloatField(allow_null=True)
+    least = serializers.FloatField(source="minimum", allow_null=True)
+    most = serializers.FloatField(source="maximum", allow_null=True)
     choices = serializers.SerializerMethodField(help_text="Values it may have; empty: any.")
     group = serializers.CharField(help_text="The heading it stands under; empty for none.")
 

@@ -63,7 +63,7 @@ def measured_speeds(rows: Collection[Steps], max_gpus: int, gpus_per_node: int) 
         return None
     last = newest[-1]
     asked = last.asked_batch or last.batch
-    batches = Batches(asked, most=last.most_batch, initial=asked)
+    batches = Batches(asked, max_total=last.most_batch, initial=asked)
     stats = None
     if last.noise_sqr is not None and last.noise_var is not None:
         stats = Stats(_alike(last.noise_sqr), _alike(last.noise_var) / asked)
@@ -89,7 +89,7 @@ def _speeds(
         return None
     model, kinds = fitted
     fixed = performance.curve(model, batches, max_gpus, gpus_per_node, kinds=kinds)
-    if stats is None or batches.most <= batches.asked:
+    if stats is None or batches.max_total <= batches.asked:
         return Speeds(fixed)
     return Speeds(fixed, performance.curve(model, batches, max_gpus, gpus_per_node, stats=stats, kinds=kinds))
 

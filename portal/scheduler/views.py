@@ -25,7 +25,7 @@ from portal.scheduler import preview, services
 from portal.scheduler.forms import PolicyForm, query_of
 from portal.scheduler.models import Cycle, Leader, SchedulerConfig
 from scheduling import registry
-from scheduling.changes import Change, Kind
+from scheduling.changes import JobChange, Kind
 from scheduling.types import Placement
 
 SWITCHES_SHOWN = 10
@@ -210,7 +210,7 @@ class Row:
     ends: list[tuple[datetime | None, bool]]
 
 
-def _news(found: preview.Preview) -> list[Change]:
+def _news(found: preview.Preview) -> list[JobChange]:
     """All but those who just go on."""
     return [change for change in found.changes if change.kind != "goes on"]
 
@@ -222,7 +222,7 @@ def _rows(found: preview.Preview, page: Page) -> list[Row]:
     return [_row(change, jobs[change.job], found, names) for change in page if change.job in jobs]
 
 
-def _row(change: Change, job: Job, found: preview.Preview, names: dict[str, str]) -> Row:
+def _row(change: JobChange, job: Job, found: preview.Preview, names: dict[str, str]) -> Row:
     before, after = (each.get(change.job, preview.Eta()) for each in (found.before, found.after))
     look, words, _ = LABELS[change.kind]
     now = found.snapshot.now

@@ -17,7 +17,7 @@ from portal.whatif import figures, progress, simulation_runs
 from portal.whatif.history import World
 from portal.whatif.models import Simulation
 from scheduling import registry
-from scheduling.simulate import Refused as NotAllowed
+from scheduling.simulate import InvalidPlanError
 from scheduling.types import Plan, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ def _carry_out(simulation: Simulation) -> dict[str, Any]:
             worlds.append(figures.told(world, figures.simulated(world, result)))
         except (Cancelled, TooLong):
             raise
-        except NotAllowed as error:
+        except InvalidPlanError as error:
             worlds.append({"wrong": f"Its plan was not allowed: {error}"[:500]})
         except Exception as error:
             logger.exception("policy %s failed in simulation %s", each["policy"], simulation.pk)

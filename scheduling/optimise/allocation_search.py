@@ -1,44 +1,50 @@
-"""How many GPUs each job gets when a policy can put a value on every count: knapsacks with one choice per job.
+"""Searches the best number of GPUs per job when a policy puts a value on every number: a multiple-choice knapsack.
 
-``values[j][g]`` is what job ``j`` is worth with ``g`` GPUs, minus infinity where it cannot have so many. All functions
+``values[j][g]`` is the value of job ``j`` with ``g`` GPUs, minus infinity where that is not possible. All functions
 return one count per job, at most ``gpus`` together, and break ties the same way every time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduling.renamed import renamed
 from scheduling.toolkit import estimates, placement, reasons
-from scheduling.toolkit.capacity import UNLIMITED, Capacity, in_turn
+from scheduling.toolkit.capacity import UNLIMITED, Capacity, in_queue_order
 from scheduling.types import Curve, Job, JobId, Placement, Snapshot
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"worth": "total_value"})
 
 Values = NDArray[np.float64]
 
 CELLS = 300_000_000
-"""Cells of the table that an exact answer may cost: about two seconds, and a quarter of a gigabyte at the very most.
+"""The largest table of an exact search, in cells: about two seconds, and at most a quarter of a gigabyte.
 
-Bounded by work and not by a clock, so that equal questions get equal answers on any machine.
+The bound is on work and not on time, so that equal inputs give equal results on any machine.
 """
 IMPOSSIBLE = -1e9
-"""The worth of a count that was not to be had but came about, because of where GPUs are free."""
+"""The value of a count that is not possible but came about because of the nodes on which GPUs are free."""
 ALIKE = 1e-9
 """Gains that differ by less are equal: sums of floats are not exact."""
 
 
 def best(values: Sequence[Values], gpus: int, *, cells: int = CELLS) -> list[int]:
-    """The counts with the largest sum. Exact, unless the curves that are not concave need more than ``cells``.
+    """Return the counts with the largest sum. It is exact, unless curves that are not concave need more than ``cells``.
 
-    Concave curves never need a table: one more GPU to whoever gains most is optimal for them. The others go through
-    ``P[j][k] = max over g of P[j-1][k-g] + value[j][g]``, and both parts meet at the end. Beyond ``cells`` the others
-    are taken along their concave hulls, which loses at most what one job gains by one step of its hull.
+    Concave curves never need a table: for them it is optimal to give the next GPU to the largest gain. The others are
+    solved by ``P[j][k] = max over g of P[j-1][k-g] + value[j][g]``, and both parts are combined at the end. Beyond
+    ``cells`` the others are replaced by their concave hulls, which loses at most the gain of one job by one step of its
+    hull.
     """
     floors = [_floor(value) for value in values]
     left = gpus - sum(floors)
     if left < 0:
-        raise ValueError(f"the least of all jobs together is more than {gpus} GPUs")
+        raise ValueError(f"the minimum of all jobs together is more than {gpus} GPUs")
     tails = [value[floor : floor + left + 1] for value, floor in zip(values, floors, strict=True)]
     rough = [number for number, tail in enumerate(tails) if not _concave(tail)]
     if sum(len(tails[number]) for number in rough) * (left + 1) > cells:
@@ -46,11 +52,6 @@ def best(values: Sequence[Values], gpus: int, *, cells: int = CELLS) -> list[int
     else:
         more = _exactly(tails, rough, left)
     return [floor + extra for floor, extra in zip(floors, more, strict=True)]
-
-
-def along_hulls(values: Sequence[Values], gpus: int) -> list[int]:
-    """Whoever gains most per GPU gets more: optimal for concave curves, nearly so for others."""
-    return best(values, gpus, cells=0)
 
 
 def _floor(value: Values) -> int:
@@ -86,16 +87,16 @@ def _exactly(tails: Sequence[Values], rough: Sequence[int], left: int) -> list[i
 
 
 def _add(table: Values, tail: Values, chosen: NDArray[np.uint16]) -> Values:
-    """One more job: the best of ``table[k - g] + tail[g]`` for every k, and which g that was."""
-    most = table + tail[0]
+    """Add one job: return the best of ``table[k - g] + tail[g]`` for every k, and write that g to ``chosen``."""
+    maximum = table + tail[0]
     for count in range(1, len(tail)):
         if tail[count] == -np.inf:
             continue
         other = table[: len(table) - count] + tail[count]
-        better = other > most[count:] + ALIKE
-        np.copyto(most[count:], other, where=better)
+        better = other > maximum[count:] + ALIKE
+        np.copyto(maximum[count:], other, where=better)
         chosen[count:][better] = count
-    return most
+    return maximum
 
 
 def _along_hulls(tails: Sequence[Values], left: int) -> list[int]:
@@ -120,7 +121,7 @@ def _along_hulls(tails: Sequence[Values], left: int) -> list[int]:
 
 
 def _hull(tail: Values) -> list[int]:
-    """The corners of the concave hull, from the least count on."""
+    """Return the corners of the concave hull, from the minimum count on."""
     corners: list[int] = []
     heights = tail.tolist()
     for count, height in enumerate(heights):
@@ -137,11 +138,11 @@ def _hull(tail: Values) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A job with the counts it may have: 0 if ``may_stop`` or waiting, and ``least`` to ``most``."""
+    """A job with its possible counts: ``min_gpus`` to ``max_gpus``, and 0 if ``may_have_none``."""
 
     job: Job
-    least: int
-    most: int
+    min_gpus: int
+    max_gpus: int
     may_have_none: bool
 
     @property
@@ -151,16 +152,16 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a snapshot leaves to decide for a policy that gives counts."""
+    """The decision that a snapshot leaves to a policy that chooses counts."""
 
     candidates: tuple[Candidate, ...]
-    """Waiting and running jobs that can be given something, in turn."""
+    """Waiting and running jobs that can get GPUs, in queue order."""
     gpus: int
-    """GPUs that can be shared out among them."""
+    """GPUs that can be shared among them."""
     held: tuple[Job, ...]
-    """Running jobs about which nothing can be decided: they keep what they have."""
+    """Running jobs that keep what they have under any decision."""
     why: dict[JobId, str]
-    """Waiting jobs that cannot be given anything, whatever is decided."""
+    """The reasons of waiting jobs that cannot get GPUs under any decision."""
     later: Capacity
 
     @property
@@ -169,8 +170,10 @@ class Question:
 
 
 def ask(snapshot: Snapshot) -> Question:
-    """Jobs that nothing can be decided about are left out, with their GPUs: stopping ones, those that are of fixed size
-    and not preemptible, and those with GPUs of a closed node, which nobody else could use.
+    """Return the decision that the snapshot leaves.
+
+    Jobs without a choice are left out, with their GPUs: stopping ones, those of fixed size that are not preemptible, and
+    those with GPUs on a closed node, which no other job could use.
     """
     later = Capacity(snapshot, coming=True)
     gpus = sum(later.free.values())
@@ -179,12 +182,12 @@ def ask(snapshot: Snapshot) -> Question:
     held: list[Job] = []
     everywhere = sum(node.total for node in later.nodes.values())
     largest = max((node.total for node in later.nodes.values()), default=0)
-    for job in in_turn(snapshot.jobs):
+    for job in in_queue_order(snapshot.jobs):
         if job.waiting:
             if alone := reasons.impossible(job, later):
                 why[job.id] = alone
                 continue
-            candidates.append(Candidate(job, job.min_gpus, _most(job, later, everywhere, largest), True))
+            candidates.append(Candidate(job, job.min_gpus, _max_gpus(job, later, everywhere, largest), True))
         elif job.running and not (later.nodes.keys() >= job.now_on.keys() and (job.elastic or job.preemptible)):
             held.append(job)
         elif job.running:
@@ -192,14 +195,14 @@ def ask(snapshot: Snapshot) -> Question:
             if not job.elastic:
                 candidates.append(Candidate(job, job.gpus, job.gpus, True))
                 continue
-            least = max(min(job.min_gpus, job.gpus), sum(job.base.values()))
-            grown = job.gpus if job.blocked else max(job.gpus, _most(job, later, everywhere, largest))
-            candidates.append(Candidate(job, least, grown, job.preemptible))
+            minimum = max(min(job.min_gpus, job.gpus), sum(job.base.values()))
+            grown = job.gpus if job.blocked else max(job.gpus, _max_gpus(job, later, everywhere, largest))
+            candidates.append(Candidate(job, minimum, grown, job.preemptible))
     return Question(tuple(candidates), gpus, tuple(held), why, later)
 
 
-def _most(job: Job, later: Capacity, everywhere: int, largest: int) -> int:
-    """Of what its nodes have; its limits are kept by ``within_limits``."""
+def _max_gpus(job: Job, later: Capacity, everywhere: int, largest: int) -> int:
+    """Return the largest count that the nodes of a job allow; ``within_limits`` keeps its limits."""
     if job.running and not job.spread:
         here = sum(later.nodes[node].total for node in job.now_on)
     elif job.nodes is not None:
@@ -211,17 +214,17 @@ def _most(job: Job, later: Capacity, everywhere: int, largest: int) -> int:
 
 
 def solve(question: Question, values: Sequence[Values], caps: Mapping[JobId, int]) -> dict[JobId, int]:
-    """The best counts of all candidates, none above its cap."""
+    """Return the best counts of all candidates, none above its cap."""
     capped = [_capped(value, caps.get(c.job.id)) for c, value in zip(question.candidates, values, strict=True)]
     counts = best(capped, question.gpus)
     return {candidate.job.id: count for candidate, count in zip(question.candidates, counts, strict=True)}
 
 
 def whole(question: Question, values: Sequence[Values]) -> list[Values]:
-    """Only counts that always fit together: powers of two within a node, and whole nodes (Sia, confirmed).
+    """Return the values of counts that always fit together: powers of two within a node, and whole nodes (Sia, confirmed).
 
-    Three GPUs here and five there come to lie on more nodes than they need, where their curves do not hold. What a job
-    holds, its least, and its most if one node has that, stay possible; on a single node everything does.
+    Other counts, such as three and five, end up on more nodes than necessary, where the curves are not valid. The count
+    that a job holds, its minimum, and its maximum if one node has that many stay possible; on a single node all do.
     """
     if len(question.later.nodes) < 2:
         return list(values)
@@ -232,15 +235,15 @@ def whole(question: Question, values: Sequence[Values]) -> list[Values]:
     found = []
     for candidate, value in zip(question.candidates, values, strict=True):
         possible = usual[: len(value)].copy()
-        most = len(value) - 1
-        for count in (candidate.least, candidate.gpus, most if most <= size else 0):
-            possible[min(count, most)] = True
+        maximum = len(value) - 1
+        for count in (candidate.min_gpus, candidate.gpus, maximum if maximum <= size else 0):
+            possible[min(count, maximum)] = True
         found.append(np.where(possible, value, -np.inf))
     return found
 
 
 def at_least(question: Question, values: Sequence[Values], counts: Mapping[JobId, int]) -> list[Values]:
-    """Nobody with less than it has in ``counts``; who has nothing there still may have some."""
+    """Return the values without counts below those in ``counts``; a job that has none there may still get some."""
     found = []
     for candidate, value in zip(question.candidates, values, strict=True):
         floor = counts[candidate.job.id]
@@ -255,8 +258,8 @@ def _capped(value: Values, cap: int | None) -> Values:
     return cut if np.isfinite(cut).any() else np.array([0.0])
 
 
-def worth(question: Question, values: Sequence[Values], target: Mapping[JobId, Placement]) -> float:
-    """What all candidates together have from their placements."""
+def total_value(question: Question, values: Sequence[Values], target: Mapping[JobId, Placement]) -> float:
+    """Return the value of a target, summed over all candidates."""
     total = 0.0
     for candidate, value in zip(question.candidates, values, strict=True):
         count = placement.total(target.get(candidate.job.id, {}))
@@ -265,10 +268,10 @@ def worth(question: Question, values: Sequence[Values], target: Mapping[JobId, P
 
 
 def within_limits(question: Question, answer: Callable[[Mapping[JobId, int]], Mapping[JobId, int]]) -> dict[JobId, int]:
-    """Asks ``answer`` for counts of each candidate, given a cap for those that a limit holds back.
+    """Return the counts of ``answer``, reduced to the limits; ``answer`` gets caps for candidates at a limit.
 
-    A limit is first come, first served: who comes later gets what it leaves. What that leaves of the GPUs is shared
-    out again, once; a second time it is only cut.
+    A limit is first come, first served: later jobs get what is left of it. The GPUs that this frees are shared once
+    more; after that, counts are only reduced.
     """
     caps: dict[JobId, int] = {}
     counts = dict(answer(caps))
@@ -281,22 +284,22 @@ def within_limits(question: Question, answer: Callable[[Mapping[JobId, int]], Ma
 
 
 def _cut(question: Question, counts: Mapping[JobId, int]) -> dict[JobId, int]:
-    """Those that get less than ``counts`` so that every limit is kept."""
+    """Return reduced counts for the candidates that exceed a limit."""
     rooms = Rooms(question)
     cut: dict[JobId, int] = {}
     for candidate in sorted(question.candidates, key=lambda candidate: candidate.may_have_none):
         id, count = candidate.job.id, counts.get(candidate.job.id, 0)
         allowed = rooms.left(id)
         if count > allowed:
-            fits = candidate.least <= allowed
-            count = allowed if fits else 0 if candidate.may_have_none else candidate.least
+            fits = candidate.min_gpus <= allowed
+            count = allowed if fits else 0 if candidate.may_have_none else candidate.min_gpus
             cut[id] = count
         rooms.use(id, count)
     return cut
 
 
 class Rooms:
-    """What limits leave for the candidates together."""
+    """The GPUs that limits leave for the candidates."""
 
     def __init__(self, question: Question) -> None:
         later, known = question.later, {candidate.job.id for candidate in question.candidates}
@@ -321,10 +324,10 @@ class Rooms:
             self._rooms[index] -= gpus
 
 
-def speeds(job: Job, most: int, *, free_batch: bool) -> Values:
-    """``estimates.speed`` with 0, 1, ... ``most`` GPUs."""
+def speeds(job: Job, maximum: int, *, free_batch: bool) -> Values:
+    """Return ``estimates.speed`` with 0, 1, ... ``maximum`` GPUs."""
     known: Curve | None = estimates.curve(job, free_batch=free_batch)
     if known is None or not known.speeds:
-        return np.arange(most + 1, dtype=float) ** estimates.DEFAULT_EXPONENT
-    listed = known.speeds[:most]
-    return np.array((0.0, *listed, *(known.speeds[-1],) * (most - len(listed))))
+        return np.arange(maximum + 1, dtype=float) ** estimates.DEFAULT_EXPONENT
+    listed = known.speeds[:maximum]
+    return np.array((0.0, *listed, *(known.speeds[-1],) * (maximum - len(listed))))

@@ -1,8 +1,9 @@
-"""GPUs booked ahead, slot by slot, and what they cost: the ledger and the shopping of PD-ORS.
+"""GPUs booked ahead by time slot, and their prices: the order book and the bids of PD-ORS.
 
 The price of a GPU rises from ``low``, on an empty node, to ``high`` as the slot sells out: ``low * (high / low) **
-(sold / total)``. A job buys the schedule whose worth exceeds its price by most. All of this is a reconstruction of
-Yu et al. (arXiv 2108.02917) in the family of OASiS; its abstract confirms pricing, locality and admission.
+(sold / total)``. A job buys the schedule whose value exceeds its price by the largest amount. All of this is a
+reconstruction of Yu et al. (arXiv 2108.02917) in the family of OASiS; its abstract confirms pricing, locality and
+admission.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,22 +20,22 @@ from scheduling.types import Job, JobId, Node, NodeId, Placement
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Schedule = dict[int, dict[NodeId, int]]
-"""GPUs of each node in each slot, numbered since the epoch; slots without are left out."""
+"""GPUs by slot and node. Slots are numbered since the epoch; those without GPUs are left out."""
 
-MOST_QUANTA = 288
-"""The finest division of a job's work: half a slot each, on two days of slots."""
+MAX_QUANTA = 288
+"""The largest number of parts of the work of a job: half a slot each, over two days."""
 LATE = 0.1
-"""The part of its value that a result keeps after it was due."""
+"""The fraction of its value that a result keeps after its due time."""
 SOON_SECONDS = 600.0
-"""Delays shorter than this are alike."""
+"""Delays shorter than this count the same."""
 ALIKE = 1e-9
-"""Payoffs that differ by less are equal, and the earlier end is the better one: sums of floats are not exact."""
-MOST_SIZES = 8
-"""Sizes a job may choose from in each slot; of more, some in between are left out."""
+"""Payoffs that differ by less are equal, and the earlier end wins: sums of floats are not exact."""
+MAX_SIZES = 8
+"""The largest number of sizes that a job may choose from in each slot; of more, some in between are left out."""
 
 
 class Book:
-    """What is sold of each node in each of the slots from ``first`` on."""
+    """The GPUs sold of each node in each slot from ``first`` on."""
 
     def __init__(self, nodes: Sequence[Node], first: int, slots: int) -> None:
         self.nodes = [node for node in sorted(nodes, key=lambda node: node.id) if node.open and node.total]
@@ -53,7 +54,7 @@ class Book:
         return np.asarray(low * (high / low) ** share, dtype=np.float64)
 
     def sell(self, job: JobId, schedule: Schedule) -> bool:
-        """Books all of it from ``first`` on, or nothing."""
+        """Book the whole schedule from ``first`` on, or nothing; return whether it was booked."""
         rest = {slot: where for slot, where in schedule.items() if slot >= self.first}
         if not rest or any(node not in self.index for where in rest.values() for node in where):
             return False
@@ -77,7 +78,7 @@ class Book:
                     self.sold[self.index[node], slot - self.first] -= gpus
 
     def keep(self, job: JobId, now_on: Placement, slots: int) -> None:
-        """Books what a running job holds, as far as it is not sold: it is there, whatever was planned."""
+        """Book what a running job holds, as far as it is not sold: the job is there, whatever was planned."""
         schedule: Schedule = {}
         for slot in range(min(slots, self.slots)):
             here = {
@@ -91,7 +92,7 @@ class Book:
             self.sell(job, schedule)
 
     def to_json(self) -> dict[str, list[Any]]:
-        """Per job, runs of equal slots: [first, last, {node: GPUs}]."""
+        """Return, by job, runs of equal slots: [first, last, {node: GPUs}]."""
         content: dict[str, list[Any]] = {}
         for job, schedule in self.schedules.items():
             runs: list[Any] = []
@@ -109,11 +110,11 @@ def schedule_from_json(runs: Sequence[Any]) -> Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
-    """What a result is worth after a delay, counted from the submission: ``value / (1 + exp(steep * (delay - due)))``.
+class ResultValue:
+    """The value of a result by its delay since the submission: ``value / (1 + exp(steep * (delay - due)))``.
 
-    ``steep`` is per second; 0 means that any time will do. Long after it is due a result is still worth something, the
-    less the later: a tenth, halved when the delay has doubled.
+    ``steep`` is per second; with 0 the delay does not matter. Long after its due time a result still has some value: a
+    tenth, halved each time the delay doubles.
     """
 
     value: float
@@ -129,7 +130,7 @@ class Worth:
 
 @dataclass(frozen=True, slots=True)
 class Bid:
-    """The best a job can buy. ``payoff`` is ``worth - cost``; minus infinity where nothing is to be had."""
+    """The best schedule that a job can buy. ``payoff`` is ``worth - cost``; minus infinity where there is none."""
 
     payoff: float
     worth: float = 0.0
@@ -139,7 +140,7 @@ class Bid:
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """Prices and free GPUs at one moment of deciding. ``solver`` chooses nodes: ``exact`` or ``rounding``."""
+    """Prices and free GPUs at the time of a decision. ``solver`` chooses nodes: ``exact`` or ``rounding``."""
 
     book: Book
     now: float
@@ -150,11 +151,11 @@ class Market:
     solver: str = "exact"
     seed: int = 0
 
-    def bid(self, job: Job, worth: Worth, most: int) -> Bid:
+    def bid(self, job: Job, worth: ResultValue, maximum: int) -> Bid:
         rows = [number for number, node in enumerate(self.book.nodes) if job.nodes is None or node.id in job.nodes]
         if not rows:
             return Bid(-np.inf)
-        sizes = _sizes(job, most)
+        sizes = _sizes(job, maximum)
         lengths: Floats = np.full(self.book.slots, self.slot_seconds, dtype=np.float64)
         lengths[0] = (self.book.first + 1) * self.slot_seconds - self.now
         ends: Floats = self.slot_seconds * np.arange(
@@ -164,29 +165,29 @@ class Market:
         for kind in sorted({self.book.nodes[row].kind for row in rows}):
             some = np.array([row for row in rows if self.book.nodes[row].kind == kind])
             shop = _Shop(self, job, worth, some, sizes, kind, lengths, ends - job.submitted_at)
-            found = shop.elastic() if job.elastic else shop.steady(most)
+            found = shop.elastic() if job.elastic else shop.steady(maximum)
             if found.payoff > best.payoff:
                 best = found
         return best
 
 
-def _sizes(job: Job, most: int) -> list[int]:
+def _sizes(job: Job, maximum: int) -> list[int]:
     sizes = [job.min_gpus] + [
-        size for size, _ in estimates.steps(job, job.min_gpus, job.min_gpus, most, free_batch=True)
+        size for size, _ in estimates.steps(job, job.min_gpus, job.min_gpus, maximum, free_batch=True)
     ]
-    if len(sizes) <= MOST_SIZES:
+    if len(sizes) <= MAX_SIZES:
         return sizes
-    return [sizes[round(number * (len(sizes) - 1) / (MOST_SIZES - 1))] for number in range(MOST_SIZES)]
+    return [sizes[round(number * (len(sizes) - 1) / (MAX_SIZES - 1))] for number in range(MAX_SIZES)]
 
 
 class _Shop:
-    """One job on the nodes of one kind."""
+    """The search of one job for a schedule on nodes of one kind."""
 
     def __init__(
         self,
         market: Market,
         job: Job,
-        worth: Worth,
+        worth: ResultValue,
         rows: Counts,
         sizes: list[int],
         kind: str,
@@ -214,17 +215,17 @@ class _Shop:
         return one + ([(size, "many") for size in sizes if size > 1] if self.job.spread else [])
 
     def elastic(self) -> Bid:
-        """Dynamic program over (slot, quanta of work done): a size in each slot, pauses where it can be stopped."""
+        """Choose a size for each slot, or a pause if it can be stopped, by a dynamic program over (slot, work done)."""
         options = self.options(self.sizes)
         if not options:
             return Bid(-np.inf)
         slots = len(self.lengths)
         speeds = np.array([self.speed(*option) for option in options])
-        most = float(speeds.max() * self.lengths.sum())
-        work = max(min(self.left, 0.9 * most), 1.0)
+        maximum = float(speeds.max() * self.lengths.sum())
+        work = max(min(self.left, 0.9 * maximum), 1.0)
         late = (self.left - work) / max(float(speeds.max()), 1e-9)
         slowest = float(speeds.min()) * self.market.slot_seconds
-        quanta = int(np.clip(np.ceil(2 * work / max(slowest, 1e-9)), self.market.quanta, MOST_QUANTA))
+        quanta = int(np.clip(np.ceil(2 * work / max(slowest, 1e-9)), self.market.quanta, MAX_QUANTA))
         costs = _costs(self.prices, self.free, options)
         done = np.floor(speeds[:, None] * self.lengths[None, :] / (work / quanta) + 1e-9).astype(np.int64)
         costs = np.where(done > 0, costs, np.inf)
@@ -259,11 +260,11 @@ class _Shop:
             at = max(0, at - int(done[choice[slot, at], slot]))
         return Bid(bid[0], bid[1], bid[2], dict(sorted(schedule.items())))
 
-    def steady(self, most: int) -> Bid:
-        """One size on the same nodes from its start to its end."""
+    def steady(self, maximum: int) -> Bid:
+        """Choose one size on the same nodes from start to end."""
         best = Bid(-np.inf)
         slots = len(self.lengths)
-        for size, nodes in self.options(sorted({self.job.min_gpus, most})):
+        for size, nodes in self.options(sorted({self.job.min_gpus, maximum})):
             speed = self.speed(size, nodes)
             need = (
                 int(np.ceil((self.left / speed - self.lengths[0]) / self.market.slot_seconds)) + 1
@@ -307,7 +308,7 @@ class _Shop:
 
 
 def _costs(prices: Floats, free: Counts, options: Sequence[tuple[int, str]]) -> Floats:
-    """The least for each option in each column; infinite where it does not fit."""
+    """Return the lowest cost of each option in each column; infinite where it does not fit."""
     order = np.argsort(prices, axis=0, kind="stable")
     sorted_prices, room = np.take_along_axis(prices, order, axis=0), np.take_along_axis(free, order, axis=0)
     before = np.cumsum(room, axis=0) - room
@@ -325,5 +326,5 @@ def _costs(prices: Floats, free: Counts, options: Sequence[tuple[int, str]]) -> 
 
 
 def owned(schedules: Mapping[JobId, Schedule], job: JobId, slot: int) -> int:
-    """GPUs booked for a job in a slot."""
+    """Return the number of GPUs booked for a job in a slot."""
     return sum(schedules.get(job, {}).get(slot, {}).values())

@@ -1,4 +1,4 @@
-"""What each job would have from so many GPUs of a kind, and what it costs to change: the values that are weighed.
+"""The gain of each job by the number and kind of its GPUs, and the cost of a change: the values of the solvers.
 
 After Sia (SOSP'23): configurations are powers of two within a node, or whole nodes.
 """
@@ -14,14 +14,14 @@ from scheduling.toolkit import estimates, placement
 from scheduling.types import Job, Placement, Snapshot
 
 UNCHANGED = 1e-6
-"""Between plans of equal value the one that changes less."""
+"""The bonus for no change: between plans of equal value, the one with fewer changes wins."""
 MARGIN, HORIZON_SECONDS = 1.5, 600
-"""A change must win this many times what it costs within ten minutes, however old the job is."""
+"""A change must gain this many times its cost within ten minutes, at any age of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """So many GPUs of one kind for one job. ``kind`` is None where a running job keeps what it holds."""
+    """A number of GPUs of one kind for one job. ``kind`` is None where a running job keeps what it holds."""
 
     gpus: int
     kind: str | None
@@ -30,7 +30,7 @@ class Option:
 
 
 class Preferences(Protocol):
-    """What a policy thinks of jobs and speeds."""
+    """How a policy values jobs and speeds."""
 
     @property
     def preset(self) -> str: ...
@@ -39,34 +39,36 @@ class Preferences(Protocol):
     def free_batch(self) -> bool: ...
 
     def claim(self, job: Job, now: float) -> float:
-        """How much its progress counts."""
+        """Return the weight of the progress of a job."""
 
     def utility(self, speed: float) -> float:
-        """Of a relative speed, which is 1 for the smallest useful configuration; 0 is waiting."""
+        """Return the utility of a relative speed, which is 1 for the smallest useful configuration and 0 for waiting."""
 
 
-class Worth:
-    """What one job has from GPUs, by count and kind."""
+class JobGain:
+    """The gain of one job by the number and kind of its GPUs."""
 
     def __init__(self, policy: Preferences, candidate: Candidate, now: float, fleet: "Fleet") -> None:
         self.policy, self.candidate, self.job, self.fleet = policy, candidate, candidate.job, fleet
         job = self.job
         known = estimates.curve(job, free_batch=policy.free_batch)
-        self.speeds = allocation_search.speeds(job, candidate.most, free_batch=policy.free_batch)
-        self.reach = candidate.most if known else max(candidate.least, job.asked if job.waiting else 2 * job.gpus)
-        """Nobody knows how such a job scales: it is tried with at most twice as many GPUs at a time."""
+        self.speeds = allocation_search.speeds(job, candidate.max_gpus, free_batch=policy.free_batch)
+        self.reach = (
+            candidate.max_gpus if known else max(candidate.min_gpus, job.asked if job.waiting else 2 * job.gpus)
+        )
+        """The largest count to try: at most twice as many GPUs at a time for a job whose scaling is unknown."""
         self.factor = {kind: known.kinds.get(kind, 1.0) if known else 1.0 for kind in fleet.sizes}
         self.apart = known.apart if known else 1.0
         self.claim = policy.claim(job, now)
         self.kept = self._kept(now)
-        least = estimates.speed(job, job.min_gpus, free_batch=policy.free_batch)
-        self.slowest = min((least * factor for factor in self.factor.values() if least * factor > 0), default=1.0)
+        minimum = estimates.speed(job, job.min_gpus, free_batch=policy.free_batch)
+        self.slowest = min((minimum * factor for factor in self.factor.values() if minimum * factor > 0), default=1.0)
 
     def _kept(self, now: float) -> float:
-        """The part of its progress that a change leaves of it.
+        """Return the fraction of its progress that remains after the cost of a change.
 
-        A change is good for ten minutes at most, and not beyond the end of the job, where that is known: then nothing
-        else counts, since what earlier changes cost is spent. Where nobody knows, the past tells (Pollux and Sia).
+        A change pays for ten minutes at most, and not beyond the end of the job where that is known; then the cost of
+        earlier changes, which is spent, does not count. Where it is unknown, the past is the estimate (Pollux and Sia).
         """
         job = self.job
         if not job.running:
@@ -84,7 +86,7 @@ class Worth:
         return self.claim * self.policy.utility(speed / self.slowest)
 
     def options(self) -> list[Option]:
-        """By number of GPUs: the first is no GPUs, or its least if it cannot be stopped."""
+        """Return the options by number of GPUs: the first is none, or the minimum if the job cannot be stopped."""
         job, found = self.job, []
         if self.candidate.may_have_none:
             found.append(Option(0, None, {}, self.value({})))
@@ -97,7 +99,7 @@ class Worth:
             moves = job.running and kind != at
             if moves and not job.preemptible:
                 continue
-            cap = min(self.reach, self.candidate.most, self.fleet.room(job, kind))
+            cap = min(self.reach, self.candidate.max_gpus, self.fleet.room(job, kind))
             best = -1.0
             for count in self._counts(kind, cap):
                 speed = float(self.speeds[count]) * self.factor[kind]
@@ -111,11 +113,11 @@ class Worth:
 
     def _counts(self, kind: str, cap: int) -> Sequence[int]:
         if self.policy.preset == "optimus":
-            return range(self.candidate.least, cap + 1)
-        return self.fleet.counts(kind, self.candidate.least, cap)
+            return range(self.candidate.min_gpus, cap + 1)
+        return self.fleet.counts(kind, self.candidate.min_gpus, cap)
 
     def value(self, where: Placement) -> float:
-        """Of the GPUs it really is to have."""
+        """Return the value of a placement."""
         job, count = self.job, placement.total(where)
         if not count:
             return self._of(0.0) - (self._lost() if job.running else 0.0)
@@ -127,14 +129,14 @@ class Worth:
         return self._of(speed)
 
     def _lost(self) -> float:
-        """A job that is stopped has to start again one day."""
+        """Return the cost of a stop: the job has to restart later."""
         return abs(self._of(float(self.speeds[min(self.job.gpus, len(self.speeds) - 1)])) - self._of(0.0)) * (
             MARGIN * self.job.restart_seconds / HORIZON_SECONDS
         )
 
 
 class Fleet:
-    """The nodes by kind: what there is to be shared out of each."""
+    """The nodes by kind, and the GPUs of each kind that can be shared."""
 
     def __init__(self, snapshot: Snapshot, question: Question) -> None:
         nodes = question.later.nodes
@@ -177,17 +179,17 @@ class Fleet:
             return sum(totals) if job.spread else max(totals, default=0)
         return self.total[kind] if job.spread else self.sizes[kind]
 
-    def counts(self, kind: str, least: int, most: int) -> list[int]:
-        """Powers of two within a node and whole nodes: they always fit together. And the least, whatever it is."""
+    def counts(self, kind: str, minimum: int, maximum: int) -> list[int]:
+        """Return powers of two within a node and whole nodes, which always fit together, and the minimum."""
         if kind not in self._counts:
             size = self.sizes[kind]
             within = [1 << bit for bit in range(size.bit_length()) if 1 << bit <= size]
             self._counts[kind] = sorted({*within, *range(size, self.total[kind] + 1, size)})
-        found = [count for count in self._counts[kind] if least < count <= most]
-        return [least, *found] if least <= most else found
+        found = [count for count in self._counts[kind] if minimum < count <= maximum]
+        return [minimum, *found] if minimum <= maximum else found
 
     def slowest(self, factor: Mapping[str, float], where: Placement) -> float:
-        """A step is as slow as its slowest part."""
+        """Return the speed factor of the slowest node: a step is as slow as its slowest rank."""
         return min((factor.get(self.kind[node], 1.0) for node in where), default=1.0)
 
     def together(self, where: Placement) -> bool:

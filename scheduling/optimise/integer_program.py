@@ -1,8 +1,8 @@
-"""One option for each job, the largest sum of values: exactly, greedily, or by a genetic search.
+"""Chooses one option for each job with the largest sum of values: exactly, greedily, or by a genetic search.
 
-Exactly is a table over jobs and GPUs where all GPUs are of one kind and no limit forbids its answer, which is the usual
-lab; else Sia's integer program. On 64 GPUs the table takes about a third of the program's time, and it is exact where
-the program stops at a gap.
+The exact solution is a table over jobs and GPUs where all GPUs are of one kind and the result keeps all limits, which is
+the usual case; otherwise it is Sia's integer program. On 64 GPUs the table takes about a third of the time of the
+program, and it is exact where the program stops at a gap.
 """
 
 from collections import defaultdict
@@ -17,41 +17,41 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_matrix
 
 from scheduling.optimise.allocation_search import Question
-from scheduling.optimise.gain import Fleet, Option, Preferences, Worth
+from scheduling.optimise.gain import Fleet, JobGain, Option, Preferences
 from scheduling.toolkit import placement
-from scheduling.toolkit.target_plan import world
+from scheduling.toolkit.target_plan import world_digest
 from scheduling.types import JobId, Placement, Snapshot
 
 COLUMNS = 20_000
-"""A larger integer program takes more than a second: then it is solved greedily."""
+"""The largest integer program: a larger one takes more than a second, and is solved greedily."""
 TABLE_CELLS = 30_000_000
-"""A larger table takes more than half a second: then the integer program is quicker."""
+"""The largest table: a larger one takes more than half a second, and the integer program is faster."""
 GAP = 1e-3
 NODES = 200
-"""The solver is bounded by a gap and by branches, not by a clock: equal snapshots get equal plans."""
+"""The solver is bounded by a gap and a number of branches, not by time: equal snapshots give equal plans."""
 ROUNDS = 3
 POPULATION, GENERATIONS = 100, 100
 CELLS = 30_000_000
-"""Of the genetic search in all: fewer generations for more jobs."""
+"""The work of one genetic search: fewer generations for more jobs."""
 
 
 class Program:
-    """One option per job, at most so many GPUs per kind and limit, the largest sum of values."""
+    """One option per job with the largest sum of values, within the GPUs of each kind and of each limit."""
 
     def __init__(self, policy: Preferences, snapshot: Snapshot, question: Question) -> None:
         self.policy, self.snapshot, self.question = policy, snapshot, question
         self.fleet = Fleet(snapshot, question)
-        self.worths = [Worth(policy, candidate, snapshot.now, self.fleet) for candidate in question.candidates]
-        self.options = [worth.options() for worth in self.worths]
+        self.gains = [JobGain(policy, candidate, snapshot.now, self.fleet) for candidate in question.candidates]
+        self.options = [gain.options() for gain in self.gains]
         self.row_of = {kind: row for row, kind in enumerate(self.fleet.kinds)}
         self.room = [self.fleet.gpus[kind] for kind in self.fleet.kinds]
         self.limits = self._limits()
 
     def _limits(self) -> dict[JobId, list[int]]:
-        """Which rows each limited job counts in; a limit that is exceeded already only forbids more."""
+        """Return the rows in which each limited job counts; a limit that is exceeded already only forbids more."""
         found: dict[JobId, list[int]] = defaultdict(list)
         later = self.question.later
-        known = {worth.job.id: worth.job for worth in self.worths}
+        known = {gain.job.id: gain.job for gain in self.gains}
         for limit in later.limits:
             others = sum(placement.total(later.held.get(id, {})) for id in limit.jobs if id not in known)
             held = sum(known[id].gpus for id in limit.jobs if id in known)
@@ -60,17 +60,17 @@ class Program:
                 found[id].append(len(self.room) - 1)
             if held > limit.max_gpus - limit.elsewhere - others:
                 self.options = [
-                    [option for option in options if option.gpus <= worth.job.gpus or worth.job.id not in limit.jobs]
-                    for worth, options in zip(self.worths, self.options, strict=True)
+                    [option for option in options if option.gpus <= gain.job.gpus or gain.job.id not in limit.jobs]
+                    for gain, options in zip(self.gains, self.options, strict=True)
                 ]
         return found
 
-    def worth(self, target: Mapping[JobId, Placement]) -> float:
-        return sum(worth.value(target.get(worth.job.id, {})) for worth in self.worths)
+    def total_value(self, target: Mapping[JobId, Placement]) -> float:
+        return sum(gain.value(target.get(gain.job.id, {})) for gain in self.gains)
 
     def solve(self, solver: str) -> list[Option]:
-        """For each candidate the option that is best for all together."""
-        if not self.worths:
+        """Return, for each candidate, the option of the best solution."""
+        if not self.gains:
             return []
         columns = sum(map(len, self.options))
         greedy = solver == "greedy" or self.policy.preset == "optimus" or columns > COLUMNS
@@ -84,24 +84,24 @@ class Program:
         return [options[pick] for options, pick in zip(self.options, picks, strict=True)]
 
     def stay(self) -> list[int]:
-        """Everybody keeps what it has."""
-        now = [(worth.job.gpus, None) for worth in self.worths]
+        """Return the options with which all jobs keep what they have."""
+        now = [(gain.job.gpus, None) for gain in self.gains]
         return [
             next(pick for pick, option in enumerate(options) if (option.gpus, option.kind) == held)
             for options, held in zip(self.options, now, strict=True)
         ]
 
     def uses(self, number: int, option: Option) -> list[tuple[int, int]]:
-        """GPUs by row."""
+        """Return the GPUs that an option uses, by row."""
         used = [(self.row_of[kind], gpus) for kind, gpus in option.use.items() if gpus]
-        limits = self.limits.get(self.worths[number].job.id, ())
+        limits = self.limits.get(self.gains[number].job.id, ())
         return used + [(row, option.gpus) for row in limits if option.gpus]
 
     def by_table(self) -> list[int] | None:
-        """The best options together, by ``best[k] = max over options of before[k - gpus] + value``, job by job.
+        """Return the best options by ``best[k] = max over options of before[k - gpus] + value``, job by job.
 
-        None where that is no answer: with several kinds of GPUs, a limit that it exceeds, or more work than a table is
-        worth. Of equal sums the one that gives the later job fewer GPUs.
+        None where that does not apply: several kinds of GPUs, a result that exceeds a limit, or too large a table. Of
+        equal sums it takes the one that gives the later job fewer GPUs.
         """
         room = self.room[0] if len(self.fleet.kinds) == 1 else -1
         if room < 0 or sum(map(len, self.options)) * (room + 1) > TABLE_CELLS:
@@ -111,9 +111,9 @@ class Program:
         for number, options in enumerate(self.options):
             gpus = np.array([option.gpus for option in options])
             values = np.array([option.value for option in options])
-            most = int(gpus.max())
-            shifted = sliding_window_view(np.concatenate((np.full(most, -np.inf), best)), room + 1)
-            sums = shifted[most - gpus]
+            maximum = int(gpus.max())
+            shifted = sliding_window_view(np.concatenate((np.full(maximum, -np.inf), best)), room + 1)
+            sums = shifted[maximum - gpus]
             sums += values[:, None]
             chosen[number] = sums.argmax(axis=0)
             best = np.take_along_axis(sums, chosen[number, None].astype(np.intp), axis=0)[0]
@@ -132,11 +132,11 @@ class Program:
         return min(room) >= 0
 
     def exactly(self) -> list[int] | None:
-        """Sia's integer program, by HiGHS. None when it found nothing within its bounds."""
+        """Solve Sia's integer program with HiGHS. None when it found nothing within its bounds."""
         values: list[float] = []
         starts = [0]
         entries: list[tuple[int, int, float]] = []
-        jobs = len(self.worths)
+        jobs = len(self.gains)
         for number, options in enumerate(self.options):
             for option in options:
                 column = len(values)
@@ -146,14 +146,14 @@ class Program:
             starts.append(len(values))
         rows, columns, numbers = zip(*entries, strict=True)
         matrix = csr_matrix((numbers, (rows, columns)), shape=(jobs + len(self.room), len(values)))
-        least = np.concatenate((np.ones(jobs), np.full(len(self.room), -np.inf)))
-        most = np.concatenate((np.ones(jobs), self.room))
+        minimum = np.concatenate((np.ones(jobs), np.full(len(self.room), -np.inf)))
+        maximum = np.concatenate((np.ones(jobs), self.room))
         scale = max(1e-12, float(np.abs(values).max()))
         found = milp(
             -np.array(values) / scale,
             integrality=np.ones(len(values)),
             bounds=Bounds(0, 1),
-            constraints=LinearConstraint(matrix, least, most),
+            constraints=LinearConstraint(matrix, minimum, maximum),
             # Presolving takes longer than it saves here, and may write to the output of the program.
             options={"mip_rel_gap": GAP, "node_limit": NODES, "presolve": False},
         )
@@ -163,11 +163,11 @@ class Program:
         return [int(column) - start for column, start in zip(picked, starts, strict=False)]
 
     def greedy(self) -> list[int]:
-        """Whoever gains most per GPU gets more, one step of its concave hull at a time.
+        """Give GPUs to the job with the largest gain per GPU, one step of its concave hull at a time.
 
-        A job that keeps what it has is a step like any other; the first step decides of which kind its GPUs are.
+        Keeping what a job has is a step like any other; the first step decides the kind of its GPUs.
         """
-        picks = [0] * len(self.worths)
+        picks = [0] * len(self.gains)
         room = list(self.room)
         for number, options in enumerate(self.options):
             self._use(room, number, options[0], 1)
@@ -190,7 +190,7 @@ class Program:
         return picks
 
     def _polish(self, picks: list[int], room: list[int]) -> None:
-        """One job after the other takes the best option that the others leave: another kind, mostly."""
+        """Let one job after the other take the best option that the others leave, usually another kind of GPU."""
         for _ in range(ROUNDS):
             before = list(picks)
             for number, options in enumerate(self.options):
@@ -210,7 +210,7 @@ class Program:
             room[row] -= sign * gpus
 
     def _step(self, number: int, pick: int, below: int = 1 << 30) -> tuple[float, int, int] | None:
-        """The next option with more GPUs (of its kind, once it has one) that gains most per GPU."""
+        """Return the option with more GPUs (of its kind, once it has one) and the largest gain per GPU."""
         options = self.options[number]
         here = options[pick]
         best: tuple[float, int, int] | None = None
@@ -224,58 +224,58 @@ class Program:
 
 
 class Genetic:
-    """Pollux's search, over options instead of nodes: placing is done later, and for all policies alike.
+    """The genetic search of Pollux, over options instead of nodes: placement comes later, the same for all policies.
 
-    It begins with the present and the greedy plan. Begun with nothing, as published, it was far below greedy from about
-    40 jobs on: with p = -1 each job that it leaves without GPUs costs more than all others can gain.
+    It starts from the current and the greedy plan. Started from nothing, as published, it was far worse than greedy from
+    about 40 jobs on: with p = -1 each job without GPUs costs more than all others can gain.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
         jobs = len(program.options)
-        most = max(map(len, program.options))
+        maximum = max(map(len, program.options))
         self.sizes = np.array([len(options) for options in program.options])
-        self.values = np.full((jobs, most), -np.inf)
-        self.use = np.zeros((len(program.room), jobs, most))
+        self.values = np.full((jobs, maximum), -np.inf)
+        self.use = np.zeros((len(program.room), jobs, maximum))
         for number, options in enumerate(program.options):
             for pick, option in enumerate(options):
                 self.values[number, pick] = option.value
                 for row, gpus in program.uses(number, option):
                     self.use[row, number, pick] += gpus
         self.room = np.array(program.room, dtype=float)
-        seed = int(world(program.snapshot), 16) ^ int(program.snapshot.now)
-        self.dice = np.random.default_rng(seed)
+        seed = int(world_digest(program.snapshot), 16) ^ int(program.snapshot.now)
+        self.rng = np.random.default_rng(seed)
 
     def search(self, seeds: Sequence[Sequence[int]], generations: int = GENERATIONS) -> list[int]:
         jobs = len(self.sizes)
         generations = min(generations, CELLS // (POPULATION * jobs) + 1)
         alive = np.array([seeds[number % len(seeds)] for number in range(POPULATION)], dtype=np.int64)
         for _ in range(generations):
-            mothers, fathers = self.dice.permutation(alive), self.dice.permutation(alive)
-            cut = self.dice.integers(0, jobs + 1, size=(POPULATION, 1))
+            mothers, fathers = self.rng.permutation(alive), self.rng.permutation(alive)
+            cut = self.rng.integers(0, jobs + 1, size=(POPULATION, 1))
             children = np.where(np.arange(jobs) < cut, mothers, fathers)
-            other = self.dice.integers(0, self.sizes, size=children.shape)
-            children = np.where(self.dice.random(children.shape) < max(0.02, 1 / jobs), other, children)
-            everybody = np.concatenate((alive, self.repaired(children)))
-            fittest = np.argsort(-self.fitness(everybody), kind="stable")[:POPULATION]
-            alive = everybody[fittest]
+            other = self.rng.integers(0, self.sizes, size=children.shape)
+            children = np.where(self.rng.random(children.shape) < max(0.02, 1 / jobs), other, children)
+            combined = np.concatenate((alive, self.repaired(children)))
+            fittest = np.argsort(-self.fitness(combined), kind="stable")[:POPULATION]
+            alive = combined[fittest]
         return [int(pick) for pick in alive[0]]
 
     def fitness(self, picks: NDArray[Any]) -> NDArray[Any]:
         jobs = np.arange(picks.shape[1])
-        worth = self.values[jobs, picks].sum(axis=1)
+        total = self.values[jobs, picks].sum(axis=1)
         over = sum((self.use[row][jobs, picks].sum(axis=1) > room).astype(float) for row, room in enumerate(self.room))
-        return np.where(np.asarray(over) > 0, -np.inf, worth)
+        return np.where(np.asarray(over) > 0, -np.inf, total)
 
     def repaired(self, picks: NDArray[Any]) -> NDArray[Any]:
-        """Jobs in a random order keep what they drew while there is room; the others fall back to their least."""
+        """Let jobs in a random order keep what they drew while there is room; the others fall back to their minimum."""
         jobs = np.arange(picks.shape[1])
-        order = self.dice.permuted(np.broadcast_to(jobs, picks.shape), axis=1)
+        order = self.rng.permuted(np.broadcast_to(jobs, picks.shape), axis=1)
         fine = np.ones(picks.shape, dtype=bool)
         for row, room in enumerate(self.room):
-            least = self.use[row][:, 0]
-            extra = np.maximum(self.use[row][jobs, picks] - least, 0)
+            minimum = self.use[row][:, 0]
+            extra = np.maximum(self.use[row][jobs, picks] - minimum, 0)
             used = np.cumsum(np.take_along_axis(extra, order, axis=1), axis=1)
-            late = np.take_along_axis(used > room - least.sum(), np.argsort(order, axis=1), axis=1)
+            late = np.take_along_axis(used > room - minimum.sum(), np.argsort(order, axis=1), axis=1)
             fine &= ~late | (extra == 0)
         return np.where(fine, picks, 0)

@@ -1,8 +1,8 @@
 """The cheapest nodes for the tasks of one job: a mixed packing and covering program.
 
-``free[h][r]`` is what node ``h`` has left of resource ``r``, ``prices[h][r]`` what a unit of it costs; task ``k`` needs
-``needs[k][r]`` and ``counts[k]`` of it are wanted. All functions return tasks per node ``[h][k]``, or None when they do
-not fit. PD-ORS (arXiv 2108.02917) relaxes the program and rounds at random (confirmed in its abstract).
+``free[h][r]`` is what node ``h`` has left of resource ``r``, ``prices[h][r]`` is the price of a unit of it; a task of kind
+``k`` needs ``needs[k][r]``, and ``counts[k]`` such tasks are wanted. All functions return tasks per node ``[h][k]``, or
+None when they do not fit. PD-ORS (arXiv 2108.02917) relaxes the program and rounds at random (confirmed in its abstract).
 """
 
 import numpy as np
@@ -13,14 +13,12 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 DRAWS = 20
-"""Roundings tried; the cheapest after its repair is taken."""
-BOUND = 1.5
-"""A rounded answer costs at most so many times the exact one (measured: 1.01 on average, 1.31 at worst, on 4 to 64 nodes)."""
+"""The number of roundings; the cheapest after its repair is taken."""
 TINY = 1e-9
 
 
 def cheapest(prices: Floats, free: Floats, needs: Floats, counts: Counts) -> Counts | None:
-    """Exact. Equal tasks are filled in, cheapest nodes first; where several kinds compete, HiGHS decides."""
+    """Return the exact solution: tasks of one kind fill the cheapest nodes first; for several kinds HiGHS solves it."""
     wanted = np.flatnonzero(counts)
     if len(wanted) == 1:
         kind = int(wanted[0])
@@ -41,20 +39,21 @@ def cheapest(prices: Floats, free: Floats, needs: Floats, counts: Counts) -> Cou
 
 
 def rounded(prices: Floats, free: Floats, needs: Floats, counts: Counts, seed: int) -> Counts | None:
-    """The paper's own: each variable of the relaxed optimum goes up with the probability of its fraction.
+    """Return the solution of the paper: each variable of the relaxed optimum is rounded up with the probability of its
+    fraction.
 
-    On small nodes the optimum fills the cheapest to the brim, so that hardly any draw fits: each is repaired. Tasks go
-    from nodes that are too full, missing ones come where they are cheapest, those too many go where they are dearest.
+    On small nodes the optimum fills the cheapest completely, so that hardly any draw fits, and each is repaired: tasks
+    leave nodes that are too full, missing ones are added where they are cheapest, surplus ones go where they are dearest.
     """
     cost, packing, limits, covering = _program(prices, free, needs)
     found = linprog(cost, A_ub=np.vstack([packing, -covering]), b_ub=np.concatenate([limits, -counts]))
     if not found.success:
         return None
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     each = cost.reshape(len(free), len(counts))
     best: Counts | None = None
     for _ in range(DRAWS):
-        draw = np.floor(found.x + dice.random(len(cost)) + TINY).astype(np.int64).reshape(each.shape)
+        draw = np.floor(found.x + rng.random(len(cost)) + TINY).astype(np.int64).reshape(each.shape)
         tasks = _repair(draw, each, free, needs, counts)
         if tasks is not None and (best is None or (tasks * each).sum() < (best * each).sum() - TINY):
             best = tasks
@@ -62,7 +61,7 @@ def rounded(prices: Floats, free: Floats, needs: Floats, counts: Counts, seed: i
 
 
 def fill(prices: Floats, room: Counts, count: int) -> Counts | None:
-    """Equal tasks, each counting one: sort by price and fill. Exact."""
+    """Place equal tasks of size one: sort by price and fill. Exact."""
     order = np.argsort(prices, kind="stable")
     before = np.cumsum(room[order]) - room[order]
     tasks = np.zeros(len(room), dtype=np.int64)
@@ -71,13 +70,13 @@ def fill(prices: Floats, room: Counts, count: int) -> Counts | None:
 
 
 def capacity(free: Floats, need: Floats) -> Counts:
-    """How many tasks of one kind each node could have."""
+    """Return how many tasks of one kind each node could have."""
     used = need > 0
     return np.floor((free[:, used] / need[used]).min(axis=1) + TINY).clip(0).astype(np.int64)
 
 
 def _program(prices: Floats, free: Floats, needs: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """Costs, packing rows and their limits, covering rows; variables are ordered by node, then by kind of task."""
+    """Return costs, packing rows, their limits, and covering rows; variables are ordered by node, then by kind of task."""
     nodes, kinds = len(free), len(needs)
     cost: Floats = (prices @ needs.T).ravel()
     packing: Floats = np.kron(np.eye(nodes), needs.T).astype(np.float64)

@@ -1,12 +1,12 @@
-"""Counts and present placements to new placements that move the fewest workers.
+"""Computes placements for new counts that move the fewest workers.
 
 Confirmed from Voda's placement manager: best fit of all jobs on blank nodes, larger ones first, then the blank nodes are
-given the names of real ones so that the most workers stay where they are (a maximum-weight assignment). Repaired here:
-the remainder of a job that is split gets what is left of it and not the whole again, blank and real nodes are
-exchanged only when alike (kind and GPUs), and a job counts once however many pieces it is in.
+given the names of real ones so that the most workers stay where they are (a maximum-weight assignment). Corrected here:
+the second piece of a split job gets what is left of it and not the whole again, blank and real nodes are exchanged only
+when they are alike (kind and GPUs), and a job counts once, in however many pieces it is.
 
-Different on purpose: whoever keeps its count keeps its place, so blank nodes are a second try, for when that leaves
-somebody out or torn over more nodes than it needs.
+Different on purpose: a job that keeps its count keeps its place, so blank nodes are a second try, for when that leaves
+a job out or spread over more nodes than necessary.
 """
 
 from collections import defaultdict
@@ -22,8 +22,8 @@ from scheduling.toolkit.capacity import Capacity
 from scheduling.toolkit.plan_builder import minus
 from scheduling.types import Job, JobId, NodeId, Placement, Snapshot
 
-MOST_BLANKS = 2_000
-"""More nodes than this are not repacked at once: the assignment grows with their cube."""
+MAX_BLANKS = 2_000
+"""The largest number of nodes that are repacked at once: the time of the assignment grows with their cube."""
 
 Kinds = Mapping[JobId, str]
 
@@ -31,11 +31,11 @@ Kinds = Mapping[JobId, str]
 def rearrange(
     snapshot: Snapshot, order: Sequence[Job], wanted: Mapping[JobId, int], kinds: Kinds | None = None
 ) -> dict[JobId, Placement]:
-    """Where each job shall be, in the near future in which all that was asked back is free.
+    """Return the target placement of each job, for when all GPUs that are asked back are free.
 
-    ``order`` has every running and waiting job, the most deserving first; ``kinds`` says of which kind of node those
-    GPUs shall be that a job does not have yet. Nobody is stopped or shrunk for nothing: what stays unused stays where
-    it is. A job that fits with fewer than wanted gets fewer, but at least its least.
+    ``order`` has every running and waiting job, the most deserving first; ``kinds`` has the kind of node for the new GPUs
+    of a job. No job is stopped or shrunk if no other one gets its GPUs. A job that fits only with fewer GPUs than wanted
+    gets fewer, but at least its minimum.
     """
     first = _Draft(snapshot, order, wanted, kinds or {})
     first.settle()
@@ -50,12 +50,12 @@ def choose(
     snapshot: Snapshot,
     order: Sequence[Job],
     wanted: Mapping[JobId, int],
-    worth: Callable[[Mapping[JobId, Placement]], float],
+    value_of: Callable[[Mapping[JobId, Placement]], float],
     kinds: Kinds | None = None,
 ) -> dict[JobId, Placement]:
-    """``rearrange``, unless leaving the running jobs as they are is worth as much.
+    """Return the result of ``rearrange``, unless leaving the running jobs as they are has at least the same value.
 
-    Counts that look better may not fit on the nodes as they are. A change that does not pay when it is seen in full
+    Counts that look better may not fit on the actual nodes. A change that does not pay off with its actual placements
     would be undone by the next decision, and made again by the one after.
     """
     target = rearrange(snapshot, order, wanted, kinds)
@@ -64,11 +64,11 @@ def choose(
     kept = {**wanted, **{job.id: job.gpus for job in order if job.running}}
     homes = {job.id: kinds[job.id] for job in order if kinds and job.waiting and job.id in kinds}
     stay = rearrange(snapshot, order, _within_limits(snapshot, order, kept), homes)
-    return target if worth(target) > worth(stay) else stay
+    return target if value_of(target) > value_of(stay) else stay
 
 
 def _within_limits(snapshot: Snapshot, order: Sequence[Job], wanted: Mapping[JobId, int]) -> dict[JobId, int]:
-    """``wanted`` without the waiting jobs for which limits leave no room beside what running jobs keep."""
+    """Return ``wanted`` without the waiting jobs for which limits leave no room next to the running jobs."""
     kept = {job.id: wanted.get(job.id, 0) for job in order if job.running}
     rooms = [limit.max_gpus - limit.elsewhere - sum(kept.get(id, 0) for id in limit.jobs) for limit in snapshot.limits]
     for job in order:
@@ -82,7 +82,7 @@ def _within_limits(snapshot: Snapshot, order: Sequence[Job], wanted: Mapping[Job
 
 
 class Bins:
-    """Free GPUs of nodes, to be asked for the tightest fit without looking at every node."""
+    """The free GPUs of nodes, with an index that finds the tightest fit without looking at every node."""
 
     def __init__(self, room: Mapping[NodeId, int], kind: Mapping[NodeId, str]) -> None:
         self.room = dict(room)
@@ -127,7 +127,7 @@ class Bins:
 def best_fit(
     bins: Bins, count: int, *, spread: bool, allowed: frozenset[NodeId] | None = None, kind: str | None = None
 ) -> Placement | None:
-    """Takes ``count`` GPUs: the tightest node that has them all, or else the emptiest ones and the tightest for the rest."""
+    """Take ``count`` GPUs: of the tightest node that has them all, or else of the emptiest and the tightest for the rest."""
     where: dict[NodeId, int] = {}
     left = count
     while left:
@@ -147,7 +147,7 @@ def best_fit(
 def relabel(
     blank: Mapping[JobId, Placement], now: Mapping[JobId, Placement], alike: Iterable[Sequence[NodeId]]
 ) -> dict[JobId, Placement]:
-    """Renames nodes within each group of ``alike`` ones so that as many workers as possible stay where they are."""
+    """Rename nodes within each group of ``alike`` ones so that as many workers as possible stay where they are."""
     on_real: dict[NodeId, dict[JobId, int]] = defaultdict(dict)
     for job, where in now.items():
         for node, gpus in where.items():
@@ -167,7 +167,7 @@ def relabel(
 
 
 class _Draft:
-    """One try at placing everybody: ``place`` is where they are, ``bins`` what is left."""
+    """One attempt to place all jobs: ``place`` has their placements, ``bins`` the remaining GPUs."""
 
     def __init__(self, snapshot: Snapshot, order: Sequence[Job], wanted: Mapping[JobId, int], kinds: Kinds) -> None:
         self.order, self.wanted, self.kinds = order, wanted, kinds
@@ -181,14 +181,14 @@ class _Draft:
         self.place: dict[JobId, Placement] = {job.id: job.now_on for job in order if job.running}
         self.changed: set[JobId] = set()
         self.short: dict[JobId, int] = {}
-        """GPUs that jobs lack of what was wanted for them."""
+        """The GPUs that jobs lack of their wanted count."""
         self.torn: set[JobId] = set()
-        """Changed jobs on more nodes than they need."""
+        """Changed jobs on more nodes than necessary."""
         self.moved = 0
-        """Jobs that keep their count and lose their place."""
+        """The number of jobs that keep their count but move."""
 
     def settle(self) -> None:
-        """Everybody who keeps its count keeps its place; the others make room first, and then take, the largest first."""
+        """Place the jobs: those that keep their count stay; the others first release GPUs, then take them, largest first."""
         takers: list[tuple[int, int, Job]] = []
         for rank, job in enumerate(self.order):
             want = self._want(job)
@@ -208,7 +208,7 @@ class _Draft:
             self._take_less(job, want)
 
     def finish(self) -> dict[JobId, Placement]:
-        """Undoes what nobody gains by, and lets those start who were left out and fit after all."""
+        """Undo changes from which no job gains, and start the jobs that were left out and fit after all."""
         for job in self.order:
             if job.running and job.id in self.changed:
                 self._restore(job)
@@ -222,14 +222,14 @@ class _Draft:
         return mine < theirs or (mine == theirs and len(self.torn) + self.moved < len(other.torn) + other.moved)
 
     def repack(self, first: "_Draft") -> bool:
-        """Places anew, on blank nodes, whoever may move: first on the nodes that are in play, and then on all.
+        """Place all movable jobs again on blank nodes: first on the nodes that are affected, then on all nodes.
 
-        A node that is full of jobs which keep their counts is not in play. False when not everybody fits.
+        A node that is full of jobs which keep their counts is not affected. Return False when not all jobs fit.
         """
         touched = {node for id in first.changed for node in first.place.get(id, {})}
         near = {node for node, free in first.bins.room.items() if free > 0 or node in touched}
         scopes = (near, set(first.bins.room))
-        return any(len(scope) <= MOST_BLANKS and self._repack(first, scope) for scope in scopes)
+        return any(len(scope) <= MAX_BLANKS and self._repack(first, scope) for scope in scopes)
 
     def _repack(self, first: "_Draft", scope: set[NodeId]) -> bool:
         movers = [job for job in self.order if self._moves(job, first, scope)]
@@ -243,11 +243,11 @@ class _Draft:
         bins = Bins(blank, self.kind)
         found: dict[JobId, Placement] = {}
         for job in sorted(movers, key=lambda job: -self._want(job)):
-            least = placement.total(first.place.get(job.id, {}))
+            minimum = placement.total(first.place.get(job.id, {}))
             where = best_fit(bins, self._want(job), spread=job.spread, kind=self._kind(job))
-            if where is None and least:
-                where = best_fit(bins, least, spread=job.spread, kind=self._kind(job))
-            if where is None and least:
+            if where is None and minimum:
+                where = best_fit(bins, minimum, spread=job.spread, kind=self._kind(job))
+            if where is None and minimum:
                 return False
             if where:
                 found[job.id] = where
@@ -267,7 +267,7 @@ class _Draft:
         return True
 
     def _moves(self, job: Job, first: "_Draft", scope: set[NodeId]) -> bool:
-        """Running jobs move as a whole only if they may be stopped, because what is new may not be free yet."""
+        """Whether a job may move as a whole: running jobs must be preemptible, because the new GPUs may not be free yet."""
         if job.nodes is not None or self._want(job) < job.min_gpus:
             return False
         if job.waiting:
@@ -275,7 +275,7 @@ class _Draft:
         return job.elastic and job.preemptible and scope.issuperset(first.place.get(job.id, job.now_on))
 
     def _want(self, job: Job) -> int:
-        """What was wanted, within what can be done to it."""
+        """Return the wanted count, within the sizes that the job can have."""
         want = self.wanted.get(job.id, 0)
         if not job.running:
             return min(max(want, job.min_gpus), job.max_gpus) if want else 0
@@ -283,8 +283,8 @@ class _Draft:
             return 0
         if not job.elastic:
             return job.gpus
-        least = max(min(job.min_gpus, job.gpus), placement.total(job.base))
-        return min(max(want, least), max(job.max_gpus, job.gpus))
+        minimum = max(min(job.min_gpus, job.gpus), placement.total(job.base))
+        return min(max(want, minimum), max(job.max_gpus, job.gpus))
 
     def _kind(self, job: Job) -> str | None:
         return self.kinds.get(job.id)
@@ -296,7 +296,7 @@ class _Draft:
         return any(self.kind.get(node) != kind for node in job.now_on)
 
     def _leave(self, job: Job, want: int) -> None:
-        """Gives up what is beyond ``want``, from the nodes where it has least; everything, when it changes its kind."""
+        """Release what exceeds ``want``, from the nodes where it has the fewest; all GPUs when it changes their kind."""
         if not want or self._of_other_kind(job):
             self._set(job, {})
             return
@@ -306,7 +306,7 @@ class _Draft:
         self._set(job, held)
 
     def _set(self, job: Job, where: Placement) -> None:
-        """Moves it in the ledger; what it gives up on a closed node is of no use to anybody."""
+        """Set the placement of a job; no other job can use what it releases on a closed node."""
         for node, gpus in self.place.pop(job.id, {}).items():
             if node in self.bins.room:
                 self.bins.take(node, -gpus)
@@ -325,7 +325,7 @@ class _Draft:
         return True
 
     def _grow(self, job: Job, want: int) -> bool:
-        """At home if it stays together there, else elsewhere as a whole if it may be stopped, else wherever there is room."""
+        """Grow on its own nodes if it stays compact, else move as a whole if it is preemptible, else take any free GPUs."""
         before = self.place[job.id]
         held = self._at_home(job, before, want)
         if placement.total(held) < want or not self._together(job, held):
@@ -355,7 +355,7 @@ class _Draft:
         return grown
 
     def _move(self, job: Job, want: int) -> bool:
-        """To where it is together as a whole. Nothing changes when there is no such place."""
+        """Move a job as a whole to where it is compact. Nothing changes when there is no such place."""
         if not job.preemptible or want < job.min_gpus:
             return False
         before = self.place[job.id]
@@ -371,20 +371,20 @@ class _Draft:
         return False
 
     def _take_less(self, job: Job, want: int) -> None:
-        """As many as fit, when not all that was wanted does."""
+        """Take as many GPUs as fit, when the wanted count does not."""
         if job.id not in self.place and want:
             rooms = [
                 room for node, room in self.bins.room.items()
                 if room > 0 and (job.nodes is None or node in job.nodes) and self._kind(job) in (None, self.kind[node])
             ]  # fmt: skip
-            most = min(sum(rooms) if job.spread else max(rooms, default=0), want, self._room(job))
-            if most >= job.min_gpus:
-                self._start(job, most)
+            maximum = min(sum(rooms) if job.spread else max(rooms, default=0), want, self._room(job))
+            if maximum >= job.min_gpus:
+                self._start(job, maximum)
                 self.changed.add(job.id)
         self._note(job)
 
     def _room(self, job: Job) -> int:
-        """What its limits leave, with everybody where they are in this draft."""
+        """Return the number of GPUs that the limits of a job leave in this draft."""
         rooms = [
             limit.max_gpus - limit.elsewhere - sum(placement.total(self.place.get(id, {})) for id in limit.jobs)
             for limit, _ in self.later.limits_of(job)
@@ -392,7 +392,7 @@ class _Draft:
         return min(rooms, default=job.max_gpus)
 
     def _restore(self, job: Job) -> None:
-        """Back to what it holds now, as far as nobody took it."""
+        """Restore what a job holds now, as far as no other job took it."""
         have = self.place.get(job.id, {})
         if placement.total(have) >= job.gpus or self._of_other_kind(job):
             return

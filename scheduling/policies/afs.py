@@ -1,4 +1,4 @@
-"""Apathetic future share: the next GPU goes to the shorter job unless a longer one makes much better use of it."""
+"""Apathetic future share (AFS): the next GPU goes to the shorter job unless a longer one makes much better use of it."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -8,88 +8,94 @@ from typing import ClassVar
 
 from scheduling.params import param
 from scheduling.toolkit import estimates, reasons
-from scheduling.toolkit.capacity import Capacity, in_turn
-from scheduling.toolkit.plan_builder import realise
-from scheduling.toolkit.sharing import Pool, fitted, most, next_size, settle
+from scheduling.toolkit.capacity import Capacity, in_queue_order
+from scheduling.toolkit.plan_builder import build_plan
+from scheduling.toolkit.sharing import Pool, max_size, next_size, plan_until_placed, skip_unprofitable_resizes
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 FIRST_CLASS_SECONDS = 600.0
-"""Jobs of unknown length are not told apart before they were served this long: shorter than it is not worth a stop."""
+"""Jobs of unknown length count as equal until they were served this long: a smaller difference is not worth a stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Afs:
     """AFS-L (Hwang et al., NSDI'21) where the work left is known, AFS-P where it is not.
 
-    The pairwise rule is confirmed from Voda's transcription, corrected (there a job's length was read at the other
-    one's GPU count): with A the one that ends sooner on what it has and B the other (without GPUs: never), B gets the
-    GPU if ``(p_B(b+1) - p_B(b)) / p_B(b+1) > (p_A(a+1) - p_A(a)) / p_A(a)``; of two without GPUs the shorter gets it.
+    The pairwise rule is confirmed from Voda's transcription, corrected (there the length of a job was read at the GPU
+    count of the other one): let A be the job that ends sooner on its GPUs and B the other (a job without GPUs never
+    ends); B gets the GPU if ``(p_B(b+1) - p_B(b)) / p_B(b+1) > (p_A(a+1) - p_A(a)) / p_A(a)``; of two jobs without GPUs
+    the shorter gets it.
 
-    Reconstructions of ours: a step of several GPUs (the least a job runs on, or the next size worth having) counts with
-    its gain divided by its GPUs. AFS-P takes a job's length for as much as it was served, in classes that double, less
-    the time it has waited since. The rule is not transitive, so the winner depends on the order of the matches: ours
-    is a knock-out tournament over jobs sorted by length, in which a GPU given away replays log J matches, where the
-    original scans all J jobs.
+    Our reconstructions: a step of several GPUs (the minimum of a job, or its next worthwhile size) counts with its gain
+    per GPU. AFS-P takes the length of a job as the service it has had, in classes that double, minus the time it has
+    waited since. The rule is not transitive, so the winner depends on the order of the matches: ours is a knock-out
+    tournament over jobs sorted by length, in which each GPU replays log J matches, where the original scans all J jobs.
     """
 
     title: ClassVar[str] = "Shorter first, unless a longer one scales better (AFS)"
     explanation: ClassVar[str] = (
         "Each GPU goes to the job that ends soonest, except where a longer job would gain much more from it, so that "
-        "most people have their results early. Jobs of unknown length count as long as they already ran; long jobs wait."
+        "most users get their results early. A job of unknown length counts as being as long as it already ran; long jobs "
+        "wait."
     )
     good_for: ClassVar[str] = "short turnaround with elastic jobs"
-    needs: ClassVar[str] = "how fast jobs are with more GPUs; how long they are helps"
+    needs: ClassVar[str] = "the speed of jobs with more GPUs; their length helps"
     knows: ClassVar[Knows] = "job lengths"
 
     lengths: str = param(
         "known",
         "Length of a job",
-        "What decides which of two jobs is the shorter one.",
+        "How it is decided which of two jobs is shorter.",
         choices=[
-            ("known", "the work left where it is known, else what it was served"),
-            ("served", "always what it was served so far"),
+            ("known", "the remaining work where it is known, else the GPU time used so far"),
+            ("served", "always the GPU time used so far"),
         ],
     )
     preempt: bool = param(
         True,
         "Stop longer jobs",
-        "Yes: jobs that can go on from a checkpoint are stopped when shorter ones need their GPUs. No: what runs goes on.",
+        "Yes: jobs that can restart from a checkpoint are stopped when shorter ones need their GPUs. "
+        "No: running jobs continue.",
     )
     pays_within_seconds: float = param(
         300.0,
-        "Growing must pay within seconds",
-        "A running job takes more GPUs only if it makes up for the interruption in this time. "
+        "Seconds within which growth must pay off",
+        "A running job takes more GPUs only if it makes up for the interruption within this time. "
         "Larger means more frequent changes.",
-        least=0.0,
-        most=86_400.0,
+        minimum=0.0,
+        maximum=86_400.0,
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        return fitted(lambda homeless: self._plan(snapshot, homeless))
+        return plan_until_placed(lambda excluded: self._plan(snapshot, excluded))
 
-    def _plan(self, snapshot: Snapshot, homeless: AbstractSet[JobId]) -> tuple[Plan, set[JobId]]:
-        pool = Pool(snapshot, preempt=self.preempt, homeless=homeless)
-        jobs = [job for job in in_turn(snapshot.jobs) if job.running or (job.waiting and job.id not in pool.impossible)]
+    def _plan(self, snapshot: Snapshot, excluded: AbstractSet[JobId]) -> tuple[Plan, set[JobId]]:
+        pool = Pool(snapshot, preempt=self.preempt, excluded=excluded)
+        jobs = [
+            job
+            for job in in_queue_order(snapshot.jobs)
+            if job.running or (job.waiting and job.id not in pool.impossible)
+        ]
         length = {job.id: self._length(job, snapshot.now) for job in jobs}
         jobs.sort(key=lambda job: (-job.priority, length[job.id]))
-        given = _play(jobs, [length[job.id] for job in jobs], pool)
+        given = _run_tournament(jobs, [length[job.id] for job in jobs], pool)
         rest = [job for job in jobs if job.id not in given]
         order = [*(job for job in jobs if job.id in given), *rest]
-        wanted = settle(snapshot, pool.count, self.pays_within_seconds)
+        wanted = skip_unprofitable_resizes(snapshot, pool.count, self.pays_within_seconds)
         batches = {job.id: estimates.batch(job, wanted.get(job.id, 0)) for job in jobs if job.free_speed}
 
-        in_vain: set[JobId] = set()
+        unplaced: set[JobId] = set()
 
         def sentence(job: Job, capacity: Capacity, ahead: int) -> str:
             if wanted.get(job.id):
-                in_vain.add(job.id)
+                unplaced.add(job.id)
             return f"{reasons.shortage(job, capacity, ahead).removesuffix('.')}; {self._place(job, length[job.id])}."
 
-        plan = realise(snapshot, order, wanted, why=pool.impossible, batches=batches, short=sentence)
-        return plan, in_vain
+        plan = build_plan(snapshot, order, wanted, why=pool.impossible, batches=batches, short=sentence)
+        return plan, unplaced
 
     def _length(self, job: Job, now: float) -> float:
-        """Seconds of work on one GPU."""
+        """Return the length of a job in seconds of work on one GPU."""
         if self.lengths == "known" and job.work is not None and job.work.source != "default":
             return max(job.work.value, 1.0)
         waited = now - (job.submitted_at if job.since is None else job.since) if job.waiting else 0.0
@@ -103,7 +109,7 @@ class Afs:
         return f"how long it takes is not known, it had {used} of one GPU so far, and those who had less go first"
 
 
-class _Side:
+class _Contender:
     """A job in the tournament."""
 
     __slots__ = ("after", "count", "job", "length", "next", "now", "seconds")
@@ -113,7 +119,7 @@ class _Side:
         self.have(count, step)
 
     def have(self, count: int, step: int) -> None:
-        """It has ``count`` GPUs, and ``step`` is the size it would have next; 0 when it wants no more."""
+        """Set its number of GPUs, and the next size ``step`` that it wants; 0 when it wants no more."""
         self.count, self.next = count, step
         speed = estimates.speed(self.job, count, free_batch=True)
         faster = estimates.speed(self.job, step, free_batch=True)
@@ -123,8 +129,8 @@ class _Side:
         self.after = gain / faster if faster > 0 else 0.0
 
 
-def _winner(one: _Side | None, two: _Side | None) -> _Side | None:
-    """``one`` stands before ``two`` in the order of lengths."""
+def _winner(one: _Contender | None, two: _Contender | None) -> _Contender | None:
+    """Return the winner of a match. ``one`` comes before ``two`` in the order of lengths."""
     if one is None or two is None or not (one.next and two.next):
         return one if one is not None and one.next else two
     if not one.count and not two.count:
@@ -137,16 +143,16 @@ def _winner(one: _Side | None, two: _Side | None) -> _Side | None:
     return longer if longer.after > shorter.now else shorter
 
 
-def _play(jobs: Sequence[Job], lengths: Sequence[float], pool: Pool) -> dict[str, int]:
-    """Gives the GPUs of ``pool`` step by step to the winner of all; returns who has any, in the order of their first."""
+def _run_tournament(jobs: Sequence[Job], lengths: Sequence[float], pool: Pool) -> dict[str, int]:
+    """Give the GPUs of ``pool`` step by step to the winner; return the jobs with any, in the order of their first GPU."""
     half = 1 << max(0, len(jobs) - 1).bit_length()
-    tree: list[_Side | None] = [None] * (2 * half)
+    tree: list[_Contender | None] = [None] * (2 * half)
     given: dict[str, int] = {}
     for index, job in enumerate(jobs):
         count = pool.count.get(job.id, 0)
         if count:
             given[job.id] = count
-        tree[half + index] = _Side(job, lengths[index], count, _step(job, count, pool))
+        tree[half + index] = _Contender(job, lengths[index], count, _step(job, count, pool))
     for node in range(half - 1, 0, -1):
         tree[node] = _winner(tree[2 * node], tree[2 * node + 1])
     index_of = {job.id: index for index, job in enumerate(jobs)}
@@ -165,7 +171,7 @@ def _play(jobs: Sequence[Job], lengths: Sequence[float], pool: Pool) -> dict[str
 
 
 def _step(job: Job, count: int, pool: Pool) -> int:
-    """The size it would have next."""
+    """Return the next size of a job."""
     if count:
-        return next_size(job, count, most(job))
-    return pool.least[job.id] if job.running else job.min_gpus
+        return next_size(job, count, max_size(job))
+    return pool.min_gpus[job.id] if job.running else job.min_gpus

@@ -1,4 +1,4 @@
-"""Everybody's minimum first, in order; then what is left, one GPU at a time."""
+"""Elastic FIFO: first the minimum of each job, in order; then the remaining GPUs, one at a time."""
 
 import heapq
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from scheduling.params import param
 from scheduling.toolkit import estimates, placement, reasons
-from scheduling.toolkit.capacity import Capacity, in_turn, queue
+from scheduling.toolkit.capacity import Capacity, in_queue_order, queue
 from scheduling.toolkit.levels import Levels
 from scheduling.toolkit.plan_builder import minus, part, shrink_to, start
 from scheduling.types import Job, JobId, Knows, Limit, NodeId, Placement, Plan, Snapshot
@@ -15,68 +15,68 @@ from scheduling.types import Job, JobId, Knows, Limit, NodeId, Placement, Plan, 
 
 @dataclass(frozen=True, slots=True)
 class ElasticFifo:
-    """Decides in a ledger of what is *coming* (free, leaving, or spare of elastic jobs), acts on what is free now.
+    """Elastic FIFO. It decides in a ledger of *coming* GPUs (free, leaving, or spare), and acts on those free now.
 
-    Running jobs are asked for GPUs only on behalf of waiting ones, and only for what is neither free nor coming,
-    so that an unchanged world comes to rest. ``state`` is {"wish": {job: since}} of jobs that could grow.
+    Running jobs are asked for GPUs only for waiting ones, and only for GPUs that are neither free nor coming, so that
+    an unchanged cluster comes to rest. ``state`` is {"wish": {job: since}} of jobs that could grow.
     """
 
     title: ClassVar[str] = "Elastic first come, first served"
     explanation: ClassVar[str] = (
-        "Elastic jobs grow into idle GPUs and shrink, down to their least, as soon as others wait. "
-        "Every job gets its least in the order they came; what is left is shared evenly, oldest first."
+        "Elastic jobs grow into idle GPUs, and shrink down to their minimum as soon as others wait. "
+        "Every job gets its minimum in the order of submission; the remaining GPUs are shared evenly, oldest job first."
     )
-    good_for: ClassVar[str] = "idle GPUs put to use, and room made for newcomers"
-    needs: ClassVar[str] = "nothing; how far more GPUs help, where it is known"
+    good_for: ClassVar[str] = "using idle GPUs, and making room for new jobs"
+    needs: ClassVar[str] = "nothing; the gain of more GPUs, where it is known"
     knows: ClassVar[Knows] = "speeds"
 
     strict: bool = param(
         False,
         "Strictly in order",
-        "Yes: when the first job of the queue cannot even get its least, all behind it wait. "
-        "No: jobs behind it may start first, so that fewer GPUs stand idle.",
+        "Yes: when the first job of the queue cannot get even its minimum, all jobs behind it wait. "
+        "No: jobs behind it may start first, so that fewer GPUs are idle.",
     )
     grow_after_seconds: int = param(
         10,
         "Seconds before a running job grows",
-        "A running job takes more GPUs only after they have been left over for this long, because each change "
+        "A running job takes more GPUs only after they have been idle for this long, because each change "
         "interrupts it for some seconds. 0 means at once.",
-        least=0,
-        most=3600,
+        minimum=0,
+        maximum=3600,
     )
 
     up_to: str = param(
         "asked",
         "How far jobs grow",
-        "Growing beyond the size asked for keeps idle GPUs busy, but makes little use of them where jobs scale badly.",
-        choices=[("asked", "to the size asked for"), ("most", "to the most they can use")],
+        "Growing beyond the size asked for keeps idle GPUs busy, but gains little where jobs scale badly.",
+        choices=[("asked", "to the size asked for"), ("most", "to their maximum")],
     )
     least_gain: float = param(
         0.05,
-        "Least gain of a GPU",
-        "A job grows only as long as each GPU more makes it faster by at least this part of one GPU, "
+        "Minimum gain of a GPU",
+        "A job grows only as long as each additional GPU makes it faster by at least this fraction of one GPU, "
         "where its speed was measured.",
-        least=0,
-        most=1,
+        minimum=0,
+        maximum=1,
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
         later = Capacity(snapshot, coming=True)
-        running = in_turn(job for job in snapshot.jobs if job.running)
+        running = in_queue_order(job for job in snapshot.jobs if job.running)
         spares = Spares(later, running)
         why: dict[JobId, str] = {}
         served: list[Job] = []
         line: list[Job] = []
-        vain: set[Hashable] = set()
+        unfit: set[Hashable] = set()
         for job in queue(snapshot):
             if alone := reasons.impossible(job, later):
                 why[job.id] = alone
             elif self.strict and line:
                 line.append(job)
-            elif later.terms(job) not in vain and _give_least(job, spares):
+            elif later.terms(job) not in unfit and _give_minimum(job, spares):
                 served.append(job)
             else:
-                vain.add(later.terms(job))  # the ledger only gets tighter: no use in trying the like of it again
+                unfit.add(later.terms(job))  # the ledger only gets tighter, so similar jobs do not fit either
                 if alone := _limited(job, spares):
                     why[job.id] = alone
                 else:
@@ -100,7 +100,7 @@ class ElasticFifo:
     def _grow(
         self, snapshot: Snapshot, now: Capacity, later: Capacity, running: Sequence[Job]
     ) -> Mapping[JobId, float]:
-        """Gives running jobs what was left over long enough; returns since when the others could have grown."""
+        """Give running jobs what was idle for long enough; return since when the others could have grown."""
         before: Mapping[JobId, float] = snapshot.state.get("wish", {})
         wish: dict[JobId, float] = {}
         for job in running:
@@ -115,40 +115,44 @@ class ElasticFifo:
         return wish
 
     def _share_rest(self, spares: "Spares", served: Sequence[Job], running: Sequence[Job]) -> None:
-        """What is left goes, one GPU at a time, to whoever is least above its least, oldest first.
+        """Share the remaining GPUs one at a time: the job that is the least above its minimum is next, oldest first.
 
-        A newcomer, or a job that lost a part and is below its least, also takes from a running job that has at least
-        two more extra GPUs than itself.
+        A new job, or one that lost GPUs and is below its minimum, also takes GPUs from a running job that has at least
+        two more extra GPUs.
         """
         later = spares.ledger
-        newcomers = {job.id for job in served}
+        new_jobs = {job.id for job in served}
         growing = [job for job in running if job.elastic and not job.blocked and later.count(job) >= job.gpus]
-        most = {job.id: self._most(job) for job in (*served, *growing)}
-        heap = [(_extra(job, later), job.turn, job) for job in (*served, *growing) if later.count(job) < most[job.id]]
+        maximum = {job.id: self._max_gpus(job) for job in (*served, *growing)}
+        heap = [
+            (_extra(job, later), job.queue_key, job)
+            for job in (*served, *growing)
+            if later.count(job) < maximum[job.id]
+        ]
         heapq.heapify(heap)
         while heap:
-            extra, turn, job = heapq.heappop(heap)
-            if job.id not in newcomers and later.count(job) < job.gpus:
-                continue  # it has just given to a newcomer
-            takes = job.id in newcomers or extra < 0
+            extra, queue_key, job = heapq.heappop(heap)
+            if job.id not in new_jobs and later.count(job) < job.gpus:
+                continue  # it has just given to a new job
+            takes = job.id in new_jobs or extra < 0
             if not spares.grow(job) and not (takes and _take_from_richer(job, spares)):
                 continue
-            if later.count(job) < most[job.id]:
-                heapq.heappush(heap, (extra + 1, turn, job))
+            if later.count(job) < maximum[job.id]:
+                heapq.heappush(heap, (extra + 1, queue_key, job))
 
-    def _most(self, job: Job) -> int:
-        """Where it stops to grow: what it may have, as far as that is worth having."""
-        most = job.asked if self.up_to == "asked" else job.max_gpus
+    def _max_gpus(self, job: Job) -> int:
+        """Return the size at which a job stops growing: its maximum, or the largest worthwhile size."""
+        maximum = job.asked if self.up_to == "asked" else job.max_gpus
         known = estimates.curve(job)
         if known is not None and known.speeds and self.least_gain:
             steps = estimates.steps(job, job.min_gpus, job.min_gpus, job.max_gpus)
-            worth = max((size for size, gain in steps if gain >= self.least_gain), default=job.min_gpus)
-            most = min(most, worth)
-        return max(most, job.min_gpus)
+            worthwhile = max((size for size, gain in steps if gain >= self.least_gain), default=job.min_gpus)
+            maximum = min(maximum, worthwhile)
+        return max(maximum, job.min_gpus)
 
 
 class Spares:
-    """What running jobs could give back, kept up to date beside the ledger of what is coming."""
+    """The GPUs that running jobs could release, kept up to date with the ledger of coming GPUs."""
 
     def __init__(self, ledger: Capacity, running: Sequence[Job]) -> None:
         self.ledger = ledger
@@ -174,23 +178,23 @@ class Spares:
                     self._parts[job.id, node] = ledger.spare(job, node)
                     on_node[node] += self._parts[job.id, node]
         self.possible = Levels({node: free + on_node[node] for node, free in ledger.free.items()})
-        """Free GPUs of each node with those that jobs there could give back."""
+        """Free GPUs of each node plus those that jobs there could release."""
         self._extras = Levels(extras)
-        """By how much each job that can give is above its least; whose turn comes last has the smallest key."""
+        """By how much each job that can release GPUs is above its minimum; the last in the queue has the smallest key."""
 
     def of(self, limit: Limit) -> int:
-        """What the jobs under a limit could give back together."""
+        """Return the GPUs that the jobs under a limit could release together."""
         return self._of[limit.name]
 
     def richest(self, node: NodeId | None = None, limit: Limit | None = None) -> Job | None:
-        """Who gives next: the job furthest above its least; among equals the one whose turn came last."""
+        """Return the next job to release GPUs: the furthest above its minimum; among equals the last in the queue."""
         if node is not None:
             donors = [job for job in self._on.get(node, ()) if self._parts[job.id, node]]
-            return max(donors, key=lambda job: (_extra(job, self.ledger), job.turn), default=None)
+            return max(donors, key=lambda job: (_extra(job, self.ledger), job.queue_key), default=None)
         return next((job for job in self.richer(1) if limit is None or job.id in limit.jobs), None)
 
     def richer(self, extra: int) -> Iterator[Job]:
-        """Those who can give and are at least so far above their least, richest first."""
+        """Yield the jobs that can release GPUs and are at least ``extra`` above their minimum, the furthest first."""
         for key in self._extras.fullest():
             if self._extras[key] < extra:
                 return
@@ -204,7 +208,7 @@ class Spares:
         return taken
 
     def leave_with(self, job: Job, node: NodeId) -> None:
-        """Undoes ``take``."""
+        """Undo ``take``."""
         self.ledger.leave_with(job, node)
         self._update(job)
 
@@ -242,8 +246,8 @@ class Spares:
         self.possible[node] = self.ledger.free[node] + spare
 
 
-def _give_least(job: Job, spares: Spares) -> bool:
-    """Gives ``job`` its least, taken from spare GPUs of running jobs if need be; False, and nothing done, if it cannot."""
+def _give_minimum(job: Job, spares: Spares) -> bool:
+    """Give ``job`` its minimum, also from spare GPUs of running jobs. Return False, with no change, if impossible."""
     taken: list[tuple[Job, NodeId]] = []
     where = _room_for(job, spares, taken)
     if where is None:
@@ -276,9 +280,9 @@ def _room_for(job: Job, spares: Spares, taken: list[tuple[Job, NodeId]]) -> Plac
 
 
 def _limited(job: Job, spares: Spares) -> str:
-    """The limit that keeps it waiting even when all spare GPUs are given back.
+    """Return the limit that keeps a job waiting even when all spare GPUs are released, or "".
 
-    What running jobs have beyond their least must not decide this: it changes because of what is decided here.
+    GPUs of running jobs above their minimum must not matter here: they change with this very decision.
     """
     limits = spares.ledger.limits_of(job)
     short = any(job.min_gpus > room + spares.of(limit) for limit, room in limits)

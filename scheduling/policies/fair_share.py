@@ -1,4 +1,4 @@
-"""Who used less than entitled goes first: decayed GPU-hours per user and group, with weights."""
+"""Fair share: users and groups below their share go first, by decayed GPU-hours with weights."""
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,147 +11,154 @@ from typing import Any, ClassVar
 
 from scheduling.params import param
 from scheduling.toolkit import backfill, estimates, reasons
-from scheduling.toolkit.capacity import Capacity, in_turn
-from scheduling.toolkit.plan_builder import realise
-from scheduling.toolkit.sharing import Pool, most, next_size, settle
+from scheduling.toolkit.capacity import Capacity, in_queue_order
+from scheduling.toolkit.plan_builder import build_plan
+from scheduling.toolkit.sharing import Pool, max_size, next_size, skip_unprofitable_resizes
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 DAY_SECONDS = 86400.0
-LEAST_WEIGHT = 1e-6
-"""An account of weight 0 goes last, but it goes."""
+MIN_WEIGHT = 1e-6
+"""The weight of an account with weight 0: it goes last, but it gets GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class FairShare:
-    """Levels and water. An account's *level* is (GPUs it held on average of late + GPUs it is given now) / weight.
+    """Water filling. The *level* of an account is (GPUs held on average recently + GPUs that it gets now) / weight.
 
-    The average of late is its GPU-seconds, decayed by half every ``half_life_days``, over the decayed length of all
-    time, so that both parts are in GPUs and somebody who always held four stands at four. Each GPU goes to the top
-    account that stands lowest, within it to the part of it that stands lowest, and there by priority, then age. So
-    accounts that used less catch up, equal ones share equally, and what one leaves flows to the others.
+    The recent average is its GPU-seconds, halved every ``half_life_days``, over the decayed length of all time, so that
+    both terms are in GPUs: an account that always held four is at level four. Each GPU goes to the top-level account
+    with the lowest level, within it to its member with the lowest level, and there by priority, then age. So accounts
+    that used less catch up, equal ones share equally, and what one does not use goes to the others.
 
-    The textbook idea (Unix fair-share schedulers since Kay and Lauder, 1988) with decayed usage as in Slurm's; the
-    water filling and the preemption rules are our own, so a reconstruction where they resemble others. The first job of
-    that order that cannot start reserves GPUs after a while (``backfill``), so that small jobs do not pass it for ever.
+    The idea is that of the textbooks (Unix fair-share schedulers since Kay and Lauder, 1988), with decayed usage as in
+    Slurm; the water filling and the preemption rules are our own, so a reconstruction where they resemble others. The
+    first job in the order that cannot start reserves GPUs after some time (``backfill``), so that small jobs do not
+    overtake it for ever.
     """
 
     title: ClassVar[str] = "Fair share of users and groups"
     explanation: ClassVar[str] = (
-        "Whoever used less of the GPUs recently than their weight entitles them to goes first, group by group and then "
-        "person by person; old use counts less every day. Elastic jobs share what is left in proportion to the weights, "
-        "and GPUs are saved for a large job that small ones have passed over for too long."
+        "Groups, and within them users, that recently used less than their share of the GPUs go first; old usage counts "
+        "less every day. Elastic jobs share the remaining GPUs in proportion to the weights, and GPUs are saved for a "
+        "large job that small ones have overtaken for too long."
     )
-    good_for: ClassVar[str] = "sharing a lab between people and groups over weeks"
-    needs: ClassVar[str] = "weights of users and groups, if not all are equal"
+    good_for: ClassVar[str] = "sharing a lab between users and groups over weeks"
+    needs: ClassVar[str] = "weights of users and groups, if they are not equal"
     knows: ClassVar[Knows] = "speeds"
 
     half_life_days: float = param(
         7.0,
         "Half-life in days",
-        "After so many days a GPU-hour counts half. Short: people are even again soon. Long: heavy use is remembered.",
-        least=0.05,
-        most=365.0,
+        "After this many days a GPU-hour counts half. Short: past usage is soon forgotten. Long: heavy usage counts for "
+        "long.",
+        minimum=0.05,
+        maximum=365.0,
     )
     elastic: bool = param(
         True,
         "Resize elastic jobs",
-        "Yes: elastic jobs grow into what is left and give it back when others come. "
-        "No: a job keeps the size it asked for until it ends.",
+        "Yes: elastic jobs grow into idle GPUs and release them when others come. "
+        "No: a job keeps the size that it asked for until it ends.",
         group="Stopping and resizing",
     )
     preempt: bool = param(
         True,
-        "Stop jobs of those above their share",
-        "Yes: jobs that can go on from a checkpoint are stopped when their account is far above its share and "
-        "somebody below it waits. No: what runs goes on; a newcomer waits for the next that ends.",
+        "Stop jobs of accounts above their share",
+        "Yes: jobs that can restart from a checkpoint are stopped when their account is far above its share and "
+        "an account below its share waits. No: running jobs continue; a new job waits until one ends.",
         group="Stopping and resizing",
     )
     tolerance: float = param(
         0.5,
-        "How far above is far",
-        "A job is stopped for another one only if its account would still be ahead by this part of a fair share "
+        "Tolerance above the share",
+        "A job is stopped for another one only if its account would still be ahead by this fraction of a fair share "
         "without it. Larger means fewer interruptions.",
-        least=0.0,
-        most=10.0,
+        minimum=0.0,
+        maximum=10.0,
         group="Stopping and resizing",
     )
     yields_after_minutes: float = param(
         30.0,
         "Minutes before a job above its share makes room",
-        "A job that can be stopped, of an account that holds more than its fair share, keeps its GPUs for at least this "
-        "long. Then it makes room for waiting jobs of accounts that stay within theirs. 0: it makes room only for an "
-        "account that is far below.",
-        least=0.0,
-        most=10_080.0,
+        "A preemptible job of an account above its fair share keeps its GPUs for at least this long. "
+        "Then it makes room for waiting jobs of accounts that stay within theirs. 0: it makes room only for an "
+        "account that is far below its share.",
+        minimum=0.0,
+        maximum=10_080.0,
         group="Stopping and resizing",
     )
     pays_within_seconds: float = param(
         300.0,
-        "Growing must pay within seconds",
-        "A running job takes more GPUs only if it makes up for the interruption in this time. "
+        "Seconds within which growth must pay off",
+        "A running job takes more GPUs only if it makes up for the interruption within this time. "
         "Larger means more frequent changes.",
-        least=0.0,
-        most=86_400.0,
+        minimum=0.0,
+        maximum=86_400.0,
         group="Stopping and resizing",
     )
     passed_over_hours: float = param(
         1.0,
-        "Hours a large job may be passed over",
+        "Hours a large job may be overtaken",
         "When a job has waited this long and is next in line, but needs more GPUs at once than are free, GPUs are saved "
-        "for it as they become free. Until it can start they are lent only to jobs that can be stopped or that will "
-        "have ended by then. Smaller: large jobs start sooner. Larger: fewer GPUs stand idle. 0: nothing is saved, and "
-        "a large job may be passed over for as long as smaller ones come.",
-        least=0.0,
-        most=720.0,
+        "for it as they become free. Until it can start, they are lent only to jobs that can be stopped or that will "
+        "have ended by then. Smaller: large jobs start sooner. Larger: fewer GPUs are idle. 0: nothing is saved, and "
+        "a large job may be overtaken for as long as smaller ones come.",
+        minimum=0.0,
+        maximum=720.0,
         group="Large jobs",
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        return backfill.around(self._arrange, snapshot, 3600 * self.passed_over_hours, self._least)
+        return backfill.around(self._arrange, snapshot, 3600 * self.passed_over_hours, self._min_gpus)
 
-    def _least(self, job: Job) -> int:
-        """GPUs with which a waiting job starts."""
+    def _min_gpus(self, job: Job) -> int:
+        """Return the number of GPUs with which a waiting job starts."""
         return job.min_gpus if self.elastic else job.asked
 
     def _arrange(self, snapshot: Snapshot, hold: backfill.Hold | None) -> backfill.Arrangement:
-        """In a second try without the jobs that were counted but found no place, so that others may use those GPUs."""
-        arrangement, homeless = self._try(snapshot, hold, frozenset())
-        return self._try(snapshot, hold, homeless)[0] if homeless else arrangement
+        """Decide; and again without the jobs that found no place, if any, so that others may use those GPUs."""
+        arrangement, excluded = self._try(snapshot, hold, frozenset())
+        return self._try(snapshot, hold, excluded)[0] if excluded else arrangement
 
     def _try(
-        self, snapshot: Snapshot, hold: backfill.Hold | None, homeless: AbstractSet[JobId]
+        self, snapshot: Snapshot, hold: backfill.Hold | None, excluded: AbstractSet[JobId]
     ) -> tuple[backfill.Arrangement, set[JobId]]:
-        pool = Pool(snapshot, resize=self.elastic, preempt=self.preempt, homeless=homeless)
-        line = in_turn(job for job in snapshot.jobs if not job.stopping)
+        pool = Pool(snapshot, resize=self.elastic, preempt=self.preempt, excluded=excluded)
+        line = in_queue_order(job for job in snapshot.jobs if not job.stopping)
         root, part_of = _tree(snapshot, line, self.half_life_days)
         order = self._serve(snapshot, line, pool, root, part_of)
         if self.elastic:
             _share_rest(order, pool, root, part_of)
-        wanted = settle(snapshot, pool.count, self.pays_within_seconds)
+        wanted = skip_unprofitable_resizes(snapshot, pool.count, self.pays_within_seconds)
         batches = {job.id: estimates.batch(job, wanted.get(job.id, 0)) for job in order if job.free_speed}
 
-        in_vain: set[JobId] = set()
+        unplaced: set[JobId] = set()
 
         def sentence(job: Job, capacity: Capacity, ahead: int) -> str:
             if wanted.get(job.id):
-                in_vain.add(job.id)
+                unplaced.add(job.id)
             saved = sum(gpus for node, gpus in hold.here.items() if node in capacity.free_for(job)) if hold else 0
             short = reasons.behind_saved(saved) if saved else reasons.shortage(job, capacity, ahead)
-            return f"{short.removesuffix('.')}; {part_of[job.id].standing()}."
+            return f"{short.removesuffix('.')}; {part_of[job.id].summary()}."
 
-        plan = realise(snapshot, order, wanted, why=pool.impossible, batches=batches, short=sentence)
-        root.fell()
+        plan = build_plan(snapshot, order, wanted, why=pool.impossible, batches=batches, short=sentence)
+        root.dismantle()
         waits = {job.id for job in order if job.waiting and job.id not in plan.target and job.id not in pool.impossible}
-        promised = frozenset(id for id in waits if wanted.get(id) and id not in in_vain)
-        return backfill.Arrangement(plan, order, frozenset(waits - promised), promised), in_vain
+        promised = frozenset(id for id in waits if wanted.get(id) and id not in unplaced)
+        return backfill.Arrangement(plan, order, frozenset(waits - promised), promised), unplaced
 
     def _serve(
-        self, snapshot: Snapshot, line: Sequence[Job], pool: Pool, root: "_Part", part_of: "Mapping[JobId, _Part]"
+        self,
+        snapshot: Snapshot,
+        line: Sequence[Job],
+        pool: Pool,
+        root: "_AccountNode",
+        part_of: "Mapping[JobId, _AccountNode]",
     ) -> list[Job]:
-        """Counts the least of each job in ``pool``, the most deserving first; returns all jobs in that order.
+        """Count the minimum of each job in ``pool``, the most deserving first; return all jobs in that order.
 
-        Where running jobs may be stopped they stand in line with the waiting ones, but further ahead by the tolerance.
-        Of one account those that run go first, so that nobody is stopped for a job of their own.
+        Where running jobs may be stopped, they queue with the waiting ones, but further ahead by the tolerance. Running
+        jobs of an account come before its waiting ones, so that no job is stopped for another one of its owner.
         """
         order: list[Job] = []
         for job in line:
@@ -176,11 +183,11 @@ class FairShare:
             part.line.reverse()
             running += sum([1 for job in part.line if job.now_on])
 
-        def key(part: _Part) -> tuple[bool, float] | None:
+        def key(part: _AccountNode) -> tuple[bool, float] | None:
             job = part.next()
             if job is None:
                 return None
-            level = (part.late + part.held) / part.weight
+            level = (part.recent + part.held) / part.weight
             return (False, level) if job.now_on else (not self.preempt, level + self.tolerance * part.fair)
 
         for part in _turns(root, key):
@@ -189,22 +196,25 @@ class FairShare:
             running -= bool(job.now_on)
             if job.id in pool.impossible:
                 continue
-            least = pool.least[job.id] if job.now_on else self._least(job)
-            if pool.take(job, least) or not pool.free:
-                part.give(least)  # with nothing left it is counted too, so that the line alternates
+            minimum = pool.min_gpus[job.id] if job.now_on else self._min_gpus(job)
+            if pool.take(job, minimum) or not pool.free:
+                part.give(minimum)  # with no GPUs left it is counted too, so that the accounts alternate
             if not (pool.free or running or snapshot.explain or self.passed_over_hours):
                 seen = {job.id for job in order}
-                order += [job for job in line if job.id not in seen]  # they get nothing, whatever their order
+                order += [job for job in line if job.id not in seen]  # they get nothing, in any order
                 break
         return order
 
-    def _serve_within_shares(self, snapshot: Snapshot, pool: Pool, part_of: "Mapping[JobId, _Part]") -> list[Job]:
-        """Count waiting jobs whose accounts stay within their shares before jobs that had their time above the share.
+    def _serve_within_shares(
+        self, snapshot: Snapshot, pool: Pool, part_of: "Mapping[JobId, _AccountNode]"
+    ) -> list[Job]:
+        """Count waiting jobs of accounts within their shares before jobs that had their time above the share.
 
-        Takes them out of their accounts' lines. Without this an account with one large job is never far enough above
-        its share, as it would hold nothing without that job, and a lab full of such jobs is closed to all others.
+        It removes them from the queues of their accounts. Without this, an account with one large job is never far
+        enough above its share, as it would hold nothing without that job, and a cluster full of such jobs would be closed
+        to all others.
         """
-        held: dict[_Part, int] = {}
+        held: dict[_AccountNode, int] = {}
         for job in snapshot.jobs:
             if job.running:
                 held[part_of[job.id]] = held.get(part_of[job.id], 0) + job.gpus
@@ -214,37 +224,39 @@ class FairShare:
         for part in parts:
             for job in part.line:
                 above = held.get(part, 0) > part.share and job.started_at is not None and job.started_at <= began
-                room -= pool.least[job.id] if job.now_on and not above else 0
+                room -= pool.min_gpus[job.id] if job.now_on and not above else 0
         served: list[Job] = []
         for part in sorted(parts, key=lambda part: part.rank):
             has = held.get(part, 0)
             for job in [job for job in part.line if not job.now_on and job.id not in pool.impossible]:
-                least = self._least(job)
-                if has + least > part.share or least > room or not pool.take(job, least):
+                minimum = self._min_gpus(job)
+                if has + minimum > part.share or minimum > room or not pool.take(job, minimum):
                     continue
-                has += least
-                room -= least
-                part.give(least)
+                has += minimum
+                room -= minimum
+                part.give(minimum)
                 part.line.remove(job)
                 served.append(job)
         return served
 
 
-def _share_rest(order: Sequence[Job], pool: Pool, root: "_Part", part_of: "Mapping[JobId, _Part]") -> None:
-    """Gives what is left, step by step, to the account that stands lowest, and there to its smallest job."""
+def _share_rest(
+    order: Sequence[Job], pool: Pool, root: "_AccountNode", part_of: "Mapping[JobId, _AccountNode]"
+) -> None:
+    """Give the remaining GPUs, step by step, to the account with the lowest level, and there to its smallest job."""
     if not pool.free:
         return
-    sizes: dict[_Part, list[tuple[float, tuple[int, float, JobId], int, Job]]] = {}
-    """A heap of the jobs of a part that could have more, the smallest first, with the next size of each."""
+    sizes: dict[_AccountNode, list[tuple[float, tuple[int, float, JobId], int, Job]]] = {}
+    """By account, a heap of the jobs that could have more GPUs, the smallest first, with the next size of each."""
     for job in order:
         count = pool.count.get(job.id, 0)
-        if count and (size := next_size(job, count, most(job))):
-            sizes.setdefault(part_of[job.id], []).append((count / job.weight, job.turn, size, job))
+        if count and (size := next_size(job, count, max_size(job))):
+            sizes.setdefault(part_of[job.id], []).append((count / job.weight, job.queue_key, size, job))
     for heap in sizes.values():
         heapq.heapify(heap)
     for part in _turns(root, lambda part: part.level if sizes.get(part) or part.heads else None):
         heap = sizes[part]
-        _, turn, size, job = heap[0]
+        _, queue_key, size, job = heap[0]
         count = pool.count[job.id]
         if not pool.take(job, size - count):
             heapq.heappop(heap)
@@ -252,44 +264,44 @@ def _share_rest(order: Sequence[Job], pool: Pool, root: "_Part", part_of: "Mappi
         part.give(size - count)
         if not pool.free:
             return
-        if larger := next_size(job, size, most(job)):
-            heapq.heapreplace(heap, (size / job.weight, turn, larger, job))
+        if larger := next_size(job, size, max_size(job)):
+            heapq.heapreplace(heap, (size / job.weight, queue_key, larger, job))
         else:
             heapq.heappop(heap)
 
 
 @dataclass(slots=True, eq=False)
-class _Part:
-    """An account as this policy sees it: jobs stand in line at the leaves of the tree."""
+class _AccountNode:
+    """An account in the tree of this policy; the leaves have queues of jobs."""
 
     name: str
     weight: float = 1.0
-    late: float = 0.0
-    """GPUs it held on average of late."""
+    recent: float = 0.0
+    """GPUs that it held on average recently."""
     held: int = 0
-    """GPUs it is to have, as far as decided."""
+    """GPUs that it gets, as far as decided."""
     now: int = 0
-    """GPUs it holds, for the sentences."""
+    """GPUs that it holds, for the reasons."""
     share: float = 0.0
-    """GPUs its weight entitles it to beside all that have jobs now."""
+    """GPUs that its weight entitles it to, among all accounts with jobs now."""
     fair: float = 0.0
-    """The level at which it and its siblings would stand with their shares."""
-    above: "_Part | None" = None
-    below: "list[_Part]" = field(default_factory=list)
-    heads: "list[tuple[Any, str, int, _Part]]" = field(default_factory=list)
-    """A heap of the parts below that want something, the lowest first."""
+    """The level of it and its siblings if each had its share."""
+    above: "_AccountNode | None" = None
+    below: "list[_AccountNode]" = field(default_factory=list)
+    heads: "list[tuple[Any, str, int, _AccountNode]]" = field(default_factory=list)
+    """A heap of the accounts below that want GPUs, the lowest first."""
     line: list[Job] = field(default_factory=list)
-    """Its jobs that are still to be served, the next one last."""
+    """Its jobs that are not served yet, the next one last."""
     text: str = ""
-    """What ``standing`` said."""
+    """The result of ``summary``, once computed."""
 
     @property
     def level(self) -> float:
-        return (self.late + self.held) / self.weight
+        return (self.recent + self.held) / self.weight
 
     @property
     def rank(self) -> tuple[float, str]:
-        """Sorts accounts, the one that used least for its weight first."""
+        """Sorts accounts, the one with the lowest usage for its weight first."""
         return self.level, self.name
 
     def join(self) -> None:
@@ -297,19 +309,19 @@ class _Part:
             self.above.below.append(self)
 
     def remember(self) -> float:
-        """What the parts of a group used counts for it even where its own account does not say so."""
+        """Count the usage of the members of a group for the group, even where its own account lacks it."""
         if self.below:
-            self.late = max(self.late, sum([part.remember() for part in self.below]))
-        return self.late
+            self.recent = max(self.recent, sum([part.remember() for part in self.below]))
+        return self.recent
 
     def hold(self, gpus: int) -> None:
-        part: _Part | None = self
+        part: _AccountNode | None = self
         while part is not None:
             part.now += gpus
             part = part.above
 
     def give(self, gpus: int) -> None:
-        part: _Part | None = self
+        part: _AccountNode | None = self
         while part is not None:
             part.held += gpus
             part = part.above
@@ -321,7 +333,7 @@ class _Part:
         return part.line[-1] if part.line else None
 
     def entitle(self, gpus: float) -> None:
-        """Tells this part and all below what share of ``gpus`` is theirs."""
+        """Divide ``gpus`` into the shares of this account and all below."""
         self.share = gpus
         weights = sum(part.weight for part in self.below) or 1.0
         for part in self.below:
@@ -330,8 +342,8 @@ class _Part:
             if part.below:
                 part.entitle(part.share)
 
-    def fill(self, key: "Callable[[_Part], Any]") -> None:
-        """Lines up the parts below that have a ``key``, and theirs."""
+    def fill(self, key: "Callable[[_AccountNode], Any]") -> None:
+        """Build the heaps of the accounts below that have a ``key``."""
         self.heads = []
         for number, child in enumerate(self.below):
             if child.below:
@@ -340,13 +352,13 @@ class _Part:
                 self.heads.append((level, child.name, number, child))
         heapq.heapify(self.heads)
 
-    def fell(self) -> None:
-        """Takes the tree apart, which is cheaper than to let the garbage collector find its circles."""
+    def dismantle(self) -> None:
+        """Remove the links of the tree, which is cheaper than to let the garbage collector find its cycles."""
         for part in self.below:
-            part.fell()
+            part.dismantle()
         self.below, self.heads = [], []
 
-    def standing(self) -> str:
+    def summary(self) -> str:
         if not self.text:
             self.text = f"{self.name} has {self._facts()}"
             if self.above is not None and self.above.above is not None:
@@ -354,13 +366,13 @@ class _Part:
         return self.text
 
     def _facts(self) -> str:
-        return f"{reasons.gpus(self.now)} now and had {self.late:.1f} on average recently, with a fair share of {self.share:.1f}"
+        return f"{reasons.gpus(self.now)} now and had {self.recent:.1f} on average recently, with a fair share of {self.share:.1f}"
 
 
-def _turns(root: _Part, key: Callable[[_Part], Any]) -> Iterator[_Part]:
-    """The leaf whose turn it is, again and again: from the top always to the part with the smallest ``key``.
+def _turns(root: _AccountNode, key: Callable[[_AccountNode], Any]) -> Iterator[_AccountNode]:
+    """Yield the next leaf again and again: from the root always down to the account with the smallest ``key``.
 
-    What the caller takes from a leaf or gives it counts at once. A part whose key is None wants nothing more.
+    What the caller gives to a leaf or takes from it counts at once. An account whose key is None wants nothing more.
     """
     root.fill(key)
     while root.heads:
@@ -377,10 +389,12 @@ def _turns(root: _Part, key: Callable[[_Part], Any]) -> Iterator[_Part]:
                 heapq.heapreplace(heads, (level, name, number, part))
 
 
-def _tree(snapshot: Snapshot, line: Sequence[Job], half_life_days: float) -> tuple[_Part, dict[JobId, _Part]]:
-    """The root, and for each job of ``line`` the leaf it belongs to; accounts without such jobs are left out.
+def _tree(
+    snapshot: Snapshot, line: Sequence[Job], half_life_days: float
+) -> tuple[_AccountNode, dict[JobId, _AccountNode]]:
+    """Return the root, and for each job of ``line`` its leaf; accounts without such jobs are left out.
 
-    A job of no account belongs to one in its owner's name, whose use is that of its present jobs.
+    A job without an account belongs to one in the name of its owner, whose usage is that of its current jobs.
     """
     accounts = snapshot.accounts
     rows = tuple([(account.parent, account.name) for account in accounts])
@@ -388,12 +402,12 @@ def _tree(snapshot: Snapshot, line: Sequence[Job], half_life_days: float) -> tup
     account_of: dict[JobId, int] = {}
     for index in order:
         for id in accounts[index].jobs:
-            account_of[id] = index  # the part of a group goes before the group
+            account_of[id] = index  # a member of a group overrides the group
 
-    root = _Part("")
-    parts: dict[tuple[str, str], _Part] = {}
+    root = _AccountNode("")
+    parts: dict[tuple[str, str], _AccountNode] = {}
 
-    def part(index: int | None) -> _Part:
+    def part(index: int | None) -> _AccountNode:
         missing = []
         while index is not None and rows[index] not in parts:
             missing.append(index)
@@ -401,15 +415,17 @@ def _tree(snapshot: Snapshot, line: Sequence[Job], half_life_days: float) -> tup
         leaf = root if index is None else parts[rows[index]]
         for each in reversed(missing):
             account = accounts[each]
-            late = _late(account.used, half_life_days)
-            leaf = _Part(account.name, max(account.weight, LEAST_WEIGHT), late, now=account.elsewhere, above=leaf)
+            recent = _recent(account.used, half_life_days)
+            leaf = _AccountNode(
+                account.name, max(account.weight, MIN_WEIGHT), recent, now=account.elsewhere, above=leaf
+            )
             leaf.join()
             parts[rows[each]] = leaf
         return leaf
 
-    leaf_of: dict[JobId, _Part] = {}
-    leaves: dict[int, _Part] = {}
-    strangers: dict[str, _Part] = {}
+    leaf_of: dict[JobId, _AccountNode] = {}
+    leaves: dict[int, _AccountNode] = {}
+    strangers: dict[str, _AccountNode] = {}
     for job in line:
         index = account_of.get(job.id, -1)
         if index >= 0:
@@ -418,15 +434,15 @@ def _tree(snapshot: Snapshot, line: Sequence[Job], half_life_days: float) -> tup
             leaf_of[job.id] = leaves[index]
             continue
         if job.owner not in strangers:
-            strangers[job.owner] = _Part(job.owner, above=root)
+            strangers[job.owner] = _AccountNode(job.owner, above=root)
             strangers[job.owner].join()
         leaf_of[job.id] = strangers[job.owner]
-        strangers[job.owner].late += _decayed(job.served_gpu_seconds, 0, half_life_days)
-    own: dict[_Part, _Part] = {}
+        strangers[job.owner].recent += _decayed(job.served_gpu_seconds, 0, half_life_days)
+    own: dict[_AccountNode, _AccountNode] = {}
     for name, leaf in leaf_of.items():
-        if leaf.below:  # a group's own jobs stand beside its parts
+        if leaf.below:  # the jobs of the group itself are next to its members
             if leaf not in own:
-                own[leaf] = _Part(leaf.name, above=leaf)
+                own[leaf] = _AccountNode(leaf.name, above=leaf)
                 own[leaf].join()
             leaf_of[name] = own[leaf]
     root.remember()
@@ -435,9 +451,9 @@ def _tree(snapshot: Snapshot, line: Sequence[Job], half_life_days: float) -> tup
 
 @lru_cache(maxsize=64)
 def _lineage(rows: tuple[tuple[str, str], ...]) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
-    """Of accounts as (parent, name): their places, those at the top first, and the place of each one's parent.
+    """Return, for accounts as (parent, name), their indices, the top level first, and the index of each parent.
 
-    Of rows with one name the smallest counts. In rows that go round in a circle each is at the top.
+    Of rows with the same name the smallest counts. Rows that form a cycle are all at the top level.
     """
     by_name: dict[str, int] = {}
     for index, row in enumerate(rows):
@@ -449,7 +465,7 @@ def _lineage(rows: tuple[tuple[str, str], ...]) -> tuple[tuple[int, ...], tuple[
 
 
 def _above(index: int, rows: Sequence[tuple[str, str]], by_name: Mapping[str, int]) -> list[int]:
-    """What it is a part of, the nearest first."""
+    """Return the ancestors of an account, the nearest first."""
     found: list[int] = []
     parent = by_name.get(rows[index][0])
     while parent is not None and parent not in found:
@@ -459,7 +475,7 @@ def _above(index: int, rows: Sequence[tuple[str, str]], by_name: Mapping[str, in
 
 
 @lru_cache(maxsize=1024)
-def _late(used: tuple[float, ...], half_life_days: float) -> float:
+def _recent(used: tuple[float, ...], half_life_days: float) -> float:
     return sum(map(mul, used, _weights(len(used), half_life_days)))
 
 
@@ -469,5 +485,5 @@ def _weights(days: int, half_life_days: float) -> tuple[float, ...]:
 
 
 def _decayed(gpu_seconds: float, days_ago: int, half_life_days: float) -> float:
-    """As GPUs held on average: who always held n comes to n, whatever the half-life."""
+    """Return decayed usage as GPUs held on average: an account that always held n gets n, for any half-life."""
     return gpu_seconds * 0.5 ** ((days_ago + 0.5) / half_life_days) * log(2) / (half_life_days * DAY_SECONDS)

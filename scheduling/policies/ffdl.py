@@ -1,4 +1,4 @@
-"""The most useful work per second, by dynamic programming over jobs and GPUs."""
+"""FfDL: the most useful work per second, by dynamic programming over jobs and GPUs."""
 
 import statistics
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from scheduling.toolkit.target_plan import carry_out, recall, remember
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 MARGIN = 1.5
-"""A change must be worth this many times what it costs: nobody knows its cost exactly."""
+"""A change must gain this many times its cost, because the cost is not known exactly."""
 NUDGE = 1e-6
-"""Between plans of equal value the one that changes less."""
-LEAST_SECONDS = 1.0
-"""That a job may have left to do."""
+"""The bonus for no change: between plans of equal value, the one with fewer changes wins."""
+MIN_SECONDS = 1.0
+"""The shortest remaining time of a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ffdl:
-    """Saxena et al. 2020 (arXiv 2006.13878), the optimiser of FfDL.
+    """The optimiser of FfDL (Saxena et al. 2020, arXiv 2006.13878).
 
     Confirmed (abstract): batch size and GPUs are chosen together from a job's scaling efficiency, by a dynamic program
     fast enough to run all the time; the baseline scales GPUs and keeps the batch. Confirmed through Voda's port: the
@@ -35,60 +35,60 @@ class Ffdl:
 
     title: ClassVar[str] = "Most work per second (FfDL)"
     explanation: ClassVar[str] = (
-        "GPUs go where they speed up training most, and jobs whose batch is free get the batch that suits their GPUs. "
-        "A job that makes poor use of more GPUs stays small; one that waits gains a stronger claim by the hour."
+        "GPUs go where they speed up training the most, and jobs that allow it get the batch size that suits their GPUs. "
+        "A job that gains little from more GPUs stays small; the claim of a waiting job grows every hour."
     )
 
     good_for: ClassVar[str] = "getting the most training out of the GPUs"
-    needs: ClassVar[str] = "how fast jobs are with more GPUs"
+    needs: ClassVar[str] = "the speed of jobs with more GPUs"
     knows: ClassVar[Knows] = "speeds"
 
     batch: str = param(
         "chosen",
         "Batch size",
-        "Whether the batch of jobs that allow it is chosen together with their GPUs.",
+        "Whether the batch size of jobs that allow it is chosen together with their GPUs.",
         choices=[("chosen", "chosen with the GPUs"), ("asked", "as its owner asked")],
     )
     admission: str = param(
         "optional",
-        "Who gets GPUs",
-        "By worth: jobs that gain little may wait, or be stopped if they can be, for those that gain more. "
-        "In order: nobody who runs is stopped, and who comes gets at least its least as long as there is enough.",
-        choices=[("optional", "by worth"), ("in_order", "in the order they came")],
+        "Which jobs get GPUs",
+        "By value: jobs that gain little may wait, or be stopped if they are preemptible, for those that gain more. "
+        "In order: no running job is stopped, and new jobs get their minimum as long as there are enough GPUs.",
+        choices=[("optional", "by value"), ("in_order", "in the order of submission")],
     )
     waiting_bonus: float = param(
         1.0,
         "Bonus per hour of waiting",
-        "A waiting job's claim grows by this part of itself for each full hour since it was submitted or last stopped, until "
-        "it starts. 0: waiting counts for nothing, and a job that scales badly may wait for ever.",
-        least=0,
-        most=100,
+        "The claim of a waiting job grows by this fraction for each full hour since it was submitted or last stopped, "
+        "until it starts. 0: waiting does not count, and a job that scales badly may wait for ever.",
+        minimum=0,
+        maximum=100,
         group="Patience and pace",
     )
     favour_short: float = param(
         0.25,
         "Favour short jobs",
-        "A job's claim is its remaining work to the power of minus this; work that nobody declared is estimated from "
-        "what the job has had so far. 0: length does not count, as in FfDL.",
-        least=0,
-        most=1,
+        "The claim of a job is its remaining work to the power of minus this; work that was not declared is estimated "
+        "from the GPU time that the job has had. 0: length does not count, as in FfDL.",
+        minimum=0,
+        maximum=1,
         group="Patience and pace",
     )
     horizon_seconds: int = param(
         1800,
-        "Seconds a decision shall last",
-        "A change must win back what it costs within this time, and before the job ends. Larger: jobs are resized sooner "
-        "for smaller gains.",
-        least=60,
-        most=86_400,
+        "Seconds within which a change must pay off",
+        "A change must regain its cost within this time, and before the job ends. Larger: jobs are resized for smaller "
+        "gains.",
+        minimum=60,
+        maximum=86_400,
         group="Patience and pace",
     )
     period_seconds: int = param(
         60,
         "Seconds between decisions",
-        "When no job comes or ends, GPUs are shared out anew only after this long.",
-        least=0,
-        most=86_400,
+        "When no job comes or ends, GPUs are shared again only after this long.",
+        minimum=0,
+        maximum=86_400,
         group="Patience and pace",
     )
 
@@ -101,7 +101,7 @@ class Ffdl:
         values = self._table(snapshot, question)
         wanted = self._counts(question, values)
         wanted.update({job.id: job.gpus for job in held})
-        target = choose(snapshot, order, wanted, lambda target: allocation_search.worth(question, values, target))
+        target = choose(snapshot, order, wanted, lambda target: allocation_search.total_value(question, values, target))
         batches = {
             job.id: size
             for job in order
@@ -116,7 +116,7 @@ class Ffdl:
         return self.batch == "chosen"
 
     def _counts(self, question: allocation_search.Question, values: list[allocation_search.Values]) -> dict[JobId, int]:
-        """The best whole counts, and then what they leave over, one GPU at a time."""
+        """Return the best whole counts, plus the GPUs that they leave, one at a time."""
         whole = allocation_search.whole(question, values)
         first = allocation_search.within_limits(question, lambda caps: allocation_search.solve(question, whole, caps))
         if sum(first.values()) == question.gpus:
@@ -132,57 +132,57 @@ class Ffdl:
         return values
 
     def _admit(self, question: allocation_search.Question, values: list[allocation_search.Values]) -> None:
-        """Who runs has its least for sure, then those in the queue as long as that is possible; the others have none."""
+        """Guarantee running jobs their minimum, then those in the queue as long as possible; the others get none."""
         left, rooms = question.gpus, allocation_search.Rooms(question)
         order = sorted(range(len(values)), key=lambda number: question.candidates[number].job.waiting)
         for number in order:
             candidate = question.candidates[number]
-            if candidate.job.running or candidate.least <= min(left, rooms.left(candidate.job.id)):
-                left -= candidate.least
-                rooms.use(candidate.job.id, candidate.least)
+            if candidate.job.running or candidate.min_gpus <= min(left, rooms.left(candidate.job.id)):
+                left -= candidate.min_gpus
+                rooms.use(candidate.job.id, candidate.min_gpus)
                 values[number][0] = -np.inf
             else:
                 values[number][1:] = -np.inf
 
     def _others_last(self, question: allocation_search.Question) -> float:
-        """Seconds for which those who wait would use what a stopped job leaves: as long as the middle one of them lasts."""
+        """Return for how many seconds waiting jobs would use the GPUs of a stopped one: the median of their durations."""
         waiting = [candidate for candidate in question.candidates if candidate.job.waiting]
         if not waiting:
             return float(self.horizon_seconds)
-        return statistics.median(self._lasts(candidate.job, candidate.least) for candidate in waiting)
+        return statistics.median(self._lasts(candidate.job, candidate.min_gpus) for candidate in waiting)
 
     def _lasts(self, job: Job, gpus: int) -> float:
-        """Seconds for which a change that is good for the job pays: no longer than it takes to its end."""
+        """Return for how many seconds a change pays: at most until the end of the job."""
         left = estimates.remaining_seconds(job, max(1, gpus), free_batch=self._free)
-        return max(LEAST_SECONDS, min(self.horizon_seconds, left))
+        return max(MIN_SECONDS, min(self.horizon_seconds, left))
 
     def _values(
         self, now: float, candidate: allocation_search.Candidate, gpus: int, others: float
     ) -> allocation_search.Values:
-        """What it is worth with 0, 1, ... GPUs. ``others``: seconds for which those who wait would use what it leaves."""
+        """Return the value of a job with 0, 1, ... GPUs. ``others``: seconds for which waiting jobs would use its GPUs."""
         job = candidate.job
-        most = min(candidate.most, gpus)
-        speeds = allocation_search.speeds(job, most, free_batch=self._free)
+        maximum = min(candidate.max_gpus, gpus)
+        speeds = allocation_search.speeds(job, maximum, free_batch=self._free)
         alone = estimates.speed(job, 1, free_batch=self._free)
         value = self._claim(job, now) * (speeds / alone if alone > 0 else speeds)
         if job.running:
             cost = MARGIN * (job.resize_seconds if job.elastic else job.restart_seconds)
-            stays = value[job.gpus] if job.gpus <= most else 0.0
+            stays = value[job.gpus] if job.gpus <= maximum else 0.0
             value *= max(0.0, 1 - cost / self._lasts(job, job.gpus))
             value[0] = -MARGIN * job.restart_seconds / others * stays
-            if job.gpus <= most:
+            if job.gpus <= maximum:
                 value[job.gpus] = stays * (1 + NUDGE)
-        value[1 : candidate.least] = -np.inf
+        value[1 : candidate.min_gpus] = -np.inf
         if not candidate.may_have_none:
             value[0] = -np.inf
         return value
 
     def _claim(self, job: Job, now: float) -> float:
-        """Return its weight, doubled by each step of priority, times what is left of it and how long it has waited.
+        """Return its weight, doubled by each step of priority, times factors for its remaining work and its waiting time.
 
-        The bonus for waiting ends when the job starts: its reason is gone then, and a job that kept it would hold its
-        GPUs against all that came later. It grows by whole hours only: otherwise a job that was just stopped would soon
-        outrank the one that took its place, and the two would take turns every few minutes.
+        The bonus for waiting ends when the job starts: otherwise a running job would keep its GPUs against all later
+        jobs. It grows by whole hours only: otherwise a job that was just stopped would soon outrank the one that took its
+        place, and the two would alternate every few minutes.
         """
         waited = max(0.0, now - max(job.submitted_at, job.since or job.submitted_at)) if job.waiting else 0.0
         weight = job.weight * 2.0 ** max(-10, min(10, job.priority))

@@ -1,7 +1,7 @@
 """First come, first served; with EASY backfilling (Lifka 1995) as an option.
 
 The option is a reconstruction of the published rule: the first job that does not fit is promised the earliest start
-that the estimated ends of the running ones allow, and another may pass it only if that leaves the promise as it is.
+that the estimated ends of the running ones allow, and another may overtake it only if that does not delay this start.
 """
 
 from collections.abc import Iterable
@@ -20,31 +20,31 @@ from scheduling.types import Job, JobId, Knows, NodeId, Placement, Plan, Snapsho
 class Fifo:
     title: ClassVar[str] = "First come, first served"
     explanation: ClassVar[str] = (
-        "Jobs start in the order they came, higher priority first, and keep their GPUs until they end. "
-        "Easy to foresee; a large job at the head of the queue may leave GPUs idle."
+        "Jobs start in the order of submission, higher priority first, and keep their GPUs until they end. "
+        "Easy to predict; a large job at the head of the queue may leave GPUs idle."
     )
-    good_for: ClassVar[str] = "a small lab that wants to foresee who is next"
+    good_for: ClassVar[str] = "a small lab that wants to predict which job is next"
     needs: ClassVar[str] = "nothing"
     knows: ClassVar[Knows] = "nothing"
 
     strict: bool = param(
         True,
         "Strictly in order",
-        "Yes: when the first job of the queue does not fit, all behind it wait, so that large jobs get their turn. "
-        "No: jobs behind it may start first, so that fewer GPUs stand idle.",
+        "Yes: when the first job of the queue does not fit, all jobs behind it wait, so that large jobs get their turn. "
+        "No: jobs behind it may start first, so that fewer GPUs are idle.",
     )
     size: str = param(
         "most",
         "GPUs at the start",
-        "What a job that asked for a range of GPUs is given when it starts.",
-        choices=[("most", "as many as are free, up to its most"), ("least", "its least")],
+        "How many GPUs a job that asked for a range gets when it starts.",
+        choices=[("most", "as many as are free, up to its maximum"), ("least", "its minimum")],
     )
 
     backfill: bool = param(
         False,
         "Fill gaps",
-        "Only where jobs start strictly in order. Yes: a job behind the first may start if it will have ended, by its time "
-        "limit or its estimated length, when the first can start, or if the first does not need those GPUs.",
+        "Only where jobs start strictly in order. Yes: a job behind the first may start if, by its time limit or its "
+        "estimated length, it will have ended when the first can start, or if the first does not need those GPUs.",
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -54,15 +54,15 @@ class Fifo:
         started: list[Job] = []
         promise: Promise | None = None
         for job in queue(snapshot):
-            most = job.max_gpus if self.size == "most" else job.min_gpus
+            maximum = job.max_gpus if self.size == "most" else job.min_gpus
             if alone := reasons.impossible(job, capacity) or reasons.limited(job, capacity):
-                why[job.id] = alone  # nobody else has to wait for what only this job lacks
+                why[job.id] = alone  # this job does not hold up the others
             elif self.strict and line:
-                if promise is not None and promise.let_pass(job, most):
+                if promise is not None and promise.let_pass(job, maximum):
                     continue
                 why[job.id] = promise.reason(len(line)) if promise else reasons.in_line(line[0], len(line))
                 line.append(job)
-            elif where := capacity.best_fit(job, most):
+            elif where := capacity.best_fit(job, maximum):
                 capacity.give(job, where)
                 started.append(job)
             else:
@@ -75,7 +75,7 @@ class Fifo:
 
 
 class Promise:
-    """When and where the first job of the queue will start, if the others end when they should."""
+    """The time and the nodes of the start of the first job of the queue, if the others end as expected."""
 
     def __init__(self, now: float, first: Job, capacity: Capacity, holders: Iterable[Job]) -> None:
         self.now = now
@@ -97,19 +97,19 @@ class Promise:
         for node, gpus in (where or {}).items():
             then[node] -= gpus
         self.spare = then
-        """What each node will have beyond what the first job takes."""
+        """The GPUs of each node that the first job will not need."""
         self.room = Levels({node: min(free, then[node]) for node, free in capacity.free.items()})
-        """What is free now, and still spare then."""
+        """The GPUs that are free now and not needed then."""
 
-    def let_pass(self, job: Job, most: int) -> bool:
-        """Starts ``job`` if that does not hold up the first."""
-        where = self.capacity.best_fit(job, most)
+    def let_pass(self, job: Job, maximum: int) -> bool:
+        """Start ``job`` if that does not delay the first; return whether it started."""
+        where = self.capacity.best_fit(job, maximum)
         if where is not None and self.now + expected_seconds(job, placement.total(where), self.now) <= self.at:
             self._give(job, where)
             return True
         scope = self.capacity.scope(job).allowed
         here = self.room.sum_of(scope) if job.spread else self._largest(scope)
-        count = min(most, here, self.capacity.room(job))
+        count = min(maximum, here, self.capacity.room(job))
         where = placement.place(self.room, count, spread=job.spread, allowed=scope) if count >= job.min_gpus else None
         if where is None:
             return False

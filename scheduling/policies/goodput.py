@@ -1,4 +1,4 @@
-"""Useful progress for everybody: Pollux's objective, Sia's integer program."""
+"""Useful progress for all jobs: the objective of Pollux, with the integer program of Sia."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,85 +14,86 @@ from scheduling.toolkit.target_plan import carry_out, recall, remember
 from scheduling.types import Job, Knows, Plan, Snapshot
 
 WAITS = 0.25
-"""Waiting counts like this part of the slowest useful speed, so that with p = -0.5 a job without GPUs costs 2 where one
-with the least costs 1 (Sia: 1.1; Pollux: 1000, which drowns everything else)."""
+"""Waiting counts like this fraction of the slowest useful speed, so that with p = -0.5 a job without GPUs costs 2 where
+one with the minimum costs 1 (Sia: 1.1; Pollux: 1000, which dominates everything else)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
     """Pollux (OSDI'21) and Sia (SOSP'23).
 
-    Confirmed (the authors' code): goodput is throughput times statistical efficiency; a job's worth is the power p of
-    its goodput relative to its smallest; what changes is multiplied by ``max(age - restarts * cost, 0) / (age + cost)``;
-    Sia's program picks one configuration per job, whole powers of two within a node or whole nodes, p = -0.5, and
-    growth at most doubles. Reconstruction: the change is also priced over ten minutes, and over what is left of the job
-    alone where that is known; waiting counts like a quarter of the slowest speed where p is not positive; claims are
-    weighed by what is left to do (``favour_short``) and by waiting; p = 0.5, since those claims, which Pollux and Sia
-    do not have, already see to it that small jobs are not left behind (measured in docs/policies.md).
+    Confirmed (the authors' code): goodput is throughput times statistical efficiency; the value of a job is the power p
+    of its goodput relative to its smallest; changes are multiplied by ``max(age - restarts * cost, 0) / (age + cost)``;
+    the program of Sia picks one configuration per job, powers of two within a node or whole nodes, with p = -0.5, and
+    growth at most doubles. Reconstruction: a change is also priced over ten minutes, and where the remaining time of the
+    job is known over that alone; waiting counts like a quarter of the slowest speed where p is not positive; claims are
+    weighted by remaining work (``favour_short``) and by waiting time; p = 0.5, since those claims, which Pollux and Sia
+    do not have, already ensure that small jobs are not left behind (measured in docs/policies.md).
 
-    Optimus (EuroSys'18), as a preset: one more GPU to whoever's remaining time falls most by it; the batch stays.
+    Optimus (EuroSys'18), as a preset: the next GPU goes to the job whose remaining time it reduces the most; the batch
+    size stays.
     """
 
     title: ClassVar[str] = "Most useful progress (Pollux, Sia)"
     explanation: ClassVar[str] = (
         "All jobs share the GPUs so that each makes good progress for its size: a job grows while that helps it more "
-        "than it costs the others, with the batch that suits its GPUs, and on the kind of GPU where it gains most. "
-        "Changes that would not pay are not made."
+        "than it costs the others, with the batch size that suits its GPUs, on the kind of GPU where it gains the most. "
+        "Changes that would not pay off are not made."
     )
     good_for: ClassVar[str] = "short turnaround when jobs are elastic, and several kinds of GPUs"
-    needs: ClassVar[str] = "how fast jobs are with more GPUs; how long they are helps"
+    needs: ClassVar[str] = "the speed of jobs with more GPUs; their length helps"
     knows: ClassVar[Knows] = "speeds"
 
     preset: str = param(
         "goodput",
-        "What to aim at",
-        "Good progress for all, or Optimus: the next GPU goes where it saves most of the remaining time, with the batch "
-        "as it is (then the fairness, short jobs and batch below do not count).",
+        "Objective",
+        "Good progress for all, or Optimus: the next GPU goes where it saves the most remaining time, and batch sizes "
+        "stay (then the settings for fairness, short jobs and batch size below do not count).",
         choices=[("goodput", "good progress for all"), ("optimus", "saving remaining time (Optimus)")],
     )
     solver: str = param(
         "ilp",
         "How to search",
-        "The integer program is best up to about a thousand jobs; larger ones are solved greedily whatever is chosen.",
+        "The integer program is best up to about a thousand jobs; with more, the search is always greedy.",
         choices=[("ilp", "integer program"), ("greedy", "greedily"), ("genetic", "genetic search, as in Pollux")],
         group="How it searches",
     )
     p: float = param(
         0.5,
         "Fairness exponent",
-        "1: the sum of all progress counts, whoever makes it. Smaller: the slowest count more.",
-        least=-10,
-        most=1,
+        "1: the sum of all progress counts. Smaller: the slowest jobs count more.",
+        minimum=-10,
+        maximum=1,
         group="What counts",
     )
     favour_short: float = param(
         0.5,
         "Favour short jobs",
-        "A job's claim is its remaining work to the power of minus this; work that nobody declared is estimated from "
-        "what the job has had so far. 0: length does not count, as in Pollux and Sia.",
-        least=0,
-        most=1,
+        "The claim of a job is its remaining work to the power of minus this; work that was not declared is estimated "
+        "from the GPU time that the job has had. 0: length does not count, as in Pollux and Sia.",
+        minimum=0,
+        maximum=1,
         group="What counts",
     )
     waiting_bonus: float = param(
         1.0,
         "Bonus per hour of waiting",
-        "A job's claim grows by this part of itself for each hour it has waited, so that nobody waits for ever.",
-        least=0,
-        most=100,
+        "The claim of a job grows by this fraction for each hour that it has waited, so that no job waits for ever.",
+        minimum=0,
+        maximum=100,
     )
     batch: str = param(
         "chosen",
         "Batch size",
-        "Whether the batch of jobs that allow it is chosen together with their GPUs.",
+        "Whether the batch size of jobs that allow it is chosen together with their GPUs.",
         choices=[("chosen", "chosen with the GPUs"), ("asked", "as its owner asked")],
     )
     period_seconds: int = param(
         60,
         "Seconds between decisions",
-        "When no job comes or ends, GPUs are shared out anew only after this long.",
-        least=0,
-        most=86_400,
+        "When no job comes or ends, GPUs are shared again only after this long.",
+        minimum=0,
+        maximum=86_400,
         group="How it searches",
     )
 
@@ -105,13 +106,13 @@ class Goodput:
         program = Program(self, snapshot, question)
         chosen = program.solve(self.solver)
         wanted = {job.id: job.gpus for job in question.held}
-        wanted.update({worth.job.id: option.gpus for worth, option in zip(program.worths, chosen, strict=True)})
+        wanted.update({gain.job.id: option.gpus for gain, option in zip(program.gains, chosen, strict=True)})
         kinds = {
-            worth.job.id: option.kind
-            for worth, option in zip(program.worths, chosen, strict=True)
+            gain.job.id: option.kind
+            for gain, option in zip(program.gains, chosen, strict=True)
             if option.kind is not None
         }
-        target = choose(snapshot, order, wanted, program.worth, kinds)
+        target = choose(snapshot, order, wanted, program.total_value, kinds)
         batches = {
             job.id: size
             for job in order
@@ -125,7 +126,7 @@ class Goodput:
         return self.batch == "chosen" and self.preset != "optimus"
 
     def claim(self, job: Job, now: float) -> float:
-        """How much its progress counts. What it waited stays when it runs, or it would be stopped again."""
+        """Return the weight of the progress of a job. Its past waiting counts while it runs, or it would stop again."""
         weight = job.weight * 2.0 ** max(-10, min(10, job.priority))
         left = max(1.0, estimates.work(job).value)
         if self.preset == "optimus":
@@ -134,7 +135,7 @@ class Goodput:
         return float(weight * left**-self.favour_short * (1 + self.waiting_bonus * waited / 3600))
 
     def utility(self, speed: float) -> float:
-        """Of a relative speed, which is 1 for the smallest useful configuration; 0 is waiting."""
+        """Return the utility of a relative speed, which is 1 for the smallest useful configuration and 0 for waiting."""
         if self.preset == "optimus":
             return -1 / max(speed, 1e-3)
         if self.p > 0:

@@ -1,4 +1,4 @@
-"""Evolving who trains on how many GPUs: ONES, experimental."""
+"""ONES, experimental: an evolutionary search for the number of GPUs of each job."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from scheduling.optimise.allocation_search import Candidate, Question
 from scheduling.optimise.rearrangement import choose
 from scheduling.params import param
 from scheduling.toolkit import estimates, placement
-from scheduling.toolkit.target_plan import carry_out, recall, remember, world
+from scheduling.toolkit.target_plan import carry_out, recall, remember, world_digest
 from scheduling.types import JobId, Knows, Placement, Plan, Snapshot
 
 POPULATION = 16
 KEEPS = 0.5
-"""Each job has the count of either parent with equal chances."""
+"""The probability that a job has the count of the first parent and not of the second."""
 LEAVES = 0.3
-"""How often a mutation takes all GPUs from a job."""
+"""The probability that a mutation takes all GPUs from a job."""
 EPOCH_SECONDS = 60
-"""A job that does not say how far it is counts as an epoch further for each minute that it ran."""
+"""The length of an epoch of a job that does not report its progress."""
 COLD_EPOCHS = 10
-"""Progress of a job of which nothing is known: epochs / (epochs + 10)."""
+"""The progress of a job without any report is epochs / (epochs + 10)."""
 TIMES_ASKED = 4
 NEVER = 1e12
-"""What a count costs with which a job would not get on."""
+"""The cost of a count with which a job would make no progress."""
 WORK = 100_000
-"""Schedules times jobs that one decision may look at: fewer generations for more jobs."""
+"""The work of one decision, in schedules times jobs: fewer generations for more jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,47 +36,47 @@ class Ones:
     """ONES (SC'21): online evolutionary search over schedules, with batch limits that double.
 
     Confirmed (the authors' code): 16 schedules, crossover, mutation that drops jobs (0.3), padding with new jobs first
-    and then by least remaining GPU time, the score is the sum of remaining GPU times; limits start at the least and
-    double for a job that trained at its limit for a while, up to four times what was asked; a job that holds half the
-    GPUs for longer than the median is scaled down; nobody is disturbed before it trained for a while.
+    and then by least remaining GPU time, the score is the sum of remaining GPU times; limits start at the minimum and
+    double for a job that trained at its limit for some time, up to four times the size asked for; a job that holds half
+    of the GPUs for longer than the median is scaled down; no job is disturbed before it has trained for some time.
 
     Reconstruction: progress is drawn from a beta distribution around what the job reports, or else around
     epochs / (epochs + 10), and no network predicts it (theirs was trained on the logarithm of the epoch's size and
-    asked with the size itself). Counts are crossed instead of strings of GPUs, since placing is done later and for all
-    policies alike. A change must win the GPU time that it costs.
+    queried with the size itself). Crossover is on counts instead of strings of GPUs, since placement comes later and is
+    the same for all policies. A change must gain the GPU time that it costs.
 
-    ``state`` keeps the limits and the population.
+    ``state`` has the limits and the population.
     """
 
     title: ClassVar[str] = "Evolution (ONES)"
     explanation: ClassVar[str] = (
-        "Schedules are bred all the time, and the one with the least GPU time left to train is carried out: new jobs "
-        "start small at once and may double what they use when they have trained well for a while. "
-        "Experimental: it searches by chance."
+        "Schedules evolve continuously, and the one with the least remaining GPU time is carried out: new jobs start "
+        "small at once, and may double their GPUs when they have trained for some time. "
+        "Experimental: it is a random search."
     )
     good_for: ClassVar[str] = "trying out; many short elastic jobs"
-    needs: ClassVar[str] = "progress of jobs"
+    needs: ClassVar[str] = "the progress of jobs"
     knows: ClassVar[Knows] = "speeds"
     experimental: ClassVar[bool] = True
 
     settle_seconds: int = param(
         120,
         "Seconds before a job is disturbed",
-        "A job is changed only when it has trained for this long since the last change, and only then may it double.",
-        least=10,
-        most=86_400,
+        "A job is changed only when it has trained for this long since its last change, and only then may it double.",
+        minimum=10,
+        maximum=86_400,
     )
     generations: int = param(
-        10, "Generations", "Schedules are bred so many times for each decision.", least=1, most=200
+        10, "Generations", "How many generations of schedules each decision goes through.", minimum=1, maximum=200
     )
     period_seconds: int = param(
         60,
         "Seconds between decisions",
-        "When no job comes or ends, the search goes on only after this long.",
-        least=0,
-        most=86_400,
+        "When no job comes or ends, the search continues only after this long.",
+        minimum=0,
+        maximum=86_400,
     )
-    seed: int = param(0, "Seed", "Another number draws other chances.", least=0, most=1_000_000)
+    seed: int = param(0, "Seed", "Another number gives other random choices.", minimum=0, maximum=1_000_000)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         question = allocation_search.ask(snapshot)
@@ -84,13 +84,13 @@ class Ones:
         if aim := recall(snapshot, self.period_seconds):
             again_at = old["at"] + self.period_seconds
             return carry_out(snapshot, order, aim[0], question.why, old, aim[1], again_at)
-        brood = Brood(self, snapshot, question)
-        wanted = {job.id: job.gpus for job in question.held} | brood.evolve()
-        target = choose(snapshot, order, wanted, brood.worth)
+        breeder = Breeder(self, snapshot, question)
+        wanted = {job.id: job.gpus for job in question.held} | breeder.evolve()
+        target = choose(snapshot, order, wanted, breeder.value_of)
         batches = {
             job.id: size for job in order if (size := estimates.batch(job, placement.total(target.get(job.id, {}))))
         }
-        state = {**remember(snapshot, target, batches), **brood.state}
+        state = {**remember(snapshot, target, batches), **breeder.state}
         again_at = snapshot.now + self.period_seconds if self.period_seconds and question.candidates else None
         return carry_out(snapshot, order, target, question.why, state, batches, again_at)
 
@@ -98,19 +98,19 @@ class Ones:
 Schedule = list[int]
 
 
-class Brood:
-    """The population, and what one needs to breed it. A schedule has a count for each candidate."""
+class Breeder:
+    """The population and the operators of the search. A schedule has a count for each candidate."""
 
     population: list[Schedule]
 
     def __init__(self, policy: Ones, snapshot: Snapshot, question: Question) -> None:
         self.policy, self.snapshot, self.question = policy, snapshot, question
         self.candidates: Sequence[Candidate] = question.candidates
-        self.turn = int(snapshot.state.get("turn", 0)) + 1
-        seed = [policy.seed, self.turn, int(world(snapshot), 16)]
-        self.dice = np.random.default_rng(seed)
-        self.speeds = [allocation_search.speeds(c.job, c.most, free_batch=True) for c in self.candidates]
-        self.floors = [0 if c.may_have_none else c.least for c in self.candidates]
+        self.cycle = int(snapshot.state.get("turn", 0)) + 1
+        seed = [policy.seed, self.cycle, int(world_digest(snapshot), 16)]
+        self.rng = np.random.default_rng(seed)
+        self.speeds = [allocation_search.speeds(c.job, c.max_gpus, free_batch=True) for c in self.candidates]
+        self.floors = [0 if c.may_have_none else c.min_gpus for c in self.candidates]
         self.expected = np.array([self._left(c) for c in self.candidates])
         self.left = self.expected.copy()
         self.limits = self._limits()
@@ -122,13 +122,13 @@ class Brood:
             self.rooms.use(candidate.job.id, count)
         self.per_work, self.price = self._tables()
         fresh = [c.job.waiting and not c.job.run_seconds for c in self.candidates]
-        self.new = [(number, c.least) for number, c in enumerate(self.candidates) if fresh[number]]
+        self.new = [(number, c.min_gpus) for number, c in enumerate(self.candidates) if fresh[number]]
 
     def _each(self, *columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
         return zip(self.candidates, *columns, strict=True)
 
     def _tables(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """By candidate and count: the GPU time of a second of work, and what it costs to change to this count."""
+        """Return, by candidate and count, the GPU time of a second of work, and the cost of a change to this count."""
         width = max((max(len(speeds), c.job.gpus + 1) for c, speeds in self._each(self.speeds)), default=1)
         per_work, price = np.zeros((2, len(self.candidates), width))
         for number, (candidate, speeds) in enumerate(self._each(self.speeds)):
@@ -146,10 +146,10 @@ class Brood:
     def state(self) -> dict[str, Any]:
         ids = [candidate.job.id for candidate in self.candidates]
         kept = [{id: count for id, count in zip(ids, one, strict=True) if count} for one in self.population]
-        return {"turn": self.turn, "limits": dict(zip(ids, self.limits, strict=True)), "population": kept}
+        return {"turn": self.cycle, "limits": dict(zip(ids, self.limits, strict=True)), "population": kept}
 
     def _left(self, candidate: Candidate) -> float:
-        """Expected work that is left: what is known of it, or what was done and the progress it brought."""
+        """Return the expected remaining work: the estimate, or else from the service so far and the progress."""
         job = candidate.job
         if job.work is not None:
             return job.work.value
@@ -161,58 +161,58 @@ class Brood:
         return max(0.5, candidate.job.run_seconds / EPOCH_SECONDS)
 
     def _drawn(self, number: int) -> float:
-        """What may be left, by chance: the more it trained, the surer."""
+        """Draw the remaining work at random, with less variance the longer the job has trained."""
         candidate = self.candidates[number]
         job = candidate.job
         if job.work is not None:
-            return float(job.work.value * np.exp(job.work.error * self.dice.standard_normal()))
+            return float(job.work.value * np.exp(job.work.error * self.rng.standard_normal()))
         a = self._epochs(candidate)
         part = job.progress or a / (a + COLD_EPOCHS)
-        progress = self.dice.beta(a, max(a * (1 / min(max(part, 1e-3), 0.999) - 1), 1e-3))
+        progress = self.rng.beta(a, max(a * (1 / min(max(part, 1e-3), 0.999) - 1), 1e-3))
         return float(max(job.served_gpu_seconds, 1.0) * (1 / max(progress, 1e-3) - 1))
 
     def _limits(self) -> list[int]:
-        """How many GPUs each may have by now."""
+        """Return how many GPUs each candidate may have now."""
         before: Mapping[JobId, int] = self.snapshot.state.get("limits", {})
         runs = [job.run_seconds for job in self.snapshot.jobs if job.running]
         median = float(np.median(runs)) if runs else 0.0
         found = []
         for candidate in self.candidates:
             job = candidate.job
-            limit = max(before.get(job.id, 0), candidate.least, job.gpus)
+            limit = max(before.get(job.id, 0), candidate.min_gpus, job.gpus)
             if job.running and job.gpus >= limit and not self._settling(candidate):
                 limit *= 2
-            limit = min(limit, TIMES_ASKED * job.asked, candidate.most)
+            limit = min(limit, TIMES_ASKED * job.asked, candidate.max_gpus)
             if job.gpus * 2 >= self.question.gpus and job.run_seconds > median > 0:
                 limit = min(limit, 2 * int(job.gpus / (job.run_seconds / median + 1)))
-            found.append(max(limit, candidate.least))
+            found.append(max(limit, candidate.min_gpus))
         return found
 
     def _cap(self, number: int) -> int:
-        """More than this is not allowed yet, or no faster."""
-        least, speeds = self.candidates[number].least, self.speeds[number]
-        return least + int(np.argmax(speeds[least : self.limits[number] + 1]))
+        """Return the fastest count that a candidate may have."""
+        minimum, speeds = self.candidates[number].min_gpus, self.speeds[number]
+        return minimum + int(np.argmax(speeds[minimum : self.limits[number] + 1]))
 
     def _settling(self, candidate: Candidate) -> bool:
         job = candidate.job
         return job.running and self.snapshot.now - (job.since or job.started_at or 0.0) < self.policy.settle_seconds
 
     def evolve(self) -> dict[JobId, int]:
-        """The counts of the fittest schedule."""
+        """Run the generations, and return the counts of the fittest schedule."""
         jobs = len(self.candidates)
         self.population = [self._padded(one) for one in self._ancestors()]
         generations = min(self.policy.generations, max(1, WORK // (2 * POPULATION * max(jobs, 1))))
         for _ in range(generations if jobs else 0):
             self.left = np.array([self._drawn(number) for number in range(jobs)])
             children = [self._crossed() for _ in range(POPULATION)] + [self._mutated(one) for one in self.population]
-            everybody = self.population + [self._padded(child) for child in children]
-            self.population = sorted(everybody, key=self._score)[:POPULATION]
+            combined = self.population + [self._padded(child) for child in children]
+            self.population = sorted(combined, key=self._score)[:POPULATION]
         self.left = self.expected
         best = min(self.population, key=self._score)
         return {candidate.job.id: count for candidate, count in zip(self.candidates, best, strict=True)}
 
-    def worth(self, target: Mapping[JobId, Placement]) -> float:
-        """Idle GPUs are worse than anything; then the GPU time that is left counts."""
+    def value_of(self, target: Mapping[JobId, Placement]) -> float:
+        """Return the value of a target: fewer idle GPUs first, then less remaining GPU time."""
         counts = [placement.total(target.get(candidate.job.id, {})) for candidate in self.candidates]
         idle, score = self._score(counts)
         return -idle - score / (1 + score)
@@ -223,7 +223,7 @@ class Brood:
         return self.question.gpus - sum(counts), float(score)
 
     def _ancestors(self) -> list[Schedule]:
-        """The population of the last decision; without one, what runs with the newcomers in a random order."""
+        """Return the population of the last decision, filled up with the current counts."""
         now = [candidate.job.gpus for candidate in self.candidates]
         ids = [candidate.job.id for candidate in self.candidates]
         before: Sequence[Mapping[JobId, int]] = self.snapshot.state.get("population", ())
@@ -231,16 +231,16 @@ class Brood:
         return [list(now) for _ in range(POPULATION - len(kept))] + kept
 
     def _crossed(self) -> Schedule:
-        mother, father = (self.population[int(number)] for number in self.dice.integers(0, POPULATION, 2))
-        heads = self.dice.random(len(mother)) < KEEPS
+        mother, father = (self.population[int(number)] for number in self.rng.integers(0, POPULATION, 2))
+        heads = self.rng.random(len(mother)) < KEEPS
         return [one if head else other for one, other, head in zip(mother, father, heads, strict=True)]
 
     def _mutated(self, one: Schedule) -> Schedule:
-        leaves = self.dice.random(len(one)) < LEAVES
+        leaves = self.rng.random(len(one)) < LEAVES
         return [0 if leave else count for count, leave in zip(one, leaves, strict=True)]
 
     def _padded(self, one: Schedule) -> Schedule:
-        """Within what is there and all limits; what is left goes to new jobs, then to those with least GPU time left."""
+        """Fit a schedule into GPUs and limits; the rest goes to new jobs, then to those with the least remaining work."""
         rooms = self.rooms.copy()
         counts = list(self.at_least)
         free = self.question.gpus - sum(counts)
@@ -250,12 +250,12 @@ class Brood:
             candidate, have = self.candidates[number], counts[number]
             if want > have and not self.fixed[number]:
                 want = min(want, have + free, have + rooms.left(candidate.job.id))
-                if want > have and want >= candidate.least:
+                if want > have and want >= candidate.min_gpus:
                     counts[number] = want
                     free -= want - have
                     rooms.use(candidate.job.id, want - have)
 
-        for number in self.dice.permutation(len(one)).tolist():
+        for number in self.rng.permutation(len(one)).tolist():
             give(number, min(one[number], self.caps[number]))
         later = [(number, self.caps[number]) for number in np.argsort(self.left, kind="stable").tolist()]
         for number, cap in self.new + later:

@@ -1,4 +1,4 @@
-"""Reservations at a price: a job buys the cheapest GPUs over the coming hours, if its result is worth them."""
+"""PD-ORS: a job books the cheapest GPUs of the coming hours, if its result is worth their price."""
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
-from scheduling.optimise.booking import Book, Market, Schedule, Worth, owned, schedule_from_json
+from scheduling.optimise.booking import Book, Market, ResultValue, Schedule, owned, schedule_from_json
 from scheduling.params import param
 from scheduling.toolkit import estimates, reasons
-from scheduling.toolkit.capacity import in_turn
-from scheduling.toolkit.plan_builder import realise
-from scheduling.toolkit.sharing import Pool, most, next_size, settle
+from scheduling.toolkit.capacity import in_queue_order
+from scheduling.toolkit.plan_builder import build_plan
+from scheduling.toolkit.sharing import Pool, max_size, next_size, skip_unprofitable_resizes
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 BIDS_PER_TURN = 50
 CELLS_PER_TURN = 2_000_000
-"""More newcomers than this, or than look at so many nodes and slots, bid in the next turn: a turn must not take long."""
+"""The bids of one cycle, as a number of jobs and of nodes times slots; further jobs bid in the next one, which keeps each
+cycle short."""
 PAYS_WITHIN_SECONDS = 300.0
-"""A job grows into what nobody booked if it makes up for the interruption in this time."""
+"""A job grows into GPUs that are not booked if it makes up for the interruption within this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,46 +27,47 @@ class Pdors:
     """PD-ORS (Yu et al. 2021, arXiv 2108.02917): online primal-dual scheduling with locality.
 
     Confirmed (abstract): resources and locality are decided together, online, by a mixed packing and covering program
-    with randomised rounding. Reconstruction: prices, utilities and the dynamic program (``scheduling/optimise/booking.py``), in
-    the family of OASiS. For equal ranks the program for one slot is solved exactly by sorting nodes by price.
+    with randomised rounding. Reconstruction: prices, utilities and the dynamic program (``scheduling.optimise.booking``),
+    in the family of OASiS. For equal ranks the program for one slot is solved exactly by sorting nodes by price.
 
-    Different on purpose: a job whose payoff is not positive is not sent away but bids again in each slot, or as soon as
-    somebody ends early; one that runs longer than it booked keeps what it has; and what nobody booked is lent.
+    Different on purpose: a job whose payoff is not positive is not rejected but bids again in each slot, or as soon as
+    a job ends early; one that runs longer than it booked keeps its GPUs; and GPUs that are not booked are lent.
 
     ``state`` is {"slot", "book": {job: [[first, last, {node: GPUs}]]}, "declined": {job: [worth, cost]}}.
     """
 
     title: ClassVar[str] = "Reservations at a price (PD-ORS)"
     explanation: ClassVar[str] = (
-        "GPUs have a price that rises as the coming hours fill up; each job books the cheapest ones with which its result "
-        "is worth most, early results and kept deadlines being worth more. A job that is not worth the price waits until it is."
+        "GPUs have a price that rises as the coming hours fill up. Each job books the GPUs for which the value of its "
+        "result exceeds the price by the most; early results and kept deadlines have a higher value. A job that is not "
+        "worth the price waits until it is."
     )
     good_for: ClassVar[str] = "deadlines, and many jobs of very different length"
-    needs: ClassVar[str] = "how long jobs take"
+    needs: ClassVar[str] = "the length of jobs"
     knows: ClassVar[Knows] = "job lengths"
 
     slot_seconds: float = param(
         600.0,
         "Length of a slot in seconds",
-        "Bookings begin and end with a slot.",
-        least=60.0,
-        most=86_400.0,
+        "Bookings start and end with a slot.",
+        minimum=60.0,
+        maximum=86_400.0,
         group="How finely it plans",
     )
     horizon: int = param(
         144,
         "Slots ahead",
         "How far ahead GPUs can be booked.",
-        least=2,
-        most=1008,
+        minimum=2,
+        maximum=1008,
         group="How finely it plans",
     )
     quanta: int = param(
         8,
         "Parts of a job",
-        "Into at least so many parts its work is divided when it is spread over slots. More is finer and slower.",
-        least=1,
-        most=64,
+        "The work of a job is divided into at least this many parts when it is spread over slots. More is finer and slower.",
+        minimum=1,
+        maximum=64,
         group="How finely it plans",
     )
     solver: str = param(
@@ -78,31 +80,31 @@ class Pdors:
     without_deadline: str = param(
         "sooner",
         "Jobs without a deadline",
-        "What a later result is worth to a job that names no deadline.",
-        choices=[("sooner", "less the later it comes"), ("whenever", "as much")],
+        "The value of a later result of a job without a deadline.",
+        choices=[("sooner", "less the later it comes"), ("whenever", "the same")],
     )
     trade: bool = param(
         True,
         "Trade bookings again in each slot",
-        "Yes: elastic jobs that run and have no deadline bid again in each slot, beside their least, so that short jobs "
-        "that came later find room. No: what is booked stays booked, as in the paper.",
+        "Yes: running elastic jobs without a deadline bid again in each slot for all but their minimum, so that short "
+        "jobs that came later find room. No: bookings stay, as in the paper.",
     )
     fill: bool = param(
         True,
-        "Lend what nobody booked",
-        "Yes: GPUs that nobody booked for now go to jobs that booked later ones, and to those that run. No: they stand idle.",
+        "Lend GPUs that are not booked",
+        "Yes: GPUs that are not booked now go to jobs that booked later ones, and to running jobs. No: they stay idle.",
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
         pool = Pool(snapshot, preempt=True)
         slot = int(snapshot.now // self.slot_seconds)
         book = Book(snapshot.nodes, slot, self.horizon)
-        running = in_turn(job for job in snapshot.jobs if job.running)
-        waiting = [job for job in in_turn(snapshot.jobs) if job.waiting and job.id not in pool.impossible]
+        running = in_queue_order(job for job in snapshot.jobs if job.running)
+        waiting = [job for job in in_queue_order(snapshot.jobs) if job.waiting and job.id not in pool.impossible]
         declined, unheard = self._trade(snapshot, book, running, waiting)
         ahead = {job.id: number for number, job in enumerate(unheard)}
         order = self._count(book, pool, running, waiting)
-        wanted = settle(snapshot, pool.count, PAYS_WITHIN_SECONDS)
+        wanted = skip_unprofitable_resizes(snapshot, pool.count, PAYS_WITHIN_SECONDS)
         held = {job.id: job.gpus for job in running}
         why = {
             job.id: reasons.limit_reached_by(job, snapshot, wanted, held) or self._sentence(job, book, declined, ahead)
@@ -112,15 +114,15 @@ class Pdors:
         batches = {job.id: estimates.batch(job, wanted.get(job.id, 0)) for job in order if job.free_speed}
         state = {"slot": slot, "book": book.to_json(), "declined": declined}
         next_slot = snapshot.now + 1 if unheard else (slot + 1) * self.slot_seconds
-        return realise(snapshot, order, wanted, why=why, state=state, batches=batches, again_at=next_slot)
+        return build_plan(snapshot, order, wanted, why=why, state=state, batches=batches, again_at=next_slot)
 
     def _trade(
         self, snapshot: Snapshot, book: Book, running: Sequence[Job], waiting: Sequence[Job]
     ) -> tuple[dict[JobId, list[float]], list[Job]]:
-        """Fills the book. Returns those declined, with worth and cost, and those who have not bid yet.
+        """Fill the book; return the jobs that were declined, with value and cost, and those that have not bid yet.
 
-        Who runs keeps its bookings, as long as they last and are needed, and beyond them what it has. Who waits keeps
-        them until the slot ends; then everybody who waits bids again.
+        Running jobs keep their bookings as long as they last and are needed, and after that the GPUs that they hold.
+        Waiting jobs keep their bookings until the slot ends; then all waiting jobs bid again.
         """
         old: dict[JobId, Schedule] = {
             job: schedule_from_json(runs) for job, runs in snapshot.state.get("book", {}).items()
@@ -141,14 +143,14 @@ class Pdors:
         heard: Mapping[JobId, list[float]] = snapshot.state.get("declined", {}) if same and old.keys() <= here else {}
         declined = {job.id: list(heard[job.id]) for job in waiting if job.id in heard and job.id not in book.schedules}
         bidders = [job for job in waiting if job.id not in book.schedules and job.id not in declined]
-        bidders = sorted(trading + bidders, key=lambda job: (job.deadline is None, -self._density(job), job.turn))
+        bidders = sorted(trading + bidders, key=lambda job: (job.deadline is None, -self._density(job), job.queue_key))
         heard_now = max(1, min(BIDS_PER_TURN, CELLS_PER_TURN // max(1, book.sold.size)))
         if bidders:
             low, high = self._range([*running, *waiting], snapshot.now)
             market = Market(book, snapshot.now, self.slot_seconds, low, high, self.quanta, self.solver, seed=book.first)
             for job in bidders[:heard_now]:
                 book.release(job.id)
-                bid = market.bid(job, self.worth(job), max(job.min_gpus, most(job)))
+                bid = market.bid(job, self.worth(job), max(job.min_gpus, max_size(job)))
                 if (bid.payoff > 0 or job.running) and bid.schedule and book.sell(job.id, bid.schedule):
                     continue
                 if job.running:
@@ -158,36 +160,36 @@ class Pdors:
         return declined, [job for job in bidders[heard_now:] if job.waiting]
 
     def _keep(self, job: Job, book: Book, size: int) -> None:
-        """Books what it has, or a part of that, until its end: nobody can know better."""
+        """Book ``size`` of the GPUs that a job holds until its estimated end."""
         left = estimates.remaining_seconds(job, size, free_batch=True) / self.slot_seconds
         book.keep(job.id, _part(job, size), ceil(min(left, self.horizon)) + 1)
 
     def _density(self, job: Job) -> float:
-        """What its result is worth per GPU and slot, at the best."""
+        """Return the highest value of its result per GPU and slot."""
         seconds = estimates.remaining_seconds(job, job.min_gpus, free_batch=True)
         return self.worth(job).value / (job.min_gpus * max(1.0, seconds / self.slot_seconds))
 
-    def worth(self, job: Job) -> Worth:
+    def worth(self, job: Job) -> ResultValue:
         value = job.weight * 2.0 ** max(-10, min(10, job.priority))
         ideal = max(self.slot_seconds, estimates.remaining_seconds(job, max(job.asked, job.min_gpus), free_batch=True))
         if job.deadline is not None:
-            return Worth(value, 5.0 / self.slot_seconds, job.deadline - job.submitted_at)
+            return ResultValue(value, 5.0 / self.slot_seconds, job.deadline - job.submitted_at)
         if job.opportunistic or self.without_deadline == "whenever":
-            return Worth(value, 0.0, 0.0)
-        return Worth(value, 1.0 / ideal, ideal)
+            return ResultValue(value, 0.0, 0.0)
+        return ResultValue(value, 1.0 / ideal, ideal)
 
     def _range(self, jobs: Iterable[Job], now: float) -> tuple[float, float]:
-        """The lowest and the highest price of a GPU for a slot, from all jobs that are known.
+        """Return the lowest and the highest price of a GPU for a slot, from all known jobs.
 
-        At the lowest each of them could afford its most expensive way at the latest time, twice; at the highest none
-        could afford its cheapest at the best.
+        At the lowest price, each of them could pay twice for its most expensive schedule at the latest time; at the
+        highest, none could pay for its cheapest schedule at the best time.
         """
         low, high = float("inf"), 0.0
         for job in jobs:
             worth = self.worth(job)
             cells = [
                 size * max(1.0, estimates.remaining_seconds(job, size, free_batch=True) / self.slot_seconds)
-                for size in {job.min_gpus, max(job.min_gpus, most(job))}
+                for size in {job.min_gpus, max(job.min_gpus, max_size(job))}
             ]
             cells = [cell for cell in cells if 0 < cell < float("inf")] or [1.0]
             last = float(worth(now + self.horizon * self.slot_seconds - job.submitted_at))
@@ -196,7 +198,7 @@ class Pdors:
         return low, max(high, 2 * low)
 
     def _needed(self, job: Job, schedule: Schedule, first: int) -> Schedule:
-        """What of its bookings is still of use: what is left to do may be done before they end."""
+        """Return the bookings of a job that it still needs: its remaining work may end before they do."""
         left = estimates.work(job).value
         kept: Schedule = {}
         for slot in sorted(slot for slot in schedule if slot >= first):
@@ -207,23 +209,23 @@ class Pdors:
         return kept
 
     def _count(self, book: Book, pool: Pool, running: Sequence[Job], waiting: Sequence[Job]) -> list[Job]:
-        """How many each has now: what it booked, and of the rest what it can use. Returns all in that order."""
+        """Count the GPUs of each job now: those it booked, and of the rest those it can use; return all in that order."""
         booked = {job.id: owned(book.schedules, job.id, book.first) for job in (*running, *waiting)}
         now = [job for job in (*running, *waiting) if booked[job.id]]
         for job in now:
-            least = pool.least[job.id] if job.running else job.min_gpus
-            size = max(least, booked[job.id] if not job.running or job.elastic else least)
+            minimum = pool.min_gpus[job.id] if job.running else job.min_gpus
+            size = max(minimum, booked[job.id] if not job.running or job.elastic else minimum)
             count = pool.count.get(job.id, 0)
             if not pool.take(job, size - count) and not count:
-                pool.take(job, least)
+                pool.take(job, minimum)
         later = [job for job in running if not booked[job.id]]
         ahead = [job for job in waiting if job.id in book.schedules and not booked[job.id]]
-        ahead.sort(key=lambda job: (min(book.schedules[job.id]), job.turn))
+        ahead.sort(key=lambda job: (min(book.schedules[job.id]), job.queue_key))
         others = [job for job in waiting if job.id not in book.schedules]
         if self.fill:
             for job in (*later, *ahead):
                 if not pool.count.get(job.id):
-                    pool.take(job, pool.least[job.id] if job.running else _start(job, book.schedules[job.id]))
+                    pool.take(job, pool.min_gpus[job.id] if job.running else _start(job, book.schedules[job.id]))
             _lend((*now, *later, *ahead), pool)
         return [*now, *later, *ahead, *others]
 
@@ -250,12 +252,12 @@ class Pdors:
 
 
 def _start(job: Job, schedule: Schedule) -> int:
-    """With how many GPUs a job starts before its first slot: one that cannot grow takes what it booked."""
+    """Return the number of GPUs with which a job starts before its first slot: one that cannot grow takes what it booked."""
     return job.min_gpus if job.elastic else max(sum(where.values()) for where in schedule.values())
 
 
 def _part(job: Job, size: int) -> dict[str, int]:
-    """So many of the GPUs it holds, its base first."""
+    """Return ``size`` of the GPUs that a job holds, its base first."""
     left, part = size, dict.fromkeys(job.now_on, 0)
     for source in (job.base, job.now_on):
         for node, gpus in source.items():
@@ -266,14 +268,16 @@ def _part(job: Job, size: int) -> dict[str, int]:
 
 
 def _lend(jobs: Iterable[Job], pool: Pool) -> None:
-    """What nobody booked goes where it shortens the remaining work by the largest part."""
+    """Give the GPUs that are not booked to the jobs whose remaining work they shorten by the largest fraction."""
     heap: list[tuple[float, tuple[int, float, JobId], int, Job]] = []
 
     def push(job: Job) -> None:
         count = pool.count.get(job.id, 0)
-        if count and (size := next_size(job, count, most(job))):
+        if count and (size := next_size(job, count, max_size(job))):
             gain = estimates.speed(job, size, free_batch=True) - estimates.speed(job, count, free_batch=True)
-            heapq.heappush(heap, (-gain / (size - count) / max(1.0, estimates.work(job).value), job.turn, size, job))
+            heapq.heappush(
+                heap, (-gain / (size - count) / max(1.0, estimates.work(job).value), job.queue_key, size, job)
+            )
 
     for job in jobs:
         push(job)

@@ -1,4 +1,4 @@
-"""Each job goes to the next node of a ring; or all take turns on the GPUs."""
+"""Round robin: each job goes to the next node in cyclic order; or all jobs take turns on the GPUs."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
@@ -7,27 +7,28 @@ from typing import ClassVar
 from scheduling.params import param
 from scheduling.toolkit import reasons
 from scheduling.toolkit.capacity import Capacity, queue
-from scheduling.toolkit.plan_builder import realise, stand_in_line
+from scheduling.toolkit.plan_builder import admit_in_order, build_plan
 from scheduling.types import Job, JobId, Knows, NodeId, Placement, Plan, Snapshot
 
 CLOCK = 0.001
-"""Seconds: the end of a slice is not missed for the rounding of sums."""
+"""Seconds of tolerance, so that rounding does not hide the end of a slice."""
 RESTARTS = 10
-"""A slice is at least so many times as long as a restart takes, so that less than a tenth is lost."""
+"""A slice is at least this many times as long as a restart, so that less than a tenth is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRobin:
-    """``state`` is {"last": the node looked at last}: a node that joins or leaves does not turn the ring.
+    """Round robin over nodes or time. ``state`` is {"last": the last node}, so nodes may join or leave.
 
-    The ring of nodes is that of the Schedulearn prototype (confirmed in its code; the neighbours for a job larger than
-    any node are ours). Time slices are Gandiva's (confirmed in a secondary source only), by checkpoint and restart.
+    The cyclic order of nodes is that of the Schedulearn prototype (confirmed in its code; the neighbours for a job larger
+    than any node are ours). Time slices are those of Gandiva (confirmed in a secondary source only), by checkpoint and
+    restart.
     """
 
     title: ClassVar[str] = "Round robin over nodes"
     explanation: ClassVar[str] = (
-        "Each job, first come first, goes to the next node in turn that has room, so that work spreads evenly. "
-        "A job larger than any node is spread over neighbouring nodes; nothing is moved later."
+        "Each job, in the order of submission, goes to the next node in turn that has room, so that work spreads evenly. "
+        "A job larger than any node is spread over neighbouring nodes; no job moves later."
     )
     good_for: ClassVar[str] = "even load on all machines"
     needs: ClassVar[str] = "nothing"
@@ -36,22 +37,22 @@ class RoundRobin:
     size: str = param(
         "most",
         "GPUs at the start",
-        "What a job that asked for a range of GPUs is given when it starts.",
-        choices=[("most", "as many as are free on the node, up to its most"), ("least", "its least")],
+        "How many GPUs a job that asked for a range gets when it starts.",
+        choices=[("most", "as many as are free on the node, up to its maximum"), ("least", "its minimum")],
     )
     rotate: str = param(
         "nodes",
-        "What goes around",
-        "Nodes: each job goes to the next node and stays there to its end. Time: jobs take turns; one that has a "
-        "checkpoint is stopped after its slice when others wait, and has as many GPUs as it asked for.",
+        "What rotates",
+        "Nodes: each job goes to the next node and stays there until it ends. Time: jobs take turns; one that has a "
+        "checkpoint is stopped after its slice when others wait, and gets as many GPUs as it asked for.",
         choices=[("nodes", "nodes"), ("time", "time slices")],
     )
     slice_seconds: int = param(
         600,
-        "Seconds of a slice",
+        "Length of a slice in seconds",
         "With time slices, how long a job runs before it must make room; at least ten times as long as its restart.",
-        least=30,
-        most=86_400,
+        minimum=30,
+        maximum=86_400,
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -60,7 +61,7 @@ class RoundRobin:
     def _around(self, snapshot: Snapshot) -> Plan:
         capacity = Capacity(snapshot)
         why: dict[JobId, str] = {}
-        vain: set[Hashable] = set()
+        unfit: set[Hashable] = set()
         last = snapshot.state.get("last", "")
         ahead = 0
         for job in queue(snapshot):
@@ -68,12 +69,12 @@ class RoundRobin:
                 why[job.id] = alone
                 continue
             terms = capacity.terms(job)
-            found = None if terms in vain else self._next(job, capacity, last)
+            found = None if terms in unfit else self._next(job, capacity, last)
             if found:
                 where, last = found
                 capacity.give(job, where)
             else:
-                vain.add(terms)
+                unfit.add(terms)
                 may_spread = job.spread and _is_larger_than_any_node(job, capacity)
                 asks = job if may_spread == job.spread else replace(job, spread=may_spread)
                 why[job.id] = reasons.shortage(asks, capacity, ahead)
@@ -81,7 +82,7 @@ class RoundRobin:
         return Plan(capacity.held, why, {"last": last})
 
     def _next(self, job: Job, capacity: Capacity, last: NodeId) -> tuple[Placement, NodeId] | None:
-        """Looks once around the ring; each look turns it, whether the node had room or not. Where, and how far it is."""
+        """Return the placement on the next node with room and the last node tried, or None."""
         wanted = min(capacity.room(job), job.max_gpus if self.size == "most" else job.min_gpus)
         node = capacity.free.following(last, job.min_gpus, capacity.scope(job).allowed)
         if node is not None:
@@ -89,7 +90,7 @@ class RoundRobin:
         return _spread(job, capacity, wanted, last) if _is_larger_than_any_node(job, capacity) else None
 
     def _take_turns(self, snapshot: Snapshot) -> Plan:
-        """Who stands in line longest goes first; a running job joins its end with each slice it has had."""
+        """Order jobs by their time in the queue; a running job goes to the end of the queue after each slice."""
         now = snapshot.now
         slices = {job.id: self._slice(job, now) for job in snapshot.jobs if job.running and job.preemptible}
 
@@ -100,13 +101,13 @@ class RoundRobin:
             return -job.priority, int(had > 0), since, job.submitted_at
 
         order = sorted((job for job in snapshot.jobs if not job.stopping), key=lambda job: (*place(job), job.id))
-        wanted, _ = stand_in_line(snapshot, order, self._size)
+        wanted, _ = admit_in_order(snapshot, order, self._size)
         for job in order:
             if job.waiting and not job.elastic:
-                wanted.setdefault(job.id, self._size(job))  # where packing leaves a gap, who fits may have it
+                wanted.setdefault(job.id, self._size(job))  # a job that fits into a gap of the packing may start
         ends = [slices[job.id][0] + self._length(job) for job in order if job.id in slices]
         waits = any(job.waiting for job in snapshot.jobs)
-        return realise(
+        return build_plan(
             snapshot,
             order,
             wanted,
@@ -115,7 +116,7 @@ class RoundRobin:
         )
 
     def _slice(self, job: Job, now: float) -> tuple[float, int]:
-        """When its present slice began, and how many it has had before it."""
+        """Return when the current slice of a job began, and how many it has had before."""
         started = now if job.started_at is None else job.started_at
         had = max(0, int((now - started + CLOCK) // self._length(job)))
         return started + had * self._length(job), had
@@ -137,7 +138,7 @@ def _is_larger_than_any_node(job: Job, capacity: Capacity) -> bool:
 
 
 def _spread(job: Job, capacity: Capacity, wanted: int, last: NodeId) -> tuple[Placement, NodeId] | None:
-    """Neighbours of the ring, for a job that is larger than any node."""
+    """Return neighbouring nodes, in cyclic order, for a job that is larger than any node."""
     if not job.spread or capacity.left(job) < job.min_gpus:
         return None
     where: dict[NodeId, int] = {}

@@ -1,12 +1,12 @@
-"""Shortest remaining job first, and its elastic form: GPUs to whoever shortens the waiting of all most by them.
+"""Shortest remaining job first, and its elastic form: each GPU goes where it shortens the turnaround of all the most.
 
-The order is that of the Voda scheduler (confirmed in its code). Voda's elastic form gave a job whose least is its most
-more than its most; here the most is a bound like any other. Ours weighs each job's gain by heSRPT (Berg, Vesilo and
+The order is that of the Voda scheduler (confirmed in its code). In the elastic form of Voda a job of fixed size could
+get more than that; here the maximum always holds. Ours weights the gain of each job by heSRPT (Berg, Vesilo and
 Harchol-Balter, 2020; the weights are derived from its published optimum, a reconstruction): for jobs that are n ** p
-times as fast on n GPUs, the mean turnaround is least when a second of work saved counts for a job as in ``_worth``,
-more the fewer jobs are shorter. The plain rule, gain over remaining work, gives the shortest jobs GPUs they hardly use.
-A job of unknown length is taken to be as long again as it was served, in doublings, so that two of them do not take
-turns: a reconstruction of ours.
+times as fast on n GPUs, the mean turnaround is smallest when a second of work saved counts for a job as in ``_worth``,
+more the fewer jobs are shorter. The plain rule, gain over remaining work, gives the shortest jobs GPUs that they hardly
+use. A job of unknown length counts as needing as long again as it was served, in doublings, so that two of them do not
+alternate: a reconstruction of ours.
 """
 
 import heapq
@@ -17,14 +17,14 @@ from typing import ClassVar
 
 from scheduling.params import param
 from scheduling.toolkit import estimates, reasons
-from scheduling.toolkit.plan_builder import line_up, realise, stand_in_line
-from scheduling.toolkit.sharing import settle
+from scheduling.toolkit.plan_builder import admit_in_order, build_plan, release_preemptible
+from scheduling.toolkit.sharing import skip_unprofitable_resizes
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 POWER = 0.7
 """The p of heSRPT. Turnarounds change by about one part in a hundred between 0.5 and 0.8."""
 SOON = 1.0
-"""Seconds: nothing is nearer to its end than this, so that what is due now does not take all."""
+"""The shortest remaining work in seconds, so that a job that is about to end does not get everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,60 +32,63 @@ class Srjf:
     title: ClassVar[str] = "Shortest remaining job first"
     explanation: ClassVar[str] = (
         "The job that will end soonest goes first, which makes the mean turnaround short. "
-        "It is as good as what is known of the jobs' lengths, and a very long job may wait while shorter ones keep coming."
+        "It depends on good estimates of job lengths, and a very long job may wait while shorter ones keep coming."
     )
     good_for: ClassVar[str] = "the shortest mean turnaround"
-    needs: ClassVar[str] = "how long jobs still take"
+    needs: ClassVar[str] = "the remaining length of jobs"
     knows: ClassVar[Knows] = "job lengths"
 
     preempt: bool = param(
         True,
         "Stop longer jobs for shorter ones",
-        "Yes: a running job that has a checkpoint is stopped for one that ends sooner, and goes on later. "
-        "No: what runs goes on to its end.",
+        "Yes: a running job that has a checkpoint is stopped for one that ends sooner, and restarts later. "
+        "No: running jobs continue to their end.",
     )
     elastic: bool = param(
         True,
         "Resize jobs",
-        "Yes: each GPU goes where it shortens the turnaround of all most, and elastic jobs shrink and grow. "
-        "No: each job has as many as it asked for.",
+        "Yes: each GPU goes where it shortens the turnaround of all the most, and elastic jobs shrink and grow. "
+        "No: each job gets as many as it asked for.",
     )
 
     pays_within_seconds: float = param(
         300.0,
-        "Growing must pay within seconds",
-        "A running job takes more GPUs only if it makes up for the interruption in this time. "
+        "Seconds within which growth must pay off",
+        "A running job takes more GPUs only if it makes up for the interruption within this time. "
         "Larger means more frequent changes.",
-        least=0.0,
-        most=86_400.0,
+        minimum=0.0,
+        maximum=86_400.0,
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
         work = {job.id: _work(job) + (_delay(job) if self.elastic else 0.0) for job in snapshot.jobs}
 
         def place(job: Job) -> float:
-            if self.elastic:  # where it does not depend on who runs, nobody is stopped for the size it happens to have
+            if self.elastic:  # the order does not depend on which jobs run, so no job is stopped for its current size
                 return work[job.id] / estimates.speed(job, _asked(job))
             return work[job.id] / estimates.speed(job, _size(job)) + _delay(job)
 
         order = sorted(
-            (job for job in snapshot.jobs if not job.stopping), key=lambda job: (-job.priority, place(job), *job.turn)
+            (job for job in snapshot.jobs if not job.stopping),
+            key=lambda job: (-job.priority, place(job), *job.queue_key),
         )
         if self.elastic:
-            wanted = settle(snapshot, _divide(snapshot, order, work, preempt=self.preempt), self.pays_within_seconds)
+            wanted = skip_unprofitable_resizes(
+                snapshot, _divide(snapshot, order, work, preempt=self.preempt), self.pays_within_seconds
+            )
             order.sort(key=lambda job: not wanted.get(job.id, 0))
         elif self.preempt:
-            wanted, _ = stand_in_line(snapshot, order, _size)
+            wanted, _ = admit_in_order(snapshot, order, _size)
         else:
             wanted = {job.id: _size(job) for job in order if job.running}
         for job in order:
             if job.waiting and not (job.elastic and self.elastic):
-                wanted.setdefault(job.id, _size(job))  # where packing leaves a gap, who fits may have it
-        return realise(snapshot, order, wanted)
+                wanted.setdefault(job.id, _size(job))  # a job that fits into a gap of the packing may start
+        return build_plan(snapshot, order, wanted)
 
 
 def _work(job: Job) -> float:
-    """Seconds of work left on one GPU."""
+    """Return the seconds of work left on one GPU."""
     work = estimates.work(job)
     if work.source != "default":
         return max(work.value, SOON)
@@ -94,12 +97,12 @@ def _work(job: Job) -> float:
 
 
 def _delay(job: Job) -> float:
-    """A stopped job must win back its restart, so that it does not change places with its like."""
+    """Return the restart time of a stopped job, which counts as work so that similar jobs do not alternate."""
     return job.restart_seconds if job.waiting and job.served_gpu_seconds else 0.0
 
 
 def _size(job: Job) -> int:
-    """What it asked for; a job that runs and cannot be resized has what it has."""
+    """Return the size that a job asked for, or the current one of a running job that cannot be resized."""
     return job.gpus if job.running and not job.elastic else _asked(job)
 
 
@@ -108,9 +111,9 @@ def _asked(job: Job) -> int:
 
 
 def _worth(work: Mapping[JobId, float], jobs: Sequence[Job]) -> dict[JobId, float]:
-    """What a second of work saved is worth for each job: heSRPT, up to a common factor."""
+    """Return the value of a second of work saved, by job: heSRPT, up to a common factor."""
     power = 1 / (1 - POWER)
-    longest_first = sorted(jobs, key=lambda job: (-work[job.id], job.turn))
+    longest_first = sorted(jobs, key=lambda job: (-work[job.id], job.queue_key))
     count = len(jobs)
     return {
         job.id: float(((number / count) ** power - ((number - 1) / count) ** power) ** (1 / power))
@@ -121,8 +124,8 @@ def _worth(work: Mapping[JobId, float], jobs: Sequence[Job]) -> dict[JobId, floa
 def _divide(
     snapshot: Snapshot, order: Sequence[Job], work: Mapping[JobId, float], *, preempt: bool
 ) -> dict[JobId, int]:
-    """Each GPU to the job that gains most by it, by the worth of what it gains; higher priority before lower."""
-    ledger, again = line_up(snapshot, preempt=preempt)
+    """Give each GPU to the job with the largest gain times its value; higher priority goes first."""
+    ledger, again = release_preemptible(snapshot, preempt=preempt)
     worth = _worth(work, order)
     wanted: dict[JobId, int] = {}
     heap: list[tuple[int, float, int, int]] = []
@@ -158,10 +161,10 @@ def _divide(
 
 
 def _steps(job: Job, count: int) -> tuple[tuple[int, float], ...]:
-    """The sizes worth having beyond ``count``, with what each GPU on the way there gains."""
+    """Return the worthwhile sizes beyond ``count``, with the gain per GPU up to each."""
     if count and (job.blocked or not job.elastic):
         return ()
     steps = estimates.steps(job, count, job.min_gpus, job.max_gpus)
     if job.running and not job.elastic:
-        return ((job.gpus, steps[0][1]),)  # of fixed size now, it keeps the rank it had when it could choose
+        return ((job.gpus, steps[0][1]),)  # its size is fixed now; it keeps the rank of when it could choose
     return steps

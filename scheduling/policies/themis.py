@@ -1,4 +1,4 @@
-"""Finish-time fairness: who is worst off compared with a share of its own gets the next GPU."""
+"""Finish-time fairness: the job that is delayed the most, relative to an equal share for itself, gets the next GPU."""
 
 import heapq
 from collections.abc import Iterable, Sequence
@@ -11,8 +11,8 @@ from scheduling.params import param
 from scheduling.toolkit import estimates, reasons
 from scheduling.toolkit.capacity import Capacity
 from scheduling.toolkit.fairness import Shares
-from scheduling.toolkit.plan_builder import realise
-from scheduling.toolkit.sharing import Pool, fitted, most, next_size, settle
+from scheduling.toolkit.plan_builder import build_plan
+from scheduling.toolkit.sharing import Pool, max_size, next_size, plan_until_placed, skip_unprofitable_resizes
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 
@@ -20,56 +20,56 @@ from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 class Themis:
     """Themis (Mahajan et al., NSDI'20). Metric, filter f and leases are confirmed from secondary sources only.
 
-    Reconstruction: the scheduler itself estimates each rho, so nobody can lie, and the auction with its payments becomes
-    a greedy max-min: the next GPUs go to the job with the largest rho that falls by them. First only the worst
-    ``1 - fairness`` of all jobs are served, until each is as well off as alone; then everybody.
+    Reconstruction: the scheduler itself estimates each rho, so no job can lie, and the auction with its payments becomes
+    a greedy max-min: the next GPUs go to the job with the largest rho that they reduce. First only the worst
+    ``1 - fairness`` of all jobs are served, until each is as well off as alone; then all jobs.
     """
 
     title: ClassVar[str] = "Finish-time fairness (Themis)"
     explanation: ClassVar[str] = (
         "Each job should end no later than if it had an equal share of the cluster for itself; the one that is furthest "
-        "from that gets the next GPUs. What a job was given is its own for a while, then it is shared out again."
+        "from that gets the next GPUs. A job keeps its GPUs for some time, then they are shared again."
     )
-    good_for: ClassVar[str] = "nobody much worse off than alone in an equal share"
-    needs: ClassVar[str] = "how long jobs still take and how fast they are"
+    good_for: ClassVar[str] = "no job much worse off than alone in an equal share"
+    needs: ClassVar[str] = "the remaining length and the speed of jobs"
     knows: ClassVar[Knows] = "job lengths"
 
     fairness: float = param(
         0.8,
         "Fairness",
-        "This part of the jobs, the best off, waits until the others are as well off as alone on their share. "
-        "Larger means fairer, smaller that more jobs share what is free.",
-        least=0.0,
-        most=1.0,
+        "This fraction of the jobs, the best off, waits until the others are as well off as alone on their share. "
+        "Larger is fairer; with a smaller value more jobs share the free GPUs.",
+        minimum=0.0,
+        maximum=1.0,
     )
     lease_minutes: float = param(
         20.0,
-        "Minutes a job keeps what it was given",
+        "Minutes a job keeps its GPUs",
         "Until then it is not stopped, and keeps up to an equal share unless others could not start. "
-        "Then all it has is shared out again.",
-        least=0.0,
-        most=10_080.0,
+        "Then all its GPUs are shared again.",
+        minimum=0.0,
+        maximum=10_080.0,
     )
     tolerance: float = param(
         0.25,
-        "How much worse is worse",
-        "A job loses GPUs only to one whose rho is larger by this part. Larger means fewer interruptions.",
-        least=0.0,
-        most=10.0,
+        "Tolerance",
+        "A job loses GPUs only to one whose rho is larger by this fraction. Larger means fewer interruptions.",
+        minimum=0.0,
+        maximum=10.0,
     )
     pays_within_seconds: float = param(
         300.0,
-        "Growing must pay within seconds",
-        "A running job takes more GPUs only if it makes up for the interruption in this time. "
+        "Seconds within which growth must pay off",
+        "A running job takes more GPUs only if it makes up for the interruption within this time. "
         "Larger means more frequent changes.",
-        least=0.0,
-        most=86_400.0,
+        minimum=0.0,
+        maximum=86_400.0,
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        return fitted(lambda homeless: self._plan(snapshot, homeless))
+        return plan_until_placed(lambda excluded: self._plan(snapshot, excluded))
 
-    def _plan(self, snapshot: Snapshot, homeless: AbstractSet[JobId]) -> tuple[Plan, set[JobId]]:
+    def _plan(self, snapshot: Snapshot, excluded: AbstractSet[JobId]) -> tuple[Plan, set[JobId]]:
         shares = Shares(snapshot)
         ends = {
             job.id: (job.since or job.started_at or 0.0) + 60 * self.lease_minutes
@@ -77,39 +77,39 @@ class Themis:
             if job.running
         }
         leased = {id for id, end in ends.items() if end > snapshot.now}
-        pool = Pool(snapshot, preempt=True, kept=leased, homeless=homeless)
+        pool = Pool(snapshot, preempt=True, kept=leased, excluded=excluded)
         jobs = [job for job in snapshot.jobs if job.running or (job.waiting and job.id not in pool.impossible)]
         alone = {job.id: shares.rho(job) for job in jobs}
 
         def deserves(job: Job) -> tuple[int, float, tuple[int, float, JobId]]:
-            """The smallest goes first: those without GPUs, by how late they already are, then by rho."""
+            """Return a sort key, the most deserving first: jobs without GPUs by priority and delay, then others by rho."""
             if count := pool.count.get(job.id, 0):
-                return (0, -shares.rho(job, count), job.turn)
-            return (-job.priority - 1, -alone[job.id] * (1 + self.tolerance if job.running else 1), job.turn)
+                return (0, -shares.rho(job, count), job.queue_key)
+            return (-job.priority - 1, -alone[job.id] * (1 + self.tolerance if job.running else 1), job.queue_key)
 
         order = sorted(jobs, key=deserves)
         order.sort(key=lambda job: not pool.count.get(job.id))
         for job in order:
             if not pool.count.get(job.id):
-                pool.take(job, pool.least[job.id] if job.running else job.min_gpus)
+                pool.take(job, pool.min_gpus[job.id] if job.running else job.min_gpus)
         self._grow(order, pool, shares, leased)
-        wanted = settle(snapshot, pool.count, self.pays_within_seconds)
+        wanted = skip_unprofitable_resizes(snapshot, pool.count, self.pays_within_seconds)
         batches = {job.id: estimates.batch(job, wanted.get(job.id, 0)) for job in jobs if job.free_speed}
 
         later = [end for end in ends.values() if end > snapshot.now] if len(pool.count) < len(jobs) else []
 
-        in_vain: set[JobId] = set()
+        unplaced: set[JobId] = set()
 
         def sentence(job: Job, capacity: Capacity, ahead: int) -> str:
             if wanted.get(job.id):
-                in_vain.add(job.id)
+                unplaced.add(job.id)
             return (
                 f"{reasons.shortage(job, capacity, ahead).removesuffix('.')}; even with its share of {shares.each:.1f} GPUs "
                 f"from now on it takes {alone[job.id]:.1f} times as long as if it had had that from the start, "
                 "and who is worse off goes first."
             )
 
-        plan = realise(
+        plan = build_plan(
             snapshot,
             order,
             wanted,
@@ -118,7 +118,7 @@ class Themis:
             short=sentence,
             again_at=min(later, default=None),
         )
-        return plan, in_vain
+        return plan, unplaced
 
     def _grow(self, jobs: Sequence[Job], pool: Pool, shares: Shares, leased: AbstractSet[JobId]) -> None:
         for job in jobs:
@@ -126,23 +126,23 @@ class Themis:
                 keeps = min(job.gpus, ceil(shares.each)) - pool.count[job.id]
                 pool.take(job, max(0, min(pool.free, keeps)))
         served = [job for job in jobs if pool.count.get(job.id)]
-        by_rho = sorted(served, key=lambda job: (-shares.rho(job, pool.count[job.id]), job.turn))
+        by_rho = sorted(served, key=lambda job: (-shares.rho(job, pool.count[job.id]), job.queue_key))
         _to_the_worst(by_rho[: ceil((1 - self.fairness) * len(served))], pool, shares, self.tolerance, until=1.0)
         _to_the_worst(served, pool, shares, self.tolerance, until=0.0)
 
 
 def _to_the_worst(jobs: Iterable[Job], pool: Pool, shares: Shares, tolerance: float, until: float) -> None:
-    """The next GPUs to the job with the largest rho, as long as that is more than ``until``.
+    """Give the next GPUs to the job with the largest rho, as long as that is more than ``until``.
 
-    What a job holds it keeps unless another one is worse off by the tolerance.
+    A job keeps its GPUs unless another one is worse off by the tolerance.
     """
     heap: list[tuple[float, tuple[int, float, JobId], int, Job]] = []
 
     def push(job: Job) -> None:
         count = pool.count[job.id]
         rho = shares.rho(job, count) * (1 + tolerance if count < job.gpus else 1)
-        if rho > until and (size := next_size(job, count, most(job))):
-            heapq.heappush(heap, (-rho, job.turn, size, job))
+        if rho > until and (size := next_size(job, count, max_size(job))):
+            heapq.heappush(heap, (-rho, job.queue_key, size, job))
 
     for job in jobs:
         push(job)

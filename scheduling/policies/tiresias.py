@@ -1,10 +1,10 @@
-"""Who has had least goes first: discretised two-dimensional least attained service.
+"""Discretised two-dimensional least attained service: jobs that have used the least GPU time go first.
 
 Tiresias (Gu et al., NSDI 2019). Confirmed in the authors' code: queues by attained GPU-seconds, inside a queue by first
 start, all or nothing at the size asked for, promotion after ``knob`` times the time run, the Gittins rank. Elastic
-Tiresias (EDL, Wu et al. 2019) is confirmed through the Voda scheduler's code. Reconstructions of ours: attained service
-is compared at each turn instead of at its own ticks; a wait counts for the promotion since the last stop; the history
-behind the Gittins rank is that of the jobs seen to end; jobs without checkpoints go first once they run.
+Tiresias (EDL, Wu et al. 2019) is confirmed through the Voda scheduler's code. Our reconstructions: attained service is
+compared in each cycle instead of at fixed ticks; the waiting time for a promotion starts at the last stop; the history
+behind the Gittins rank has the jobs that were seen to end; jobs without checkpoints go first once they run.
 """
 
 import heapq
@@ -18,17 +18,17 @@ import numpy as np
 from scheduling.params import param
 from scheduling.toolkit import estimates, placement, reasons
 from scheduling.toolkit.capacity import Capacity
-from scheduling.toolkit.plan_builder import realise, stand_in_line
+from scheduling.toolkit.plan_builder import admit_in_order, build_plan
 from scheduling.types import Job, JobId, Knows, Plan, Snapshot
 
 CROWD = 10
 """EDL shrinks the jobs of the lower queues when more jobs than this wait."""
 HISTORY = 1000
-"""So many of the latest lengths are remembered for the Gittins rank."""
+"""The number of latest lengths that the Gittins rank uses."""
 ENOUGH = 20
-"""With fewer lengths than this the Gittins rank says nothing yet."""
+"""The number of lengths from which on the Gittins rank is used."""
 STEPS = 8
-"""The Gittins rank changes only so often on the way through a queue, so that equals do not take turns."""
+"""How often the Gittins rank changes on the way through a queue; few steps keep equal jobs from alternating."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,60 +44,60 @@ class Tiresias:
     title: ClassVar[str] = "Tiresias: least served first"
     explanation: ClassVar[str] = (
         "Jobs that have used few GPU-hours so far go before those that have used many, which are stopped for them and "
-        "go on from their checkpoint later. It needs to know nothing about the jobs, and short ones do not wait for long ones."
+        "restart from their checkpoint later. It needs no information about jobs, and short ones do not wait for long ones."
     )
     good_for: ClassVar[str] = "many short jobs among long ones of unknown length"
-    needs: ClassVar[str] = "nothing; jobs that go on from a checkpoint"
+    needs: ClassVar[str] = "nothing; jobs that restart from a checkpoint"
     knows: ClassVar[Knows] = "nothing"
 
     threshold: float = param(
         57_600.0,
         "GPU-seconds in the first queue",
-        "A job that has used so much moves to the second queue, behind all of the first. 57600 are 16 GPU-hours.",
-        least=1,
-        most=1e9,
+        "A job that has used this much moves to the second queue, behind all jobs of the first. 57600 are 16 GPU-hours.",
+        minimum=1,
+        maximum=1e9,
         group="Queues",
     )
     queues: int = param(
         2,
         "Queues",
-        "How many queues there are; the last one is never left.",
-        least=1,
-        most=10,
+        "The number of queues. Jobs never leave the last one.",
+        minimum=1,
+        maximum=10,
         group="Queues",
     )
     growth: float = param(
         4.0,
         "Growth of the threshold",
-        "Each further queue is left after so many times the GPU-seconds of the one before.",
-        least=1.1,
-        most=100,
+        "The threshold of each further queue is this many times the one before.",
+        minimum=1.1,
+        maximum=100,
         group="Queues",
     )
     knob: float = param(
         8.0,
         "Waiting that brings a job back",
         "A stopped job returns to the first queue when it has waited this many times as long as it has run, "
-        "so that none waits for ever. 0 means never.",
-        least=0,
-        most=1000,
+        "so that no job waits for ever. 0 means never.",
+        minimum=0,
+        maximum=1000,
         group="Queues",
     )
     rank: str = param(
         "start",
         "Order within a queue",
-        "Who goes first among jobs of one queue.",
+        "Which job of a queue goes first.",
         choices=[
-            ("start", "who started first, so that few are stopped"),
-            ("arrival", "who came to the queue first"),
-            ("gittins", "who is likely to end soon, judged by the jobs that ended before"),
+            ("start", "the one that started first, so that few are stopped"),
+            ("arrival", "the one that came to the queue first"),
+            ("gittins", "the one that is likely to end soon, judging by jobs that have ended"),
         ],
     )
     elastic: bool = param(
         False,
         "Resize jobs",
-        "Yes: idle GPUs go to the jobs that gain most by them, and jobs of the lower queues shrink to their least when "
-        "more than ten wait. No: each job has as many as it asked for.",
+        "Yes: idle GPUs go to the jobs that gain the most, and jobs of the lower queues shrink to their minimum when "
+        "more than ten jobs wait. No: each job gets as many as it asked for.",
     )
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -125,10 +125,10 @@ class Tiresias:
             wanted = _divide(snapshot, order, queue, capacity)
             order.sort(key=lambda job: job.id not in wanted)
         else:
-            wanted, _ = stand_in_line(snapshot, order, size)
+            wanted, _ = admit_in_order(snapshot, order, size)
         for job in order:
             if job.waiting and not job.elastic:
-                wanted.setdefault(job.id, size(job))  # where packing leaves a gap, who fits may have it
+                wanted.setdefault(job.id, size(job))  # a job that fits into a gap of the packing may start
 
         def short(job: Job, capacity: Capacity, ahead: int) -> str:
             reason = reasons.shortage(job, capacity, ahead)
@@ -137,7 +137,7 @@ class Tiresias:
         again_at = None
         if any(job.waiting for job in order):
             again_at = self._next_move(snapshot, served, queue, promoted, ranked=bool(ranks))
-        return realise(snapshot, order, wanted, state=state, short=short, again_at=again_at)
+        return build_plan(snapshot, order, wanted, state=state, short=short, again_at=again_at)
 
     def _next_move(
         self,
@@ -148,8 +148,8 @@ class Tiresias:
         *,
         ranked: bool,
     ) -> float | None:
-        """When time alone will change the order next, at least a second from now: a running job leaves its queue or
-        comes to its next Gittins rank, or one that waits returns to the first queue."""
+        """Return when time alone will change the order next, at least a second from now: a running job leaves its queue
+        or reaches its next Gittins rank, or a waiting one returns to the first queue."""
         moves = [
             (self.threshold * self.growth ** queue[job.id] - served[job.id]) / job.gpus
             for job in snapshot.jobs
@@ -169,7 +169,7 @@ class Tiresias:
         return snapshot.now + max(1.0, min(moves)) if moves else None
 
     def _quanta(self) -> Sequence[float]:
-        """GPU-seconds from the beginning of each queue to its end; the last one counts as long as the one before."""
+        """Return the GPU-seconds from the start of each queue to its end; the last one counts as long as the one before."""
         bounds = [self.threshold * self.growth**number for number in range(max(1, self.queues - 1))]
         return [after - before for before, after in zip([0.0, *bounds], bounds, strict=False)]
 
@@ -196,7 +196,7 @@ class Tiresias:
     def _gittins(
         self, sizes: Sequence[float], served: Mapping[JobId, float], queue: Mapping[JobId, int]
     ) -> Mapping[JobId, float]:
-        """P(it ends within its queue's quantum) over what that is expected to take, given what it has had."""
+        """Return the Gittins ranks: P(job ends within the quantum of its queue) / expected time, given its service."""
         if len(sizes) < ENOUGH:
             return {}
         ordered = np.sort(np.asarray(sizes, dtype=float))
@@ -215,12 +215,12 @@ class Tiresias:
 
 
 def _size(job: Job, capacity: Capacity) -> int:
-    """The size it is given, all or nothing; a running job that cannot be resized keeps its size."""
+    """Return the size of a job, all or nothing; a running job that cannot be resized keeps its size."""
     return _asked(job, capacity) if _may_change(job) else job.gpus
 
 
 def _asked(job: Job, capacity: Capacity) -> int:
-    """What it asked for, as far as its limits and the open nodes could ever give that."""
+    """Return the size that a job asked for, as far as its limits and the open nodes allow it."""
     return max(job.min_gpus, min(job.asked, job.max_gpus, capacity.ceiling(job)))
 
 
@@ -230,7 +230,7 @@ def _first_start(job: Job) -> float:
 
 
 def _arrivals(snapshot: Snapshot, queue: Mapping[JobId, int]) -> Mapping[JobId, Sequence[float]]:
-    """By job: its queue, and since when it is there."""
+    """Return, by job, its queue and since when it is there."""
     before: Mapping[JobId, Sequence[float]] = snapshot.state.get("came", {})
     came: dict[JobId, Sequence[float]] = {}
     for job in snapshot.jobs:
@@ -250,16 +250,16 @@ def _history(snapshot: Snapshot) -> dict[str, Any]:
 def _divide(
     snapshot: Snapshot, order: Sequence[Job], queue: Mapping[JobId, int], capacity: Capacity
 ) -> dict[JobId, int]:
-    """EDL: as many as asked for in order, compaction when many wait, then what is left to whoever gains most by it.
+    """Divide the GPUs by EDL: sizes asked for in order, compaction when many wait, then the rest by the largest gain.
 
-    Who is in does not depend on who runs already, so that nobody is stopped for the size it happens to have.
+    Which jobs are in does not depend on which run already, so that no job is stopped for its current size.
     """
 
     size = partial(_size, capacity=capacity)
-    inside, _ = stand_in_line(snapshot, order, lambda job: _asked(job, capacity) if job.preemptible else size(job))
+    inside, _ = admit_in_order(snapshot, order, lambda job: _asked(job, capacity) if job.preemptible else size(job))
     members = [job for job in order if job.id in inside]
     members.sort(key=_may_change)
-    wanted, ledger = stand_in_line(snapshot, members, size)
+    wanted, ledger = admit_in_order(snapshot, members, size)
     others = [job for job in order if job.id not in wanted and (job.running or not reasons.impossible(job, ledger))]
     if len(others) > CROWD:
         for job in members:
@@ -291,7 +291,7 @@ def _may_change(job: Job) -> bool:
 
 
 def _gain(job: Job, count: int) -> float:
-    """By one more GPU; for a job without any, by each of its least."""
+    """Return the gain of one more GPU; for a job without any, the gain per GPU of its minimum."""
     if not count:
         return estimates.speed(job, job.min_gpus) / job.min_gpus
     if count >= job.max_gpus or not _may_change(job) or job.blocked:
@@ -300,7 +300,7 @@ def _gain(job: Job, count: int) -> float:
 
 
 def _pack(job: Job, count: int, ledger: Capacity) -> None:
-    """Down to ``count`` GPUs: of one that could be stopped anywhere, of another outside its base."""
+    """Shrink a job to ``count`` GPUs: a preemptible one anywhere, another one outside its base."""
     held = ledger.held[job.id]
     if (job.preemptible or job.waiting) and ledger.nodes.keys() >= held.keys():
         ledger.give(job, placement.place(ledger.evict(job), count, spread=True) or held)

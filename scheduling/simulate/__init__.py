@@ -1,4 +1,4 @@
-"""The simulator: the policies, the check and the rules of the live loop, in a virtual clock.
+"""The simulator: the policies, the checks and the rules of the scheduler, with a virtual clock.
 
     from scheduling.registry import build
     from scheduling.simulate import Options, Submission, lasts, simulate
@@ -14,34 +14,42 @@
     )
     result.summary().turnaround.p50
 
-* ``Submission(job, truth)``: a job as a policy would see it, and what really happens when it runs. A job with ``now_on``
-  runs already at ``now``: a live snapshot's jobs go in as they are, with ``assumed(job)`` for a truth. It also says how
-  long its start and its end take, and what a change of its GPUs does to it (``Interruption``).
-* A ``Truth`` makes a ``Run`` that advances under a placement and a batch, tells when it would end, and what a policy may
-  know of it (``Known``). ``Plain`` (work and a speed curve) is the simple one, made by ``lasts`` (seen to take so long on
-  so many GPUs) and ``assumed`` (a live job's estimates; ``longer=`` draws another future); ``pollux`` has a measured one.
-* ``Options``: how long giving back takes, losses of nodes, ``until``, the policy's memory; ``round_seconds`` for rounds.
+* ``Submission(job, truth)``: a job as a policy sees it, and what really happens when it runs. A job with ``now_on``
+  runs already at ``now``: jobs of a live snapshot can be passed as they are, with ``assumed(job)`` as their truth. It also
+  has the time of its start and its end, and the effect of a change of its GPUs (``Interruption``).
+* A ``Truth`` creates a ``TrainingRun``, which advances under a placement and a batch, and knows when it would end and what
+  a policy may know of it (``JobFacts``). ``Plain`` (work and a speed curve) is the simple one, created by ``lasts`` (a
+  known duration on some GPUs) and ``assumed`` (the estimates of a live job; ``longer=`` draws another future); ``pollux``
+  has a measured one.
+* ``Options``: how long releasing GPUs takes, losses of nodes, ``until``, the initial state of the policy; ``round_seconds``
+  for rounds.
 * ``Result``: ``jobs`` (``JobResult``) and ``summary()``; ``to_json()``.
 
-Everything is decided by its arguments: no clock, no dice. A ``clock`` is passed in to time the decisions.
+The result depends on the arguments alone: no clock, no randomness. Pass a ``clock`` to time the decisions.
 """
 
+from typing import TYPE_CHECKING
+
+from scheduling.renamed import renamed
 from scheduling.simulate.inputs import Interruption, Loss, Options, Submission
 from scheduling.simulate.result import JobResult, Result, Spread, Summary
-from scheduling.simulate.settle import Refused, settle
+from scheduling.simulate.settle import InvalidPlanError, settle
 from scheduling.simulate.simulation import accounts_of, simulate
-from scheduling.simulate.truth import Known, Plain, Run, Truth, assumed, lasts, linear
+from scheduling.simulate.truth import JobFacts, Plain, TrainingRun, Truth, assumed, lasts, linear
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"Known": "JobFacts", "Refused": "InvalidPlanError", "Run": "TrainingRun"})
 
 __all__ = [
     "Interruption",
     "JobResult",
-    "Known",
+    "JobFacts",
     "Loss",
     "Options",
     "Plain",
-    "Refused",
+    "InvalidPlanError",
     "Result",
-    "Run",
+    "TrainingRun",
     "Spread",
     "Submission",
     "Summary",

@@ -1,4 +1,4 @@
-"""Simulations side by side: what ``manage.py simulate`` prints, and the figures of a table row."""
+"""Simulations side by side: the tables of ``manage.py simulate``."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from scheduling.types import Node
 
 Placing = Literal["own", "larger first", "queue order"]
 REFERENCE_PLACEMENT: dict[str, Placing] = {"fifo": "larger first", "tiresias": "queue order"}
-"""How the reference places what these policies decide; the others place by themselves."""
+"""How the reference simulator places the jobs of these policies; the others use their own placement."""
 
 COLUMNS = (
     "policy", "ended", "mean s", "p50", "p95", "p99", "wait s", "makespan h", "util", "useful", "GPU-h", "lost",
@@ -18,19 +18,19 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One policy on the workload."""
+class PolicyRun:
+    """The result of one policy on the workload."""
 
     name: str
-    """As the table calls it: the policy with what was set."""
+    """The name in the table: the policy with the parameters that were set."""
     policy: str
     params: dict[str, Any]
     summary: Summary
     jobs: Sequence[dict[str, Any]]
-    """A row for each, with at least the names of ``result.job_to_json``."""
+    """A row for each job, with at least the keys of ``result.job_to_json``."""
 
     @classmethod
-    def of(cls, name: str, policy: str, params: dict[str, Any], result: Result) -> "Run":
+    def of(cls, name: str, policy: str, params: dict[str, Any], result: Result) -> "PolicyRun":
         return cls(name, policy, params, result.summary(), [job_to_json(job) for job in result.jobs])
 
     def to_json(self) -> dict[str, Any]:
@@ -39,13 +39,13 @@ class Run:
 
 
 def cluster(text: str) -> list[Node]:
-    """``16x4`` is 16 nodes with 4 GPUs; ``8x4:T4+2x8:A100`` has two kinds. Raises ValueError."""
+    """Return the nodes of ``16x4``, 16 nodes with 4 GPUs, or of ``8x4:T4+2x8:A100``, two kinds. Raises ValueError."""
     nodes: list[Node] = []
     for part in text.split("+"):
         shape, _, kind = part.strip().partition(":")
         count, _, gpus = shape.partition("x")
         if not (count.isdecimal() and gpus.isdecimal() and 0 < int(count) <= 100_000 and 0 < int(gpus) <= 1000):
-            raise ValueError(f"{text!r} is no cluster: write 16x4, or 8x4:T4+2x8:A100.")
+            raise ValueError(f"{text!r} is not a cluster: write 16x4, or 8x4:T4+2x8:A100.")
         for _ in range(int(count)):
             id = f"{len(nodes):05}"
             nodes.append(Node(id, id, int(gpus), int(gpus), kind=kind))
@@ -53,7 +53,7 @@ def cluster(text: str) -> list[Node]:
 
 
 def row(name: str, summary: Summary) -> list[str]:
-    """The figures of one run, in the order of ``COLUMNS``."""
+    """Return the figures of one run, in the order of ``COLUMNS``."""
     turnaround, decision = summary.turnaround, summary.decision_ms
     return [
         name,
@@ -78,7 +78,7 @@ def row(name: str, summary: Summary) -> list[str]:
 
 
 def table(rows: Iterable[Sequence[str]], columns: Sequence[str] = COLUMNS) -> str:
-    """Markdown that is also aligned for a terminal."""
+    """Return a table in Markdown that is also aligned for a terminal."""
     lines = [list(columns), *map(list, rows)]
     widths = [max(len(line[number]) for line in lines) for number in range(len(columns))]
 

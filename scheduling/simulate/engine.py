@@ -1,12 +1,12 @@
-"""A lab in a virtual clock: the same policies, the same check and the same rules of giving back as the live loop.
+"""A cluster with a virtual clock: the same policies, checks and rules for releasing GPUs as in the scheduler.
 
-The live loop turns every few seconds. Here nothing happens between two events, so the clock jumps: to the next
-submission, end, GPU given back, node lost or back, edge of a reservation, or moment the policy asked for
-(``Plan.again_at``); a policy that lets jobs wait is asked at least every ``tick_seconds``. A turn is left out when no
-plan could change anything: nobody waits, and nobody who runs may be resized or stopped.
+The scheduler decides every few seconds. Here nothing happens between two events, so the clock jumps: to the next
+submission, end, release of a GPU, loss or return of a node, start or end of a reservation, or to the moment that the
+policy asked for (``Plan.again_at``); a policy that lets jobs wait is asked at least every ``tick_seconds``. A cycle is
+skipped when no plan could change anything: no job waits, and no running job may be resized or stopped.
 
-With ``round_seconds`` the world stands still between rounds instead, as in the simulators that published policies
-were measured in: see ``rounds``.
+With ``round_seconds``, decisions are made in rounds instead, as in the simulators of published policies: see
+``rounds``.
 """
 
 import heapq
@@ -17,18 +17,18 @@ from typing import Any
 from scheduling.check import violations
 from scheduling.decide import decide
 from scheduling.simulate.inputs import Interruption, Loss, Options, Submission
-from scheduling.simulate.ledger import Ledger
-from scheduling.simulate.live import Live
+from scheduling.simulate.ledger import UsageLedger
+from scheduling.simulate.live import SimulatedJob
 from scheduling.simulate.result import JobResult, Outcome, Result
-from scheduling.simulate.settle import Refused
-from scheduling.toolkit.job_updates import rewritten
+from scheduling.simulate.settle import InvalidPlanError
+from scheduling.toolkit.job_updates import updated_job
 from scheduling.toolkit.projected_state import base_of, clean
 from scheduling.types import Account, JobId, Limit, Node, NodeId, Placement, Plan, Policy, Reservation, Snapshot
 
-IDLE_TURNS = 300
-"""So many turns without anything under way, and those who wait would wait for ever."""
+IDLE_CYCLES = 300
+"""After this many cycles in which nothing was under way, the waiting jobs would wait for ever."""
 NEVER = float("inf")
-MOST_TICK = 3600.0
+MAX_TICK = 3600.0
 
 
 class Engine:
@@ -52,20 +52,20 @@ class Engine:
         self.now = self.begun_at = now
         self.state: Mapping[str, Any] = options.state
         self.reservations = tuple(reservations)
-        self.ledger = Ledger(now, limits, accounts, options.used_days)
+        self.ledger = UsageLedger(now, limits, accounts, options.used_days)
         self.nodes: dict[NodeId, Node] = {}
         self.free: dict[NodeId, int] = {}
         self.leaving: dict[NodeId, int] = {}
         self.stale: set[NodeId] = set()
-        self.lives: dict[JobId, Live] = {}
+        self.jobs: dict[JobId, SimulatedJob] = {}
         self.events: list[tuple[float, int, int, str, Any]] = []
         self.count = 0
         self.results: list[JobResult] = []
-        self.turns = 0
+        self.cycles = 0
         self.decision_ms: list[float] = []
         self.active_area = 0.0
         self.steps: list[tuple[float, int]] = []
-        """When how many GPUs were there."""
+        """The number of GPUs over time."""
         self.total = 0
         self.again_at = NEVER
         self.tick = options.tick_seconds
@@ -89,16 +89,16 @@ class Engine:
 
     # --- the clock
 
-    ORDER = {"heed": 0, "end": 0, "release": 1, "loss": 2, "back": 3, "cancel": 4, "come": 5, "look": 6}
+    ORDER = {"notice": 0, "end": 0, "release": 1, "loss": 2, "back": 3, "cancel": 4, "come": 5, "look": 6}
 
     def push(self, at: float, kind: str, about: Any) -> None:
         self.count += 1
         heapq.heappush(self.events, (at, self.ORDER[kind], self.count, kind, about))
 
-    def live(self) -> None:
+    def run(self) -> None:
         until = NEVER if self.options.until is None else self.options.until
         idle, due = 0, NEVER
-        while self.events or (self.lives and idle < IDLE_TURNS):
+        while self.events or (self.jobs and idle < IDLE_CYCLES):
             at = min(self.events[0][0] if self.events else NEVER, self.again_at, due)
             if at > until or at == NEVER:
                 break
@@ -111,17 +111,17 @@ class Engine:
             if happened and due == NEVER:
                 due = at + max(self.options.window_seconds, self.coarse())
             if at >= due or at >= self.again_at:
-                self.turn(happened=due < NEVER)
+                self.run_cycle(happened=due < NEVER)
                 due = NEVER
         if until < NEVER:
             self.go(max(until, self.now))
 
     def go(self, at: float) -> None:
-        self.active_area += len(self.lives) * (at - self.now)
+        self.active_area += len(self.jobs) * (at - self.now)
         self.now = at
 
     def happen(self, kind: str, about: Any) -> bool:
-        """True when the world has changed."""
+        """Process an event; return whether the state has changed."""
         if kind == "come":
             self.come(about)
         elif kind == "end":
@@ -130,7 +130,7 @@ class Engine:
                 return False
             self.touch(live)
             self.end(live, outcome)
-        elif kind == "heed":
+        elif kind == "notice":
             live, version = about
             if live.version == version:
                 self.touch(live)
@@ -140,7 +140,7 @@ class Engine:
             live, where = about
             self.release(live, where)
         elif kind == "cancel":
-            if about.job.id not in self.lives:
+            if about.job.id not in self.jobs:
                 return False
             self.touch(about)
             self.end(about, "cancelled")
@@ -153,52 +153,52 @@ class Engine:
         return True
 
     def coarse(self) -> float:
-        """How many seconds are decided together, so far from the beginning."""
+        """Return how many seconds of events are decided together at this distance from the start."""
         options = self.options
-        return min(options.most_window_seconds, options.window_part * (self.now - self.begun_at))
+        return min(options.max_window_seconds, options.window_part * (self.now - self.begun_at))
 
-    # --- one turn
+    # --- one cycle
 
-    def turn(self, *, happened: bool = True) -> None:
-        """``happened`` is false when nothing but time asks for it."""
+    def run_cycle(self, *, happened: bool = True) -> None:
+        """Decide and apply the plan. ``happened`` is false when only time has passed."""
         self.again_at = NEVER
         if not self.could_change():
             return
         snapshot = self.snapshot()
         plan = self.ask(snapshot)
         if wrong := violations(snapshot, plan):
-            raise Refused(" ".join(wrong[:10]))
+            raise InvalidPlanError(" ".join(wrong[:10]))
         changed = self.apply(snapshot, plan) or plan.state != self.state
         self.state = plan.state
         if plan.again_at is not None and plan.again_at > self.now:
             self.again_at = max(plan.again_at, self.now + self.coarse())
         else:
-            self.tick = self.options.tick_seconds if changed or happened else min(2 * self.tick, MOST_TICK)
+            self.tick = self.options.tick_seconds if changed or happened else min(2 * self.tick, MAX_TICK)
             self.again_at = self.now + self.tick
 
     def could_change(self) -> bool:
-        """Somebody waits, or somebody who runs may be resized or stopped."""
-        for live in self.lives.values():
+        """Whether a job waits, or a running job may be resized or stopped."""
+        for live in self.jobs.values():
             job = live.job
             if not job.stopping and (not job.now_on or job.elastic or job.preemptible):
                 return True
         return False
 
     def ask(self, snapshot: Snapshot) -> Plan:
-        self.turns += 1
+        self.cycles += 1
         began = self.clock() if self.clock else 0.0
         plan = decide(self.policy, snapshot)
         if self.clock:
             self.decision_ms.append((self.clock() - began) * 1000)
         if self.on_turn:
             self.on_turn(snapshot, plan)
-        if self.on_progress and self.turns % 100 == 0:
+        if self.on_progress and self.cycles % 100 == 0:
             self.on_progress(len(self.results) / self.total if self.total else 1.0)
         return plan
 
     def snapshot(self) -> Snapshot:
         jobs = []
-        for live in self.lives.values():
+        for live in self.jobs.values():
             if live.at != self.now and (live.job.now_on or live.leaving):
                 self.touch(live)
             if not live.fresh:
@@ -215,13 +215,13 @@ class Engine:
         )  # fmt: skip
 
     def apply(self, snapshot: Snapshot, plan: Plan) -> bool:
-        """Does what the plan says; true when that changed anything."""
+        """Apply the plan; return whether that changed anything."""
         changed = False
         for job in snapshot.jobs:
             target = plan.target.get(job.id)
             if not target and not job.now_on:
                 continue
-            live = self.lives[job.id]
+            live = self.jobs[job.id]
             if target is not job.now_on and (target := clean(target or {})) != job.now_on:
                 changed = True
                 if not target:
@@ -239,13 +239,13 @@ class Engine:
     def come(self, submission: Submission) -> None:
         job = submission.job
         run = submission.truth.begin(job, self.kinds)
-        live = Live(
+        live = SimulatedJob(
             submission, job, run, self.now, self.active_area,
             run_seconds=job.run_seconds, served_before=job.served_gpu_seconds,
             trains_from=self.now, saved=run.save(), saved_at=self.now,
             attempts=job.restarts + 1 if job.now_on or job.first_started_at is not None else 0,
         )  # fmt: skip
-        self.lives[job.id] = live
+        self.jobs[job.id] = live
         self.ledger.come(job)
         if submission.cancelled_at is not None:
             self.push(max(self.now, submission.cancelled_at), "cancel", live)
@@ -256,14 +256,14 @@ class Engine:
             self.push(self.now + self.options.release_seconds, "release", (live, {}))
         live.fresh = False
 
-    def start(self, live: Live, target: Placement, *, movable: bool = False) -> None:
+    def start(self, live: SimulatedJob, target: Placement, *, movable: bool = False) -> None:
         job = live.job
         self.touch(live)
         first = job.first_started_at is None
         live.attempts += 1
         live.trains_from = self.now + (live.submission.start_seconds if first else job.restart_seconds)
         live.saved, live.saved_at, live.since_saved = live.run.save(), live.trains_from, 0.0
-        live.job = rewritten(
+        live.job = updated_job(
             job,
             now_on=target,
             base=base_of(job, target, movable=movable or live.submission.movable),
@@ -276,15 +276,15 @@ class Engine:
         self.take(target)
         self.schedule(live)
 
-    def stop(self, live: Live, *, at_once: bool = False) -> None:
-        """The policy takes all its GPUs; they are free when it has let go."""
+    def stop(self, live: SimulatedJob, *, at_once: bool = False) -> None:
+        """Take all GPUs of a job on behalf of the policy; they are free when the job has released them."""
         self.touch(live)
         live.preemptions += 1
         self.halt(live, saves=True)
         self.give_back(live, live.job.now_on, at_once=at_once)
-        live.job = rewritten(live.job, now_on={}, base={}, stopping=live.leaving > 0, since=self.now, started_at=None)
+        live.job = updated_job(live.job, now_on={}, base={}, stopping=live.leaving > 0, since=self.now, started_at=None)
 
-    def resize(self, live: Live, target: Placement, *, at_once: bool = False) -> None:
+    def resize(self, live: SimulatedJob, target: Placement, *, at_once: bool = False) -> None:
         self.touch(live)
         job = live.job
         live.resizes += 1
@@ -294,19 +294,19 @@ class Engine:
         live.interrupt(self.now, Interruption(still_seconds=job.restart_seconds) if moved else changing)
         self.give_back(live, _minus(job.now_on, target), at_once=at_once)
         self.take(more)
-        live.job = rewritten(job, now_on=target, since=self.now)
+        live.job = updated_job(job, now_on=target, since=self.now)
         live.fresh = False
         self.schedule(live)
 
-    def choose_batch(self, live: Live, batch: int) -> None:
+    def choose_batch(self, live: SimulatedJob, batch: int) -> None:
         if batch != live.chosen:
             self.touch(live)
             live.chosen = batch
             live.fresh = False
             self.schedule(live)
 
-    def halt(self, live: Live, *, saves: bool) -> None:
-        """It trains no more. What came since its last checkpoint is lost, unless it saves now."""
+    def halt(self, live: SimulatedJob, *, saves: bool) -> None:
+        """Stop the training of a job. The work since its last checkpoint is lost, unless it saves now."""
         live.version += 1
         live.fresh = False
         live.before, live.trained_at = {}, None
@@ -316,14 +316,14 @@ class Engine:
         live.since_saved = 0.0
         live.run.restore(live.saved)
 
-    def release(self, live: Live | None, where: Placement) -> None:
+    def release(self, live: SimulatedJob | None, where: Placement) -> None:
         if live is not None:
             self.touch(live)
             live.leaving -= sum(where.values())
             live.fresh = False
             self.ledger.leave(live.job.id, -sum(where.values()))
             if live.job.stopping and not live.leaving:
-                live.job = rewritten(live.job, stopping=False)
+                live.job = updated_job(live.job, stopping=False)
         for node, gpus in where.items():
             self.leaving[node] -= gpus
             self.free[node] += gpus
@@ -336,7 +336,7 @@ class Engine:
         self._capacity()
         if loss.back_at is not None:
             self.push(loss.back_at, "back", node)
-        for live in list(self.lives.values()):
+        for live in list(self.jobs.values()):
             here = live.job.now_on.get(node, 0)
             if not here:
                 continue
@@ -345,30 +345,30 @@ class Engine:
             self.free[node] += here
             if live.job.elastic and rest and node not in live.job.base:
                 live.interrupt(self.now, Interruption())
-                live.job = rewritten(live.job, now_on=rest, since=self.now)
+                live.job = updated_job(live.job, now_on=rest, since=self.now)
                 live.fresh = False
                 self.schedule(live)
                 continue
             self.halt(live, saves=False)
             self.give_back(live, rest)
-            live.job = rewritten(
+            live.job = updated_job(
                 live.job, now_on={}, base={}, stopping=live.leaving > 0, since=self.now, started_at=None
             )
 
-    def end(self, live: Live, outcome: Outcome) -> None:
+    def end(self, live: SimulatedJob, outcome: Outcome) -> None:
         job = live.job
         live.version += 1
         for node, gpus in job.now_on.items():
             self.free[node] += gpus
             self.stale.add(node)
-        del self.lives[job.id]
+        del self.jobs[job.id]
         self.ledger.go(job.id)
         self.results.append(self.row(live, outcome))
 
     # --- facts
 
-    def touch(self, live: Live) -> None:
-        """Brings a job up to now: what it was given, what it trained, what it saved."""
+    def touch(self, live: SimulatedJob) -> None:
+        """Bring a job up to date: the GPU time that it held, trained and saved."""
         seconds = self.now - live.at
         if seconds <= 0:
             return
@@ -383,12 +383,12 @@ class Engine:
             live.fresh = False
         live.at = self.now
 
-    def schedule(self, live: Live) -> None:
-        """When it will end if nothing changes."""
+    def schedule(self, live: SimulatedJob) -> None:
+        """Schedule the end of a job if nothing changes."""
         live.version += 1
         job = live.job
         if live.before:
-            self.push(live.heeds_at, "heed", (live, live.version))
+            self.push(live.notices_at, "notice", (live, live.version))
         ends = live.ends_at(self.now)
         outcome: Outcome = "ended"
         if job.longest_seconds is not None and job.started_at is not None:
@@ -403,7 +403,7 @@ class Engine:
             self.free[node] -= gpus
             self.stale.add(node)
 
-    def give_back(self, live: Live, where: Placement, *, at_once: bool = False) -> None:
+    def give_back(self, live: SimulatedJob, where: Placement, *, at_once: bool = False) -> None:
         if not where:
             return
         if at_once:
@@ -425,7 +425,7 @@ class Engine:
 
     # --- the end
 
-    def row(self, live: Live, outcome: Outcome) -> JobResult:
+    def row(self, live: SimulatedJob, outcome: Outcome) -> JobResult:
         job = live.job
         return JobResult(
             id=job.id,
@@ -443,8 +443,8 @@ class Engine:
             alone_seconds=None if outcome in ("unfinished", "cancelled") else self.alone_seconds(live),
         )
 
-    def alone_seconds(self, live: Live) -> float:
-        """In 1/N of the cluster, with N the jobs there were on average while it was there."""
+    def alone_seconds(self, live: SimulatedJob) -> float:
+        """Return the duration of the job on 1/N of the cluster, where N is the average number of jobs during its life."""
         job = live.submission.job
         lasted = self.now - live.job.submitted_at
         jobs = max(1.0, (self.active_area - live.active_area) / lasted) if lasted > 0 else 1.0
@@ -453,7 +453,7 @@ class Engine:
         return live.submission.truth.seconds_alone(job, gpus) * max(1.0, gpus / share)
 
     def result(self) -> Result:
-        for live in list(self.lives.values()):
+        for live in list(self.jobs.values()):
             self.touch(live)
             self.results.append(self.row(live, "unfinished"))
         order = {id: number for number, id in enumerate(sorted(job.id for job in self.results))}
@@ -461,7 +461,7 @@ class Engine:
         ends = [row.ended_at for row in rows if row.ended_at is not None]
         first = min((row.submitted_at for row in rows), default=self.begun_at)
         capacity = _area(self.steps, max(first, self.begun_at), max(ends, default=self.now))
-        return Result(rows, self.begun_at, self.now, capacity, self.turns, self.decision_ms)
+        return Result(rows, self.begun_at, self.now, capacity, self.cycles, self.decision_ms)
 
 
 def _minus(one: Placement, other: Placement) -> Placement:

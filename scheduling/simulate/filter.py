@@ -1,36 +1,40 @@
 """A policy as a filter: one snapshot in, one allocation out, for simulators and tools that are not ours.
 
-They tell little and apply everything at once, so a ``Filter`` remembers from one question to the next what the live
-portal would know (since when a job runs, how much it has done), learns the lengths of models whose jobs have ended, and
-turns the policy until it rests before it answers.
+They provide little information and apply an allocation at once. So a ``Filter`` remembers from one request to the next
+what the portal would know (since when a job runs, how much it has done), learns the lengths of models whose jobs have
+ended, and repeats the policy until its plan is stable before it answers.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from scheduling.simulate.settle import Refused, settle
+from scheduling.renamed import renamed
+from scheduling.simulate.settle import InvalidPlanError, settle
 from scheduling.toolkit import estimates
 from scheduling.types import Curve, Estimate, Job, JobId, Node, Placement, Policy, Snapshot
 
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"BadRequest": "BadRequestError"})
+
 VERSION = 1
 NEARLY_DONE = 0.05
-"""A job that disappears with no more than this part left has ended; with more it was taken away."""
+"""A job that disappears with no more than this fraction left has ended; with more it was removed."""
 TELLING = 0.02
-"""With less than this part done, what the rest takes is better told by others of its kind."""
+"""With less than this fraction done, jobs of the same model give a better estimate of the rest than the job itself."""
 HISTORY = 200
-"""So many of the latest lengths of a model are remembered."""
-MOST_GPUS = 1_000_000
+"""The number of latest lengths that are remembered for each model."""
+MAX_GPUS = 1_000_000
 
 
-class BadRequest(ValueError):  # noqa: N818
-    """What was asked makes no sense; the message says why. Nothing is changed by it."""
+class BadRequestError(ValueError):
+    """The request is not valid; the message has the reason. It changes nothing."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What is known of a job beyond the present question."""
+    """What is known of a job beyond the current request."""
 
     asked_at: float
     served: float
@@ -42,9 +46,9 @@ class Memory:
     done: float = 0.0
     """Seconds of work on one GPU."""
     left: float | None = None
-    """The part of it left, when it was last told."""
+    """The remaining fraction of it, as last reported."""
     pace: float = 0.0
-    """Parts of it done in a second, lately."""
+    """The fraction of it done per second, recently."""
     model: str = ""
 
 
@@ -58,10 +62,10 @@ class Filter:
     now: float = -math.inf
 
     def answer(self, request: Any) -> dict[str, Any]:
-        """``{"alloc": {job: {node: gpus}}}``. Raises BadRequest, or Refused for a mistake of the policy."""
+        """Return ``{"alloc": {job: {node: gpus}}}``. Raises BadRequestError, or InvalidPlanError for a faulty policy."""
         now, nodes, rows = _read(request)
         if now < self.now:
-            raise BadRequest(f"now must not go back: it was {self.now:g} and is {now:g}")
+            raise BadRequestError(f"now must not go back: it was {self.now:g} and is {now:g}")
         memories = {row["id"]: self._remembered(row, now) for row in rows}
         lengths = {model: list(known) for model, known in self.lengths.items()}
         for id in self.jobs.keys() - memories.keys():
@@ -80,7 +84,7 @@ class Filter:
         return {**reply, "batches": batches} if batches else reply
 
     def _remembered(self, row: Mapping[str, Any], now: float) -> Memory:
-        """A new one, so that a question that fails leaves no trace."""
+        """Return the updated memory of a job, as a new object, so that a request that fails leaves no trace."""
         here, left, served = row["now_on"], row["remaining_fraction"], row["served_gpu_s"]
         old = self.jobs.get(row["id"])
         gpus = sum(here.values())
@@ -96,7 +100,7 @@ class Filter:
                 done=ran * _speed(curve, gpus or row["asked_gpus"]),
                 left=left, model=row["model"],
             )  # fmt: skip
-        # Since the last question it held what we gave it then, or what it says to hold now if that was not done.
+        # Since the last request it held what we gave it then, or if that was not applied, what it reports now.
         ran = (served - old.served) / gpus if gpus and served > old.served else 0.0
         same = here == old.now_on
         passed = now - old.asked_at
@@ -115,7 +119,7 @@ class Filter:
 
 
 def _learn(memory: Memory, now: float, lengths: dict[str, list[float]]) -> None:
-    """A job has disappeared: if it has ended, its length says something about others of its model."""
+    """Learn from a job that has disappeared: if it has ended, its length is an example for its model."""
     left, gpus = memory.left, sum(memory.now_on.values())
     if left is not None and left > max(NEARLY_DONE, 1.5 * memory.pace * (now - memory.asked_at)):
         return
@@ -133,11 +137,11 @@ def _learn(memory: Memory, now: float, lengths: dict[str, list[float]]) -> None:
 
 
 def _work(memory: Memory, lengths: Sequence[float]) -> Estimate | None:
-    """What is left of it, in seconds on one GPU; None when nothing tells."""
+    """Return the remaining work, in seconds on one GPU; None when it is unknown."""
     left = memory.left
     if left is not None and 1.0 - left >= TELLING and memory.done > 0:
         return Estimate(memory.done * left / (1.0 - left), "measured", 0.1)
-    # Of those like it, only the ones that took longer than it has taken say what is still to come.
+    # Of the jobs of its model, only those that took longer than this one has taken are examples of what remains.
     longer = [length for length in lengths if length > memory.done] if left is None else list(lengths)
     if not longer:
         return None
@@ -183,12 +187,12 @@ def _snapshot(
     for job in jobs:
         for node, gpus in job.now_on.items():
             if node not in held:
-                raise BadRequest(f"job {job.id} is on node {node}, which is not there")
+                raise BadRequestError(f"job {job.id} is on node {node}, which is not there")
             held[node] += gpus
     views = []
     for id, facts in nodes.items():
         if held[id] > facts["gpus"]:
-            raise BadRequest(f"node {id} has {facts['gpus']} GPUs, but jobs are on {held[id]} of it")
+            raise BadRequestError(f"node {id} has {facts['gpus']} GPUs, but jobs are on {held[id]} of it")
         views.append(Node(id, id, facts["gpus"], facts["gpus"] - held[id], kind=facts["kind"]))
     return Snapshot(now, tuple(views), jobs, state=state)
 
@@ -200,20 +204,20 @@ def _read(request: Any) -> tuple[float, dict[str, dict[str, Any]], list[dict[str
     asked = _object(request, "the snapshot")
     version = asked.get("v", VERSION)
     if version != VERSION:
-        raise BadRequest(f"this is version {VERSION}, not {version!r}")
+        raise BadRequestError(f"this is version {VERSION}, not {version!r}")
     now = _number(asked, "now", "the snapshot")
     nodes: dict[str, dict[str, Any]] = {}
     for item in _list(asked, "nodes"):
         node = _object(item, "a node")
         id = _name(node, "a node")
         if id in nodes:
-            raise BadRequest(f"node {id} is there twice")
+            raise BadRequestError(f"node {id} is there twice")
         nodes[id] = {"gpus": _count(node, "gpus", f"node {id}"), "kind": str(node.get("kind", ""))}
     rows: dict[str, dict[str, Any]] = {}
     for item in _list(asked, "jobs"):
         row = _read_job(_object(item, "a job"))
         if row["id"] in rows:
-            raise BadRequest(f"job {row['id']} is there twice")
+            raise BadRequestError(f"job {row['id']} is there twice")
         rows[row["id"]] = row
     return now, nodes, list(rows.values())
 
@@ -221,31 +225,31 @@ def _read(request: Any) -> tuple[float, dict[str, dict[str, Any]], list[dict[str
 def _read_job(job: Mapping[str, Any]) -> dict[str, Any]:
     id = _name(job, "a job")
     who = f"job {id}"
-    asked = _count(job, "asked_gpus", who, least=1)
-    least, most = _count(job, "min_gpus", who, asked, least=1), _count(job, "max_gpus", who, asked, least=1)
-    if least > most:
-        raise BadRequest(f"{who} has min_gpus above max_gpus")
+    asked = _count(job, "asked_gpus", who, minimum=1)
+    minimum, maximum = _count(job, "min_gpus", who, asked, minimum=1), _count(job, "max_gpus", who, asked, minimum=1)
+    if minimum > maximum:
+        raise BadRequestError(f"{who} has min_gpus above max_gpus")
     left = job.get("remaining_fraction")
     if left is not None:
         left = min(1.0, max(0.0, _number(job, "remaining_fraction", who)))
     speeds = job.get("speedup")
     if speeds is not None:
         if not isinstance(speeds, list) or not speeds:
-            raise BadRequest(f"{who}: speedup must be a list of numbers, or null")
+            raise BadRequestError(f"{who}: speedup must be a list of numbers, or null")
         if any(not _is_number(value) or value < 0 for value in speeds) or not speeds[0] > 0:
-            raise BadRequest(f"{who}: speedup must be numbers of at least 0, the first above it")
+            raise BadRequestError(f"{who}: speedup must be numbers of at least 0, the first above it")
     where = _object(job.get("now_on") or {}, f"now_on of {who}")
     now_on = {str(node): _count(where, node, f"now_on of {who}") for node in where}
     return {
         "id": id,
-        "owner": str(job.get("owner") or id),  # without owners, each job is somebody's own
+        "owner": str(job.get("owner") or id),  # without owners, each job has its own
         "group": str(job.get("group", "")),
         "priority": int(_number(job, "priority", who, 0)),
         "weight": _number(job, "weight", who, 1),
         "submitted": _number(job, "submitted", who),
-        "asked_gpus": min(max(asked, least), most),
-        "min_gpus": least,
-        "max_gpus": most,
+        "asked_gpus": min(max(asked, minimum), maximum),
+        "min_gpus": minimum,
+        "max_gpus": maximum,
         "batch": int(_number(job, "batch", who, 0)),
         "model": str(job.get("model") or ""),
         "served_gpu_s": max(0.0, _number(job, "served_gpu_s", who, 0)),
@@ -258,21 +262,21 @@ def _read_job(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def _object(value: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise BadRequest(f"{what} must be an object")
+        raise BadRequestError(f"{what} must be an object")
     return value
 
 
 def _list(asked: Mapping[str, Any], name: str) -> list[Any]:
     value = asked.get(name)
     if not isinstance(value, list):
-        raise BadRequest(f"{name} must be a list")
+        raise BadRequestError(f"{name} must be a list")
     return value
 
 
 def _name(item: Mapping[str, Any], what: str) -> str:
     value = item.get("id")
     if not isinstance(value, str | int) or value == "" or isinstance(value, bool):
-        raise BadRequest(f"{what} has no id")
+        raise BadRequestError(f"{what} has no id")
     return str(value)
 
 
@@ -285,14 +289,14 @@ def _number(item: Mapping[str, Any], name: str, who: str, default: float | None 
     if value is None and default is not None:
         return float(default)
     if not _is_number(value):
-        raise BadRequest(f"{who}: {name} must be a number")
+        raise BadRequestError(f"{who}: {name} must be a number")
     return float(value)  # type: ignore[arg-type]
 
 
-def _count(item: Mapping[str, Any], name: str, who: str, default: int | None = None, *, least: int = 0) -> int:
+def _count(item: Mapping[str, Any], name: str, who: str, default: int | None = None, *, minimum: int = 0) -> int:
     value = _number(item, name, who, default)
-    if value != int(value) or not least <= value <= MOST_GPUS:
-        raise BadRequest(f"{who}: {name} must be a whole number of at least {least}")
+    if value != int(value) or not minimum <= value <= MAX_GPUS:
+        raise BadRequestError(f"{who}: {name} must be a whole number of at least {minimum}")
     return int(value)
 
 
@@ -309,4 +313,4 @@ def _speed(curve: Curve | None, gpus: int) -> float:
     return gpus**estimates.DEFAULT_EXPONENT if curve is None else curve.speeds[min(gpus, len(curve.speeds)) - 1]
 
 
-__all__ = ["BadRequest", "Filter", "Refused"]
+__all__ = ["BadRequestError", "Filter", "InvalidPlanError"]

@@ -1,4 +1,4 @@
-"""Limits and accounts as a snapshot has them: of the jobs that are there now, with what was used day by day."""
+"""The limits and accounts of a snapshot: with the jobs that exist now, and with the usage by day."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,12 +10,12 @@ from scheduling.types import Account, Job, JobId, Limit
 
 DAY = 86400.0
 BIN = 3600.0
-"""What accounts have used is kept by the hour."""
-NEWS = 600.0
-"""It is told anew every ten minutes: nothing to a memory of days."""
+"""The usage of accounts is kept by the hour."""
+REFRESH_SECONDS = 600.0
+"""The usage in snapshots is updated every ten minutes, which is little against a memory of days."""
 
 
-class Ledger:
+class UsageLedger:
     def __init__(self, now: float, limits: Iterable[Limit], accounts: Iterable[Account], days: int) -> None:
         self._limits, self._accounts = list(limits), list(accounts)
         self._limits_of = _index(self._limits)
@@ -24,17 +24,17 @@ class Ledger:
         self._accounts = [replace(account, jobs=frozenset()) for account in self._accounts]
         self._present: set[int] = set()
         """Accounts with jobs."""
-        self._told_limits: tuple[Limit, ...] | None = None
-        self._told_accounts: tuple[Account, ...] | None = None
+        self._listed_limits: tuple[Limit, ...] | None = None
+        self._listed_accounts: tuple[Account, ...] | None = None
         self.now, self.days = now, days
         self.per_day = int(DAY / BIN)
         bins = days * self.per_day
         self.used = np.zeros((len(self._accounts), bins))
-        """By account, what was held in each bin; the last column is the present one."""
+        """GPU-seconds by account and bin; the last column is the current bin."""
         self.bin = 0
         self._latest = [0.0] * len(self._accounts)
-        """Of the present bin, not yet in ``used``: adding to a list is quick."""
-        self._news_at = now
+        """GPU-seconds of the current bin that are not yet in ``used``: adding to a list is fast."""
+        self._refresh_at = now
         self._by_day = np.zeros((0, days))
         self._up_to_date: set[int] = set()
         for row, account in enumerate(self._accounts):
@@ -46,33 +46,33 @@ class Ledger:
         for index in self._limits_of.get(job.id, ()):
             limit = self._limits[index]
             self._limits[index] = replace(limit, jobs=limit.jobs | {job.id})
-            self._told_limits = None
+            self._listed_limits = None
         for index in self._accounts_of.get(job.id, ()):
             account = self._accounts[index]
             self._accounts[index] = _with_jobs(account, account.jobs | {job.id})
             self._present.add(index)
-            self._told_accounts = None
+            self._listed_accounts = None
 
     def go(self, job: JobId) -> None:
         for index in self._limits_of.get(job, ()):
             limit = self._limits[index]
             self._limits[index] = replace(limit, jobs=limit.jobs - {job})
-            self._told_limits = None
+            self._listed_limits = None
         for index in self._accounts_of.get(job, ()):
             account = self._accounts[index]
             self._accounts[index] = _with_jobs(account, account.jobs - {job})
             if not self._accounts[index].jobs:
                 self._present.discard(index)
-            self._told_accounts = None
+            self._listed_accounts = None
 
     def leave(self, job: JobId, gpus: int) -> None:
         for index in self._limits_of.get(job, ()):
             limit = self._limits[index]
             self._limits[index] = replace(limit, leaving=limit.leaving + gpus)
-            self._told_limits = None
+            self._listed_limits = None
 
     def use(self, job: JobId, start: float, seconds: float, gpus: int) -> None:
-        """GPUs held from ``start`` on, to the hour."""
+        """Count GPUs held from ``start`` on, with a resolution of an hour."""
         accounts = self._accounts_of.get(job)
         if not accounts:
             return
@@ -89,26 +89,26 @@ class Ledger:
         self.used[accounts, end - bins : end] += seconds * gpus / bins
 
     def limits(self) -> tuple[Limit, ...]:
-        if self._told_limits is None:
-            self._told_limits = tuple(limit for limit in self._limits if limit.jobs)
-        return self._told_limits
+        if self._listed_limits is None:
+            self._listed_limits = tuple(limit for limit in self._limits if limit.jobs)
+        return self._listed_limits
 
     def accounts(self, now: float) -> tuple[Account, ...]:
         if not self._accounts:
             return ()
-        if now >= self._news_at:
+        if now >= self._refresh_at:
             self._roll(now)
             self._flush()
-            self._news_at = now + NEWS
+            self._refresh_at = now + REFRESH_SECONDS
             self._by_day = self.used.reshape(len(self._accounts), self.days, self.per_day).sum(axis=2)[:, ::-1]
             self._up_to_date.clear()
-            self._told_accounts = None
-        if self._told_accounts is None:
-            self._told_accounts = tuple([self._account(index) for index in sorted(self._present)])
-        return self._told_accounts
+            self._listed_accounts = None
+        if self._listed_accounts is None:
+            self._listed_accounts = tuple([self._account(index) for index in sorted(self._present)])
+        return self._listed_accounts
 
     def _account(self, index: int) -> Account:
-        """Those without jobs are not told, so what they used is not written down until they have some."""
+        """Return an account with its usage by day, which is up to date only for accounts with jobs."""
         if index not in self._up_to_date:
             self._up_to_date.add(index)
             used = tuple(self._by_day[index].tolist())
@@ -122,7 +122,7 @@ class Ledger:
             self._latest = [0.0] * len(self._accounts)
 
     def _roll(self, now: float) -> None:
-        """Moves the window on."""
+        """Move the window of bins forward to ``now``."""
         ahead = int((now - self.now) / BIN) - self.bin
         if ahead <= 0:
             return

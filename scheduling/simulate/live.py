@@ -1,34 +1,34 @@
-"""A job in the simulated lab: what it held, trained and saved, and what the policy is told of it."""
+"""A job in the simulation: what it held, trained and saved, and the facts that the policy gets."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 from scheduling.simulate.inputs import Interruption, Submission
-from scheduling.simulate.truth import Run
-from scheduling.toolkit.job_updates import rewritten
+from scheduling.simulate.truth import TrainingRun
+from scheduling.toolkit.job_updates import updated_job
 from scheduling.types import Job, Placement
 
 
 @dataclass(slots=True, eq=False)
-class Live:
-    """A job in the system. What changes only by the clock is brought up to date by ``Engine.touch``."""
+class SimulatedJob:
+    """A job in the system. ``Engine.touch`` updates the values that change with time alone."""
 
     submission: Submission
     job: Job
-    run: Run
+    run: TrainingRun
     at: float
-    """Everything below is as of then."""
+    """The time of all values below."""
     active_area: float
-    """The integral of jobs in the system when it came."""
+    """The integral of the number of jobs in the system when it came."""
     leaving: int = 0
     chosen: int = 0
-    """The batch that the policy chose; 0 while it leaves that to the job."""
+    """The batch size that the policy chose; 0 while it leaves that to the job."""
     trains_from: float = 0.0
     before: Placement = field(default_factory=dict)
-    """What it trains on until it takes notice of its last change, at ``heeds_at``; empty when it has."""
-    heeds_at: float = 0.0
+    """The GPUs that it trains on until it notices its last change, at ``notices_at``; empty when it has noticed it."""
+    notices_at: float = 0.0
     trained_at: float | None = None
-    """When its last step was done, where its end takes time after that."""
+    """The time of its last step, where its end takes time after that."""
     version: int = 0
     attempts: int = 0
     served: float = 0.0
@@ -41,38 +41,38 @@ class Live:
     saved_at: float = 0.0
     run_seconds: float = 0.0
     served_before: float = 0.0
-    """What the snapshot it came from says of the time before the simulation."""
+    """GPU-seconds before the simulation, from the snapshot that it came from."""
     preemptions: int = 0
     resizes: int = 0
     fresh: bool = True
-    """Its ``job`` is as of ``at``."""
+    """Whether its ``job`` has the values at ``at``."""
 
     def interrupt(self, now: float, by: Interruption) -> None:
-        """Its GPUs are about to change: if it trains it trains on until it takes notice, then it stands still."""
+        """Interrupt the job for a change of its GPUs: it continues to train until it notices, then it pauses."""
         still = self.job.resize_seconds if by.still_seconds is None else by.still_seconds
         if not by.notice_seconds:
             self.before = {}
         elif now >= self.trains_from:
             self.before = self.job.now_on
-        self.heeds_at = now + by.notice_seconds
-        self.trains_from = max(self.trains_from, self.heeds_at + still)
+        self.notices_at = now + by.notice_seconds
+        self.trains_from = max(self.trains_from, self.notices_at + still)
 
     def ends_at(self, now: float) -> float:
-        """When it ends if nothing changes. Infinite where it will take notice of a change before that."""
+        """Return when the job ends if nothing changes. Infinite where it will notice a change before that."""
         last = self.submission.end_seconds
         if self.trained_at is not None:
             return max(now, self.trained_at + last)
         if self.before:
             done = now + self.run.seconds_to_end(self.before, self.chosen)
-            return done + last if done <= self.heeds_at else float("inf")
+            return done + last if done <= self.notices_at else float("inf")
         return max(now, self.trains_from) + self.run.seconds_to_end(self.job.now_on, self.chosen) + last
 
     def train(self, now: float) -> float:
-        """Trains from ``at`` to ``now``, but for when it stands still. The GPU-seconds in which it trained."""
+        """Train from ``at`` to ``now``, except during pauses; return the GPU-seconds of training."""
         trained = 0.0
         if self.before:
-            trained = self._train(self.at, min(now, self.heeds_at), self.before)
-            if now >= self.heeds_at:
+            trained = self._train(self.at, min(now, self.notices_at), self.before)
+            if now >= self.notices_at:
                 self.before = {}
         return trained + self._train(max(self.at, self.trains_from), now, self.job.now_on)
 
@@ -99,10 +99,10 @@ class Live:
         return trained * gpus
 
     def refresh(self) -> None:
-        """Writes the facts of now into its ``Job``."""
+        """Update its ``Job`` to the current values."""
         job = self.job
         known = self.run.known(job.now_on, self.chosen)
-        self.job = rewritten(
+        self.job = updated_job(
             job,
             served_gpu_seconds=self.served_before + self.served,
             run_seconds=self.run_seconds,

@@ -1,4 +1,4 @@
-"""Made-up workloads, drawn from a seed: a lab's month, a day before a deadline, and FfDL's bursts. Never for tuning."""
+"""Synthetic workloads from a seed: a month of a lab, a day before a deadline, and FfDL's bursts. Not for tuning."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,9 +17,9 @@ SIZES: Sequence[int] = (1, 2, 4, 8)
 SIZE_SHARES: Sequence[float] = (0.7, 0.14, 0.11, 0.05)
 """Most jobs of labs ask for one GPU (Philly, and Helios after it)."""
 LOG_SPREAD = 1.6
-"""Of lengths: the mean is several times the median, as in published traces."""
+"""Standard deviation of the log of job lengths: the mean is several times the median, as in published traces."""
 HOURS = np.array([3, 2, 2, 1, 1, 1, 2, 3, 5, 8, 9, 9, 7, 8, 10, 10, 9, 8, 7, 6, 6, 5, 5, 4], dtype=float)
-"""How many jobs come in which hour of the day."""
+"""The relative number of submissions by hour of the day."""
 
 
 def month(
@@ -34,23 +34,24 @@ def month(
     seed: int = 0,
     knowledge: Knowledge = "none",
 ) -> list[Submission]:
-    """``load`` is the part of ``gpus`` that the work would keep busy if everybody had just what he asked for.
+    """Return a month of a lab. ``load`` is the fraction of ``gpus`` that is busy if each job has what it asked for.
 
-    Few users submit most of the jobs (Zipf); groups have ten users. ``elastic`` and ``preemptible`` are shares of jobs.
+    Few users submit most of the jobs (Zipf); groups have ten users. ``elastic`` and ``preemptible`` are fractions of the
+    jobs.
     """
-    dice = np.random.default_rng(seed)
-    hour = dice.choice(24, size=jobs, p=HOURS / HOURS.sum())
-    day = np.floor(dice.uniform(0, days, size=jobs))
-    comes = np.sort(np.minimum(day * DAY + (hour + dice.uniform(0, 1, size=jobs)) * 3600, days * DAY - 1))
+    rng = np.random.default_rng(seed)
+    hour = rng.choice(24, size=jobs, p=HOURS / HOURS.sum())
+    day = np.floor(rng.uniform(0, days, size=jobs))
+    comes = np.sort(np.minimum(day * DAY + (hour + rng.uniform(0, 1, size=jobs)) * 3600, days * DAY - 1))
     rank = 1.0 / np.arange(1, users + 1) ** 0.8
-    owner = dice.choice(users, size=jobs, p=rank / rank.sum())
-    size = dice.choice(SIZES, size=jobs, p=SIZE_SHARES)
+    owner = rng.choice(users, size=jobs, p=rank / rank.sum())
+    size = rng.choice(SIZES, size=jobs, p=SIZE_SHARES)
     size = np.minimum(size, gpus)
-    seconds = np.minimum(np.exp(dice.normal(0.0, LOG_SPREAD, size=jobs)), 200.0)
+    seconds = np.minimum(np.exp(rng.normal(0.0, LOG_SPREAD, size=jobs)), 200.0)
     seconds *= load * gpus * days * DAY / float((seconds * size).sum())
     seconds = np.maximum(seconds, 10.0)
-    exponent = dice.uniform(0.7, 0.98, size=jobs)
-    may_resize, may_stop = dice.uniform(size=jobs) < elastic, dice.uniform(size=jobs) < preemptible
+    exponent = rng.uniform(0.7, 0.98, size=jobs)
+    may_resize, may_stop = rng.uniform(size=jobs) < elastic, rng.uniform(size=jobs) < preemptible
     curves = {e: Curve(tuple(float(n**e) for n in range(1, 33))) for e in np.unique(np.round(exponent, 2)).tolist()}
     made = []
     for number in range(jobs):
@@ -74,7 +75,7 @@ def month(
 
 
 WIDE: Sequence[int] = (8, 16, 32)
-"""GPUs of the large jobs of a deadline day where they cannot be resized."""
+"""GPUs of the large jobs of a deadline day if they cannot be resized."""
 DEADLINE_CURVE = Curve(tuple(float(n**0.9) for n in range(1, max(WIDE) + 1)))
 
 
@@ -82,69 +83,69 @@ def deadline_day(
     *, short: int = 950, large: int = 50, hours: float = 12.0, people: int = 20, trainers: int = 5, elastic: bool = True,
     seed: int = 0, knowledge: Knowledge = "none",
 ) -> list[Submission]:  # fmt: skip
-    """A day on which everyone tries things out while a few train: made for 64 GPUs, which the large jobs overload.
+    """Return a day with many short experiments and a few large jobs: made for 64 GPUs, which the large jobs overload.
 
     Short jobs take two minutes on one GPU and cannot be stopped. Large ones take 1 to 3 hours on 16 GPUs, use 8 to 32,
     and restart from a checkpoint after a stop; where they are not ``elastic`` each uses 8, 16 or 32 for 1 to 3 hours, so
-    that they fill a lab without a gap. They belong to ``trainers`` who submit no short jobs; with none of these, each
-    job is of one of the ``people``.
+    that they fill the cluster without a gap. They belong to ``trainers``, who submit no short jobs; without any of these,
+    each job belongs to one of the ``people``.
     """
-    dice = np.random.default_rng(seed)
-    comes = np.sort(dice.uniform(0, hours * 3600, size=short + large))
+    rng = np.random.default_rng(seed)
+    comes = np.sort(rng.uniform(0, hours * 3600, size=short + large))
     is_large = np.zeros(short + large, dtype=bool)
-    is_large[dice.choice(short + large, size=large, replace=False)] = True
+    is_large[rng.choice(short + large, size=large, replace=False)] = True
     made = []
     for number in range(short + large):
         wide = bool(is_large[number])
-        size, seconds = int(dice.choice(WIDE)), float(dice.uniform(3600, 3 * 3600))
-        person, trainer = int(dice.integers(people)), int(dice.integers(trainers or people))
+        size, seconds = int(rng.choice(WIDE)), float(rng.uniform(3600, 3 * 3600))
+        person, trainer = int(rng.integers(people)), int(rng.integers(trainers or people))
         owner = f"trainer-{trainer:02}" if wide and trainers else f"user-{person:02}"
         name = f"{'large' if wide else 'short'}-{number:04}"
         job = Job(name, owner, float(comes[number]), 1, 1)
         work = 120.0
         if wide:
-            least, most = (min(WIDE), max(WIDE)) if elastic else (size, size)
-            job = replace(job, min_gpus=least, max_gpus=most, elastic=elastic, preemptible=True)
+            minimum, maximum = (min(WIDE), max(WIDE)) if elastic else (size, size)
+            job = replace(job, min_gpus=minimum, max_gpus=maximum, elastic=elastic, preemptible=True)
             work = seconds * DEADLINE_CURVE.speeds[(16 if elastic else size) - 1]
         made.append(Submission(job, Plain(work, DEADLINE_CURVE, knowledge=knowledge)))
     return made
 
 
 CLASSES = {"compute-bound": 0.02, "balanced": 0.2, "communication-bound": 1.0}
-"""Seconds that an exchange of gradients takes between the first two GPUs, when a sample takes ``SAMPLE_SECONDS``."""
+"""Seconds of an exchange of gradients between the first two GPUs, when a sample takes ``SAMPLE_SECONDS``."""
 SAMPLE_SECONDS = 0.01
 STEP_SECONDS = 0.05
-LEAST_BATCH, MOST_BATCH, MEMORY = 32, 2048, 256
-"""Of a job, of a job, and of one GPU."""
+MIN_BATCH, MAX_BATCH, MEMORY = 32, 2048, 256
+"""Bounds of the total batch of a job, and the samples that fit into the memory of one GPU."""
 
 
 def bursts(
     *, batch: Literal["chosen", "least", "drawn", "most"] = "chosen", waves: int = 4, jobs: int = 40,
-    gap_seconds: float = 3600.0, spread_seconds: float = 300.0, minutes: float = 30.0, most_gpus: int = 8, seed: int = 0,
+    gap_seconds: float = 3600.0, spread_seconds: float = 300.0, minutes: float = 30.0, max_gpus: int = 8, seed: int = 0,
 ) -> list[Submission]:  # fmt: skip
-    """Waves of jobs whose batch may be chosen, a third of each of ``CLASSES``: the workload that FfDL was made for.
+    """Return waves of jobs with a free batch size, a third of each of ``CLASSES``: the workload that FfDL was made for.
 
-    A class differs from the next by what its workers say to each other in a step; a larger batch says it less often.
-    All samples are worth the same, as FfDL supposes of batches within what the owner declared, and each GPU must hold
-    its part of the batch at once. ``batch`` says what the jobs can do: any batch in their bounds, or only the least,
-    the most, or one drawn between them, as in FfDL's baseline; a fixed one needs GPUs enough to hold it.
-    ``minutes`` is the mean length of jobs alone on one GPU with the best batch, equal for all four.
+    The classes differ by the communication of their workers in a step; with a larger batch it is less frequent. All
+    samples have the same value, as FfDL assumes within the declared range of batch sizes, and each GPU must hold its part
+    of the batch at once. ``batch`` restricts the batch size of jobs: any within their bounds (``chosen``), or only the
+    smallest, the largest, or one drawn between them, as in FfDL's baseline; a fixed one needs enough GPUs to hold it.
+    ``minutes`` is the mean length of jobs alone on one GPU with the best batch size, equal for all four.
     """
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     kinds = list(CLASSES)
     made = []
     for number in range(waves * jobs):
-        kind = kinds[int(dice.integers(len(kinds)))]
-        comes = number // jobs * gap_seconds + float(dice.uniform(0, spread_seconds))
-        samples = float(dice.exponential(minutes * 60)) * _alone(kind)
-        drawn = int(2 ** dice.uniform(np.log2(LEAST_BATCH), np.log2(MOST_BATCH)))
-        asked = {"chosen": drawn, "least": LEAST_BATCH, "drawn": drawn, "most": MOST_BATCH}[batch]
-        choice = tuple(range(LEAST_BATCH, MOST_BATCH + 1, 32)) if batch == "chosen" else (asked,)
-        curve = _batch_curve(kind, most_gpus, choice)
-        least = 1 if batch == "chosen" else -(-asked // MEMORY)
+        kind = kinds[int(rng.integers(len(kinds)))]
+        comes = number // jobs * gap_seconds + float(rng.uniform(0, spread_seconds))
+        samples = float(rng.exponential(minutes * 60)) * _alone(kind)
+        drawn = int(2 ** rng.uniform(np.log2(MIN_BATCH), np.log2(MAX_BATCH)))
+        asked = {"chosen": drawn, "least": MIN_BATCH, "drawn": drawn, "most": MAX_BATCH}[batch]
+        choice = tuple(range(MIN_BATCH, MAX_BATCH + 1, 32)) if batch == "chosen" else (asked,)
+        curve = _batch_curve(kind, max_gpus, choice)
+        minimum = 1 if batch == "chosen" else -(-asked // MEMORY)
         job = Job(
-            id=f"job-{number:04}", owner=f"user-{number % 20:02}", submitted_at=comes, min_gpus=least,
-            max_gpus=most_gpus, asked_gpus=least, elastic=True, preemptible=True, script=kind, batch=asked,
+            id=f"job-{number:04}", owner=f"user-{number % 20:02}", submitted_at=comes, min_gpus=minimum,
+            max_gpus=max_gpus, asked_gpus=minimum, elastic=True, preemptible=True, script=kind, batch=asked,
             speed=replace(curve, batches=()), free_speed=curve if batch == "chosen" else None,
         )  # fmt: skip
         truth = Plain(samples / _alone(kind), curve, knowledge="speed")
@@ -153,21 +154,21 @@ def bursts(
 
 
 def _rates(kind: str, gpus: int, batches: NDArray[Any]) -> NDArray[Any]:
-    """Samples per second with each total batch; 0 where it does not fit into memory."""
+    """Return the samples per second with each total batch; 0 where it does not fit into memory."""
     local = np.ceil(batches / gpus)
     wait = CLASSES[kind] * (1 + 0.1 * (gpus - 2)) if gpus > 1 else 0.0
     return np.where(local <= MEMORY, batches / (STEP_SECONDS + local * SAMPLE_SECONDS + wait), 0.0)
 
 
 def _alone(kind: str) -> float:
-    """Samples per second of one GPU with all it can hold."""
+    """Return the samples per second of one GPU with the largest batch that it can hold."""
     return float(_rates(kind, 1, np.array([MEMORY]))[0])
 
 
 @lru_cache(maxsize=4096)
-def _batch_curve(kind: str, most: int, batches: tuple[int, ...]) -> Curve:
-    """Of the best of ``batches`` on each size, in parts of what one GPU does with all it can hold."""
+def _batch_curve(kind: str, maximum: int, batches: tuple[int, ...]) -> Curve:
+    """Return the curve of the best of ``batches`` for each number of GPUs, relative to one GPU with its largest batch."""
     tried = np.array(batches)
-    table = [_rates(kind, gpus, tried) for gpus in range(1, most + 1)]
+    table = [_rates(kind, gpus, tried) for gpus in range(1, maximum + 1)]
     best = tuple(int(tried[row.argmax()]) for row in table)
     return Curve(tuple(float(row.max()) / _alone(kind) for row in table), best)

@@ -1,4 +1,4 @@
-"""Lines in one SVG picture that needs nothing else: how long jobs took under each policy."""
+"""A self-contained SVG plot of the turnaround of jobs under each policy."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ MARKS = ((1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h")
 
 
 def turnarounds(title: str, by_policy: Mapping[str, Sequence[float]]) -> str:
-    """The share of jobs that had ended so long after their submission, on a logarithmic axis."""
+    """Return a plot of the fraction of jobs that have ended by the time since submission, on a logarithmic axis."""
     values = [value for some in by_policy.values() for value in some]
     low = math.log10(max(1.0, min(values, default=1.0)))
     high = max(math.log10(max(1.0, max(values, default=10.0))), low + 0.1)
@@ -41,7 +41,7 @@ def picture(
     level: Sequence[tuple[float, str]],
     below: str = "",
 ) -> str:
-    """``lines`` are paths by the name that stands beside them; ``upright`` and ``level`` say where the grid is, and what."""
+    """Return an SVG. ``lines`` maps names to paths; ``upright`` and ``level`` are the grid lines, each with its label."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
         f"<title>{escape(title)}</title>",
@@ -72,7 +72,7 @@ def picture(
 
 
 def _steps(values: Sequence[float], across: Callable[[float], float], up: Callable[[float], float]) -> str:
-    """At most some hundred points, the last of them always."""
+    """Return a path with at most some hundred points, always including the last one."""
     if not values:
         return ""
     every = max(1, len(values) // 300)

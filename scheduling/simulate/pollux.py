@@ -1,15 +1,16 @@
-"""The measured world of Pollux (Qiao et al., OSDI'21): step times by placement, gradient statistics by epoch.
+"""The measured applications of Pollux (Qiao et al., OSDI'21): step times by placement, gradient statistics by epoch.
 
-Reads the artifact's profiles and workloads (petuum/adaptdl, branch osdi21-artifact; confirmed from its code, and by the
-turnaround of each job under policies without choices of their own). The rules:
+Reads the profiles and workloads of the artifact (petuum/adaptdl, branch osdi21-artifact; confirmed from its code, and by
+the turnaround of each job under policies without choices of their own). The rules:
 
-* Total batch B on n GPUs: local = ceil(B/n), accumulated over a + 1 steps so that none exceeds the most that fits;
-  what each GPU has is rounded up, except where the whole would exceed the largest validated batch. This last rule is
-  in no text: it was found because all jobs but those came out exact.
+* Total batch B on n GPUs: local = ceil(B/n), accumulated over a + 1 steps so that none exceeds the largest that fits;
+  the batch of each GPU is rounded up, except where the total would exceed the largest validated batch. This last rule
+  is in no text: it was found because the results of all other jobs were exact.
 * Step time: linear in the local batch where the placement was measured (rotations are the same), else linear
   between measured (nodes, GPUs, local batch).
-* A step is worth (var + sqr) / (var/r + sqr) steps of the smallest batch, r times as large; the epoch says var and sqr.
-* An epoch ends at the smallest ``progress`` any batch needed for it; a job after its epochs.
+* A step with an r times larger batch counts as (var + sqr) / (var/r + sqr) steps of the smallest batch, with var and
+  sqr of the epoch.
+* An epoch ends at the smallest ``progress`` that any batch needed for it; a job ends after its epochs.
 """
 
 import csv
@@ -26,49 +27,49 @@ from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 
 from scheduling.simulate.inputs import Submission
 from scheduling.simulate.learning import Lessons
-from scheduling.simulate.truth import Knowledge, Known
+from scheduling.simulate.truth import JobFacts, Knowledge
 from scheduling.toolkit.performance import Batches, Stats
 from scheduling.types import Curve, Estimate, Job, NodeId, Placement
 
 Mode = Literal["rigid", "fixed", "free"]
-"""GPUs and batch of the trace; elastic with the trace's batch; elastic with a batch of its own choice."""
+"""Rigid: GPUs and batch size of the trace. Fixed: elastic with the batch size of the trace. Free: elastic with any."""
 
 NODE_GPUS = 4
-MOST_NODES = 16
-MOST_GPUS = 64
+MAX_NODES = 16
+MAX_GPUS = 64
 RESTART_SECONDS = 30.0
-"""What a changed set of GPUs costs, the first one too."""
+"""The cost of each change of GPUs, including the first start."""
 CANDIDATES = 50
-"""Batches looked at, from the least to the most."""
-MOST_LOCAL = {"yolov3": 8}
-"""More was measured, but does not fit with its optimizer."""
-LEAST_FREE = {"ncf": 32768}
-"""Where the batch is free, the reference trains with no less."""
+"""The number of batch sizes that are tried, from the smallest to the largest."""
+MAX_LOCAL_BATCH = {"yolov3": 8}
+"""Larger batches were measured, but do not fit with its optimizer."""
+MIN_FREE_BATCH = {"ncf": 32768}
+"""The smallest batch with which the reference trains where the batch size is free."""
 
 Shape = tuple[int, ...]
 
 
 @dataclass(eq=False)
 class Application:
-    """One profiled model. Speeds are progress per second; everything that is asked twice is kept."""
+    """One profiled model. Speeds are progress per second; results are cached."""
 
     name: str
     measured: Mapping[Shape, np.ndarray]
-    """By placement: rows of local batch, step time, synchronisation time."""
+    """By placement, rows of local batch, step time, synchronisation time."""
     scattered: np.ndarray
     """Rows of nodes, GPUs, local batch, step time, synchronisation time."""
     validated: Sequence[int]
     """Total batches, smallest first."""
     sqr: np.ndarray
     var: np.ndarray
-    """By batch and epoch."""
+    """``sqr`` and ``var`` by batch and epoch."""
     ends: np.ndarray
     """The progress at which each epoch ends."""
-    least_local: float = 0.0
-    most_local: float = 0.0
-    free_least: int = 0
+    min_local: float = 0.0
+    max_local: float = 0.0
+    min_free_batch: int = 0
     _steps: dict[tuple[Shape, int], float] = field(default_factory=dict)
-    _paths: dict[tuple[Shape, int, bool], "Path_"] = field(default_factory=dict)
+    _paths: dict[tuple[Shape, int, bool], "EpochSchedule"] = field(default_factory=dict)
     _curves: dict[Any, Curve] = field(default_factory=dict)
     _space: Any = None
 
@@ -95,16 +96,16 @@ class Application:
         return step + extra * (step - sync), sync
 
     def split(self, gpus: int, batch: int) -> tuple[int, int]:
-        """The local batch of one pass, and how many more passes a step has."""
+        """Return the local batch of one pass, and the number of further passes of a step."""
         local = math.ceil(batch / gpus)
-        extra = max(0, math.ceil(local / self.most_local) - 1)
+        extra = max(0, math.ceil(local / self.max_local) - 1)
         if gpus == 1 and batch > self.first_batch:
             extra = max(1, extra)
-        most = int(self.validated[-1] / (gpus * (extra + 1)))
-        return min(math.ceil(local / (extra + 1)), max(1, most)), extra
+        maximum = int(self.validated[-1] / (gpus * (extra + 1)))
+        return min(math.ceil(local / (extra + 1)), max(1, maximum)), extra
 
     def real_batch(self, shape: Shape, batch: int) -> int:
-        """Every GPU has equally many samples, so it may be a little off what was asked for; never above the largest."""
+        """Return the actual total batch: all GPUs have the same number of samples, so it may differ a little."""
         local, extra = self.split(sum(shape), batch)
         return sum(shape) * local * (extra + 1)
 
@@ -115,23 +116,23 @@ class Application:
         if self._space is None:
             where, what = self.scattered[:, :3], self.scattered[:, 3:]
             self._space = LinearNDInterpolator(where, what), NearestNDInterpolator(where, what)
-        gpus = min(sum(shape), MOST_GPUS)
-        nodes = min(MOST_NODES, max(len(shape), math.ceil(gpus / NODE_GPUS)))
-        local = min(max(local, self.least_local), self.most_local)
+        gpus = min(sum(shape), MAX_GPUS)
+        nodes = min(MAX_NODES, max(len(shape), math.ceil(gpus / NODE_GPUS)))
+        local = min(max(local, self.min_local), self.max_local)
         step, sync = self._space[0]([[nodes, gpus, local]])[0]
         if math.isnan(step):
             step, sync = self._space[1]([[nodes, gpus, local]])[0]
         return float(step), float(sync)
 
     def gains(self, batch: int) -> np.ndarray:
-        """By epoch: what a step with this batch is worth, in steps of the smallest."""
+        """Return, by epoch, the value of a step with this batch, in steps of the smallest batch."""
         scale = batch / self.first_batch
         sqr = np.array([np.interp(batch, self.validated, column) for column in self.sqr.T])
         var = np.array([np.interp(batch, self.validated, column) for column in self.var.T])
         return (var + sqr) / (var / scale + sqr)
 
-    def path(self, shape: Shape, batch: int, *, whole_seconds: bool) -> "Path_":
-        """Training on such GPUs; with batch 0, always the best one for the epoch."""
+    def path(self, shape: Shape, batch: int, *, whole_seconds: bool) -> "EpochSchedule":
+        """Return the schedule of epochs on such GPUs; with batch 0, with the best batch for each epoch."""
         key = (shape, batch, whole_seconds)
         if key not in self._paths:
             if batch:
@@ -141,17 +142,17 @@ class Application:
                 table = self._free_rates(shape)
                 candidates, rates = self.free_batches(sum(shape)), table.max(axis=1)
                 batches = [candidates[best] for best in table.argmax(axis=1)]
-            self._paths[key] = Path_(self.ends, rates, batches, whole_seconds)
+            self._paths[key] = EpochSchedule(self.ends, rates, batches, whole_seconds)
         return self._paths[key]
 
     def free_batches(self, gpus: int) -> list[int]:
-        """Those a job on so many GPUs may choose from."""
-        least = max(self.free_least or self.first_batch, math.ceil(gpus * self.least_local))
-        most = max(least, self.validated[-1])
-        return sorted({round(batch) for batch in np.geomspace(least, most, CANDIDATES)})
+        """Return the batch sizes that a job on ``gpus`` GPUs may choose from."""
+        minimum = max(self.min_free_batch or self.first_batch, math.ceil(gpus * self.min_local))
+        maximum = max(minimum, self.validated[-1])
+        return sorted({round(batch) for batch in np.geomspace(minimum, maximum, CANDIDATES)})
 
     def _free_rates(self, shape: Shape) -> np.ndarray:
-        """By epoch and candidate batch."""
+        """Return the speeds by epoch and candidate batch."""
         batches = self.free_batches(sum(shape))
         return np.array([self._gains_of(batch) / self.step_seconds(shape, batch) for batch in batches]).T
 
@@ -162,27 +163,27 @@ class Application:
 
     _gains: dict[int, np.ndarray] = field(default_factory=dict)
 
-    def most_gpus(self, batch: int) -> int:
-        """Where a larger number would leave each with less than was ever measured."""
-        return max(1, min(MOST_GPUS, int(batch / self.least_local)))
+    def max_gpus_for(self, batch: int) -> int:
+        """Return the largest number of GPUs with at least the smallest measured local batch on each."""
+        return max(1, min(MAX_GPUS, int(batch / self.min_local)))
 
     def curve(self, batch: int, node_gpus: int) -> Curve:
-        """With a fixed batch, all epochs scale alike."""
+        """Return the curve with a fixed batch, for which all epochs scale the same."""
         key = ("fixed", batch, node_gpus)
         if key not in self._curves:
             alone = self.step_seconds((1,), batch)
-            sizes = range(1, self.most_gpus(batch) + 1)
+            sizes = range(1, self.max_gpus_for(batch) + 1)
             speeds = tuple(alone / self.step_seconds(together(n, node_gpus), batch) for n in sizes)
             self._curves[key] = Curve(speeds, source="measured")
         return self._curves[key]
 
     def free_curve(self, batch: int, node_gpus: int, epoch: int) -> Curve:
-        """With the best batch for each size, compared with one GPU and ``batch``."""
+        """Return the curve with the best batch for each number of GPUs, relative to one GPU with ``batch``."""
         key = ("free", batch, node_gpus, epoch)
         if key not in self._curves:
             alone = self._gains_of(batch)[epoch] / self.step_seconds((1,), batch)
             speeds, batches = [], []
-            for n in range(1, self.most_gpus(self.validated[-1]) + 1):
+            for n in range(1, self.max_gpus_for(self.validated[-1]) + 1):
                 shape = together(n, node_gpus)
                 if shape not in self._rates:
                     self._rates[shape] = self._free_rates(shape)
@@ -196,8 +197,8 @@ class Application:
     _rates: dict[Shape, np.ndarray] = field(default_factory=dict)
 
 
-class Path_:  # noqa: N801 - pathlib has the other one
-    """An application's epochs at one speed each: from progress to seconds and back."""
+class EpochSchedule:
+    """The epochs of an application at one speed each: converts progress to seconds and back."""
 
     def __init__(self, ends: np.ndarray, rates: np.ndarray, batches: list[int], whole_seconds: bool) -> None:
         self.ends, self.rates, self.whole = ends.tolist(), rates.tolist(), whole_seconds
@@ -206,10 +207,10 @@ class Path_:  # noqa: N801 - pathlib has the other one
         if whole_seconds:
             lasts = np.rint(lasts)
         self.after = np.append(np.cumsum(lasts[::-1])[::-1], 0.0).tolist()
-        """From the beginning of each epoch to the end of the job."""
+        """Seconds from the start of each epoch to the end of the job."""
 
     def rest(self, epoch: int, progress: float) -> float:
-        """Seconds to the end of this epoch."""
+        """Return the seconds to the end of this epoch."""
         seconds = (self.ends[epoch] - progress) / self.rates[epoch]
         return float(round(seconds)) if self.whole else max(0.0, seconds)
 
@@ -221,19 +222,19 @@ class PolluxTruth:
     free: bool = False
     knowledge: Knowledge = "oracle"
     whole_seconds: bool = False
-    """Round the rest of each epoch to whole seconds, half to even, as the reference does."""
+    """Whether to round the rest of each epoch to whole seconds, half to even, as the reference does."""
     node_gpus: int = NODE_GPUS
     lessons: Lessons | None = None
-    """Shared by the jobs of an application, where speeds are learnt."""
+    """What the jobs of an application have learnt together, where speeds are learnt."""
 
     @property
     def batches(self) -> Batches:
         app = self.application
         return Batches(
             asked=self.batch,
-            most=app.validated[-1],
-            local_least=math.ceil(app.least_local),
-            local_most=int(app.most_local),
+            max_total=app.validated[-1],
+            min_local=math.ceil(app.min_local),
+            max_local=int(app.max_local),
             initial=app.first_batch,
             twice_alone=True,
         )
@@ -242,7 +243,7 @@ class PolluxTruth:
         return PolluxRun(self)
 
     def seconds_alone(self, job: Job, gpus: int) -> float:
-        shape = together(min(gpus, MOST_GPUS), self.node_gpus)
+        shape = together(min(gpus, MAX_GPUS), self.node_gpus)
         batch = 0 if self.free else self.batch
         return RESTART_SECONDS + self.application.path(shape, batch, whole_seconds=self.whole_seconds).after[0]
 
@@ -253,15 +254,15 @@ class PolluxRun:
     epoch: int = 0
     progress: float = 0.0
     own: int = 0
-    """The batch it chose for itself when it was last asked how long it takes; 0: the best of each epoch."""
+    """The batch that it chose itself at the last call of ``seconds_to_end``; 0: the best of each epoch."""
 
-    def _path(self, on: Placement, batch: int) -> Path_:
+    def _path(self, on: Placement, batch: int) -> EpochSchedule:
         truth = self.truth
         chosen = batch or self.own if truth.free else truth.batch
         return truth.application.path(shape_of(on), chosen, whole_seconds=truth.whole_seconds)
 
     def _own_choice(self, on: Placement) -> int:
-        """The batch where the policy leaves it to the job: the best one as far as the job knows; 0 if it knows all."""
+        """Return the batch that the job chooses if the policy does not: the best as far as it knows; 0 if it knows all."""
         if self.truth.lessons is None:
             return 0
         curve = self._learnt_free_curve(self.truth.batch)
@@ -273,7 +274,7 @@ class PolluxRun:
             return None
         epoch = min(self.epoch, app.epochs - 1)
         sqr, var = (float(np.interp(batch, app.validated, table[:, epoch])) for table in (app.sqr, app.var))
-        return truth.lessons.curve(truth.batches, app.most_gpus(app.validated[-1]), Stats(sqr, var))
+        return truth.lessons.curve(truth.batches, app.max_gpus_for(app.validated[-1]), Stats(sqr, var))
 
     def advance(self, seconds: float, on: Placement, batch: int) -> None:
         path = self._path(on, batch)
@@ -295,31 +296,31 @@ class PolluxRun:
             return 0.0
         return path.rest(self.epoch, self.progress) + path.after[self.epoch + 1]
 
-    def known(self, on: Placement, batch: int) -> Known:
+    def known(self, on: Placement, batch: int) -> JobFacts:
         truth, app = self.truth, self.truth.application
         now = truth.batch
         if on and truth.free:
             now = self._path(on, batch).batches[min(self.epoch, app.epochs - 1)]
         if truth.knowledge == "none":
-            return Known(batch=now)
+            return JobFacts(batch=now)
         left = None
         if truth.knowledge in ("oracle", "declared"):
             left = self._left()
         work = None if left is None else Estimate(left, "measured" if truth.knowledge == "oracle" else "given")
         part = None if left is None else 1.0 - left / self._alone().after[0]
         if truth.lessons is not None:
-            learnt = truth.lessons.curve(truth.batches, app.most_gpus(truth.batch))
-            return Known(work, learnt, self._learnt_free_curve(now) if truth.free else None, part, now)
+            learnt = truth.lessons.curve(truth.batches, app.max_gpus_for(truth.batch))
+            return JobFacts(work, learnt, self._learnt_free_curve(now) if truth.free else None, part, now)
         speed = app.curve(truth.batch, truth.node_gpus)
         epoch = min(self.epoch, app.epochs - 1)
         free = app.free_curve(truth.batch, truth.node_gpus, epoch) if truth.free else None
-        return Known(work, speed, free, part, now)
+        return JobFacts(work, speed, free, part, now)
 
-    def _alone(self) -> Path_:
+    def _alone(self) -> EpochSchedule:
         return self.truth.application.path((1,), self.truth.batch, whole_seconds=False)
 
     def _left(self) -> float:
-        """Seconds on one GPU with the batch asked for."""
+        """Return the remaining seconds on one GPU with the batch asked for."""
         alone = self._alone()
         if self.epoch >= len(alone.ends):
             return 0.0
@@ -340,7 +341,7 @@ class PolluxRun:
 
 
 def shape_of(on: Placement) -> Shape:
-    """GPUs of each node, the smallest of all rotations: those were measured alike."""
+    """Return the GPUs of each node, as the smallest of all rotations, whose measurements are shared."""
     counts = tuple(on.values())
     if len(counts) < 2:
         return counts
@@ -348,7 +349,7 @@ def shape_of(on: Placement) -> Shape:
 
 
 def together(gpus: int, node_gpus: int) -> Shape:
-    """On as few nodes as possible."""
+    """Return the shape of ``gpus`` GPUs on as few nodes as possible."""
     full, rest = divmod(gpus, node_gpus)
     return ((rest,) if rest else ()) + (node_gpus,) * full
 
@@ -357,7 +358,7 @@ def together(gpus: int, node_gpus: int) -> Shape:
 
 
 def read_profiles(folder: Path) -> dict[str, Application]:
-    """``<application>/{placements,scalability,validation-B}.csv``. Raises ValueError for what is none."""
+    """Read ``<application>/{placements,scalability,validation-B}.csv``. Raises ValueError for a folder without profiles."""
     found = {path.name: read_application(path) for path in sorted(folder.iterdir()) if path.is_dir()}
     if not found:
         raise ValueError(f"There are no profiles in {folder}: a folder for each application was expected.")
@@ -396,9 +397,9 @@ def read_application(folder: Path) -> Application:
         sqr=column("grad_sqr"),
         var=column("grad_var"),
         ends=column("progress").min(axis=0),
-        least_local=min(locals_),
-        most_local=MOST_LOCAL.get(folder.name, max(locals_)),
-        free_least=LEAST_FREE.get(folder.name, 0),
+        min_local=min(locals_),
+        max_local=MAX_LOCAL_BATCH.get(folder.name, max(locals_)),
+        min_free_batch=MIN_FREE_BATCH.get(folder.name, 0),
     )
 
 
@@ -411,9 +412,9 @@ def read_workload(
     whole_seconds: bool = False,
     node_gpus: int = NODE_GPUS,
 ) -> list[Submission]:
-    """``name,time,application,num_replicas,batch_size``. Raises ValueError for an application without a profile.
+    """Read ``name,time,application,num_replicas,batch_size``. Raises ValueError for an application without a profile.
 
-    Where speeds are learnt, read the workload anew for each simulation.
+    Where speeds are learnt, read the workload again for each simulation.
     """
     found = []
     lessons = {name: Lessons(node_gpus) if knowledge in ("learnt", "declared") else None for name in profiles}
@@ -423,15 +424,15 @@ def read_workload(
             raise ValueError(f"There is no profile of {row['application']}; there are {', '.join(sorted(profiles))}.")
         gpus, batch = int(row["num_replicas"]), int(row["batch_size"])
         elastic = mode != "rigid"
-        most = gpus
+        maximum = gpus
         if elastic:
-            most = max(gpus, app.most_gpus(app.validated[-1] if mode == "free" else batch))
+            maximum = max(gpus, app.max_gpus_for(app.validated[-1] if mode == "free" else batch))
         job = Job(
             id=row["name"],
-            owner=row.get("owner") or row["name"],  # the trace names no users: each job is somebody's own
+            owner=row.get("owner") or row["name"],  # the trace has no users: each job gets its own
             submitted_at=float(row["time"]),
             min_gpus=1 if elastic else gpus,
-            max_gpus=most,
+            max_gpus=maximum,
             asked_gpus=gpus,
             elastic=elastic,
             preemptible=True,

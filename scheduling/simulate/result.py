@@ -1,4 +1,4 @@
-"""What a simulation tells: one row per job, and the figures of ``Summary`` over all of them."""
+"""The result of a simulation: one row per job, and a ``Summary`` over all of them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,16 +9,16 @@ import numpy as np
 from scheduling.types import JobId
 
 SHORT_SECONDS = 300.0
-"""Finish-time fairness of shorter jobs is noise: a wait of a minute doubles them."""
+"""Finish-time fairness of shorter jobs is noise: a wait of a minute doubles their turnaround."""
 UNFAIR = 1.25
-"""A job that took this much longer than in a fair share of its own counts as treated unfairly."""
+"""A job that took this many times as long as in a fair share of its own counts as treated unfairly."""
 
 Outcome = Literal["ended", "timed out", "cancelled", "unfinished"]
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """One job. Times are seconds on the clock of the simulation; None for what did not happen."""
+    """The result of one job. Times are seconds on the clock of the simulation; None for what did not happen."""
 
     id: JobId
     owner: str
@@ -28,16 +28,16 @@ class JobResult:
     ended_at: float | None
     outcome: Outcome
     gpu_seconds: float
-    """Held, from being given to being free again."""
+    """GPU-seconds held, from the placement until the GPUs are free again."""
     useful_gpu_seconds: float
-    """Of those, the ones it trained in, and whose work was not lost."""
+    """GPU-seconds of training whose work was not lost."""
     preemptions: int
-    """Times all its GPUs were taken on behalf of others."""
+    """How often all its GPUs were taken for other jobs."""
     resizes: int
     restarts: int
-    """Attempts after the first, whatever ended the one before."""
+    """Attempts after the first, however the one before ended."""
     alone_seconds: float | None
-    """How long it would have taken in a fair share of its own: the cluster divided by the jobs there were meanwhile."""
+    """Its duration in a fair share of its own: the cluster divided by the average number of jobs during its life."""
 
     @property
     def turnaround(self) -> float | None:
@@ -45,7 +45,7 @@ class JobResult:
 
     @property
     def waiting(self) -> float | None:
-        """Until it first had GPUs."""
+        """Seconds from the submission to its first GPUs."""
         return None if self.first_started_at is None else self.first_started_at - self.submitted_at
 
     @property
@@ -54,7 +54,7 @@ class JobResult:
 
     @property
     def rho(self) -> float | None:
-        """Finish-time fairness (Themis, NSDI'20): above 1 it would have been better off alone in its share."""
+        """Finish-time fairness (Themis, NSDI'20): above 1, the job would have ended sooner alone in its share."""
         if self.turnaround is None or not self.alone_seconds:
             return None
         return self.turnaround / self.alone_seconds
@@ -62,7 +62,7 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mean and percentiles, in the unit of what they are of."""
+    """Mean, percentiles and maximum of some values, in their unit."""
 
     mean: float = 0.0
     p50: float = 0.0
@@ -86,19 +86,19 @@ class Summary:
     turnaround: Spread
     waiting: Spread
     makespan: float
-    """From the first submission to the last end."""
+    """Seconds from the first submission to the last end."""
     utilisation: float
-    """GPU-seconds held by jobs, of those there were in the makespan."""
+    """GPU-seconds held by jobs, as a fraction of all GPU-seconds in the makespan."""
     useful_utilisation: float
-    """The same without what restarts, resizes and lost work cost."""
+    """The same without the cost of restarts, resizes and lost work."""
     fairness: Spread
-    """Of ``rho``, of jobs of at least ``SHORT_SECONDS``; ``most`` is the worst."""
+    """The ``rho`` of jobs of at least ``SHORT_SECONDS``; ``most`` is the worst."""
     unfair: float
-    """The share of those with ``rho`` above ``UNFAIR``."""
+    """The fraction of those with ``rho`` above ``UNFAIR``."""
     gpu_hours: float
     lost_gpu_hours: float
     restarts: float
-    """Per job: attempts after the first, and resizes."""
+    """Attempts after the first plus resizes, per job."""
     preemptions: int
     resizes: int
     turns: int
@@ -114,7 +114,7 @@ class Result:
     """GPUs of open nodes times seconds, over the makespan."""
     turns: int
     decision_ms: Sequence[float] = field(default=(), repr=False)
-    """By the caller's clock; empty without one."""
+    """Durations of the decisions by the clock of the caller; empty without one."""
 
     def summary(self) -> Summary:
         ended = [job for job in self.jobs if job.outcome in ("ended", "timed out")]

@@ -1,9 +1,9 @@
-"""The world as simulators with rounds have it, so that our figures can stand beside published ones.
+"""A simulation in rounds, like that of published simulators, so that our figures can be compared with theirs.
 
-Everything is decided at multiples of ``seconds`` only. A job is considered at the first round at or after its
-submission; running jobs are brought up to date before the decision; GPUs of jobs that ended are given away at the next
-round. GPUs asked back are free at once, and the policy turns until it rests (``settle``), so only the difference
-between two rounds counts: a job on the GPUs it had pays nothing, one on a changed set ``resize_seconds`` (elastic) or
+Decisions are made only at multiples of ``seconds``. A job is considered at the first round at or after its submission;
+running jobs are updated before the decision; GPUs of jobs that ended are available from the next round on. GPUs asked
+back are free at once, and the policy decides again until its plan is stable (``settle``), so only the difference between
+two rounds counts: a job on the same GPUs pays nothing, one on other GPUs ``resize_seconds`` (elastic) or
 ``restart_seconds``. No job has a base.
 """
 
@@ -11,7 +11,7 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 
-from scheduling.simulate.engine import IDLE_TURNS, Engine
+from scheduling.simulate.engine import IDLE_CYCLES, Engine
 from scheduling.simulate.settle import settle
 from scheduling.types import Job, JobId, Node, NodeId, Placement, Plan
 
@@ -20,8 +20,8 @@ def in_rounds(engine: Engine, seconds: float) -> None:
     until = math.inf if engine.options.until is None else engine.options.until
     at = seconds * math.ceil(engine.now / seconds)
     idle = 0
-    while engine.events or engine.lives:
-        if not engine.lives:
+    while engine.events or engine.jobs:
+        if not engine.jobs:
             at = max(at, seconds * math.ceil(engine.events[0][0] / seconds))
         if at > until:
             break
@@ -30,11 +30,11 @@ def in_rounds(engine: Engine, seconds: float) -> None:
             engine.go(max(engine.now, when))
             engine.happen(kind, about)
         engine.go(at)
-        if engine.lives:
+        if engine.jobs:
             _round(engine)
-        under_way = engine.events or any(live.job.now_on for live in engine.lives.values())
+        under_way = engine.events or any(live.job.now_on for live in engine.jobs.values())
         idle = 0 if under_way else idle + 1
-        if idle > IDLE_TURNS:
+        if idle > IDLE_CYCLES:
             break
         at += seconds
     if until < math.inf:
@@ -52,13 +52,13 @@ def _round(engine: Engine) -> None:
                 before.nodes, before.jobs, targets, plan, engine.options.placement == "larger first"
             )
         _apply(engine, before.jobs, targets, plan)
-    for live in engine.lives.values():
+    for live in engine.jobs.values():
         if live.job.now_on:
-            engine.schedule(live)  # how long it still takes is told in whole seconds, so each round tells it anew
+            engine.schedule(live)  # the remaining time is in whole seconds, so each round computes it again
 
 
 def _apply(engine: Engine, jobs: Sequence[Job], targets: Mapping[JobId, Placement], plan: Plan) -> None:
-    changed = [(engine.lives[job.id], job, targets[job.id]) for job in jobs if targets[job.id] != job.now_on]
+    changed = [(engine.jobs[job.id], job, targets[job.id]) for job in jobs if targets[job.id] != job.now_on]
     for live, job, target in changed:
         if job.now_on and (not target or not job.elastic):
             engine.stop(live, at_once=True)
@@ -69,15 +69,15 @@ def _apply(engine: Engine, jobs: Sequence[Job], targets: Mapping[JobId, Placemen
             engine.start(live, target, movable=True)
     for job in jobs:
         if targets[job.id]:
-            engine.choose_batch(engine.lives[job.id], plan.batches.get(job.id, 0))
+            engine.choose_batch(engine.jobs[job.id], plan.batches.get(job.id, 0))
 
 
 def emptiest_first(
     nodes: Sequence[Node], jobs: Sequence[Job], targets: Mapping[JobId, Placement], plan: Plan, larger_first: bool
 ) -> dict[JobId, Placement]:
-    """The same counts, placed as Pollux's simulator does: who keeps his count stays, others go to the emptiest node.
+    """Place the same counts like the simulator of Pollux: jobs that keep their count stay, others go to the emptiest node.
 
-    Ties go to the first node. Newcomers come larger first, or else in the order the plan names them.
+    Ties go to the first node. New jobs are placed larger first, or else in the order of the plan.
     """
     counts = {job.id: sum(targets[job.id].values()) for job in jobs}
     placed: dict[JobId, Placement] = {job.id: {} for job in jobs}

@@ -1,4 +1,4 @@
-"""The door to the simulator."""
+"""The entry point of the simulator."""
 
 from collections.abc import Callable, Iterable
 
@@ -23,12 +23,12 @@ def simulate(
     on_turn: Callable[[Snapshot, Plan], None] | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> Result:
-    """Lives through all submissions. Raises ``Refused`` when a plan breaks a rule.
+    """Simulate all submissions. Raises InvalidPlanError when a plan breaks a rule.
 
-    Jobs with ``now_on`` run at ``now`` with the facts their ``Job`` states; GPUs of ``nodes`` that are ``leaving``
-    are free after ``release_seconds``. ``limits`` and ``accounts`` name all jobs they are about, whenever these come;
-    the policy sees those that are there. ``clock`` (``time.perf_counter``) times the decisions, ``on_turn`` sees each
-    of them, ``on_progress`` hears the part done, now and then, and may raise to end it all.
+    Jobs with ``now_on`` run at ``now`` with the facts in their ``Job``; GPUs of ``nodes`` that are ``leaving`` are free
+    after ``release_seconds``. ``limits`` and ``accounts`` list all their jobs, whenever these are submitted; the policy
+    sees the jobs that exist. ``clock`` (``time.perf_counter``) times the decisions, ``on_turn`` is called with each of
+    them, and ``on_progress`` from time to time with the fraction done; it may raise to end the simulation.
     """
     options = options or Options()
     engine = Engine(
@@ -36,14 +36,14 @@ def simulate(
         options=options, clock=clock, on_turn=on_turn, on_progress=on_progress,
     )  # fmt: skip
     if options.round_seconds is None:
-        engine.live()
+        engine.run()
     else:
         in_rounds(engine, options.round_seconds)
     return engine.result()
 
 
 def accounts_of(submissions: Iterable[Submission], weights: dict[str, float] | None = None) -> tuple[Account, ...]:
-    """An account for each owner, under one for each group, with weight 1 unless ``weights`` names it."""
+    """Return an account for each owner, below one for each group, with weight 1 unless ``weights`` has another one."""
     jobs: dict[str, set[str]] = {}
     parents: dict[str, str] = {}
     for submission in submissions:

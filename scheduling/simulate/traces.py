@@ -1,8 +1,8 @@
-"""Workloads from files: the formats of published traces, and a plain one of our own.
+"""Workloads from files: the formats of published traces, and a simple one of our own.
 
-Our own is CSV with a header, or JSON, a list of objects with the same names:
+Ours is CSV with a header, or JSON, a list of objects with the same names:
 
-    id, submitted, seconds, gpus                  needed: when (seconds, or a date and time), and how long on so many GPUs
+    id, submitted, seconds, gpus                   required: when (seconds, or date and time), and the duration on these GPUs
     owner, group, min_gpus, max_gpus, priority, tier, weight, script, batch, deadline, elastic, preemptible, opportunistic,
     restart_seconds, resize_seconds, start_seconds, checkpoint_seconds                                    as in types.Job
 """
@@ -25,9 +25,9 @@ from scheduling.toolkit import estimates
 from scheduling.types import Curve, Job
 
 Throughputs = Mapping[str, Mapping[int, Curve]]
-"""By model and total batch."""
+"""Curves by model and total batch."""
 ELASTIC_TIMES = 4
-"""Where a trace knows no range and mode ``fixed`` asks for one: up to so many times the GPUs asked for."""
+"""The maximum of elastic jobs, in multiples of the GPUs asked for, where a trace has no range."""
 
 
 def read(
@@ -39,10 +39,10 @@ def read(
     whole_seconds: bool = False,
     node_gpus: int = pollux.NODE_GPUS,
 ) -> list[Submission]:
-    """The jobs of a trace in any format known here. Raises ValueError with a sentence for what is none.
+    """Read the jobs of a trace in any of these formats. Raises ValueError with a sentence for any other file.
 
-    ``profiles`` is a folder of measured speeds, Pollux's or ElasticFlow's. Without ``mode`` jobs are as the trace says:
-    rigid where it says nothing.
+    ``profiles`` is a folder of measured speeds, Pollux's or ElasticFlow's. Without ``mode`` jobs are as in the trace, and
+    rigid by default.
     """
     try:
         text = path.read_text()
@@ -52,7 +52,9 @@ def read(
     try:
         if kind == "pollux":
             if profiles is None:
-                raise ValueError("This trace names applications: say with --profiles where their measured speeds are.")
+                raise ValueError(
+                    "This trace names applications: pass the folder of their measured speeds with --profiles."
+                )
             applications = pollux.read_profiles(profiles)
             return pollux.read_workload(
                 text, applications, mode or "rigid",
@@ -73,7 +75,7 @@ def _rows(text: str, path: Path) -> tuple[list[dict[str, Any]], str]:
         try:
             rows = json.loads(text)
         except ValueError as error:
-            raise ValueError(f"The trace {path} is no JSON: {error}.") from error
+            raise ValueError(f"The trace {path} is not valid JSON: {error}.") from error
         if not all(isinstance(row, dict) for row in rows):
             raise ValueError(f"The trace {path} must be a list of objects, one for each job.")
         return rows, "plain"
@@ -88,11 +90,11 @@ def _rows(text: str, path: Path) -> tuple[list[dict[str, Any]], str]:
     for kind, needed in known.items():
         if needed <= names:
             return list(reader), kind
-    raise ValueError(f"The trace {path} is in no format known here; see scheduling/simulate/traces.py.")
+    raise ValueError(f"The trace {path} is in an unknown format; scheduling/simulate/traces.py lists the known ones.")
 
 
 def _philly(rows: Iterable[Mapping[str, str]], knowledge: Knowledge) -> Iterable[Submission]:
-    """Microsoft's Philly cluster, condensed: a virtual cluster stands for an owner. Its jobs save and can be stopped."""
+    """Read Microsoft's Philly trace, condensed: virtual clusters count as owners, and all jobs are preemptible."""
     some = [row for row in rows if float(row["num_gpus"]) >= 1 and float(row["duration"]) > 0]
     first = min((_time(row["timestamp"]) for row in some), default=0.0)
     for number, row in enumerate(some):
@@ -113,8 +115,10 @@ def _philly(rows: Iterable[Mapping[str, str]], knowledge: Knowledge) -> Iterable
 
 
 def _prototype(rows: list[dict[str, str]], knowledge: Knowledge) -> Iterable[Submission]:
-    """A recorded run of the thesis prototype. GPUs were booked twice then, so the mean run of a framework on so many
-    GPUs stands for all of its kind."""
+    """Read a recorded run of the thesis prototype.
+
+    GPUs were booked twice then, so all runs of a framework on the same number of GPUs get their mean duration.
+    """
     runs: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         seconds = float(row["completed_s"]) - float(row["started_s"])
@@ -146,25 +150,25 @@ def _plain(rows: Iterable[Mapping[str, Any]], speeds: Throughputs, knowledge: Kn
     for row in rows:
         given = {name: value for name, value in row.items() if value not in (None, "")}
         asked = int(given["gpus"])
-        least, most = int(given.get("min_gpus", asked)), int(given.get("max_gpus", asked))
-        if not 1 <= least <= asked <= most:
+        minimum, maximum = int(given.get("min_gpus", asked)), int(given.get("max_gpus", asked))
+        if not 1 <= minimum <= asked <= maximum:
             raise ValueError(f"Job {given['id']} of the trace must have 1 <= min_gpus <= gpus <= max_gpus.")
         script, batch = str(given.get("script", "")), int(given.get("batch", 0))
-        curve = _curve_of(speeds, script, batch) or linear(most, estimates.DEFAULT_EXPONENT)
+        curve = _curve_of(speeds, script, batch) or linear(maximum, estimates.DEFAULT_EXPONENT)
         tier = given.get("tier", "standard")
         if tier not in ("premium", "standard", "basic"):
-            raise ValueError(f"Job {given['id']} of the trace is of no tier known here: {tier}.")
+            raise ValueError(f"Job {given['id']} of the trace has an unknown tier: {tier}.")
         checkpoint = given.get("checkpoint_seconds")
         yield Submission(
             Job(
                 id=str(given["id"]),
                 owner=str(given.get("owner", "lab")),
                 submitted_at=_time(given["submitted"]),
-                min_gpus=least,
-                max_gpus=most,
+                min_gpus=minimum,
+                max_gpus=maximum,
                 asked_gpus=asked,
                 priority=int(given.get("priority", 0)),
-                elastic=_flag(given.get("elastic", least != most)),
+                elastic=_flag(given.get("elastic", minimum != maximum)),
                 preemptible=_flag(given.get("preemptible", False)),
                 group=str(given.get("group", "")),
                 tier=tier,
@@ -183,7 +187,7 @@ def _plain(rows: Iterable[Mapping[str, Any]], speeds: Throughputs, knowledge: Kn
 
 
 def _with_mode(item: Submission, mode: Mode | None) -> Submission:
-    """The same job, rigid or elastic. Where nothing is known of other batches, ``free`` is like ``fixed``."""
+    """Return the job as rigid or elastic. Where other batch sizes were not measured, ``free`` is like ``fixed``."""
     job = item.job
     if mode is None:
         return item
@@ -195,12 +199,12 @@ def _with_mode(item: Submission, mode: Mode | None) -> Submission:
 
 
 def read_throughputs(folder: Path) -> dict[str, dict[int, Curve]]:
-    """ElasticFlow's tables: ``<model>.csv`` with steps per second by total batch and number of GPUs."""
+    """Read ElasticFlow's tables: ``<model>.csv`` with steps per second by total batch and number of GPUs."""
     found: dict[str, dict[int, Curve]] = {}
     for path in sorted(folder.glob("*.csv")):
         for row in csv.DictReader(path.read_text().splitlines()):
             if "global_batch_size" not in row:
-                raise ValueError(f"{path} is no table of throughputs: it has no column global_batch_size.")
+                raise ValueError(f"{path} is not a table of throughputs: it has no column global_batch_size.")
             rates = {int(name): float(value or 0) for name, value in row.items() if name.isdecimal()}
             rates = {gpus: rate for gpus, rate in rates.items() if math.isfinite(rate) and rate > 0}
             if rates:
@@ -213,7 +217,7 @@ def read_throughputs(folder: Path) -> dict[str, dict[int, Curve]]:
 
 
 def _filled(rates: Mapping[int, float]) -> list[float]:
-    """The rate on 1, 2, ... GPUs, on straight lines between those measured; below the first in proportion."""
+    """Return the rate on 1, 2, ... GPUs by linear interpolation; below the first measured one in proportion."""
     known = sorted(rates)
     speeds = []
     for gpus in range(1, known[-1] + 1):
@@ -225,7 +229,7 @@ def _filled(rates: Mapping[int, float]) -> list[float]:
 
 
 def _curve_of(speeds: Throughputs, script: str, batch: int) -> Curve | None:
-    """The nearest measured batch of the model."""
+    """Return the curve of the model with the nearest measured batch."""
     by_batch = speeds.get(script)
     return by_batch[min(by_batch, key=lambda known: (abs(known - batch), known))] if by_batch else None
 
@@ -238,7 +242,7 @@ def _time(value: Any) -> float:
     try:
         moment = datetime.fromisoformat(str(value))
     except ValueError:
-        raise ValueError(f"{value!r} is no time: give seconds, or a date and time.") from None
+        raise ValueError(f"{value!r} is not a time: give seconds, or a date and time.") from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 

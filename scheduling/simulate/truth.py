@@ -1,7 +1,7 @@
-"""What really happens in a simulated world, and how much of it a policy is told.
+"""What really happens to a job in a simulation, and how much of it a policy knows.
 
-A ``Truth`` belongs to one job and makes its ``Run``: the mutable thing that trains. The engine tells the run on which
-GPUs it trains and for how long; the run tells when it will end, and what a policy may know of it.
+A ``Truth`` belongs to one job and creates its ``TrainingRun``, the mutable object that trains. The engine passes the GPUs
+and the duration of training to the run; the run returns when it will end, and what a policy may know of it.
 """
 
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from scheduling.toolkit import estimates
 from scheduling.types import Curve, Estimate, Job, NodeId, Placement
 
 Knowledge = Literal["oracle", "declared", "learnt", "speed", "none"]
-"""What a policy is told: everything; speeds learnt from steps made so far, with the work declared or without; true
-speeds but not the work; or nothing. Where nothing measures steps, ``learnt`` is nothing and ``declared`` the work."""
+"""What a policy knows: everything; speeds learnt from the steps so far, with the work declared or without; true
+speeds but not the work; or nothing. Where steps are not measured, ``learnt`` is nothing and ``declared`` is the work."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What a policy may know of a job at one moment; the fields of ``types.Job`` of the same names."""
+class JobFacts:
+    """What a policy may know of a job at one moment: the fields of ``types.Job`` with the same names."""
 
     work: Estimate | None = None
     speed: Curve | None = None
@@ -27,43 +27,43 @@ class Known:
     batch: int = 0
 
 
-class Run(Protocol):
-    """A job under way. ``batch`` is the total one the policy chose, 0 when it left that to the job."""
+class TrainingRun(Protocol):
+    """A running job. ``batch`` is the total batch that the policy chose, 0 when it left that to the job."""
 
     def advance(self, seconds: float, on: Placement, batch: int) -> None:
-        """Trains for so long without a pause."""
+        """Train for this time without a pause."""
         ...
 
     def seconds_to_end(self, on: Placement, batch: int) -> float:
-        """How long it still has to train like this; infinite when it would never end."""
+        """Return how long it still has to train like this; infinite when it would never end."""
         ...
 
-    def known(self, on: Placement, batch: int) -> Known:
-        """Told at each turn while it runs, and once when it stops. Cheap: keep what does not change."""
+    def known(self, on: Placement, batch: int) -> JobFacts:
+        """Return what a policy may know: called in each cycle while it runs, and when it stops, so it must be cheap."""
         ...
 
     def save(self) -> Any:
-        """Its checkpoint, for ``restore``."""
+        """Return a checkpoint, for ``restore``."""
         ...
 
     def restore(self, saved: Any) -> None: ...
 
 
 class Truth(Protocol):
-    def begin(self, job: Job, kinds: Mapping[NodeId, str]) -> Run:
-        """A run from the beginning (or from where a running job is now). ``kinds`` tells the GPUs' kind of each node."""
+    def begin(self, job: Job, kinds: Mapping[NodeId, str]) -> TrainingRun:
+        """Return a run from the start (or from where a running job is now). ``kinds`` has the kind of GPU of each node."""
         ...
 
     def seconds_alone(self, job: Job, gpus: int) -> float:
-        """All of it with ``gpus`` GPUs to itself on as few nodes as they fit on: the measure of fairness."""
+        """Return the total duration with ``gpus`` GPUs on as few nodes as possible: the measure of fairness."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A job of so much work and one speed curve: what most traces and the portal's own history can tell.
+    """A job with an amount of work and one speed curve, which most traces and the history of the portal provide.
 
-    ``work`` is in seconds on one GPU; ``done`` the part of it done already.
+    ``work`` is in seconds on one GPU; ``done`` is the fraction of it done already.
     """
 
     work: float
@@ -90,16 +90,16 @@ class PlainRun:
     begun: float = 0.0
     on: Placement = field(default_factory=dict)
     fast: float = 0.0
-    """Its speed there."""
-    told: Known | None = None
-    """What is known of it for good."""
+    """Its speed on these GPUs."""
+    fixed: JobFacts | None = None
+    """What is known of it, if that never changes."""
 
     def __post_init__(self) -> None:
         self.done = self.begun = self.truth.done * self.truth.work
         job, knowledge = self.job, self.truth.knowledge
         if job.work is None and knowledge not in ("declared", "oracle"):
             speed = self.truth.curve if knowledge == "speed" else job.speed
-            self.told = Known(None, speed, job.free_speed, job.progress, job.batch)
+            self.fixed = JobFacts(None, speed, job.free_speed, job.progress, job.batch)
 
     def advance(self, seconds: float, on: Placement, batch: int) -> None:
         self.done = min(self.truth.work, self.done + seconds * self._speed(on))
@@ -108,19 +108,19 @@ class PlainRun:
         fast = self._speed(on)
         return max(0.0, self.truth.work - self.done) / fast if fast > 0 else float("inf")
 
-    def known(self, on: Placement, batch: int) -> Known:
-        if self.told is not None:
-            return self.told
-        told, job = self.truth.knowledge, self.job
-        if told == "declared":
-            return Known(Estimate(max(0.0, self.truth.work - self.done)), job.speed, job.free_speed, None, job.batch)
-        if told != "oracle":
-            speed = self.truth.curve if told == "speed" else job.speed
+    def known(self, on: Placement, batch: int) -> JobFacts:
+        if self.fixed is not None:
+            return self.fixed
+        knowledge, job = self.truth.knowledge, self.job
+        if knowledge == "declared":
+            return JobFacts(Estimate(max(0.0, self.truth.work - self.done)), job.speed, job.free_speed, None, job.batch)
+        if knowledge != "oracle":
+            speed = self.truth.curve if knowledge == "speed" else job.speed
             left = job.work and replace(job.work, value=max(0.0, job.work.value - self.done + self.begun))
-            return Known(left, speed, job.free_speed, job.progress, job.batch)
+            return JobFacts(left, speed, job.free_speed, job.progress, job.batch)
         work = self.truth.work
         part = self.done / work if work > 0 else 1.0
-        return Known(Estimate(max(0.0, work - self.done)), self.truth.curve, job.free_speed, part, job.batch)
+        return JobFacts(Estimate(max(0.0, work - self.done)), self.truth.curve, job.free_speed, part, job.batch)
 
     def save(self) -> float:
         return self.done
@@ -137,7 +137,7 @@ class PlainRun:
         curve = self.truth.curve
         fast = _read(curve, sum(on.values()))
         if curve.kinds:
-            # A step is as slow as its slowest part.
+            # A step is as slow as its slowest rank.
             fast *= min((curve.kinds.get(self.kinds.get(node, ""), 1.0) for node in on), default=1.0)
         size = self.truth.node_gpus
         if curve.apart != 1.0 and size and len(on) > -(-sum(on.values()) // size):
@@ -145,21 +145,21 @@ class PlainRun:
         return fast
 
 
-def linear(most: int, exponent: float = 1.0) -> Curve:
-    """n GPUs are n ** exponent times as fast."""
-    return Curve(tuple(n**exponent for n in range(1, max(1, most) + 1)))
+def linear(maximum: int, exponent: float = 1.0) -> Curve:
+    """Return a curve on which n GPUs are n ** exponent times as fast as one."""
+    return Curve(tuple(n**exponent for n in range(1, max(1, maximum) + 1)))
 
 
 def lasts(seconds: float, gpus: int, curve: Curve | None = None, **more: Any) -> Plain:
-    """A job that was seen to take so long on so many GPUs."""
+    """Return the truth of a job that took ``seconds`` on ``gpus`` GPUs."""
     curve = curve or linear(gpus, estimates.DEFAULT_EXPONENT)
     return Plain(seconds * _read(curve, gpus), curve, **more)
 
 
 def assumed(job: Job, *, longer: float = 1.0, knowledge: Knowledge = "none") -> Plain:
-    """The future of a live job as far as anyone knows: its estimates taken for the truth, its work times ``longer``.
+    """Return a future of a live job: its estimates are taken as the truth, with its work times ``longer``.
 
-    The policy goes on seeing what the snapshot says, not this truth: pass ``knowledge`` to change that.
+    The policy continues to see the facts of the snapshot, not this truth: pass ``knowledge`` to change that.
     """
     curve = estimates.curve(job, free_batch=True)
     if curve is None or not curve.speeds:

@@ -1,13 +1,13 @@
-"""Backfilling behind one reservation: no job is passed over for ever because it is large.
+"""Backfilling behind one reservation, so that large jobs are not passed over for ever.
 
-A policy that starts whatever fits lets small jobs pass a large one for as long as small jobs come. EASY backfilling
-(Lifka 1995) is the known remedy: the first job in the queue that does not fit reserves the GPUs that will be free
-soonest, and others may pass it only where they do not delay it. Here the queue is the policy's own order, and the first
-job reserves only after it has waited for a while, because GPUs that are being saved may stand idle.
+A policy that starts whatever fits lets small jobs overtake a large one for as long as small jobs arrive. EASY
+backfilling (Lifka 1995) is the usual remedy: the first job in the queue that does not fit reserves the GPUs that will be
+free soonest, and others may overtake it only where they do not delay it. Here the queue is in the order of the policy,
+and the first job reserves only after it has waited for some time, because GPUs that are being saved may stay idle.
 
 Differences from EASY, all ours: where a length is unknown, a running job is expected to run as long again as it has, at
-least a GPU-hour (``estimates``); saved GPUs are lent to jobs that can be stopped, which give them back when the first
-job can start; and the reservation stays with its job until that has started, whoever is first by then.
+least a GPU-hour (``estimates``); saved GPUs are lent to jobs that can be stopped, which release them when the first
+job can start; and the reservation stays with its job until that has started, even if another job is first by then.
 """
 
 from collections import Counter
@@ -17,34 +17,34 @@ from itertools import takewhile
 from typing import Any
 
 from scheduling.toolkit import estimates, placement, reasons
-from scheduling.toolkit.capacity import Capacity, in_turn
+from scheduling.toolkit.capacity import Capacity, in_queue_order
 from scheduling.toolkit.levels import Levels
 from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Plan, Snapshot
 
 RESERVED, LENT, PROMISED = "reserved for", "lent to", "promised to"
-"""In a plan's state: the job that holds the reservation, the jobs on GPUs saved for it, and the jobs for which other
-GPUs were being given back."""
+"""Keys in the state of a plan: the job that holds the reservation, the jobs on GPUs saved for it, and the jobs for which
+other GPUs were being released."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What a policy decides without a reservation."""
+    """The decision of a policy without a reservation."""
 
     plan: Plan
     order: Sequence[Job]
     """All jobs, the most deserving first."""
     left_out: frozenset[JobId]
-    """Waiting jobs that get nothing although they could run in an empty lab."""
+    """Waiting jobs that get nothing although they could run in an empty cluster."""
     promised: frozenset[JobId]
-    """Waiting jobs for which GPUs are being given back."""
+    """Waiting jobs for which GPUs are being released."""
 
     @property
     def line(self) -> list[Job]:
-        """Those that are left out, the most deserving first."""
+        """The jobs that are left out, the most deserving first."""
         return [job for job in self.order if job.id in self.left_out]
 
     def ahead_of(self, first: Job) -> frozenset[JobId]:
-        """Waiting jobs before ``first`` that get GPUs now or soon."""
+        """Return the waiting jobs before ``first`` that get GPUs now or soon."""
         before = takewhile(lambda job: job.id != first.id, self.order)
         return frozenset(job.id for job in before if job.id in self.promised or job.id in self.plan.target)
 
@@ -58,21 +58,21 @@ class Hold:
     at: float
     """When all of them are expected to be free."""
     here: Placement = field(default_factory=dict)
-    """The part of ``where`` that is free or being given back already."""
+    """The part of ``where`` that is free or being released already."""
     remains: Mapping[JobId, Placement] = field(default_factory=dict)
-    """What running jobs keep that must give GPUs back now; empty for a job that stops."""
+    """What running jobs keep that must release GPUs now; empty for a job that stops."""
 
 
 LOAN_RESTARTS = 10.0
-"""A loan must be expected to last this many times what a restart takes."""
+"""A loan must be expected to last this many times the duration of a restart."""
 Arrange = Callable[[Snapshot, "Hold | None"], Arrangement]
-"""A policy's decision. With a ``Hold``, what that reserves is no longer among the free GPUs, and its job is blocked."""
+"""The decision of a policy. With a ``Hold``, the reserved GPUs are no longer among the free ones, and its job is blocked."""
 
 
 def around(arrange: Arrange, snapshot: Snapshot, after_seconds: float, size: Callable[[Job], int]) -> Plan:
-    """The plan of ``arrange``, with a reservation for its first job that has waited for ``after_seconds``.
+    """Return the plan of ``arrange``, with a reservation for its first job that has waited for ``after_seconds``.
 
-    ``size`` is the number of GPUs with which a waiting job starts. With 0 seconds nothing is ever reserved.
+    ``size`` returns the number of GPUs with which a waiting job starts. With 0 seconds nothing is ever reserved.
     """
     usual = arrange(snapshot, None)
     first = _first(snapshot, usual, after_seconds) if after_seconds > 0 else None
@@ -93,9 +93,9 @@ def around(arrange: Arrange, snapshot: Snapshot, after_seconds: float, size: Cal
 
 
 def expected_seconds(job: Job, gpus: int, now: float, *, guess: bool = False) -> float:
-    """Seconds until a job ends at the latest that is known, from its length or its time limit.
+    """Return the seconds until the end of a job, from its length or its time limit, whichever is sooner.
 
-    Infinite when neither is known, unless it is to be guessed.
+    Infinite when neither is known, unless ``guess``.
     """
     seconds = float("inf")
     if guess or estimates.work(job).source != "default":
@@ -107,7 +107,7 @@ def expected_seconds(job: Job, gpus: int, now: float, *, guess: bool = False) ->
 
 
 def _first(snapshot: Snapshot, usual: Arrangement, after_seconds: float) -> Job | None:
-    """The job that holds the reservation, or the first in the queue if it has waited for long enough."""
+    """Return the job that holds the reservation, or the first in the queue if it has waited for long enough."""
     capacity = Capacity(snapshot)
     holder = next((job for job in snapshot.jobs if job.id == snapshot.state.get(RESERVED)), None)
     if holder is not None and holder.waiting:
@@ -122,12 +122,12 @@ def _first(snapshot: Snapshot, usual: Arrangement, after_seconds: float) -> Job 
 
 
 def _hold(snapshot: Snapshot, job: Job, count: int, lent: Iterable[JobId], ahead: frozenset[JobId]) -> Hold | None:
-    """The GPUs that will be free soonest for the job, after the waiting jobs that are ``ahead`` of it.
+    """Return the GPUs that will be free soonest for the job, after the waiting jobs that are ``ahead`` of it.
 
     None when there will never be enough.
     """
     ledger = Capacity(snapshot, coming=True)
-    for other in in_turn(other for other in snapshot.jobs if other.waiting and other.id in ahead):
+    for other in in_queue_order(other for other in snapshot.jobs if other.waiting and other.id in ahead):
         if other.id != job.id and (where := ledger.best_fit(other, other.min_gpus)):
             ledger.give(other, where)
     allowed = ledger.scope(job).allowed
@@ -165,7 +165,7 @@ def _hold(snapshot: Snapshot, job: Job, count: int, lent: Iterable[JobId], ahead
 def _remains(
     returned: Iterable[tuple[Job, Placement]], missing: Mapping[NodeId, int], lent: Iterable[JobId]
 ) -> dict[JobId, Placement]:
-    """What each job keeps that must give some of the ``missing`` GPUs: elastic ones first, which need not stop."""
+    """Return what each job keeps that must release some of the ``missing`` GPUs: elastic ones first, which need not stop."""
     needed = Counter(missing)
     remains: dict[JobId, Placement] = {}
     for job, gives in returned:
@@ -177,7 +177,7 @@ def _remains(
 
 
 def _with(arrange: Arrange, snapshot: Snapshot, hold: Hold, size: Callable[[Job], int]) -> Plan:
-    """The plan in which no other job gets what is reserved, except on loan."""
+    """Return the plan in which no other job gets reserved GPUs, except on loan."""
     first, saved = hold.job, _overlap(hold.here, {node.id: node.free for node in snapshot.nodes})
     lent = _lent(snapshot, hold.remains, without=True)
     starts = hold.at <= snapshot.now and dict(saved) == dict(hold.where)
@@ -199,7 +199,7 @@ def _with(arrange: Arrange, snapshot: Snapshot, hold: Hold, size: Callable[[Job]
 
 
 def _view(snapshot: Snapshot, hold: Hold, saved: Placement) -> Snapshot:
-    """The world as the others see it: without the reserved GPUs, and with its job blocked."""
+    """Return the snapshot for the other jobs: without the reserved GPUs, and with the job of the reservation blocked."""
     gone = {job.id: _minus(job.now_on, hold.remains[job.id]) for job in snapshot.jobs if job.id in hold.remains}
     given: Counter[NodeId] = Counter()
     for where in gone.values():
@@ -233,7 +233,7 @@ def _view(snapshot: Snapshot, hold: Hold, saved: Placement) -> Snapshot:
 
 
 def _borrowers(snapshot: Snapshot, line: Iterable[Job], hold: Hold, size: Callable[[Job], int]) -> list[Job]:
-    """Waiting jobs that may use saved GPUs: they can be stopped, or will have ended in time."""
+    """Return the waiting jobs that may use saved GPUs: they can be stopped, or will have ended in time."""
     seconds = hold.at - snapshot.now
     return [
         job
@@ -246,7 +246,7 @@ def _borrowers(snapshot: Snapshot, line: Iterable[Job], hold: Hold, size: Callab
 def _loan_view(
     snapshot: Snapshot, able: Sequence[Job], saved: Placement, target: Mapping[JobId, Placement]
 ) -> Snapshot:
-    """The world of those who may borrow: the saved GPUs only."""
+    """Return the snapshot for the jobs that may borrow: it has only the saved GPUs."""
     theirs = {job.id for job in able}
     held = {
         job.id: max(job.gpus, sum(target.get(job.id, {}).values())) for job in snapshot.jobs if job.id not in theirs
@@ -264,7 +264,7 @@ def _only(node: Node, free: int) -> Node:
 
 
 def _reason(snapshot: Snapshot, hold: Hold, saved: Placement) -> str:
-    """What the job waits for that holds the reservation."""
+    """Return why the job that holds the reservation waits."""
     count = sum(hold.where.values())
     if hold.at <= snapshot.now:
         return reasons.promised(count - sum(saved.values()))
@@ -272,7 +272,7 @@ def _reason(snapshot: Snapshot, hold: Hold, saved: Placement) -> str:
 
 
 def _lent(snapshot: Snapshot, those: Mapping[JobId, Any], *, without: bool = False) -> set[JobId]:
-    """Running jobs on borrowed GPUs that are among ``those``, or are not."""
+    """Return the running jobs on borrowed GPUs that are among ``those``, or with ``without`` the others."""
     borrowed = frozenset(snapshot.state.get(LENT, ()))
     return {
         job.id

@@ -1,24 +1,28 @@
-"""What is still to be given while a policy decides: the one place that knows what fits.
+"""The GPUs that are left while a policy decides: the only place that knows what fits.
 
-A policy makes a ``Capacity`` of its snapshot, consumes it, and reads its plan off ``held``. It counts free GPUs
-of open nodes, the nodes a job can run on, its limits, and never takes from a running job's base.
+A policy creates a ``Capacity`` from its snapshot, consumes it, and reads its plan from ``held``. It counts the free GPUs
+of open nodes, the nodes that a job can run on and its limits, and never takes from the base of a running job.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from scheduling.renamed import renamed
 from scheduling.toolkit import placement
 from scheduling.toolkit.levels import Levels
 from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Snapshot
+
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"in_turn": "in_queue_order"})
 
 UNLIMITED = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The open nodes a job can run on, whether anything is free there or not."""
+    """The open nodes that a job can run on, free or not."""
 
     nodes: tuple[Node, ...]
     allowed: frozenset[NodeId] | None
@@ -28,17 +32,17 @@ class Scope:
     largest: int
     """Healthy GPUs of the largest one."""
 
-    def most(self, job: Job) -> int:
-        """The most GPUs the job could start with if all of these were empty."""
+    def max_gpus(self, job: Job) -> int:
+        """Return the largest number of GPUs that the job could start with if all of these nodes were empty."""
         return self.total if job.spread else self.largest
 
 
 class Capacity:
-    """A scratch copy of a snapshot's GPUs.
+    """A scratch copy of the GPUs of a snapshot.
 
-    Plain, it is the present: only what is free now may be given, and what is asked back stays in use. With
-    ``coming=True`` it is the near future, in which everything asked back is free again: the ledger for deciding
-    who shall get those GPUs, so that nobody is asked twice for the same newcomer.
+    By default it is the present: only free GPUs may be given, and GPUs that are asked back stay in use. With
+    ``coming=True`` it is the near future, in which all GPUs that are asked back are free again: the ledger for deciding
+    which job gets those GPUs, so that no job is asked twice for the same new job.
     """
 
     def __init__(self, snapshot: Snapshot, *, coming: bool = False) -> None:
@@ -46,7 +50,7 @@ class Capacity:
         self.nodes: dict[NodeId, Node] = {node.id: node for node in snapshot.nodes if node.open}
         self.free = Levels({id: node.free + (node.leaving if coming else 0) for id, node in self.nodes.items()})
         self.kept: dict[NodeId, int] = {id: node.kept for id, node in self.nodes.items() if node.kept}
-        """Free GPUs of nodes that no job behind in the queue may have in this turn, and those kept for higher layers."""
+        """Free GPUs of nodes that no later job of the queue may have in this cycle, and those kept for higher layers."""
         self._scopes: dict[frozenset[NodeId] | None, Scope] = {}
         self.held: dict[JobId, Placement] = {
             job.id: job.now_on for job in snapshot.jobs if job.now_on and not job.stopping
@@ -64,7 +68,7 @@ class Capacity:
         self._room_at_first = tuple(self.room_of)
 
     def copy(self) -> Self:
-        """A draft that can be thrown away."""
+        """Return an independent copy, as a draft."""
         draft = copy(self)
         draft.free, draft.kept = Levels(self.free), dict(self.kept)
         draft.held, draft.room_of = dict(self.held), list(self.room_of)
@@ -81,42 +85,42 @@ class Capacity:
         return self._scopes[job.nodes]
 
     def nodes_of(self, job: Job) -> tuple[Node, ...]:
-        """Open nodes it can run on, whether anything is free there or not."""
+        """Return the open nodes that the job can run on, free or not."""
         return self.scope(job).nodes
 
     def free_for(self, job: Job) -> Mapping[NodeId, int]:
-        """What is free now on each of those."""
+        """Return the free GPUs on each of those nodes."""
         allowed = self.scope(job).allowed
         return self.free if allowed is None else {node: self.free[node] for node in self.free if node in allowed}
 
     def left(self, job: Job) -> int:
-        """Free GPUs of those nodes together."""
+        """Return the number of free GPUs on all of those nodes."""
         return self.free.sum_of(self.scope(job).allowed)
 
     def fullest(self, job: Job) -> Node | None:
-        """The one of those nodes with the most free GPUs; None when none is free."""
+        """Return the node with the most free GPUs among those; None when none is free."""
         node = next(self.free.fullest(self.scope(job).allowed), None)
         return None if node is None else self.nodes[node]
 
     def terms(self, job: Job) -> Hashable:
-        """Waiting jobs with equal terms fit alike: what did not fit one does not fit the next."""
+        """Return a key that is equal for waiting jobs that fit alike: if one does not fit, neither does the next."""
         return job.min_gpus, job.spread, self.scope(job).allowed, tuple(self._limits_of.get(job.id, ()))
 
     def count(self, job: Job) -> int:
         return placement.total(self.held.get(job.id, {}))
 
     def limits_of(self, job: Job) -> list[tuple[Limit, int]]:
-        """Each limit it is under, with how many more GPUs that allows."""
+        """Return each limit of the job, with the number of GPUs that it still allows."""
         return [(self.limits[index], self.room_of[index]) for index in self._limits_of.get(job.id, [])]
 
     def promises(self, limit: Limit) -> bool:
-        """Return whether jobs of a limit may be counted with GPUs that they do not hold yet: that are not free, or are kept
-        for their growth, which other layers count as held."""
+        """Whether jobs of a limit may count with GPUs that they do not hold yet: GPUs that are not free, or that are kept
+        for growth, which other layers count as held."""
         index = self.limits.index(limit)
         return bool(self.kept) or (self.coming and self.room_of[index] < self._room_at_first[index])
 
     def coming_for(self, job: Job) -> int:
-        """Count the GPUs that other jobs are giving back, on nodes the job can run on or under a limit of its own."""
+        """Count the GPUs that other jobs are releasing, on nodes that the job can run on or under one of its limits."""
         nodes = {node.id: node.leaving for node in self.nodes_of(job)}
         for other, where in self._held_at_first.items():
             left = self.held.get(other, {})
@@ -125,31 +129,31 @@ class Capacity:
         return sum(nodes.values()) + max((limit.leaving for limit, _ in self.limits_of(job)), default=0)
 
     def ceiling(self, job: Job) -> int:
-        """Return the most GPUs the job could hold if it ran alone on the open nodes."""
-        return min([self.scope(job).most(job), *(limit.max_gpus for limit, _ in self.limits_of(job))])
+        """Return the largest number of GPUs that the job could hold if it ran alone on the open nodes."""
+        return min([self.scope(job).max_gpus(job), *(limit.max_gpus for limit, _ in self.limits_of(job))])
 
     def room(self, job: Job) -> int:
-        """How many more GPUs its limits allow."""
+        """Return how many more GPUs the limits of the job allow."""
         return max(0, min((room for _, room in self.limits_of(job)), default=UNLIMITED))
 
     def fit(self, job: Job, count: int) -> Placement | None:
-        """Where a waiting job could start with exactly ``count`` GPUs."""
+        """Return where a waiting job could start with exactly ``count`` GPUs, or None."""
         if count > self.room(job):
             return None
         return placement.place(self.free, count, spread=job.spread, allowed=self.scope(job).allowed)
 
-    def best_fit(self, job: Job, most: int) -> Placement | None:
-        """The largest start from ``min_gpus`` to ``most``."""
+    def best_fit(self, job: Job, maximum: int) -> Placement | None:
+        """Return where the job could start with the largest number of GPUs from its minimum to ``maximum``, or None."""
         if job.spread:
             here = self.left(job)
         else:
             node = self.fullest(job)
             here = self.free[node.id] if node is not None else 0
-        most = min(most, here, self.room(job))
-        return self.fit(job, most) if most >= job.min_gpus else None
+        maximum = min(maximum, here, self.room(job))
+        return self.fit(job, maximum) if maximum >= job.min_gpus else None
 
     def spare(self, job: Job, node: NodeId | None = None) -> int:
-        """GPUs it could give back (of one node) without a restart: above its minimum and outside its base."""
+        """Return the GPUs (of one node) that it could release without a restart: above its minimum and outside its base."""
         held = self.held.get(job.id, {})
         if not job.elastic or not held:
             return 0
@@ -160,7 +164,7 @@ class Capacity:
     # Changes
 
     def give(self, job: Job, where: Placement) -> None:
-        """GPUs for a job, in addition to what it holds."""
+        """Give a job GPUs in addition to what it holds."""
         held = dict(self.held.get(job.id, {}))
         for node, gpus in where.items():
             held[node] = held.get(node, 0) + gpus
@@ -169,7 +173,7 @@ class Capacity:
         self._use_room(job, placement.total(where))
 
     def grow(self, job: Job) -> bool:
-        """One more GPU, where it suits the job best. False when there is none for it."""
+        """Give a job one more GPU on the most suitable node. Return False when there is none for it."""
         node = None
         if self.room(job):
             allowed = self.scope(job).allowed
@@ -179,7 +183,7 @@ class Capacity:
         return node is not None
 
     def ask_back(self, job: Job, node: NodeId | None = None) -> NodeId:
-        """One GPU of a job that can spare it (of ``node``). It is free at once only in a ledger of what is coming."""
+        """Ask a job for a GPU that it can spare (of ``node``). With ``coming`` it is free at once, otherwise not yet."""
         where = placement.shrink(self.held[job.id], job.base, node)
         if where is None:
             raise ValueError(f"job {job.id} has nothing to spare")
@@ -191,7 +195,7 @@ class Capacity:
         return where
 
     def leave_with(self, job: Job, node: NodeId) -> None:
-        """Undoes ``ask_back``."""
+        """Undo ``ask_back``."""
         self.held[job.id] = placement.plus(self.held[job.id], node)
         if self.coming:
             if node in self.free:
@@ -199,7 +203,7 @@ class Capacity:
             self._use_room(job, 1)
 
     def evict(self, job: Job) -> Placement:
-        """Takes everything from a running job; returns what it held. Free at once only in a ledger of what is coming."""
+        """Take all GPUs of a running job and return them. With ``coming`` they are free at once, otherwise not yet."""
         held = self.held.pop(job.id)
         if self.coming:
             for node, gpus in held.items():
@@ -208,24 +212,15 @@ class Capacity:
             self._use_room(job, -placement.total(held))
         return held
 
-    def reinstate(self, job: Job, held: Placement) -> None:
-        """Undoes ``evict``."""
-        self.held[job.id] = held
-        if self.coming:
-            for node, gpus in held.items():
-                if node in self.free:
-                    self.free[node] -= gpus
-            self._use_room(job, placement.total(held))
-
     def reserve(self, where: Placement) -> None:
-        """Keeps free GPUs from those who come later in this turn."""
+        """Keep free GPUs from later jobs of this cycle."""
         for node, gpus in where.items():
             self.free[node] -= gpus
             self.kept[node] = self.kept.get(node, 0) + gpus
 
     @property
     def reserved(self) -> dict[NodeId, int]:
-        """What was kept by ``reserve``, by node, beside what was kept before."""
+        """The GPUs kept by ``reserve``, by node, without those that the snapshot kept already."""
         more = {node: gpus - (self.nodes[node].kept if node in self.nodes else 0) for node, gpus in self.kept.items()}
         return {node: gpus for node, gpus in more.items() if gpus > 0}
 
@@ -234,10 +229,10 @@ class Capacity:
             self.room_of[index] -= gpus
 
 
-def in_turn(jobs: Iterable[Job]) -> list[Job]:
-    return sorted(jobs, key=lambda job: job.turn)
+def in_queue_order(jobs: Iterable[Job]) -> list[Job]:
+    return sorted(jobs, key=lambda job: job.queue_key)
 
 
 def queue(snapshot: Snapshot) -> list[Job]:
-    """Waiting jobs, first come first, higher priority before lower."""
-    return in_turn(job for job in snapshot.jobs if job.waiting)
+    """Return the waiting jobs, higher priority first, then in the order of submission."""
+    return in_queue_order(job for job in snapshot.jobs if job.waiting)

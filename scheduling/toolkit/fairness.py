@@ -1,7 +1,7 @@
-"""Finish-time fairness: how much later a job ends than if it had a share of the cluster for itself.
+"""Finish-time fairness: how much later a job ends than if it had an equal share of the cluster for itself.
 
-``rho = T_shared / T_ideal`` (Themis, NSDI'20): 1 means that sharing cost its owner nothing, 2 that the result comes
-after twice the time. The metric is confirmed from secondary sources; how its parts are estimated is our own.
+``rho = T_shared / T_ideal`` (Themis, NSDI'20): 1 means that sharing cost its owner nothing, 2 that the result takes
+twice the time. The metric is confirmed from secondary sources; the estimates of its parts are our own.
 """
 
 from scheduling.toolkit import estimates
@@ -9,7 +9,7 @@ from scheduling.types import Estimate, Job, Snapshot
 
 
 class Shares:
-    """What a fair share is in one snapshot: all GPUs of open nodes, divided by the jobs that run or wait."""
+    """The fair share in one snapshot: all GPUs of open nodes, divided by the jobs that run or wait."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.now = snapshot.now
@@ -18,7 +18,7 @@ class Shares:
         self.each = self.gpus / self.jobs
 
     def speed(self, job: Job) -> float:
-        """With its share for itself: a part of a GPU is a part of the time, and more than it can use is of no use."""
+        """Return the speed of a job on its fair share: a fraction of a GPU counts as a fraction of the time."""
         share = min(self.each, job.max_gpus)
         if share < job.min_gpus:
             return estimates.speed(job, job.min_gpus, free_batch=True) * share / job.min_gpus
@@ -28,7 +28,7 @@ class Shares:
         return here + (more - here) * (share - whole)
 
     def rho(self, job: Job, gpus: int | None = None) -> float:
-        """If it goes on with ``gpus``; without, if it has its fair share from now on. Infinite where nothing is to be had."""
+        """Return the rho of a job with ``gpus`` GPUs from now on, by default with its fair share; infinite without any."""
         alone = self.speed(job)
         left = estimates.work(job).value
         fast = alone if gpus is None else estimates.speed(job, gpus, free_batch=True)
@@ -39,16 +39,16 @@ class Shares:
 
 
 def rho(job: Job, snapshot: Snapshot) -> Estimate:
-    """The number on a job's page: with what it holds now, or, while it waits, with its fair share from now on.
+    """Return the rho of a job for its page: with the GPUs that it holds or, while it waits, with its fair share from now on.
 
-    It is as good as what is known of its work. The jobs there are now stand for those of its whole life.
+    It is as accurate as the estimate of the work. The number of jobs now stands for that over the whole life of the job.
     """
     work = estimates.work(job)
     return Estimate(Shares(snapshot).rho(job, job.gpus or None), work.source, work.error)
 
 
 def _done(job: Job, left: float) -> float:
-    """Work done so far, in seconds on one GPU."""
+    """Return the work done so far, in seconds on one GPU."""
     if job.progress is not None and job.progress < 1.0 and job.work is not None:
         return left * job.progress / (1.0 - job.progress)
     if job.run_seconds <= 0:

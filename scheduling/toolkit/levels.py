@@ -1,4 +1,4 @@
-"""A number for each node, usually its free GPUs, that also knows which nodes have how many."""
+"""A number for each node, usually its free GPUs, with an index from each number to its nodes."""
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Mapping
@@ -9,14 +9,14 @@ NONE: frozenset[NodeId] = frozenset()
 
 
 REMEMBERED = 32
-"""Sums of so many sets of nodes are kept up to date; those of others are added up each time."""
+"""The number of sets of nodes whose sums are kept up to date; others are added up each time."""
 
 
 class Levels(dict[NodeId, int]):
-    """A dictionary that answers "which node has just enough" without looking at every node.
+    """A dictionary that finds the node with just enough without looking at every node.
 
-    Nodes of one number are kept sorted, so that ties go to the smaller id. ``allowed`` restricts a question to some
-    nodes, ``without`` leaves some out. Its keys are those it was made with.
+    Nodes with the same number are sorted, so that ties go to the smaller id. ``allowed`` restricts a search to some
+    nodes, ``without`` excludes some. The keys cannot change after the construction.
     """
 
     def __init__(self, counts: Mapping[NodeId, int]) -> None:
@@ -60,17 +60,17 @@ class Levels(dict[NodeId, int]):
         return found
 
     def tightest(
-        self, least: int, allowed: Collection[NodeId] | None = None, without: Collection[NodeId] = NONE
+        self, minimum: int, allowed: Collection[NodeId] | None = None, without: Collection[NodeId] = NONE
     ) -> NodeId | None:
-        """The node with the smallest number that is at least ``least``."""
-        for count in self._counts[bisect_left(self._counts, least) :]:
+        """Return the node with the smallest number that is at least ``minimum``, or None."""
+        for count in self._counts[bisect_left(self._counts, minimum) :]:
             for node in self._at[count]:
                 if (allowed is None or node in allowed) and node not in without:
                     return node
         return None
 
     def fullest(self, allowed: Collection[NodeId] | None = None) -> Iterator[NodeId]:
-        """From the largest number down to 1. Nothing may be changed on the way."""
+        """Yield the nodes from the largest number down to 1. Nothing may be changed during the iteration."""
         for count in reversed(self._counts):
             if count <= 0:
                 return
@@ -78,10 +78,10 @@ class Levels(dict[NodeId, int]):
                 if allowed is None or node in allowed:
                     yield node
 
-    def following(self, last: NodeId, least: int, allowed: Collection[NodeId] | None = None) -> NodeId | None:
-        """The first node after ``last`` in the order of ids, all around, that has at least ``least``."""
+    def following(self, last: NodeId, minimum: int, allowed: Collection[NodeId] | None = None) -> NodeId | None:
+        """Return the first node after ``last``, in the cyclic order of ids, that has at least ``minimum``, or None."""
         best: tuple[bool, NodeId] | None = None
-        for count in self._counts[bisect_left(self._counts, least) :]:
+        for count in self._counts[bisect_left(self._counts, minimum) :]:
             there = self._at[count]
             start = bisect_left(there, last)
             start += start < len(there) and there[start] == last

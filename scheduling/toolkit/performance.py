@@ -1,4 +1,4 @@
-"""How fast a job trains, as a formula with few parameters learnt from measured steps.
+"""A model of the training speed of a job: a formula with few parameters, fitted to measured steps.
 
 The model is that of Pollux (OSDI'21; confirmed in its public code, ``adaptdl/goodput.py``): with N nodes, n GPUs, m
 samples on each GPU at a time and s passes without an update before the one with it,
@@ -7,15 +7,15 @@ samples on each GPU at a time and s passes without an update before the one with
     sync  = 0 with one GPU, else a + b max(n - 2, 0)     a_r, b_r within a node; a_n, b_n between nodes
     step  = s grad + (grad^g + sync^g)^(1/g)             g from 1 (one after the other) to 10 (at the same time)
 
-It is fitted by least squares on the errors of log(grad) and log(step), with Pollux's bounds and regularisers and with
-what was not observed frozen as there (confirmed). Ours are: the sum of squares as the objective, so that the
-regularisers weigh less the more was measured; Levenberg-Marquardt with an analytic gradient from several starts at
-once, because the public fit often stops early (reconstruction). Waiting within a node that was never measured is
-supposed to take no time, as there: such sizes are tried, and then known. Taken from the times between nodes, they would
-look so slow that nobody ever tried them.
+It is fitted by least squares on the errors of log(grad) and log(step), with the bounds and regularisers of Pollux, and
+with the parameters that were not observed frozen as there (confirmed). Ours are: the sum of squares as the objective, so
+that the regularisers weigh less the more was measured; Levenberg-Marquardt with an analytic gradient from several starts
+at once, because the public fit often stops early (reconstruction). Synchronisation within a node counts as free until it
+was measured, as there: such sizes are tried, and then known. With the times between nodes instead, they would look so
+slow that they would never be tried.
 
-Speeds are useful work: throughput times statistical efficiency (goodput, confirmed). A batch stays as its owner asked
-until the noise of its gradients was measured, where Pollux takes growing for free.
+Speeds are useful work: throughput times statistical efficiency (goodput, confirmed). The batch size stays as its owner
+asked until the noise of its gradients was measured; Pollux takes a larger batch as free.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,32 +33,30 @@ Array = NDArray[np.float64]
 
 FLOOR = 1e-8
 CEILING = 1e6
-MOST_OVERLAP = 10.0
+MAX_OVERLAP = 10.0
 GROWTH = 2
-"""Nobody is given more than so many times the GPUs that it was measured on (AdaptDL, confirmed)."""
+"""A job gets at most this many times the GPUs that it was measured on (AdaptDL, confirmed)."""
 BATCHES_TRIED = 50
-DEFAULT_ERROR = 0.5
-"""Relative, of a speed that nobody measured."""
 UNSEEN_SYNC_ERROR = 0.3
-"""Relative, of a speed on several GPUs that was only measured on one."""
-LEAST_ERROR = 0.02
-"""No two runs are more alike than this, whatever a fit of few points says."""
+"""Relative error of a speed on several GPUs that was measured on one only."""
+MIN_ERROR = 0.02
+"""The smallest relative error: two runs always differ by this much, even where a fit of few points is better."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The mean of some steps of one kind."""
+    """The mean of some steps with the same configuration."""
 
     nodes: int
     gpus: int
     local_batch: float
     """Samples on each GPU in one pass."""
     step_seconds: float
-    """From update to update, all passes together."""
+    """Seconds from update to update, over all passes."""
     accumulation: int = 0
     """Passes without an update before the one with it."""
     sync_seconds: float | None = None
-    """The part of the step that waits for the gradients of others; None when it was not measured."""
+    """The part of the step spent waiting for the gradients of others; None when it was not measured."""
     weight: float = 1.0
 
     @property
@@ -74,7 +72,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The seven parameters, and how far they can be believed. Its methods take numbers or arrays."""
+    """The seven parameters, and their accuracy. The methods take numbers or arrays."""
 
     a_c: float
     b_c: float
@@ -84,7 +82,7 @@ class Model:
     b_r: float
     g: float
     largest: int
-    """The most GPUs measured."""
+    """The largest number of GPUs measured."""
     error: float
     """Relative standard error of a step time."""
 
@@ -105,17 +103,10 @@ class Model:
         last = longer * ((grad / longer) ** self.g + (sync / longer) ** self.g) ** (1 / self.g)
         return np.asarray(accumulation) * grad + last
 
-    def throughput(
-        self, nodes: ArrayLike, gpus: ArrayLike, local_batch: ArrayLike, accumulation: ArrayLike = 0
-    ) -> Array:
-        """Samples per second."""
-        samples = np.asarray(gpus) * np.asarray(local_batch, float) * (np.asarray(accumulation) + 1)
-        return samples / self.step_seconds(nodes, gpus, local_batch, accumulation)
-
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The gradient's squared length and its variance, at the initial batch."""
+    """The squared norm of the gradient and its variance, at the initial batch size."""
 
     sqr: float
     var: float
@@ -123,19 +114,19 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """What a job allows of its total batch, in samples."""
+    """The total batch sizes that a job allows, in samples."""
 
     asked: int
-    most: int = 0
-    """0: as asked."""
-    local_least: int = 1
-    local_most: int = 0
-    """What fits into one GPU's memory; 0: everything."""
+    max_total: int = 0
+    """The largest total batch size; 0: the one asked for."""
+    min_local: int = 1
+    max_local: int = 0
+    """The largest number of samples that fit into the memory of one GPU; 0: no bound."""
     initial: int = 0
-    """The batch at which its efficiency is 1; 0: the one asked for."""
+    """The batch size at which its efficiency is 1; 0: the one asked for."""
     twice_alone: bool = False
-    """On one GPU a larger batch takes two passes, between which alone the noise of gradients shows (AdaptDL, confirmed).
-    Our own training library sees it between two steps."""
+    """Whether a larger batch takes two passes on one GPU, because the noise of gradients is measured between passes only
+    (AdaptDL, confirmed). Our own training library measures it between two steps."""
 
     @property
     def start(self) -> int:
@@ -143,7 +134,7 @@ class Batches:
 
 
 def efficiency(stats: Stats, batch: ArrayLike, initial: float) -> Array:
-    """How much a sample of a larger batch is worth: 1 at the initial one, falling (Pollux, confirmed)."""
+    """Return the value of a sample at a batch size: 1 at the initial one, falling beyond (Pollux, confirmed)."""
     ratio = np.asarray(batch, float) / initial
     var, sqr = max(stats.var, 0.0), max(stats.sqr, 0.0)
     if not (isfinite(var) and isfinite(sqr)) or var + sqr <= 0:
@@ -152,10 +143,10 @@ def efficiency(stats: Stats, batch: ArrayLike, initial: float) -> Array:
 
 
 def split(batch: ArrayLike, gpus: ArrayLike, batches: Batches) -> tuple[Array, Array]:
-    """(samples in one pass on each GPU, passes without an update) of a total batch."""
+    """Split a total batch; return (samples in one pass on each GPU, passes without an update)."""
     local = np.asarray(batch, float) / np.asarray(gpus)
     slack = 1e-8
-    passes = np.ceil(local / batches.local_most - slack) - 1 if batches.local_most else np.zeros_like(local)
+    passes = np.ceil(local / batches.max_local - slack) - 1 if batches.max_local else np.zeros_like(local)
     if batches.twice_alone:
         alone = (np.asarray(gpus) == 1) & (local > batches.start + slack)
         passes = np.maximum(passes, np.where(alone, 1, 0))
@@ -165,20 +156,20 @@ def split(batch: ArrayLike, gpus: ArrayLike, batches: Batches) -> tuple[Array, A
 def best_batch(
     model: Model, stats: Stats, batches: Batches, nodes: ArrayLike, gpus: ArrayLike
 ) -> tuple[NDArray[np.int64], Array]:
-    """(total batch, goodput in samples at the initial batch per second) of each pair of nodes and GPUs."""
+    """Return, for each pair of nodes and GPUs, (best total batch, goodput in samples per second at the initial batch)."""
     where, count = np.atleast_1d(np.asarray(nodes))[:, None], np.atleast_1d(np.asarray(gpus, float))[:, None]
-    most = max(batches.most, batches.asked, batches.start)
-    least = np.minimum(np.maximum(batches.start, count * batches.local_least), most)
-    tried = least * (most / least) ** np.linspace(0, 1, BATCHES_TRIED)
-    tried = np.concatenate([np.clip(np.full_like(count, batches.asked), least, most), tried], axis=1)
+    maximum = max(batches.max_total, batches.asked, batches.start)
+    minimum = np.minimum(np.maximum(batches.start, count * batches.min_local), maximum)
+    tried = minimum * (maximum / minimum) ** np.linspace(0, 1, BATCHES_TRIED)
+    tried = np.concatenate([np.clip(np.full_like(count, batches.asked), minimum, maximum), tried], axis=1)
     local, passes = split(tried, count, batches)
     total = count * local * (passes + 1)
-    # Rounded up to whole samples on each GPU it may pass the most that is allowed; then only what was meant counts.
-    useful = np.where(total > most, tried, total)
+    # Rounding up to whole samples on each GPU may exceed the maximum; then only the batch that was tried counts.
+    useful = np.where(total > maximum, tried, total)
     value = useful * efficiency(stats, useful, batches.start) / model.step_seconds(where, count, local, passes)
     best = np.argmax(value, axis=1)
     rows = np.arange(len(best))
-    return np.minimum(total[rows, best], most).astype(np.int64), value[rows, best]
+    return np.minimum(total[rows, best], maximum).astype(np.int64), value[rows, best]
 
 
 def curve(
@@ -191,9 +182,10 @@ def curve(
     source: Source = "measured",
     kinds: Mapping[str, float] | None = None,
 ) -> Curve:
-    """Speeds on 1, 2, ... GPUs of as few nodes as they fit on; with ``stats`` those of the best batch, else of the asked.
+    """Return the speeds on 1, 2, ... GPUs on as few nodes as possible.
 
-    At most ``GROWTH`` times as many GPUs as were measured are listed.
+    With ``stats`` they are those of the best batch size, otherwise of the one asked for. The curve lists at most
+    ``GROWTH`` times as many GPUs as were measured.
     """
     count = np.arange(1, max(1, min(max_gpus, GROWTH * model.largest)) + 1)
     nodes = -(-count // max(1, gpus_per_node))
@@ -216,14 +208,14 @@ def curve(
 
 
 def _fixed(model: Model, batches: Batches, nodes: ArrayLike, gpus: ArrayLike, stats: Stats | None) -> Array:
-    """Useful samples per second with the asked batch. Those that fill up the last GPU's share are no work."""
+    """Return the useful samples per second with the batch asked for, without those that only fill up the last GPU."""
     local, passes = split(batches.asked, gpus, batches)
     useful = batches.asked / model.step_seconds(nodes, gpus, local, passes)
     return useful if stats is None else useful * efficiency(stats, batches.asked, batches.start)
 
 
 def _apart(model: Model, batches: Batches, gpus: NDArray[np.int_], stats: Stats | None) -> float:
-    """Geometric mean, over the sizes that fit on one node, of the speed on two nodes to that on one."""
+    """Return the ratio of the speed on two nodes to that on one: the geometric mean over the sizes that fit on one node."""
     if not len(gpus):
         return 1.0
     if stats is None:
@@ -234,20 +226,15 @@ def _apart(model: Model, batches: Batches, gpus: NDArray[np.int_], stats: Stats 
 
 
 def kind_factors(models: Mapping[str, Model], reference: str, batches: Batches) -> dict[str, float]:
-    """Speeds of one GPU of each kind, relative to the reference's; they hold for more GPUs too (Sia, confirmed)."""
+    """Return the speed of one GPU of each kind relative to the reference; it holds for more GPUs too (Sia, confirmed)."""
     alone = {kind: float(_fixed(model, batches, 1, 1, None)) for kind, model in models.items()}
     return {kind: speed / alone[reference] for kind, speed in alone.items()}
 
 
-def default_curve(max_gpus: int) -> Curve:
-    """What is supposed of a job that nobody measured."""
-    return _power(DEFAULT_EXPONENT, max(1, max_gpus), "default", DEFAULT_ERROR)
-
-
 @lru_cache(maxsize=1024)
-def _power(exponent: float, sizes: int, source: Source, error: float) -> Curve:
+def _power(exponent: float, sizes: int, error: float) -> Curve:
     speeds = tuple((np.arange(1, sizes + 1) ** exponent).tolist())
-    return Curve(speeds=speeds, source=source, error=error)
+    return Curve(speeds=speeds, source="history", error=error)
 
 
 # --- runs, where no step was measured ------------------------------------------------------------------------------
@@ -255,14 +242,14 @@ def _power(exponent: float, sizes: int, source: Source, error: float) -> Curve:
 RUN_NOISE = 0.3
 """Standard deviation of the log of how long equal programs run."""
 EXPONENT_SPREAD = 0.2
-"""How far from the usual exponent a program's may be."""
+"""Standard deviation of the exponent from program to program."""
 
 
 def from_runs(groups: Iterable[Sequence[tuple[float, float]]], max_gpus: int) -> Curve | None:
-    """A curve from (GPUs, seconds) of finished runs, those of equal work in one group; None without two sizes in any.
+    """Return a curve from (GPUs, seconds) of finished runs, those of equal work in one group.
 
-    The speed on n GPUs is n ** e. The logs of the lengths give e by regression within the groups, held near the usual
-    exponent by so much as few runs deserve (a normal prior; ours).
+    None where no group has two sizes. The speed on n GPUs is n ** e. A regression on the logs of the durations within the
+    groups gives e, with a normal prior around the usual exponent, which matters less the more runs there are (ours).
     """
     found = [
         [(gpus, seconds) for gpus, seconds in group if gpus >= 1 and isfinite(seconds) and seconds > 0]
@@ -278,23 +265,23 @@ def from_runs(groups: Iterable[Sequence[tuple[float, float]]], max_gpus: int) ->
     largest = max(int(gpus) for group in found for gpus, _ in group)
     error = RUN_NOISE / float(np.sqrt(trust + x @ x)) * float(np.log(max(2, largest)))
     sizes = max(1, min(max_gpus, GROWTH * largest))
-    return _power(round(min(max(exponent, 0.0), 1.0), 3), sizes, "history", round(error, 3))
+    return _power(round(min(max(exponent, 0.0), 1.0), 3), sizes, round(error, 3))
 
 
 # --- the fit -------------------------------------------------------------------------------------------------------
 
 LOW = np.array([*[np.log(FLOOR)] * 6, 1.0])
-HIGH = np.array([*[np.log(CEILING)] * 6, MOST_OVERLAP])
+HIGH = np.array([*[np.log(CEILING)] * 6, MAX_OVERLAP])
 STARTS = ((0.5, 1.05), (0.1, 2.0), (0.9, 1.5), (0.5, 4.0), (0.2, 8.0), (0.8, 3.0))
-"""(constant part of a pass, overlap): from these each fit begins."""
+"""The starting points of each fit: (constant part of a pass, overlap)."""
 OVERLAP_WEIGHT, SLOPE_WEIGHT = np.sqrt(1e-3), np.sqrt(1e-2)
 STEPS = 60
 
 
 def fit(measurements: Iterable[Measurement], *, before: Model | None = None) -> Model | None:
-    """The model that explains the measurements best, None without any that can be used.
+    """Return the model that explains the measurements best; None without any that can be used.
 
-    ``before``, the model of an earlier fit, is one more place to start from.
+    ``before``, the model of an earlier fit, is one more starting point.
     """
     usable = [item for item in measurements if item.usable]
     if not usable:
@@ -310,14 +297,8 @@ def fit(measurements: Iterable[Measurement], *, before: Model | None = None) -> 
     free = np.array([column not in fixed for column in range(7)])
     theta, cost = _descend(data, theta, free)
     best = theta[int(np.argmin(cost))]
-    error = max(LEAST_ERROR, data.error(best, int(free.sum())))
+    error = max(MIN_ERROR, data.error(best, int(free.sum())))
     return _with_priors(best, data, error)
-
-
-def objective(theta: Array, measurements: Sequence[Measurement]) -> tuple[float, Array]:
-    """What ``fit`` makes small, and its gradient, at (log a_c, log b_c, log a_n, log b_n, log a_r, log b_r, g)."""
-    off, slope = _Data(measurements).residuals(np.asarray(theta, float)[None, :])
-    return float(off[0] @ off[0]), 2 * off[0] @ slope[0]
 
 
 class _Data:
@@ -335,12 +316,12 @@ class _Data:
         waits = np.array([np.nan if item.sync_seconds is None else item.sync_seconds for item in measurements], float)
         waits = np.where(self.alone, 0.0, waits)
         self.known = ~np.isnan(waits)
-        # A rank that seems to do nothing but wait tells little of its own work.
+        # A rank that seems to do nothing but wait reveals little about its own work.
         self.wait = np.clip(np.where(self.known, waits, 0.0), 0.0, 0.9999 * self.step)
         self.grad = (self.step - self.wait) / (self.passes + 1)
 
     def frozen(self) -> dict[int, float]:
-        """The parameters that these measurements say nothing of, with their values."""
+        """Return the parameters that these measurements do not determine, with fixed values."""
         floor = float(LOW[0])
         fixed: dict[int, float] = {}
         if len(np.unique(self.local)) == 1:
@@ -365,7 +346,7 @@ class _Data:
         return np.clip(np.array([*theta, overlap]), LOW, HIGH)
 
     def residuals(self, theta: Array) -> tuple[Array, Array]:
-        """(S, R) weighted errors of S sets of parameters and their (S, R, 7) slopes, the regularisers last."""
+        """Return the (S, R) weighted errors of S sets of parameters, and their (S, R, 7) slopes, the regularisers last."""
         sets, count = len(theta), len(self.step)
         rates, g = np.exp(theta[:, :6]), theta[:, 6:]
         per_sample = rates[:, 1:2] * self.local
@@ -408,7 +389,7 @@ class _Data:
         return off, slope
 
     def error(self, theta: Array, free: int) -> float:
-        """Relative, of a step; wider where there are hardly more points than parameters."""
+        """Return the relative error of a step; larger where there are hardly more points than parameters."""
         off = self.residuals(theta[None, :])[0][0, len(self.step) : 2 * len(self.step)]
         spare = len(off) - free
         mean = float(off @ off / max(1.0, float((self.weight**2).sum())))
@@ -416,7 +397,7 @@ class _Data:
 
 
 def _descend(data: _Data, theta: Array, free: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Levenberg and Marquardt's way down from all starts at once, within the bounds."""
+    """Minimise the errors from all starting points at once, within the bounds (Levenberg-Marquardt)."""
     off, slope = data.residuals(theta)
     cost = np.einsum("sr,sr->s", off, off)
     damping = np.full(len(theta), 1e-2)

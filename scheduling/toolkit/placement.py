@@ -1,8 +1,7 @@
-"""Counts to nodes: pure functions that choose of which nodes a job's GPUs are.
+"""Pure functions that choose the nodes for a number of GPUs.
 
 All of them keep what a job holds, prefer one node, and then the tightest fit, so that large groups of free
-GPUs stay whole. Ties go to the smaller node id: equal questions get equal answers, in whatever order the
-nodes are listed.
+GPUs stay whole. Ties go to the smaller node id, so the result does not depend on the order of the nodes.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,10 +17,10 @@ def total(placement: Placement) -> int:
 def place(
     free: Mapping[NodeId, int], count: int, *, spread: bool, allowed: Collection[NodeId] | None = None
 ) -> Placement | None:
-    """``count`` GPUs for a job that holds none, or None when they do not fit on the ``allowed`` nodes.
+    """Return nodes with ``count`` GPUs for a job that holds none, or None when they do not fit on the ``allowed`` nodes.
 
-    One node if one has enough: the one that is left with the fewest. Otherwise, for a job that may spread,
-    the emptiest nodes, and the tightest fit for the rest.
+    If one node has enough, it is the one that is left with the fewest. Otherwise, for a job that may spread,
+    they are the emptiest nodes, and the tightest fit for the rest.
     """
     chosen: dict[NodeId, int] = {}
     if count <= 0:
@@ -45,7 +44,7 @@ def place(
 def grow(
     current: Placement, free: Mapping[NodeId, int], *, spread: bool, allowed: Collection[NodeId] | None = None
 ) -> NodeId | None:
-    """The node for one more GPU of a running job: where it has most already, else the tightest new one."""
+    """Return the node for one more GPU of a running job: where it has the most already, else the tightest new one."""
     at_home = [node for node in current if free.get(node, 0) > 0 and (allowed is None or node in allowed)]
     if at_home:
         return min(at_home, key=lambda node: (-current[node], node))
@@ -55,15 +54,15 @@ def grow(
 
 
 def shrink(current: Placement, base: Placement, node: NodeId | None = None) -> NodeId | None:
-    """The node that gives one GPU back: never of the base, and far from it first, so that the job draws together.
+    """Return the node on which a job releases one GPU: never of its base, and outside the nodes of the base first.
 
-    With ``node`` only that one is asked.
+    So the job contracts to few nodes. With ``node``, consider only that one.
     """
     spare = [here for here, gpus in current.items() if gpus > base.get(here, 0) and node in (None, here)]
     return min(spare, key=lambda here: (here in base, current[here], here)) if spare else None
 
 
 def plus(placement: Placement, node: NodeId, by: int = 1) -> dict[NodeId, int]:
-    """The placement with ``by`` more (or fewer) GPUs of ``node``; nodes with none are left out."""
+    """Return the placement with ``by`` more (or fewer) GPUs of ``node``; nodes with none are left out."""
     changed = {**placement, node: placement.get(node, 0) + by}
     return {where: gpus for where, gpus in changed.items() if gpus}

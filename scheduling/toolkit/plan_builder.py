@@ -1,18 +1,31 @@
-"""From "who should have how many" to a plan: shared by all policies that decide in counts.
+"""Builds a plan from the number of GPUs that each job should have: shared by all policies that decide in counts.
 
-A policy ranks the jobs and says how many GPUs each should have. What remains is the same for all: find nodes, take
-only from those who can give, stop nobody in vain, start what fits now, and tell the others what they wait for.
+Such a policy ranks the jobs and chooses how many GPUs each should have. What remains is the same for all: find nodes,
+take GPUs only from jobs that can release them, stop no job without need, start what fits now, and give each waiting job
+its reason.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from scheduling.renamed import renamed
 from scheduling.toolkit import placement, reasons
 from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
 
+if not TYPE_CHECKING:
+    __getattr__ = renamed(
+        __name__,
+        {
+            "realise": "build_plan",
+            "act": "apply_now",
+            "line_up": "release_preemptible",
+            "stand_in_line": "admit_in_order",
+        },
+    )
 
-def realise(
+
+def build_plan(
     snapshot: Snapshot,
     order: Sequence[Job],
     wanted: Mapping[JobId, int],
@@ -23,16 +36,16 @@ def realise(
     short: Callable[[Job, Capacity, int], str] = reasons.shortage,
     again_at: float | None = None,
 ) -> Plan:
-    """The plan that comes closest to ``wanted`` GPUs per job.
+    """Return the plan that comes closest to ``wanted`` GPUs per job.
 
-    ``order`` has every running and waiting job, the most deserving first; a job wanted with 0, or left out of
-    ``wanted``, is to have none. ``why`` are the policy's own sentences for jobs it lets wait; ``short`` tells those for
-    whom too little is left what they wait for, given how many are ahead of them. It is asked about every job that was
-    wanted with some and finds no place; about the others only where somebody reads it.
+    ``order`` has every running and waiting job, the most deserving first; a job with 0 in ``wanted``, or left out of it,
+    should have none. ``why`` has the policy's own reasons for jobs that it lets wait. ``short`` returns the reason of a
+    job for which too few GPUs are left, given how many jobs are ahead of it. It is called for every job that should have
+    GPUs and finds no place; for the others only if reasons are read (``Snapshot.explain``).
 
-    A running job that is preemptible and wanted with none is stopped only on behalf of a job before it in the order
-    that fits in its place; an elastic one is resized in place; any other keeps what it holds. GPUs of stopped and
-    shrunk jobs are not free yet: who is to have them waits with that as the reason, and no one else gets them.
+    A running preemptible job that should have none is stopped only for a job before it in the order that fits in its
+    place; an elastic one is resized in place; any other keeps what it holds. GPUs of stopped and shrunk jobs are not free
+    yet: the job that gets them waits with that as its reason, and no other job gets them.
     """
     why = dict(why or {})
     later = Capacity(snapshot, coming=True)
@@ -43,18 +56,18 @@ def realise(
         if job.elastic and job.id in later.held:
             while later.count(job) < min(wanted.get(job.id, 0), job.max_gpus) and later.grow(job):
                 pass
-    now = act(snapshot, later, running, served, stopped, why)
+    now = apply_now(snapshot, later, running, served, stopped, why)
     for ahead, job in enumerate(line):
         explain = snapshot.explain or wanted.get(job.id)
-        why.setdefault(job.id, short(job, now, ahead) if explain else reasons.UNSAID)
+        why.setdefault(job.id, short(job, now, ahead) if explain else reasons.UNEXPLAINED)
     chosen = {job: size for job, size in (batches or {}).items() if job in now.held}
     return Plan(now.held, why, state or {}, chosen, again_at, now.reserved)
 
 
-def line_up(snapshot: Snapshot, *, preempt: bool = True) -> tuple[Capacity, set[JobId]]:
-    """A ledger in which all that may be stopped have nothing, and who they are: good for counting, not for placing.
+def release_preemptible(snapshot: Snapshot, *, preempt: bool = True) -> tuple[Capacity, set[JobId]]:
+    """Return a ledger in which preemptible running jobs hold nothing, and the ids of these jobs.
 
-    Jobs with GPUs of a closed node are left alone: what they would give back there is of no use to anybody.
+    It is for counting, not for placing. Jobs with GPUs on a closed node keep them: no other job could use those.
     """
     ledger = Capacity(snapshot, coming=True)
     again = set()
@@ -65,16 +78,17 @@ def line_up(snapshot: Snapshot, *, preempt: bool = True) -> tuple[Capacity, set[
     return ledger, again
 
 
-def stand_in_line(
+def admit_in_order(
     snapshot: Snapshot, order: Sequence[Job], size: Callable[[Job], int]
 ) -> tuple[dict[JobId, int], Capacity]:
-    """Who would have GPUs if all that may be stopped stood in line again: ``size`` or nothing, skipping who does not fit.
+    """Return the jobs that get GPUs when all preemptible ones queue again, with their sizes, and the ledger.
 
-    Jobs that cannot be stopped are served before all others, wherever they stand. Also returns the ledger behind it.
+    In order, each job gets ``size`` or nothing, and those that do not fit are skipped. Jobs that cannot be stopped come
+    before all others, wherever they are in the order.
     """
-    ledger, again = line_up(snapshot)
+    ledger, again = release_preemptible(snapshot)
     wanted: dict[JobId, int] = {}
-    vain: set[Hashable] = set()
+    unfit: set[Hashable] = set()
     for job in order:
         if job.running and job.id not in again:
             wanted[job.id] = size(job)
@@ -87,17 +101,17 @@ def stand_in_line(
             continue
         count = size(job)
         terms = (count, ledger.terms(job))
-        if terms in vain:
+        if terms in unfit:
             continue
         if where := ledger.fit(job, count):
             ledger.give(job, where)
             wanted[job.id] = count
         else:
-            vain.add(terms)
+            unfit.add(terms)
     return wanted, ledger
 
 
-def act(
+def apply_now(
     snapshot: Snapshot,
     later: Capacity,
     running: Iterable[Job],
@@ -105,7 +119,7 @@ def act(
     stopped: Iterable[Job],
     why: dict[JobId, str],
 ) -> Capacity:
-    """The present, with as much of the ledger ``later`` as can be done at once; tells ``served`` what they wait for."""
+    """Carry out as much of the ledger ``later`` as is possible now; return that ledger, and add reasons for ``served``."""
     now = Capacity(snapshot)
     gone = {job.id for job in stopped}
     for job in stopped:
@@ -122,7 +136,7 @@ def act(
 
 
 def shrink_to(now: Capacity, later: Capacity, running: Iterable[Job]) -> None:
-    """Asks back what running jobs no longer have in ``later``."""
+    """Ask running jobs for the GPUs that they no longer hold in ``later``."""
     for job in running:
         for node, gpus in minus(job.now_on, later.held[job.id]).items():
             for _ in range(gpus):
@@ -130,10 +144,10 @@ def shrink_to(now: Capacity, later: Capacity, running: Iterable[Job]) -> None:
 
 
 def start(job: Job, now: Capacity, wanted: Placement) -> int:
-    """Starts a job as far as GPUs are free, and keeps them for it otherwise; returns how many are missing.
+    """Start a job if enough GPUs are free, and keep the free ones for it otherwise; return how many are missing.
 
-    An elastic job starts from its least and grows later; another one keeps its size, so it waits for all of it, unless
-    as many GPUs on as few nodes are free elsewhere.
+    An elastic job starts with its minimum or more and grows later. Any other job keeps its size, so it waits for all of
+    it, unless as many GPUs on as few nodes are free elsewhere.
     """
     here = part(wanted, now, job)
     missing = placement.total(wanted) - placement.total(here)
@@ -149,7 +163,7 @@ def start(job: Job, now: Capacity, wanted: Placement) -> int:
 
 
 def part(wanted: Placement, now: Capacity, job: Job) -> Placement:
-    """As much of ``wanted`` as is free now and within the job's limits."""
+    """Return as much of ``wanted`` as is free now and within the limits of the job."""
     free = {node: min(gpus, now.free.get(node, 0)) for node, gpus in wanted.items()}
     count = min(placement.total(free), now.room(job))
     return placement.place(free, count, spread=True) or {}
@@ -164,17 +178,17 @@ def _shrink(later: Capacity, running: Iterable[Job], wanted: Mapping[JobId, int]
     for job in running:
         if not job.elastic:
             continue
-        least = max(wanted.get(job.id, 0), job.min_gpus)
+        minimum = max(wanted.get(job.id, 0), job.min_gpus)
         if not wanted.get(job.id, 0) and job.preemptible:
             continue  # it is stopped as a whole, or not at all
-        while later.count(job) > least and later.spare(job):
+        while later.count(job) > minimum and later.spare(job):
             later.ask_back(job)
 
 
 def _serve(
     later: Capacity, order: Sequence[Job], wanted: Mapping[JobId, int], why: dict[JobId, str], explain: bool
 ) -> tuple[list[Job], list[Job], list[Job]]:
-    """Gives waiting jobs their GPUs in ``later``, stopping others where needed: who is served, who waits, who stops."""
+    """Give waiting jobs their GPUs in ``later`` and stop others where needed; return (served, waiting, stopped)."""
     served: list[Job] = []
     line: list[Job] = []
     stopped: list[Job] = []
@@ -184,7 +198,7 @@ def _serve(
         if job.running and job.preemptible and not wanted.get(job.id, 0)
     ]
     gone: set[JobId] = set()
-    vain: set[Hashable] = set()
+    unfit: set[Hashable] = set()
     possible: set[Hashable] = set()
     for number, job in enumerate(order):
         if job.now_on or job.stopping or job.id in why:
@@ -199,22 +213,22 @@ def _serve(
                 continue
             possible.add(alike)
         count = min(max(wanted.get(job.id, 0), job.min_gpus), job.max_gpus) if wanted.get(job.id, 0) else 0
-        least = job.min_gpus if job.elastic else count
-        terms = (least, alike)
+        minimum = job.min_gpus if job.elastic else count
+        terms = (minimum, alike)
         where = None
-        if count and terms not in vain:
-            where = _fit(later, job, least, count)
-            if where is None and (last := _victims(later, job, least, victims, gone, number)):
+        if count and terms not in unfit:
+            where = _fit(later, job, minimum, count)
+            if where is None and (last := _victims(later, job, minimum, victims, gone, number)):
                 for victim in last:
                     later.evict(victim)
                 stopped += last
                 gone.update(victim.id for victim in last)
                 while victims and victims[-1][1].id in gone:
                     victims.pop()
-                where = _fit(later, job, least, count)
+                where = _fit(later, job, minimum, count)
         if where is None:
             if count:
-                vain.add(terms)
+                unfit.add(terms)
             if limited := reasons.limited(job, later):
                 why[job.id] = limited
             else:
@@ -225,16 +239,16 @@ def _serve(
     return served, line, stopped
 
 
-def _fit(later: Capacity, job: Job, least: int, most: int) -> Placement | None:
-    return later.fit(job, most) or (later.best_fit(job, most) if least < most else None)
+def _fit(later: Capacity, job: Job, minimum: int, maximum: int) -> Placement | None:
+    return later.fit(job, maximum) or (later.best_fit(job, maximum) if minimum < maximum else None)
 
 
 def _victims(
     later: Capacity, job: Job, count: int, candidates: Sequence[tuple[int, Job]], gone: set[JobId], rank: int
 ) -> list[Job]:
-    """Who to stop so that ``job`` fits with ``count`` GPUs: the last of the order, and none that can be spared.
+    """Return the jobs to stop so that ``job`` fits with ``count`` GPUs: the last in the order, and no more than necessary.
 
-    ``candidates`` are (place in the order, job); those before ``rank`` and those ``gone`` are left out. Empty when
+    ``candidates`` are (place in the order, job); those before ``rank`` and those in ``gone`` are left out. Empty when
     stopping all of them would not help.
     """
     allowed = later.scope(job).allowed

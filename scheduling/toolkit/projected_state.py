@@ -1,18 +1,24 @@
-"""The world when a plan has been carried out, all that is asked back is free, and nothing else has happened."""
+"""The state after a plan: it has been carried out, all GPUs asked back are free, and nothing else has happened."""
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from scheduling.toolkit.job_updates import rewritten
+from scheduling.renamed import renamed
+from scheduling.toolkit.job_updates import updated_job
 from scheduling.types import Job, JobId, NodeId, Placement, Plan, Snapshot
 
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"after": "project"})
 
-def after(
+
+def project(
     snapshot: Snapshot, plan: Plan, at_first: Mapping[JobId, Job] | None = None, *, movable: bool = False
 ) -> Snapshot:
-    """A job that is back on the GPUs it had ``at_first`` is as if nothing had happened to it.
+    """Return the snapshot after the plan.
 
-    With ``movable`` no job has a base: each may change all its GPUs at once.
+    A job that is back on the GPUs it had ``at_first`` is as if nothing had happened to it. With ``movable`` no job has a
+    base: each may change all its GPUs at once.
     """
     jobs = []
     back: dict[NodeId, int] = {}
@@ -31,7 +37,7 @@ def after(
             else:
                 job = _moved(job, target, snapshot.now, movable=movable)
         if batch != job.batch:
-            job = rewritten(job, batch=batch)
+            job = updated_job(job, batch=batch)
         jobs.append(job)
     nodes = tuple(
         replace(node, free=node.free + node.leaving + back.get(node.id, 0), leaving=0)
@@ -46,7 +52,7 @@ def after(
 def _moved(job: Job, target: Placement, now: float, *, movable: bool) -> Job:
     started = bool(target) and not job.now_on
     ran = job.first_started_at is not None
-    return rewritten(
+    return updated_job(
         job,
         now_on=target,
         base=base_of(job, target, movable=movable) if started or not target else job.base,
@@ -58,7 +64,7 @@ def _moved(job: Job, target: Placement, now: float, *, movable: bool) -> Job:
 
 
 def base_of(job: Job, target: Placement, *, movable: bool = False) -> Placement:
-    """What a job that starts on ``target`` cannot give back without a restart; see "Elastic jobs on GPUs"."""
+    """Return the GPUs that a job started on ``target`` cannot release without a restart; see "Elastic jobs on GPUs"."""
     if movable or not target:
         return {}
     if not job.elastic:

@@ -1,12 +1,15 @@
-"""Why a job waits: one plain, true sentence for the person waiting, a different one for each cause."""
+"""Why a job waits: one plain, true sentence for the user who waits, a different one for each cause.
+
+Recorded cycles contain these sentences, and a replay compares them: a changed sentence shows as a difference.
+"""
 
 from collections.abc import Mapping
 
 from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Job, JobId, Limit, Snapshot
 
-UNSAID = "It waits."
-"""Where nobody reads why (``Snapshot.explain``)."""
+UNEXPLAINED = "It waits."
+"""The reason where no one reads it (``Snapshot.explain``)."""
 
 
 def gpus(count: int) -> str:
@@ -18,7 +21,7 @@ def jobs(count: int) -> str:
 
 
 def hours(seconds: float) -> str:
-    """A length of time as people say it: seconds, minutes, hours or days."""
+    """Return a duration in words: seconds, minutes, hours or days."""
     for unit, size in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}s"
@@ -26,9 +29,9 @@ def hours(seconds: float) -> str:
 
 
 def impossible(job: Job, capacity: Capacity) -> str:
-    """Why it could not start even if every open node were empty and nobody else waited; empty when it could.
+    """Return why the job could not start even if it were alone on the open nodes; empty when it could.
 
-    Such a job holds nobody up, whatever the policy.
+    Such a job holds no other job up, under any policy.
     """
     if job.blocked:
         return job.blocked
@@ -37,11 +40,11 @@ def impossible(job: Job, capacity: Capacity) -> str:
     scope = capacity.scope(job)
     if not scope.nodes:
         return "None of the nodes it can run on is open for new work now."
-    most = scope.most(job)
-    if job.min_gpus > most:
+    maximum = scope.max_gpus(job)
+    if job.min_gpus > maximum:
         where = "the nodes it can run on have" if job.spread else "the largest node it can run on has"
         together = "at once" if job.spread else "on one node"
-        return f"It needs {gpus(job.min_gpus)} {together}, but {where} only {most}."
+        return f"It needs {gpus(job.min_gpus)} {together}, but {where} only {maximum}."
     for limit, _ in capacity.limits_of(job):
         if job.min_gpus > limit.max_gpus:
             return (
@@ -52,7 +55,7 @@ def impossible(job: Job, capacity: Capacity) -> str:
 
 
 def limited(job: Job, capacity: Capacity) -> str:
-    """The limit that keeps it from starting now, or empty. Only its owner's or group's own jobs can change that."""
+    """Return which limit keeps the job from starting now, or "". Only jobs of its owner or group can change that."""
     for limit, room in capacity.limits_of(job):
         if job.min_gpus > room:
             return _limit_reached(job, limit, room, promised=capacity.promises(limit))
@@ -60,11 +63,11 @@ def limited(job: Job, capacity: Capacity) -> str:
 
 
 def limit_reached_by(job: Job, snapshot: Snapshot, sizes: Mapping[JobId, int], held: Mapping[JobId, int]) -> str:
-    """The limit that leaves too few GPUs for the job where others get these ``sizes``, or empty.
+    """Return which limit leaves too few GPUs for the job when others get these ``sizes``, or "".
 
-    ``held``: GPUs that jobs hold now.
+    ``held`` has the GPUs that jobs hold now.
     """
-    kept = any(node.kept for node in snapshot.nodes)  # for growth that is put off
+    kept = any(node.kept for node in snapshot.nodes)  # for growth that is delayed
     for limit in snapshot.limits:
         if job.id in limit.jobs:
             given = sum(max(sizes.get(other, 0), held.get(other, 0)) for other in limit.jobs)
@@ -85,18 +88,18 @@ def _limit_reached(job: Job, limit: Limit, room: int, *, promised: bool) -> str:
 
 
 def shortage(job: Job, capacity: Capacity, ahead: int) -> str:
-    """Too few GPUs are free, or too few of them together."""
+    """Return that too few GPUs are free, or too few of them together."""
     left, node = capacity.left(job), capacity.fullest(job)
     free = "free for it" if _keeps(job, capacity) else "free"
-    most, name = (capacity.free[node.id], node.name) if node is not None else (0, "")
+    maximum, name = (capacity.free[node.id], node.name) if node is not None else (0, "")
     if left <= 0:
         short = _none_free(job, capacity)
     elif left < job.min_gpus:
         short = f"it needs {gpus(job.min_gpus)} at once and only {left} {'is' if left == 1 else 'are'} {free}"
-    elif job.spread or most >= job.min_gpus:
+    elif job.spread or maximum >= job.min_gpus:
         short = f"under this policy it does not start yet, though {gpus(left)} {'is' if left == 1 else 'are'} free"
     else:
-        short = f"it needs {gpus(job.min_gpus)} at once; the largest group of free ones is {most}, on node {name}"
+        short = f"it needs {gpus(job.min_gpus)} at once; the largest group of free ones is {maximum}, on node {name}"
     return _sentence(f"{jobs(ahead)} ahead of it and {short}" if ahead else short)
 
 
@@ -110,48 +113,48 @@ def _none_free(job: Job, capacity: Capacity) -> str:
 
 
 def _keeps(job: Job, capacity: Capacity) -> bool:
-    """Are free GPUs of nodes it can run on kept for jobs ahead of it, of its layer or of a higher one."""
+    """Whether free GPUs of nodes that it can run on are kept for jobs ahead of it, in its layer or a higher one."""
     allowed = capacity.scope(job).allowed
     return any(allowed is None or node in allowed for node in capacity.kept)
 
 
 def in_line(first: Job, ahead: int) -> str:
-    """GPUs may be free, but the first of the queue has a right to them."""
+    """Return that the first job of the queue comes before, even if GPUs are free."""
     return f"{jobs(ahead)} ahead of it and jobs start strictly in order; the first waits for {gpus(first.min_gpus)}."
 
 
 def would_hold_up(first: Job, ahead: int, seconds: float | None) -> str:
-    """Jobs may pass the first of the queue, but not at its cost."""
+    """Return that the job could delay the first of the queue, which others may overtake only without delaying it."""
     when = "" if seconds is None else f", expected in about {max(1, round(seconds / 60))} min"
     return f"{jobs(ahead)} ahead of it, and starting now it could hold up the first, which waits for {gpus(first.min_gpus)}{when}."
 
 
 def outserved(reason: str, job: Job) -> str:
-    """It was stopped, or will wait, because it has had more than others."""
+    """Add to a reason that the job was stopped, or waits, because it has had more GPU time than others."""
     return f"{reason.rstrip('.')}; it has had {job.served_gpu_seconds / 3600:.1f} GPU-hours, and jobs that had fewer go first."
 
 
 def in_turns(reason: str, seconds: int) -> str:
-    """Jobs that can be stopped make room when their slice is over."""
+    """Add to a reason that jobs that can be stopped make room at the end of their time slice."""
     return f"{reason.rstrip('.')}; jobs that can be stopped make room after about {max(1, round(seconds / 60))} min."
 
 
 def promised(count: int) -> str:
-    """Others were asked for these GPUs on its behalf, or give them back anyway."""
+    """Return that other jobs are releasing GPUs for this job."""
     return f"{gpus(count)} {'is' if count == 1 else 'are'} being given back by other jobs; then it starts."
 
 
 def awaiting(job: Job, capacity: Capacity, missing: int) -> str:
-    """Explain that a job is to start on GPUs of which so many are missing now.
+    """Explain that a job will start on GPUs of which ``missing`` are not free yet.
 
-    Another job may have started on some of those, so no more are named than are really being given back.
+    Another job may have started on some of those, so the sentence counts only GPUs that are being released.
     """
     coming = min(missing, capacity.coming_for(job))
     return promised(coming) if coming else shortage(job, capacity, 0)
 
 
 def saving(job: Job, now: float, have: int, count: int) -> str:
-    """It holds the reservation: GPUs that come free are kept for it."""
+    """Return that the job holds the reservation: GPUs are kept for it as they become free."""
     waited = hours(max(0.0, now - job.submitted_at - job.run_seconds))
     return (
         f"It has waited for {waited} and needs {gpus(count)} at once, so GPUs are saved for it as they come free: "
@@ -160,7 +163,7 @@ def saving(job: Job, now: float, have: int, count: int) -> str:
 
 
 def behind_saved(count: int) -> str:
-    """GPUs are free, but saved for the job that holds the reservation."""
+    """Return that GPUs are free, but kept for the job that holds the reservation."""
     return (
         f"{gpus(count)} {'is' if count == 1 else 'are'} being saved for a job that has waited too long, "
         "and too few others are free."

@@ -1,28 +1,36 @@
-"""Sharing GPUs out in counts: what policies need that give the next GPU to whoever deserves it most.
+"""Helpers for policies that share GPUs in counts, giving the next GPU to the most deserving job.
 
-They decide how many GPUs each job should have here, and leave it to ``plan_builder`` where those are.
+They decide here how many GPUs each job should have; ``plan_builder`` decides on which nodes.
 """
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING
 
+from scheduling.renamed import renamed
 from scheduling.toolkit import estimates, reasons
 from scheduling.toolkit.capacity import Capacity
 from scheduling.types import Job, JobId, Plan, Snapshot
 
-LEAST_GAIN = 0.05
-"""A GPU that makes a job faster by less than this part of one GPU is better left to somebody else."""
+if not TYPE_CHECKING:
+    __getattr__ = renamed(
+        __name__, {"fitted": "plan_until_placed", "most": "max_size", "settle": "skip_unprofitable_resizes"}
+    )
+
+MIN_GAIN = 0.05
+"""A job does not get another GPU that makes it faster by less than this fraction of one GPU."""
 TRIES = 4
-"""How often jobs that were counted but found no place are left out; each time costs as much as the decision itself."""
+"""How often to decide again without the jobs that found no place; each time costs as much as the first decision."""
 LOOK_AHEAD = 8
-"""Curves are not concave: five GPUs of two nodes may be slower than four of one, and eight faster than both."""
+"""How many sizes to look ahead: curves are not concave, so five GPUs of two nodes may be slower than four of one, and
+eight faster than both."""
 
 
 class Pool:
-    """The GPUs that can be shared out, as one number, and what limits leave of them.
+    """The number of GPUs that can be shared, and what limits leave of it.
 
-    It starts with everything on open nodes that is free, coming back, or held by a job that could be asked for it.
-    Each running job starts with what it cannot lose.
+    It starts with all GPUs on open nodes that are free, being released, or held by a job that can release them.
+    Each running job starts with the GPUs that it cannot lose.
     """
 
     def __init__(
@@ -32,15 +40,15 @@ class Pool:
         resize: bool = True,
         preempt: bool = False,
         kept: AbstractSet[JobId] = frozenset(),
-        homeless: AbstractSet[JobId] = frozenset(),
+        excluded: AbstractSet[JobId] = frozenset(),
     ) -> None:
-        """``kept``: running jobs that are not to be stopped in this turn; ``homeless``: jobs that take nothing."""
-        self._homeless = homeless
+        """Count the GPUs. ``kept`` are running jobs that must not be stopped in this cycle, ``excluded`` get nothing."""
+        self._excluded = excluded
         self._capacity = capacity = Capacity(snapshot, coming=True)
         self.free = sum(capacity.free.values())
         self.count: dict[JobId, int] = {}
-        self.least: dict[JobId, int] = {}
-        """Of a running job: what it must keep if it goes on."""
+        self.min_gpus: dict[JobId, int] = {}
+        """The GPUs that a running job must keep if it continues."""
         self.impossible: dict[JobId, str] = {}
         self._room = [limit.max_gpus - limit.elsewhere for limit in snapshot.limits]
         self._limits: dict[JobId, list[int]] = {}
@@ -53,15 +61,15 @@ class Pool:
             if job.stopping:
                 continue
             if job.now_on:
-                # What it has on closed nodes is of no use to others.
+                # Other jobs cannot use its GPUs on closed nodes.
                 here, gpus = nodes >= job.now_on.keys(), job.gpus
-                least = gpus - (capacity.spare(job) if here and resize and job.elastic else 0)
-                self.least[job.id] = least
+                minimum = gpus - (capacity.spare(job) if here and resize and job.elastic else 0)
+                self.min_gpus[job.id] = minimum
                 self.count[job.id] = 0
                 if not (here and preempt and job.preemptible and job.id not in kept):
-                    self.count[job.id] = least
-                    self.free += gpus - least if here else 0
-                    self._use(job.id, least)
+                    self.count[job.id] = minimum
+                    self.free += gpus - minimum if here else 0
+                    self._use(job.id, minimum)
                 else:
                     self.free += gpus
             else:
@@ -72,10 +80,10 @@ class Pool:
                     self.impossible[job.id] = why
 
     def take(self, job: Job, gpus: int) -> bool:
-        """So many more for the job, all or none."""
-        if gpus > self.free or job.id in self._homeless:
+        """Give the job ``gpus`` more GPUs, all or none; return whether it got them."""
+        if gpus > self.free or job.id in self._excluded:
             return False
-        if not job.elastic and self.count.get(job.id, 0) + gpus > self._capacity.scope(job).most(job):
+        if not job.elastic and self.count.get(job.id, 0) + gpus > self._capacity.scope(job).max_gpus(job):
             return False
         if any(gpus > self._room[index] for index in self._limits.get(job.id, ())):
             return False
@@ -89,54 +97,54 @@ class Pool:
             self._room[index] -= gpus
 
 
-def fitted(decide: Callable[[AbstractSet[JobId]], tuple[Plan, set[JobId]]]) -> Plan:
-    """A plan in which no GPUs stand idle for jobs that find no place for as many as they were counted.
+def plan_until_placed(decide: Callable[[AbstractSet[JobId]], tuple[Plan, set[JobId]]]) -> Plan:
+    """Return a plan in which no GPUs stay idle for jobs that find no place.
 
-    ``decide`` is given the jobs not to count, and tells besides its plan which it counted in vain: those are left out
-    of the next try, so that others may use what no node has together for them.
+    ``decide`` gets the jobs to exclude, and returns a plan and the jobs that should have GPUs but found no place. These
+    are excluded from the next try, so that other jobs may use the GPUs.
     """
     plan, more = decide(frozenset())
-    homeless: AbstractSet[JobId] = frozenset()
+    excluded: AbstractSet[JobId] = frozenset()
     for _ in range(TRIES):
-        if more <= homeless:
+        if more <= excluded:
             break
-        homeless |= more
-        plan, more = decide(homeless)
+        excluded |= more
+        plan, more = decide(excluded)
     return plan
 
 
-def most(job: Job) -> int:
-    """The most it may have: a job that cannot be resized keeps its size, and starts with what it asked for."""
+def max_size(job: Job) -> int:
+    """Return the largest size of a job: one that cannot be resized keeps its size, and starts with what it asked for."""
     if job.running and (not job.elastic or job.blocked):
         return 0
     return job.max_gpus if job.elastic else job.asked
 
 
 def next_size(job: Job, count: int, largest: int) -> int:
-    """The next larger size at which each GPU more is worth having; 0 when there is none up to ``largest``."""
+    """Return the next larger size at which each additional GPU is worthwhile; 0 when there is none up to ``largest``."""
     known = estimates.curve(job, free_batch=True)
     if known is None or not known.speeds:
         return count + 1 if count < largest else 0
     speeds = known.speeds
     now = speeds[min(count, len(speeds)) - 1] if count else 0.0
     for size in range(count + 1, min(largest, len(speeds), count + LOOK_AHEAD) + 1):
-        if speeds[size - 1] - now >= LEAST_GAIN * (size - count):
+        if speeds[size - 1] - now >= MIN_GAIN * (size - count):
             return size
     return 0
 
 
 def pays(job: Job, size: int, within: float) -> bool:
-    """Would a running job win back within so many seconds, or before it ends, what growing to ``size`` interrupts it."""
+    """Whether a running job that grows to ``size`` makes up for the interruption ``within`` seconds and before it ends."""
     now, then = estimates.speed(job, job.gpus, free_batch=True), estimates.speed(job, size, free_batch=True)
     seconds = min(within, estimates.remaining_seconds(job, size, free_batch=True))
     return seconds * (then - now) > job.resize_seconds * now
 
 
-def settle(snapshot: Snapshot, wanted: Mapping[JobId, int], within: float) -> dict[JobId, int]:
-    """``wanted`` without the changes of running jobs that are not worth an interruption.
+def skip_unprofitable_resizes(snapshot: Snapshot, wanted: Mapping[JobId, int], within: float) -> dict[JobId, int]:
+    """Return ``wanted`` without the changes of running jobs that are not worth an interruption.
 
-    A running job grows only if that pays ``within`` so many seconds. It shrinks only as far as others lack GPUs, those
-    furthest above what they should have first. (Keeping whoever is off by at most one GPU would freeze jobs at one.)
+    A running job grows only if that pays off ``within`` seconds. Jobs shrink only as far as others lack GPUs, those
+    furthest above their wanted size first. (Ignoring all differences of one GPU would freeze jobs at one GPU.)
     """
     kept = dict(wanted)
     missing = -sum(node.free + node.leaving for node in snapshot.nodes if node.open)
@@ -150,7 +158,7 @@ def settle(snapshot: Snapshot, wanted: Mapping[JobId, int], within: float) -> di
         else:
             kept[job.id] = gpus
             if wish < gpus:
-                above.append((-gpus / wish, job.turn, job))
+                above.append((-gpus / wish, job.queue_key, job))
     for _, _, job in sorted(above):
         given = max(0, min(missing, job.gpus - wanted[job.id]))
         kept[job.id] -= given

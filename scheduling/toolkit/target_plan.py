@@ -1,16 +1,20 @@
-"""The way from present placements to those a policy aims at, over the turns that giving back takes."""
+"""Moves from the current placements to the target of a policy, over the cycles that releasing GPUs takes."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from scheduling.renamed import renamed
 from scheduling.toolkit import placement, reasons
 from scheduling.toolkit.capacity import Capacity
 from scheduling.toolkit.plan_builder import minus, part, start
 from scheduling.types import Job, JobId, Placement, Plan, Snapshot
 
-PATIENCE_SECONDS = 600
-"""A change that takes longer than this is decided anew: somebody does not give back what was asked."""
+if not TYPE_CHECKING:
+    __getattr__ = renamed(__name__, {"world": "world_digest"})
+
+MAX_CHANGE_SECONDS = 600
+"""A change that takes longer than this is decided again: some job does not release what it was asked for."""
 
 
 def carry_out(
@@ -22,15 +26,15 @@ def carry_out(
     batches: Mapping[JobId, int] | None = None,
     again_at: float | None = None,
 ) -> Plan:
-    """As much of ``target`` as can be done with what is free now; the rest is asked back and waited for.
+    """Return the plan that does as much of ``target`` as the free GPUs allow, and asks jobs to release the rest.
 
-    A job that moves goes at once if its new place is free, else it first gives up what it will not keep; if that is
-    more than it can spare it is stopped, and starts again as soon as the others have left.
+    A job that moves does so at once if its new GPUs are free; otherwise it first releases those that it will not keep.
+    If those are more than it can spare, it is stopped, and restarts as soon as the other jobs have left.
     """
     now, why = Capacity(snapshot), dict(why)
     for job in order:
         if job.running and target.get(job.id, {}) != job.now_on:
-            _let_go(job, target.get(job.id, {}), now)
+            _release(job, target.get(job.id, {}), now)
     ahead = 0
     for job in order:
         wanted = target.get(job.id, {})
@@ -51,11 +55,11 @@ def carry_out(
 
 
 def _is_elsewhere(job: Job, target: Mapping[JobId, Placement], now: Capacity) -> bool:
-    """Whether a job starts on other GPUs than those it was to have."""
+    """Whether a job starts on other GPUs than those of its target."""
     return bool(minus(now.held.get(job.id, {}), target.get(job.id, {})))
 
 
-def _let_go(job: Job, wanted: Placement, now: Capacity) -> None:
+def _release(job: Job, wanted: Placement, now: Capacity) -> None:
     if not wanted:
         now.evict(job)
         return
@@ -75,8 +79,8 @@ def _let_go(job: Job, wanted: Placement, now: Capacity) -> None:
 _total = placement.total
 
 
-def world(snapshot: Snapshot) -> str:
-    """Equal for snapshots that hold the same jobs and nodes, wherever the jobs are by now."""
+def world_digest(snapshot: Snapshot) -> str:
+    """Return a digest that is equal for snapshots with the same jobs, nodes and limits, whatever the placements."""
     jobs = sorted((job.id, job.min_gpus, job.max_gpus, job.priority, bool(job.blocked)) for job in snapshot.jobs)
     nodes = sorted((node.id, node.total, node.open) for node in snapshot.nodes)
     limits = sorted((limit.name, limit.max_gpus - limit.elsewhere) for limit in snapshot.limits)
@@ -84,24 +88,24 @@ def world(snapshot: Snapshot) -> str:
 
 
 def remember(snapshot: Snapshot, target: Mapping[JobId, Placement], batches: Mapping[JobId, int]) -> dict[str, Any]:
-    """What ``recall`` needs to go on with this target in later turns."""
+    """Return the state that ``recall`` needs to continue with this target in later cycles."""
     aim = {job: dict(where) for job, where in target.items()}
-    return {"world": world(snapshot), "at": snapshot.now, "aim": aim, "batches": dict(batches)}
+    return {"world": world_digest(snapshot), "at": snapshot.now, "aim": aim, "batches": dict(batches)}
 
 
 def recall(snapshot: Snapshot, seconds: float) -> tuple[dict[JobId, Placement], dict[JobId, int]] | None:
-    """The target of an earlier turn and its batches, while the world is the same and it is younger than ``seconds``,
-    or still under way.
+    """Return the target of an earlier cycle and its batches, or None.
 
-    Giving back takes several turns: without this, each of them would decide anew from a half-changed world.
+    It is valid while jobs, nodes and limits are the same and it is younger than ``seconds`` or not reached yet. Releasing
+    GPUs takes several cycles: without this, each of them would decide again from a half-changed state.
     """
     state = snapshot.state
-    if state.get("world") != world(snapshot):
+    if state.get("world") != world_digest(snapshot):
         return None
     aim: dict[JobId, Placement] = state["aim"]
     age = snapshot.now - state["at"]
     reached = all(aim.get(job.id, {}) == job.now_on for job in snapshot.jobs)
-    fresh = 0 <= age < seconds or (not reached and 0 <= age < PATIENCE_SECONDS)
+    fresh = 0 <= age < seconds or (not reached and 0 <= age < MAX_CHANGE_SECONDS)
     return (aim, state["batches"]) if fresh and _sound(snapshot, aim) else None
 
 

@@ -1,15 +1,15 @@
-"""``make bench``: each number beside its floor, measured in the same run; medians of several (docs/performance.md).
+"""``make bench``: each figure with its floor from the same run; medians of several (docs/performance.md).
 
-1. submit -> a rank's first line stored, beside a bare ``docker run`` of the same image and imports;
-2. training on two ranks, beside bare ``horovodrun``;
-3. a running job's GPUs changed, beside stopping it and starting it again; GPUs asked back -> free;
-4. a line written -> a browser's socket, beside a bare tail of the same file;
+1. submit -> a rank's first line stored, against a bare ``docker run`` of the same image and imports;
+2. training on two ranks, against bare ``horovodrun``;
+3. changing the GPUs of a running job, against stopping and restarting it; GPUs asked back -> free;
+4. a line written -> a browser's socket, against a bare tail of the same file;
 5. one scheduling cycle at 1,000 jobs (its floor is nothing);
 6. one decision of every policy at three sizes of labs, and how that grows;
 7. the agent API with 500 nodes;
-8. one fit of the speed model, and a supervisor at rest.
+8. one fit of the speed model, and an idle supervisor.
 
-Each is a program of its own: ``python -m tests.bench.start``, and so on. Ends with 1 when any misses a target.
+Each can run alone: ``python -m tests.bench.start``, and so on. Exits with 1 when one misses a target.
 """
 
 import sys
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from tests.programs import call
 
 PARTS = ("start", "training", "resize", "line", "cycle", "decisions", "nodes", "small")
-"""In processes of their own: one sets Django up, another wants nothing else in the way."""
+"""Each runs in a separate process: one sets up Django, another must not be disturbed."""
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
 
 
 def in_turn(package: str, parts: Mapping[str, Sequence[str]]) -> int:
-    """Runs programs of a package with their arguments; which of them missed a target, as an exit code."""
+    """Run the programs of a package with their arguments; return 1 when one missed a target, as an exit code."""
     missed = []
     for part, arguments in parts.items():
         print(f"\n=== {part} ===", flush=True)

@@ -1,9 +1,9 @@
-"""``python -m tests.bench.attacks``: what one hostile user or stranger costs the others.
+"""``python -m tests.bench.attacks``: the effect of one hostile user or stranger on the others.
 
-Four pretended nodes run eight jobs under a portal of real processes, as ``make run`` starts them. One attack after the
-other goes on for ``--seconds`` while a node's reports and a user's pages are timed. Prints for each the median and the
-99th percentile of both, the memory that the web processes gained, and the jobs lost. ``--one-process`` has one process
-answer nodes and people, as releases before did.
+Four simulated nodes run eight jobs under a portal of real processes, as ``make run`` starts them. One attack after the
+other runs for ``--seconds`` while the reports of a node and the pages of a user are timed. Prints for each the median and
+the 99th percentile of both, the additional memory of the web processes, and the jobs lost. With ``--one-process`` one
+process answers nodes and users, as in earlier releases.
 """
 
 import argparse
@@ -38,7 +38,7 @@ MAX_NODE_SECONDS = 1.0
 MAX_GROWTH_MIB = 200
 CODE_MIB = 90
 WAITING = 450
-"""Jobs: a member has at most 500 waiting."""
+"""The number of waiting jobs; a member may have at most 500."""
 
 
 class OneAddress(Product):
@@ -79,7 +79,7 @@ class Lab:
 
     @property
     def member(self) -> dict[str, str]:
-        """Headers of the hostile one."""
+        """Return the headers of the hostile user."""
         return {"Authorization": f"Bearer {self.made.people[1].rest.token}"}
 
     @property
@@ -89,7 +89,7 @@ class Lab:
 
 @dataclass
 class Times:
-    """Seconds that answers took; an answer that never came counts as the patience."""
+    """Response times in seconds; an answer that never came counts as the time limit."""
 
     seconds: list[float] = field(default_factory=list)
 
@@ -113,7 +113,7 @@ def measure(ask: Callable[[], None], into: Times, over: threading.Event) -> None
 
 
 def resident_mib(product: Product) -> float:
-    """Of the processes that answer people and nodes."""
+    """Return the resident memory of the processes that answer users and nodes, in MiB."""
     total = 0.0
     for name in ("web", "nodes-web", "entry"):
         if (process := product.processes.get(name)) is not None:
@@ -122,13 +122,13 @@ def resident_mib(product: Product) -> float:
     return total
 
 
-# --- the attacks: each goes on until the event is set --------------------------------------------------------------
+# --- the attacks: each runs until the event is set -----------------------------------------------------------------
 
 Attack = Callable[[Lab, threading.Event], None]
 
 
 def flood_of_messages(lab: Lab, over: threading.Event) -> None:
-    """Twenty sockets of one user that acknowledge without end."""
+    """Acknowledge endlessly on twenty sockets of one user."""
     headers = {"Cookie": session_cookies(lab.product), "Origin": lab.product.url}
     uri = f"{lab.product.url.replace('http', 'ws')}/ws/jobs/{lab.jobs[0]}/log/"
 
@@ -147,7 +147,7 @@ def flood_of_messages(lab: Lab, over: threading.Event) -> None:
 
 
 def slow_readers(lab: Lab, over: threading.Event) -> None:
-    """Twelve downloads of a large code version that are never read, begun again when they are cut off."""
+    """Start twelve downloads of a large code version that are never read, and restart them when they are cut off."""
     path = f"/api/v1/projects/{lab.code['project']}/code/{large_code(lab)}/download/"
     text = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {lab.member['Authorization']}\r\n\r\n"
     stuck: list[socket.socket] = []
@@ -179,7 +179,7 @@ def large_code(lab: Lab) -> int:
 
 
 def password_guessing(lab: Lab, over: threading.Event) -> None:
-    """Forty connections of a stranger, each guess under another name."""
+    """Guess passwords on forty connections of a stranger, each guess under another name."""
 
     def guess(_: int) -> None:
         with httpx.Client(base_url=lab.product.url, timeout=PATIENCE_SECONDS, trust_env=False) as client:
@@ -198,7 +198,7 @@ def password_guessing(lab: Lab, over: threading.Event) -> None:
 
 
 def costly_uploads(lab: Lab, over: threading.Event) -> None:
-    """Forty small archives at a time, whose extended headers are one long number."""
+    """Upload forty small archives at a time, whose extended headers are one long number."""
     number = b"1" * 100_000
     block = tarfile.TarInfo("header")
     block.type, block.size = tarfile.XHDTYPE, len(number)
@@ -209,7 +209,7 @@ def costly_uploads(lab: Lab, over: threading.Event) -> None:
 
 
 def costly_questions(lab: Lab, over: threading.Event) -> None:
-    """What would help each of several hundred waiting jobs, asked by one user without end."""
+    """Ask endlessly, as one user, what would help each of several hundred waiting jobs."""
     client = httpx.Client(base_url=f"{lab.product.url}/api/v1", headers=lab.member, timeout=60, trust_env=False)
     spec = {
         **lab.code,
@@ -230,7 +230,7 @@ def costly_questions(lab: Lab, over: threading.Event) -> None:
 
 
 def endless_submissions(lab: Lab, over: threading.Event) -> None:
-    """Twenty connections of one user that submit a job and cancel it, without end."""
+    """Submit and cancel a job endlessly on twenty connections of one user."""
     url = f"{lab.product.url}/api/v1/jobs/"
     spec = {**lab.code, "launcher": "command", "environment": "pytorch-horovod", "entry": "python train.py"}
     spec |= {"min_gpus": 4, "max_gpus": 4, "time_limit_seconds": 600}
@@ -270,7 +270,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 def void(_: object) -> None:
-    """For what is called for its effect alone."""
+    """Ignore a result."""
 
 
 # --- the run -------------------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def begin(made: outside.Lab) -> Lab:
 
 
 def lost(made: outside.Lab, jobs: list[int]) -> list[int]:
-    """Those that do not run, or that run for the second time."""
+    """Return the jobs that do not run, or that run for the second time."""
 
     def runs(job: int) -> bool:
         return (
@@ -303,7 +303,7 @@ def lost(made: outside.Lab, jobs: list[int]) -> list[int]:
 
 
 def probe(lab: Lab) -> Callable[[], None]:
-    """A node of its own that reports as an agent does."""
+    """Return a function that reports as the agent of another node."""
     token = lab.made.admin.call("POST", "nodes/join-token/")["token"]
     client = httpx.Client(base_url=lab.product.url, timeout=PATIENCE_SECONDS, trust_env=False)
     body = {
@@ -327,7 +327,7 @@ def attacked(lab: Lab, attack: Attack, seconds: float) -> tuple[Times, Times, fl
     over = threading.Event()
     headers = {"Authorization": f"Bearer {lab.product.token}"}
     reader = httpx.Client(base_url=lab.product.url, timeout=PATIENCE_SECONDS, trust_env=False)
-    before, most = resident_mib(lab.product), 0.0
+    before, maximum = resident_mib(lab.product), 0.0
     work = [
         threading.Thread(target=attack, args=(lab, over), daemon=True),
         threading.Thread(target=measure, args=(probe(lab), nodes, over)),
@@ -340,12 +340,12 @@ def attacked(lab: Lab, attack: Attack, seconds: float) -> tuple[Times, Times, fl
         each.start()
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        most = max(most, resident_mib(lab.product))
+        maximum = max(maximum, resident_mib(lab.product))
         time.sleep(0.25)
     over.set()
     for each in work:
         each.join(2 * PATIENCE_SECONDS)
-    return nodes, pages, most - before
+    return nodes, pages, maximum - before
 
 
 def main(arguments: list[str]) -> int:

@@ -1,6 +1,6 @@
-"""How long one turn of the scheduler takes in a large lab, on a PostgreSQL of its own.
+"""The time of one scheduling cycle in a large lab, on a separate PostgreSQL.
 
-``python -m tests.bench.cycle [QUEUED [FINISHED [NODES]]]`` prints milliseconds of a turn that changes nothing, of one
+``python -m tests.bench.cycle [QUEUED [FINISHED [NODES]]]`` prints milliseconds of a cycle that changes nothing, of one
 that starts a job, of the snapshot and of the policy alone.
 """
 
@@ -18,8 +18,8 @@ from tests.bench.targets import Target, verdict
 QUEUED, FINISHED, NODES, GPUS_PER_NODE = 1000, 10_000, 128, 8
 PEOPLE, SCRIPTS = 50, 200
 REPEATS = 9
-MOST_MS = 300
-"""A whole turn of a lab of that size, whatever it does."""
+MAX_CYCLE_MS = 300
+"""The target for any whole cycle of a lab of that size."""
 
 
 @dataclass(frozen=True)
@@ -28,20 +28,20 @@ class Measured:
 
     idle_ms: float
     idle_cpu_ms: float
-    """Of the scheduler's own process, without the database's: what a busy machine does not spoil."""
+    """Processor time of the scheduler without the database, which other load does not affect."""
     busy_ms: float
     busy_cpu_ms: float
     snapshot_ms: float
     first_snapshot_ms: float
     plan_ms: float
     queries: int
-    """Of the snapshot; the next are of whole turns."""
+    """The number of queries of the snapshot; the next ones are of whole cycles."""
     idle_queries: int
     busy_queries: int
 
 
 def past_jobs(count: int) -> None:
-    """Finished ones of the last 30 days, of many people's programs, with what they held and when they began."""
+    """Create finished jobs of the last 30 days, of programs of many users, with their GPUs and times."""
     from django.utils import timezone
 
     from portal.cluster.models import Gpu
@@ -101,7 +101,7 @@ def past_jobs(count: int) -> None:
 
 
 def measure(queued: int, finished: int, nodes: int) -> Measured:
-    """On an empty, migrated database: fills it with a lab at work, a past and a long queue."""
+    """Fill an empty, migrated database with a busy lab, past jobs and a long queue, and time cycles."""
     from django.db import connection
     from django.test.utils import CaptureQueriesContext
 
@@ -168,7 +168,7 @@ def measure(queued: int, finished: int, nodes: int) -> Measured:
 
 
 def both(work: Callable[[], Any]) -> tuple[float, float]:
-    """Milliseconds by the clock, and of computing."""
+    """Return milliseconds of wall time and of processor time."""
     began = time.process_time()
     wall = clock(work)
     return wall, (time.process_time() - began) * 1000
@@ -195,8 +195,8 @@ def main(queued: int = QUEUED, finished: int = FINISHED, nodes: int = NODES) -> 
     print(f"the first snapshot, which reads the whole past: {found.first_snapshot_ms:.0f} ms")
     return verdict(
         [
-            Target("a turn that changes nothing", found.idle_ms, MOST_MS, "ms"),
-            Target("a turn that starts a job", found.busy_ms, MOST_MS, "ms"),
+            Target("a cycle that changes nothing", found.idle_ms, MAX_CYCLE_MS, "ms"),
+            Target("a cycle that starts a job", found.busy_ms, MAX_CYCLE_MS, "ms"),
         ]
     )
 

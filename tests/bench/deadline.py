@@ -1,7 +1,8 @@
 """A day before a deadline under every policy: ``loads.deadline_day`` on 16 nodes with 4 GPUs.
 
 ``python -m tests.bench.deadline [--policies fifo fair_share] [--kinds few mixed] [--seeds 0 1]`` prints a table for
-each kind of day, the shortest waits of short jobs first. Every policy knows the same: nothing. Ends with 1 when the default policy misses a target.
+each kind of day, the shortest waits of short jobs first. No policy knows anything about the jobs. Exits with 1 when the
+default policy misses a target.
 """
 
 import argparse
@@ -23,22 +24,22 @@ KINDS: dict[str, dict[str, Any]] = {
     "mixed": {"trainers": 0},
     "mixed-rigid": {"trainers": 0, "elastic": False},
 }
-"""Whose the large jobs are (of a few people, or of everyone), and whether they can be resized."""
+"""The owners of the large jobs (a few users, or all), and whether they can be resized."""
 SLOW = ("ones",)
-"""It searches at each decision, which takes an hour for this day."""
+"""Policies that search at each decision, which takes an hour for this day."""
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("fair_share", {"passed_over_hours": 0.0, "yields_after_minutes": 0.0}),
     ("ffdl", {"waiting_bonus": 0.0}),
     ("fifo", {"strict": False}),
 )
-"""Beside the defaults."""
+"""Parameters to run in addition to the defaults."""
 COLUMNS = (
-    "policy", "knows", "short: wait p50 s", "p95", "large: wait p50 s", "most", "last start s", "mean s", "useful",
+    "policy", "knows", "short: wait p50 s", "p95", "large: wait p50 s", "max", "last start s", "mean s", "useful",
     "preemptions",
 )  # fmt: skip
 SHORT_WAIT_SECONDS = 60.0
 PATIENCE_SECONDS = 24 * 3600.0
-"""As in a lab that has changed no setting."""
+"""The patience of a lab with default settings."""
 LARGE_WAIT_HOURS = 24.0 + 3.0
 """That patience, and the longest of the jobs: the large ones ask for twice as much as there is in these hours."""
 
@@ -48,7 +49,7 @@ def waits(jobs: Sequence[JobResult], kind: str) -> list[float]:
 
 
 def measure(key: str, params: dict[str, Any], kind: str, seed: int) -> tuple[list[str], float, float]:
-    """A row of the table, the median wait of the short jobs, and the longest wait of a large one."""
+    """Return a row of the table, the median wait of the short jobs, and the longest wait of a large one."""
     submissions = deadline_day(seed=seed, **KINDS[kind])
     result = simulate(
         registry.build(key, params), compare.cluster(CLUSTER), submissions, accounts=accounts_of(submissions),

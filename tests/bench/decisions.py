@@ -1,4 +1,4 @@
-"""How long one decision takes, for every policy and three sizes of labs, and how that grows.
+"""The time of one decision, for every policy and three sizes of labs, and its growth.
 
 ``python -m tests.bench.decisions [--policy KEY] [--sizes 100x64,1000x1024] [--repeats 5]`` prints medians in
 milliseconds, for a full lab with a long queue and for one that empties. Times are of the policy alone; a plan that
@@ -28,34 +28,34 @@ LIMITS_MS = {
     "ffdl": (20, 1000, 20_000),
     "goodput": (100, 1000, 20_000),
 }
-"""What the specification allows at each of ``SIZES``."""
+"""The targets of the specification at each of ``SIZES``."""
 OPTIONS: dict[str, list[dict[str, object]]] = {
     "fifo": [{"strict": False}, {"backfill": True}],
     "round_robin": [{"rotate": "time"}],
     "srjf": [{"elastic": True}],
     "tiresias": [{"elastic": True}],
 }
-"""Besides the defaults of each policy, options that decide in another way."""
+"""Options that decide in another way, run in addition to the defaults of each policy."""
 NOW = 1_000_000.0
 
 
 def lab(jobs: int, gpus: int, *, full: bool, seed: int = 1) -> Snapshot:
-    """Jobs of all sizes and kinds, as many as ``jobs``: full, or with half of the GPUs free and nobody else to come."""
-    dice = random.Random(seed)
+    """Return a lab with ``jobs`` jobs of all sizes and kinds: full, or with half of the GPUs free and no waiting jobs."""
+    rng = random.Random(seed)
     nodes = [f"node{number:05}" for number in range(gpus // PER_NODE)]
     free = dict.fromkeys(nodes, PER_NODE)
-    scripts = [_curve(dice) for _ in range(20)]
+    scripts = [_curve(rng) for _ in range(20)]
     everywhere = frozenset(nodes)
     environments = [everywhere, everywhere, everywhere, frozenset(nodes[::2]), frozenset(nodes[1:]) or everywhere]
-    drawn = [replace(_job(dice, number, scripts), nodes=dice.choice(environments)) for number in range(jobs)]
+    drawn = [replace(_job(rng, number, scripts), nodes=rng.choice(environments)) for number in range(jobs)]
     to_use = gpus if full else gpus // 2
     placed: list[Job] = []
     open_nodes = list(nodes)
     for job in drawn:
-        where = _place(dice, job, free, open_nodes) if to_use >= job.min_gpus else None
+        where = _place(rng, job, free, open_nodes) if to_use >= job.min_gpus else None
         if where:
             to_use -= sum(where.values())
-            job = _running(dice, job, where)
+            job = _running(rng, job, where)
         placed.append(job)
     if not full:
         placed = [job for job in placed if job.running] + [job for job in placed if not job.running][: jobs // 20]
@@ -68,34 +68,34 @@ def lab(jobs: int, gpus: int, *, full: bool, seed: int = 1) -> Snapshot:
     return Snapshot(NOW, views, tuple(placed), limits, accounts=accounts)
 
 
-def _curve(dice: random.Random) -> Curve:
-    lost = dice.uniform(0.01, 0.2)
+def _curve(rng: random.Random) -> Curve:
+    lost = rng.uniform(0.01, 0.2)
     return Curve(tuple(n / (1 + lost * math.log2(n)) for n in range(1, 17)), source="measured", error=0.1)
 
 
-def _job(dice: random.Random, number: int, scripts: list[Curve]) -> Job:
-    asked = dice.choices([1, 2, 4, 8, 16], [50, 20, 15, 10, 5])[0]
-    elastic = asked > 1 and dice.random() < 0.5
-    known = dice.random() < 0.7
+def _job(rng: random.Random, number: int, scripts: list[Curve]) -> Job:
+    asked = rng.choices([1, 2, 4, 8, 16], [50, 20, 15, 10, 5])[0]
+    elastic = asked > 1 and rng.random() < 0.5
+    known = rng.random() < 0.7
     return Job(
         id=f"job{number:05}",
-        owner=f"user{dice.randrange(OWNERS)}",
-        submitted_at=NOW - dice.uniform(0, 1e5),
+        owner=f"user{rng.randrange(OWNERS)}",
+        submitted_at=NOW - rng.uniform(0, 1e5),
         min_gpus=max(1, asked // 4) if elastic else asked,
         max_gpus=2 * asked if elastic else asked,
         asked_gpus=asked,
         elastic=elastic,
-        spread=elastic or asked > PER_NODE or dice.random() < 0.3,
-        preemptible=dice.random() < 0.7,
-        script=f"script{dice.randrange(20)}",
-        speed=dice.choice(scripts) if known else None,
-        work=Estimate(dice.lognormvariate(8, 2), "measured", 0.2) if known else None,
-        progress=dice.random() if known else None,
+        spread=elastic or asked > PER_NODE or rng.random() < 0.3,
+        preemptible=rng.random() < 0.7,
+        script=f"script{rng.randrange(20)}",
+        speed=rng.choice(scripts) if known else None,
+        work=Estimate(rng.lognormvariate(8, 2), "measured", 0.2) if known else None,
+        progress=rng.random() if known else None,
     )
 
 
-def _running(dice: random.Random, job: Job, where: dict[str, int]) -> Job:
-    since = dice.uniform(60, 50_000)
+def _running(rng: random.Random, job: Job, where: dict[str, int]) -> Job:
+    since = rng.uniform(60, 50_000)
     home = max(where, key=lambda node: where[node])
     base = {home: min(where[home], job.min_gpus)} if job.elastic else where
     return replace(
@@ -110,14 +110,14 @@ def _running(dice: random.Random, job: Job, where: dict[str, int]) -> Job:
     )
 
 
-def _place(dice: random.Random, job: Job, free: dict[str, int], open_nodes: list[str]) -> dict[str, int] | None:
-    """On nodes taken at random, so that labs are as fragmented as real ones."""
-    want = dice.randint(job.min_gpus, job.max_gpus)
+def _place(rng: random.Random, job: Job, free: dict[str, int], open_nodes: list[str]) -> dict[str, int] | None:
+    """Place a job on random nodes, so that labs are as fragmented as real ones."""
+    want = rng.randint(job.min_gpus, job.max_gpus)
     where: dict[str, int] = {}
     for _ in range(8):
         if not open_nodes:
             break
-        index = dice.randrange(len(open_nodes))
+        index = rng.randrange(len(open_nodes))
         node = open_nodes[index]
         if (not job.spread and free[node] < job.min_gpus) or (job.nodes is not None and node not in job.nodes):
             continue
@@ -151,7 +151,7 @@ def median_ms(key: str, given: dict[str, object], snapshot: Snapshot, repeats: i
 
 
 def exponent(points: Iterable[tuple[int, float]]) -> float:
-    """Of the growth with the number of jobs, from the first to the last size: 1 is linear."""
+    """Return the exponent of the growth with the number of jobs, from the first to the last size: 1 is linear."""
     (small, fast), *_, (large, slow) = points
     return math.log(slow / fast) / math.log(large / small)
 

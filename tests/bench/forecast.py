@@ -1,8 +1,8 @@
-"""How far and in how many futures waiting jobs are forecast in a large lab, and whether that keeps to its time.
+"""The horizon and the number of futures of forecasts in a large lab, and whether they keep to their time.
 
-``python -m tests.bench.forecast [--policy KEY] [--sizes 850x1024] [--seconds 20]`` draws a full lab with a long queue
-(of which the first 500 are looked at) and makes the forecasts of one half minute under each policy, as the lab size does.
-Time is what this process computed, here and in the budget itself, so that a busy machine does not spoil it.
+``python -m tests.bench.forecast [--policy KEY] [--sizes 850x1024] [--seconds 20]`` creates a full lab with a long queue
+(of which the first 500 jobs count) and computes the forecasts of one half minute under each policy, as the lab size does.
+Times are processor times of this process, here and in the budget itself, so that other load does not affect them.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from tests.bench.decisions import SIZES as _SIZES
 from tests.bench.decisions import lab
 
 SIZES = (_SIZES[0], (850, 1_024))
-COLUMNS = ("policy", "jobs", "GPUs", "wait", "one decision s", "futures", "looked ahead h", "told a range", "took s")
+COLUMNS = ("policy", "jobs", "GPUs", "wait", "one decision s", "futures", "looked ahead h", "have a range", "took s")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""``python -m tests.bench.line``: a line written -> a browser's socket, beside a bare tail of the same file."""
+"""``python -m tests.bench.line``: a line written -> a browser's socket, against a bare tail of the same file."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ SCRIPT = (
 
 @dataclass(frozen=True)
 class Delays:
-    """Milliseconds from a line's own stamp to its arrival."""
+    """Milliseconds from the timestamp in a line to its arrival."""
 
     median: float
     p99: float
@@ -48,7 +48,7 @@ def session_cookies(product: Product) -> str:
 
 
 async def watch(product: Product, job: int, lines: int, seconds: float) -> list[float]:
-    """Delays of ``lines`` lines as a browser's socket gets them; those printed before it connected do not count."""
+    """Return the delays of ``lines`` lines at a browser's socket, without those printed before it connected."""
     delays: list[float] = []
     received, rest = 0, b""
     uri = f"{product.url.replace('http', 'ws')}/ws/jobs/{job}/log/"
@@ -75,7 +75,7 @@ async def watch(product: Product, job: int, lines: int, seconds: float) -> list[
 
 
 def tail(path: Path, lines: int, seconds: float) -> list[float]:
-    """The floor: a reader of the file itself that looks every 5 ms."""
+    """Return the delays of the floor: a reader of the file itself that polls every 5 ms."""
     delays: list[float] = []
     until = time.monotonic() + seconds
     with path.open("rb") as file:
@@ -94,7 +94,7 @@ def tail(path: Path, lines: int, seconds: float) -> list[float]:
 
 
 def line_to_browser(product: Product, code: dict[str, int]) -> tuple[Delays, Delays]:
-    """As a browser's socket has the lines, and as a reader of the file has them."""
+    """Return the delays at a browser's socket, and at a reader of the file."""
     job = product.submit(code, "python stamps.py", environment=ENVIRONMENT)
     product.wait_for_job(job, "RUNNING", seconds=60)
     files = wait_for(

@@ -1,10 +1,10 @@
 """``make bench-live``: the same half hour in the real product and in the simulator, under the same policies.
 
-Some twenty small jobs come within half an hour, drawn from a seed: plain commands, and elastic Horovod jobs with real
-rings whose step is a sleep shared among the ranks, so that two processors suffice and the speed curve is known. The
-product runs them in real containers. From its rows and the jobs' logs we measure what starts, ends, steps and changes
-take on average (``measure``), tell the simulator these means and the jobs as they were submitted, and compare. Mean
-turnaround and makespan must agree within a tenth. The policies run at the same time, each in a product of its own.
+Some twenty small jobs are submitted within half an hour, drawn from a seed: plain commands, and real elastic Horovod jobs
+whose step is a sleep shared among the ranks, so that two processors suffice and the speed curve is known. The product runs
+them in real containers. From its database and the logs of the jobs, ``measure`` computes the mean durations of starts,
+ends, steps and changes. The simulator gets these means and the jobs as they were submitted, and the results are compared:
+mean turnaround and makespan must agree within a tenth. The policies run at the same time, each in its own product.
 """
 
 import argparse
@@ -30,10 +30,10 @@ from tests.system.product import Product, running, wait_for
 
 SEED = 20251121
 SLOTS = 6
-MOST_OFF = 0.10
+MAX_DEVIATION = 0.10
 OVER = ("SUCCEEDED", "FAILED", "CANCELLED")
 PAST_EXTRA_SECONDS = 20.0
-"""What earlier runs of these programs took beyond their steps, as a lab's past would have it."""
+"""The time of earlier runs of these programs in addition to their steps, as in the history of a lab."""
 POLICIES: Mapping[str, Mapping[str, Any]] = {"fifo": {"strict": False}, "elastic_fifo": {}, "srjf": {}}
 DEFAULT = ("fifo", "elastic_fifo")
 PLAIN = """
@@ -50,7 +50,7 @@ while step < steps:
     kept.with_suffix(".new").replace(kept)
     print(f"step {step} on 1 at {time.time():.3f}", flush=True)
 """
-RING = """
+DISTRIBUTED = """
 import os, pathlib, sys, time
 
 os.environ["HOROVOD_CYCLE_TIME"] = "20"  # milliseconds between looks, not 1: a rank that waits leaves the processor alone
@@ -63,14 +63,14 @@ kept = pathlib.Path(os.environ["SCHEDULEARN_CHECKPOINTS"]) / "step"
 hvd.init()
 
 
-def say(what):
+def stamp(what):
     if hvd.rank() == 0:
         print(f"{what} on {hvd.size()} at {time.time():.3f}", flush=True)
 
 
 @hvd.elastic.run
 def train(state):
-    say("begin")
+    stamp("begin")
     while state.step < steps:
         time.sleep(seconds / hvd.size())
         hvd.allreduce(torch.ones(8), name="gradient")
@@ -78,7 +78,7 @@ def train(state):
         if hvd.rank() == 0:
             kept.with_suffix(".new").write_text(str(state.step))
             kept.with_suffix(".new").replace(kept)
-        say(f"step {state.step}")
+        stamp(f"step {state.step}")
         state.commit()
 
 
@@ -99,39 +99,39 @@ class Coming:
     def spec(self) -> dict[str, Any]:
         numbers = [str(self.work.steps), f"{self.work.step_seconds:g}"]
         usual = {"min_gpus": self.min_gpus, "max_gpus": self.max_gpus, "resumable": True, "time_limit_seconds": 7200}
-        if not self.work.ring:
+        if not self.work.distributed:
             return {
                 **usual,
                 "launcher": "command",
                 "environment": "python",
                 "entry": f"python plain.py {' '.join(numbers)}",
             }
-        ring = {"launcher": "horovod", "environment": "pytorch-horovod", "entry": "ring.py", "arguments": numbers}
-        return {**usual, **ring, "elastic": True}
+        horovod = {"launcher": "horovod", "environment": "pytorch-horovod", "entry": "elastic.py", "arguments": numbers}
+        return {**usual, **horovod, "elastic": True}
 
 
 def trace(minutes: float, seed: int = SEED) -> list[Coming]:
-    """Jobs for about so many minutes of ``SLOTS`` slots; shorter ones of them where the time is short."""
-    dice = random.Random(seed)  # noqa: S311
+    """Return jobs for about ``minutes`` minutes of ``SLOTS`` slots; shorter jobs where the time is short."""
+    rng = random.Random(seed)  # noqa: S311
     count = max(6, round(26 * minutes / 30))
     shorter = min(1.0, max(0.35, minutes / 30))
-    ats = sorted(dice.uniform(0, 60 * minutes * 0.85) for _ in range(count - 2))
+    ats = sorted(rng.uniform(0, 60 * minutes * 0.85) for _ in range(count - 2))
     jobs = []
     for number, at in enumerate([0.0, 5.0, *ats]):
         if number % 5 in (1, 3):
-            length = dice.uniform(50, 180) * shorter
-            jobs.append(Coming(at, Work(round(length), 1.0, ring=False), 1, 1))
+            length = rng.uniform(50, 180) * shorter
+            jobs.append(Coming(at, Work(round(length), 1.0, distributed=False), 1, 1))
         else:
-            length, least = dice.uniform(250, 750) * shorter, dice.choice((1, 1, 2))
-            most = dice.choice((2, 3, 4, 6))
-            step = dice.choice((1.5, 2.0, 3.0))
-            jobs.append(Coming(at, Work(round(length / step), step, ring=True), least, max(least, most)))
+            length, minimum = rng.uniform(250, 750) * shorter, rng.choice((1, 1, 2))
+            maximum = rng.choice((2, 3, 4, 6))
+            step = rng.choice((1.5, 2.0, 3.0))
+            jobs.append(Coming(at, Work(round(length / step), step, distributed=True), minimum, max(minimum, maximum)))
     return jobs
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One policy's run beside its simulation."""
+    """The run of one policy, and its simulation."""
 
     policy: str
     lived: Sequence[Lived]
@@ -145,32 +145,37 @@ class Compared:
 
     @property
     def errors(self) -> tuple[float, float]:
-        """Of mean turnaround and makespan."""
+        """The relative errors of mean turnaround and makespan."""
         live, simulated = self.figures
         return measure.off(simulated.turnaround, live.turnaround), measure.off(simulated.makespan, live.makespan)
 
     @property
     def holds(self) -> bool:
-        return all(abs(error) <= MOST_OFF for error in self.errors)
+        return all(abs(error) <= MAX_DEVIATION for error in self.errors)
 
     def report(self) -> str:
         lines = [f"\n{self.policy}", *(f"  {line}" for line in self.costs.lines())]
         lines += [f"  changes that were never felt: {self.costs.unmatched}"]
-        lines += [f"  attempts that ended before their first step: {self.costs.vain}", ""]
+        lines += [f"  attempts that ended before their first step: {self.costs.failed_starts}", ""]
         lines += ["| job | kind | ranks | work s | submitted s | live s | simulated s | off |"]
         lines += ["|----:|------|------:|-------:|------------:|-------:|------------:|----:|"]
         simulated = {job.id: job for job in self.result.jobs}
         began = min(job.job.submitted_at for job in self.lived)
         for lived in sorted(self.lived, key=lambda lived: lived.job.submitted_at):
             job, work, took = lived.job, lived.work, simulated[lived.job.id].turnaround or float("inf")
-            ranks = f"{job.min_gpus} to {job.max_gpus}" if work.ring else "1"
-            columns = [job.id, "ring" if work.ring else "plain", ranks, f"{work.steps * work.step_seconds:.0f}"]
+            ranks = f"{job.min_gpus} to {job.max_gpus}" if work.distributed else "1"
+            columns = [
+                job.id,
+                "Horovod" if work.distributed else "plain",
+                ranks,
+                f"{work.steps * work.step_seconds:.0f}",
+            ]
             columns += [f"{job.submitted_at - began:.0f}", f"{lived.turnaround:.0f}", f"{took:.0f}"]
             lines.append(f"| {' | '.join(columns)} | {measure.off(took, lived.turnaround):+.0%} |")
         (live, here), errors = self.figures, self.errors
         single = [abs(measure.off(simulated[job.job.id].turnaround or 0.0, job.turnaround)) for job in self.lived]
         resizes = sum(len({round(gpu.since) for gpu in held}) - 1 for job in self.lived for held in job.attempts)
-        stops = sum(len(job.attempts) - 1 for job in self.lived) - self.costs.vain
+        stops = sum(len(job.attempts) - 1 for job in self.lived) - self.costs.failed_starts
         lines += [
             "",
             f"  mean turnaround: live {live.turnaround:.1f} s, simulated {here.turnaround:.1f} s, off {errors[0]:+.1%}",
@@ -197,9 +202,9 @@ def main() -> int:
     for each in compared:
         print(each.report(), flush=True)
     if wrong := [each.policy for each in compared if not each.holds]:
-        print(f"\nThe simulator is off by more than {MOST_OFF:.0%} under {' and '.join(wrong)}.")
+        print(f"\nThe simulator is off by more than {MAX_DEVIATION:.0%} under {' and '.join(wrong)}.")
         return 1
-    print(f"\nThe simulator is within {MOST_OFF:.0%} of the product under {' and '.join(happened)}.")
+    print(f"\nThe simulator is within {MAX_DEVIATION:.0%} of the product under {' and '.join(happened)}.")
     return 0
 
 
@@ -213,7 +218,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def live_all(wanted: Sequence[str], minutes: float, keep: Path | None) -> dict[str, dict[str, Any]]:
-    """The trace under each policy, all at the same time."""
+    """Run the trace under each policy, all at the same time."""
     with engine.docker_engine(), tempfile.TemporaryDirectory(prefix="sl-live-") as folder:
         for key in ("python", "pytorch-horovod"):
             engine.job_environment_image(key)
@@ -233,9 +238,9 @@ def live_all(wanted: Sequence[str], minutes: float, keep: Path | None) -> dict[s
 
 
 def live_through(policy: str, jobs: Sequence[Coming], home: Path, number: int) -> dict[str, Any]:
-    """The trace in a product of its own (``number`` is its own, too), from the first submission to the last end.
+    """Run the trace in a separate product (with its own ``number``), from the first submission to the last end.
 
-    What its rows and the jobs' logs say, for ``read``.
+    Return its rows and the logs of the jobs, for ``read``.
     """
     home.mkdir()
     product = Product.make(
@@ -252,7 +257,7 @@ def live_through(policy: str, jobs: Sequence[Coming], home: Path, number: int) -
             product.wait_for_environment(key)
         answer = product.api("PUT", "policy/", json={"policy": policy, "params": POLICIES[policy]})
         assert answer.status_code == 200, answer.text
-        code = product.upload("live", plain=PLAIN, ring=RING)
+        code = product.upload("live", plain=PLAIN, elastic=DISTRIBUTED)
         past = [(job.spec, job.work.steps * job.work.step_seconds + PAST_EXTRA_SECONDS) for job in jobs]
         product.kill("scheduler")  # it has read the past already, and reads only what comes after
         product.shell(f"from tests.bench import live_rows; live_rows.write_past({code['project']}, {past!r})")
@@ -264,23 +269,25 @@ def live_through(policy: str, jobs: Sequence[Coming], home: Path, number: int) -
             numbers[product.submit(code, "", **job.spec)] = job.work
         for number in numbers:
             wait_for(f"job {number} is over", lambda: product.job_state(number) in OVER, 3600, every=2.0)  # noqa: B023
-            assert product.job_state(number) == "SUCCEEDED", said_by(product, number)[-2000:]
+            assert product.job_state(number) == "SUCCEEDED", output_of(product, number)[-2000:]
         texts = {str(job): log_of(product, job, work.steps) for job, work in numbers.items()}
         facts = product.shell("from tests.bench import live_rows; live_rows.print_facts()")
     works = {str(job): asdict(work) for job, work in numbers.items()}
     return {"rows": json.loads(facts.splitlines()[-1]), "works": works, "texts": texts}
 
 
-def said_by(product: Product, job: int) -> str:
-    """All streams of it, one after the other."""
+def output_of(product: Product, job: int) -> str:
+    """Return all streams of a job, one after the other."""
     streams = [stream["id"] for stream in product.get(f"jobs/{job}/streams/")]
     return "".join(product.api("GET", f"jobs/{job}/log/", params={"stream": each}).text for each in streams)
 
 
 def log_of(product: Product, job: int, steps: int) -> str:
-    """With its last step: the end of a log comes a moment after the job's end."""
+    """Return the log with the last step: the end of a log arrives a moment after the end of the job."""
     last = f"step {steps} on"
-    return str(wait_for(f"job {job} has said all", lambda: last in (text := said_by(product, job)) and text, 60))
+    return str(
+        wait_for(f"the log of job {job} is complete", lambda: last in (text := output_of(product, job)) and text, 60)
+    )
 
 
 def read(happened: Mapping[str, Any]) -> list[Lived]:
@@ -289,9 +296,9 @@ def read(happened: Mapping[str, Any]) -> list[Lived]:
     return [
         Lived(
             job=first.jobs[0],
-            work=Work(**works[number]),
+            work=Work(**{"distributed" if name == "ring" else name: value for name, value in works[number].items()}),
             ended=row["ended"],
-            first_turn=first.now,
+            first_cycle_at=first.now,
             attempts=[[Held(*gpu) for gpu in attempt] for attempt in row["attempts"]],
             stamps=measure.stamps_of(texts[number]),
         )

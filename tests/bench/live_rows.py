@@ -1,4 +1,4 @@
-"""What ``live`` does inside the portal it measures: what ran before is written down, what happened is read.
+"""The functions of ``live`` that run inside the portal it measures: they create past jobs and read the results.
 
 Run by ``manage.py shell`` of that portal, so Django is set up.
 """
@@ -18,11 +18,11 @@ from scheduling import wire
 from scheduling.types import Snapshot
 
 PAST = "past"
-"""Description of the jobs that only seem to have run."""
+"""The description of the past jobs that never really ran."""
 
 
 def write_past(project: int, specs: Sequence[tuple[Mapping[str, Any], float]]) -> None:
-    """For each job of the trace one of the same program and arguments that took so many seconds on one GPU.
+    """Create, for each job of the trace, a past one of the same program and arguments with its seconds on one GPU.
 
     Policies that go by the work left estimate it by these, as in a lab that has run such jobs before.
     """
@@ -49,7 +49,7 @@ def write_past(project: int, specs: Sequence[tuple[Mapping[str, Any], float]]) -
 
 
 def print_facts() -> None:
-    """A line of JSON: each job's rows, and when and how the policy saw it first."""
+    """Print a line of JSON: the rows of each job, and when and how the policy first saw it."""
     first: dict[str, Snapshot] = {}
     for turn in recorded():
         for seen in turn.snapshot.jobs:

@@ -1,8 +1,8 @@
-"""From what the real product did with jobs of known steps to what a simulation of it needs to know.
+"""Computes the input of a simulation from what the real product did with jobs of known steps.
 
-Rows tell when GPUs were given, asked back and free; the jobs' logs when each step was done, on how many ranks. Of both
-come mean costs, the same for all jobs, and with these the simulator is told the jobs as they were submitted: neither
-how long a job really took nor what was decided about it goes into the comparison.
+The rows have the times when GPUs were given, asked back and free; the logs of the jobs have the time of each step and the
+number of ranks. From both follow mean costs, the same for all jobs. The simulator gets these and the jobs as they were
+submitted, but neither the real duration of a job nor any decision.
 """
 
 import re
@@ -16,16 +16,16 @@ from scheduling.types import Curve, Job
 
 STAMP = re.compile(r"^(begin|step \d+) on (\d+) at (\d+\.\d+)$", re.MULTILINE)
 AT_ONCE = 1.0
-"""Seconds: what was given or asked back within this was one decision."""
+"""Seconds within which GPUs that were given or asked back belong to one decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a job does: so many steps, each a sleep of ``step_seconds`` shared among its ranks, and what they say."""
+    """The work of a job: a number of steps, each a sleep of ``step_seconds`` shared among its ranks."""
 
     steps: int
     step_seconds: float
-    ring: bool
+    distributed: bool
 
     def ideal(self, ranks: int) -> float:
         return self.step_seconds / ranks
@@ -33,7 +33,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """A step that was done, or the ring that began (anew)."""
+    """The end of a step, or the begin of training on a set of ranks."""
 
     at: float
     ranks: int
@@ -42,7 +42,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One GPU of an attempt."""
+    """One GPU that an attempt held."""
 
     since: float
     asked_back: float | None
@@ -51,12 +51,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Lived:
-    """What became of a job. ``job`` is what the policy saw of it in the first turn after it came."""
+    """The history of a job. ``job`` is what the policy saw of it in the first cycle after its submission."""
 
     job: Job
     work: Work
     ended: float
-    first_turn: float
+    first_cycle_at: float
     attempts: Sequence[Sequence[Held]]
     stamps: Sequence[Stamp]
 
@@ -65,7 +65,7 @@ class Lived:
         return self.ended - self.job.submitted_at
 
     def tries(self) -> list[tuple[Sequence[Held], list[Stamp]]]:
-        """Each attempt with what was said in it."""
+        """Return each attempt with its stamps."""
         starts = [min(gpu.since for gpu in held) for held in self.attempts]
         edges = [*starts[1:], float("inf")]
         return [
@@ -76,12 +76,12 @@ class Lived:
 
 @dataclass
 class Change:
-    """A decision to give a running job more GPUs, or fewer."""
+    """A decision to change the number of GPUs of a running job."""
 
     at: float
     by: int
     left: int = 0
-    """Ranks that have not come, or gone, yet."""
+    """The number of ranks that have not joined, or left, yet."""
     heeded: float | None = None
     still: float = 0.0
 
@@ -91,7 +91,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds, each measured."""
+    """Measured durations in seconds."""
 
     seconds: tuple[float, ...] = ()
 
@@ -108,41 +108,47 @@ class Cost:
 
 @dataclass(frozen=True)
 class Costs:
-    """What things took, over all jobs of one run. By ``True`` of rings, by ``False`` of plain commands."""
+    """Durations over all jobs of one run. The keys are ``True`` for Horovod jobs and ``False`` for plain commands."""
 
-    turn: Cost
-    """From a submission to its first turn."""
+    first_cycle: Cost
+    """From a submission to its first cycle."""
     start: Mapping[bool, Cost]
-    """From being given GPUs to the beginning of the first step."""
+    """From the placement to the begin of the first step."""
     restart: Mapping[bool, Cost]
     """The same in later attempts."""
     end: Mapping[bool, Cost]
     """From the last step to the last GPU being free."""
     give_back: Cost
-    """From asking to being free, while the job goes on or has to wait."""
+    """From asking for a GPU until it is free, while the job continues or has to wait."""
     notice: Mapping[bool, Cost]
-    """From a decision to the last step before it is felt; by ``True`` of growing, by ``False`` of shrinking."""
+    """From a decision to the last step before it has an effect; ``True`` for growing, ``False`` for shrinking."""
     still: Mapping[bool, Cost]
     step: Mapping[int, Cost] = field(default_factory=dict)
-    """What a step takes beyond its sleep, by ranks; 0 stands for a plain command."""
+    """The time of a step in addition to its sleep, by number of ranks; 0 stands for a plain command."""
     unmatched: int = 0
-    """Changes that were never felt: taken back, or the job ended first."""
-    vain: int = 0
-    """Attempts that ended before their first step. The simulator knows of no such trouble."""
+    """The number of changes without an effect: undone, or the job ended first."""
+    failed_starts: int = 0
+    """The number of attempts that ended before their first step, which never happens in the simulator."""
 
-    def overhead(self, ranks: int, ring: bool) -> float:
-        """Of a size that was not seen, as of the nearest."""
-        if not ring:
+    def overhead(self, ranks: int, distributed: bool) -> float:
+        """Return the overhead of a step; for a size that was not measured, that of the nearest one."""
+        if not distributed:
             return self.step[0].mean if 0 in self.step else 0.0
         seen = [size for size in self.step if size]
         return self.step[min(seen, key=lambda size: (abs(size - ranks), size))].mean if seen else 0.0
 
     def lines(self) -> list[str]:
-        names = {True: "ring", False: "plain"}
-        rows = [("submission -> its first turn", self.turn)]
-        rows += [(f"given GPUs -> first step, {names[ring]}", self.start[ring]) for ring in (False, True)]
-        rows += [(f"the same after a stop, {names[ring]}", self.restart[ring]) for ring in (False, True)]
-        rows += [(f"last step -> GPUs free, {names[ring]}", self.end[ring]) for ring in (False, True)]
+        names = {True: "Horovod", False: "plain"}
+        rows = [("submission -> its first cycle", self.first_cycle)]
+        rows += [
+            (f"placement -> first step, {names[distributed]}", self.start[distributed]) for distributed in (False, True)
+        ]
+        rows += [
+            (f"the same after a stop, {names[distributed]}", self.restart[distributed]) for distributed in (False, True)
+        ]
+        rows += [
+            (f"last step -> GPUs free, {names[distributed]}", self.end[distributed]) for distributed in (False, True)
+        ]
         rows += [("asked back -> free", self.give_back)]
         for grows, name in ((True, "growing"), (False, "shrinking")):
             rows += [(f"{name}: trains on as before", self.notice[grows]), (f"{name}: stands still", self.still[grows])]
@@ -154,9 +160,9 @@ class Costs:
 
 
 def stamps_of(text: str) -> list[Stamp]:
-    """What a job of the bench has said, whichever rank said it."""
-    said = [Stamp(float(at), int(ranks), what == "begin") for what, ranks, at in STAMP.findall(text)]
-    return sorted(said, key=lambda stamp: stamp.at)
+    """Return the stamps in the output of a job, from any rank."""
+    stamps = [Stamp(float(at), int(ranks), what == "begin") for what, ranks, at in STAMP.findall(text)]
+    return sorted(stamps, key=lambda stamp: stamp.at)
 
 
 def measure(jobs: Iterable[Lived]) -> Costs:
@@ -166,29 +172,29 @@ def measure(jobs: Iterable[Lived]) -> Costs:
     notice: dict[bool, list[float]] = {True: [], False: []}
     still: dict[bool, list[float]] = {True: [], False: []}
     steps: dict[int, list[float]] = defaultdict(list)
-    turns, back, unmatched, vain = [], [], 0, 0
+    turns, back, unmatched, failed_starts = [], [], 0, 0
     for job in jobs:
-        turns.append(job.first_turn - job.job.submitted_at)
-        ring, has_begun = job.work.ring, False
-        for number, (held, said) in enumerate(job.tries()):
-            began = next((stamp for stamp in said if stamp.begin), None)
+        turns.append(job.first_cycle_at - job.job.submitted_at)
+        distributed, has_begun = job.work.distributed, False
+        for number, (held, stamps) in enumerate(job.tries()):
+            began = next((stamp for stamp in stamps if stamp.begin), None)
             if began is None:
-                vain += 1
+                failed_starts += 1
                 continue
-            (restart if has_begun else start)[ring].append(began.at - min(gpu.since for gpu in held))
+            (restart if has_begun else start)[distributed].append(began.at - min(gpu.since for gpu in held))
             has_begun = True
-            over = said[-1].at
+            over = stamps[-1].at
             if number < len(job.attempts) - 1:
                 over = stopped_at(held)
             else:
-                end[ring].append(job.ended - over)
+                end[distributed].append(job.ended - over)
             back += [
                 gpu.until - gpu.asked_back for gpu in held if gpu.asked_back is not None and gpu.asked_back <= over
             ]
-            for size, seconds in step_lengths(said):
-                steps[size if ring else 0].append(seconds - job.work.ideal(size))
+            for size, seconds in step_lengths(stamps):
+                steps[size if distributed else 0].append(seconds - job.work.ideal(size))
             changes = changes_of(held, over)
-            match(changes, said, size_of(held))
+            match(changes, stamps, size_of(held))
             for change in changes:
                 if change.heeded is None or change.left:
                     unmatched += 1
@@ -196,7 +202,7 @@ def measure(jobs: Iterable[Lived]) -> Costs:
                     notice[change.by > 0].append(change.heeded - change.at)
                     still[change.by > 0].append(change.still)
     return Costs(
-        turn=Cost(tuple(turns)),
+        first_cycle=Cost(tuple(turns)),
         start=_costs(start),
         restart=_costs(restart),
         end=_costs(end),
@@ -205,7 +211,7 @@ def measure(jobs: Iterable[Lived]) -> Costs:
         still=_costs(still),
         step={size: Cost(tuple(seconds)) for size, seconds in steps.items()},
         unmatched=unmatched,
-        vain=vain,
+        failed_starts=failed_starts,
     )
 
 
@@ -213,26 +219,26 @@ def _costs(found: Mapping[bool, Sequence[float]]) -> dict[bool, Cost]:
     return {key: Cost(tuple(seconds)) for key, seconds in found.items()}
 
 
-def step_lengths(said: Sequence[Stamp]) -> Iterable[tuple[int, float]]:
-    """Ranks and seconds of each step that nothing interrupted."""
-    for before, stamp in zip(said, said[1:], strict=False):
+def step_lengths(stamps: Sequence[Stamp]) -> Iterable[tuple[int, float]]:
+    """Yield ranks and seconds of each step that was not interrupted."""
+    for before, stamp in zip(stamps, stamps[1:], strict=False):
         if not stamp.begin and before.ranks == stamp.ranks:
             yield stamp.ranks, stamp.at - before.at
 
 
 def stopped_at(held: Sequence[Held]) -> float:
-    """When the last of its GPUs were asked back."""
+    """Return when the last of its GPUs were asked back."""
     return max(gpu.until if gpu.asked_back is None else gpu.asked_back for gpu in held)
 
 
 def size_of(held: Sequence[Held]) -> int:
-    """GPUs given at the start."""
+    """Return the number of GPUs at the start."""
     first = min(gpu.since for gpu in held)
     return sum(gpu.since <= first + AT_ONCE for gpu in held)
 
 
 def changes_of(held: Sequence[Held], over: float) -> list[Change]:
-    """What was decided about a running attempt before it was over, oldest first."""
+    """Return the changes of a running attempt before its end, oldest first."""
     first = min(gpu.since for gpu in held)
     moves = [(gpu.since, 1) for gpu in held if gpu.since > first + AT_ONCE]
     moves += [(gpu.asked_back, -1) for gpu in held if gpu.asked_back is not None and gpu.asked_back < over - AT_ONCE]
@@ -245,15 +251,15 @@ def changes_of(held: Sequence[Held], over: float) -> list[Change]:
     return changes
 
 
-def match(changes: Sequence[Change], said: Sequence[Stamp], size: int) -> None:
-    """Finds out when each change was felt, and how long the ring stood still for it. ``size`` is that at the start.
+def match(changes: Sequence[Change], stamps: Sequence[Stamp], size: int) -> None:
+    """Find when each change took effect, and how long training paused for it. ``size`` is that at the start.
 
-    A ring that begins anew says on how many ranks: as many changes have come by then as can explain it, GPU by GPU, the
-    oldest first. What passed since its last step belongs to the latest of that direction; the others cancelled each other out,
-    or came before the ring first began.
+    Training that begins again stamps its number of ranks: as many changes have taken effect by then as explain it, GPU by
+    GPU, the oldest first. The time since its last step belongs to the latest change of that direction; the others cancelled
+    each other out, or came before the training first began.
     """
     waiting = [(change, 1 if change.by > 0 else -1) for change in changes for _ in range(abs(change.by))]
-    for before, begin in zip([None, *said], said, strict=False):
+    for before, begin in zip([None, *stamps], stamps, strict=False):
         if not begin.begin:
             continue
         by, size = begin.ranks - size, begin.ranks
@@ -269,40 +275,40 @@ def match(changes: Sequence[Change], said: Sequence[Stamp], size: int) -> None:
 
 
 def submission(lived: Lived, costs: Costs) -> Submission:
-    """The job as it was submitted, in a world where everything takes as long as it took on average."""
-    work, ring = lived.work, lived.work.ring
-    step = [work.ideal(n) + costs.overhead(n, ring) for n in range(1, lived.job.max_gpus + 1)]
+    """Return the job as it was submitted, with the mean durations as its costs."""
+    work, distributed = lived.work, lived.work.distributed
+    step = [work.ideal(n) + costs.overhead(n, distributed) for n in range(1, lived.job.max_gpus + 1)]
     curve = Curve(tuple(step[0] / seconds for seconds in step))
-    restart = costs.restart[ring].mean or costs.start[ring].mean
+    restart = costs.restart[distributed].mean or costs.start[distributed].mean
     return Submission(
         replace(lived.job, restart_seconds=restart),
         Plain(work.steps * step[0], curve, knowledge="none"),
-        start_seconds=costs.start[ring].mean,
-        end_seconds=costs.end[ring].mean,
+        start_seconds=costs.start[distributed].mean,
+        end_seconds=costs.end[distributed].mean,
         growing=Interruption(costs.notice[True].mean, costs.still[True].mean),
         shrinking=Interruption(costs.notice[False].mean, costs.still[False].mean),
     )
 
 
 def options(costs: Costs) -> Options:
-    """With the product's default damping (``DAMPING_SECONDS``), which the live labs of the bench have too."""
-    return Options(release_seconds=costs.give_back.mean, window_seconds=costs.turn.mean, damping_seconds=30.0)
+    """Return options with the default damping (``DAMPING_SECONDS``), which the live labs of the bench have too."""
+    return Options(release_seconds=costs.give_back.mean, window_seconds=costs.first_cycle.mean, damping_seconds=30.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Seconds over all jobs of a run."""
+    """Figures in seconds over all jobs of a run."""
 
     turnaround: float
     makespan: float
 
     @classmethod
     def of(cls, spans: Iterable[tuple[float, float]]) -> "Figures":
-        """Of when each job was submitted and when it ended."""
+        """Compute the figures from the submission and the end of each job."""
         some = list(spans)
         return cls(mean(end - at for at, end in some), max(end for _, end in some) - min(at for at, _ in some))
 
 
 def off(simulated: float, live: float) -> float:
-    """By which part the simulation is off."""
+    """Return the relative error of the simulation."""
     return simulated / live - 1

@@ -1,12 +1,12 @@
-"""What the agent API costs in a large lab: 500 nodes of 8 GPUs, each with a job, that report every 5 s over real HTTP.
+"""The cost of the agent API in a large lab: 500 nodes of 8 GPUs, each with a job, that report every 5 s over real HTTP.
 
-``python -m tests.bench.nodes [NODES [SECONDS]]`` on PostgreSQL and Redis of its own. Measured is processor time of the web
-process for one report, and for one node that waits in its long poll, beside a floor: the same requests to a bare ASGI
-application that parses the same JSON and makes one UPDATE in the same database. Multiplied by how often they come that is
-the agent API's share of one core, so a machine that is busy with other things, and is asked less often, gives the same
-figure but for what it loses to others in its caches: a tenth is allowed for that. The target is a quarter of a core for
-reports and long polls together, with what the process takes when nobody asks; the scheduler's turn over the same nodes may
-take 300 ms. Ends with 1 when one is missed.
+``python -m tests.bench.nodes [NODES [SECONDS]]`` uses its own PostgreSQL and Redis. It measures the processor time of the
+web process for one report, and for one node that waits in its long poll, with a floor: the same requests to a bare ASGI
+application that parses the same JSON and makes one UPDATE in the same database. Multiplied by their rate, this is the share
+of the agent API of one core. So a machine with other load, where requests are less frequent, gives the same figure except
+for the effect on its caches, for which a tenth is allowed. The target is a quarter of a core for reports and long polls
+together, including the idle process; a scheduling cycle over the same nodes may take 300 ms. Exits with 1 when one is
+missed.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ HEARTBEAT_SECONDS = 5.0
 TARGET, TURN_MS = 0.25, 300
 TOLERANCE = 1.1
 AT_ONCE = 16
-"""Reports under way, as many as 500 nodes have when each is answered within a few hundredths of a second."""
+"""Concurrent reports, as many as 500 nodes have when each is answered within a few hundredths of a second."""
 WAITING = 100
-"""Nodes whose long poll is measured; more are as many times as much."""
+"""The number of nodes whose long poll is measured; the cost is proportional to it."""
 POLL_SECONDS, IDLE_SECONDS = 45.0, 10.0
 TICKS = os.sysconf("SC_CLK_TCK")
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of a process with all its threads."""
+    """Return the processor seconds of a process with all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
@@ -51,7 +51,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def make_lab(count: int) -> list[str]:
-    """Nodes that are all busy, each with one job; their tokens."""
+    """Create nodes that are all busy, each with one job; return their tokens."""
     from portal.accounts.models import digest
     from portal.cluster.models import Gpu, Node, NodeEnvironment
     from tests.portal.control_world import agents_do_as_told, heartbeat, queue, ready_node, turn
@@ -75,15 +75,15 @@ def make_lab(count: int) -> list[str]:
 
 
 def containers() -> dict[str, list[dict[str, Any]]]:
-    """What each node's agent says of its containers."""
+    """Return the reports of the agents about their containers, by node."""
     from portal.jobs.models import Container
 
-    said: dict[str, list[dict[str, Any]]] = {}
+    reported: dict[str, list[dict[str, Any]]] = {}
     for part in Container.objects.select_related("attempt", "node").order_by("pk"):
         entry = {"name": part.name, "epoch": part.attempt.number, "state": part.state, "detail": part.detail}
         rest = {"running_at": None, "exit_code": None, "exit_reason": "", "collected": False}
-        said.setdefault(part.node.name, []).append(entry | rest)
-    return said
+        reported.setdefault(part.node.name, []).append(entry | rest)
+    return reported
 
 
 def name_of(number: int) -> str:
@@ -100,7 +100,7 @@ FACTS = {
 
 
 def report(number: int, chance: random.Random, parts: list[dict[str, Any]]) -> bytes:
-    """Each GPU reads otherwise each time, as real ones do."""
+    """Return the body of a report, with different readings of each GPU each time, as from real ones."""
     gpus = [
         {
             "uuid": f"{name_of(number)}-gpu{index}",
@@ -119,16 +119,16 @@ def report(number: int, chance: random.Random, parts: list[dict[str, Any]]) -> b
         }
         for index in range(GPUS)
     ]
-    said = {"boot": "b1", "full_pass": True, "runtime": "fake", "facts": FACTS, "problems": [], "gpus": gpus}
+    facts = {"boot": "b1", "full_pass": True, "runtime": "fake", "facts": FACTS, "problems": [], "gpus": gpus}
     ready = {"key": "pytorch", "digest": "", "state": "ready", "progress_percent": 0, "detail": ""}
-    return json.dumps({**said, "environments": [ready], "containers": parts}, separators=(",", ":")).encode()
+    return json.dumps({**facts, "environments": [ready], "containers": parts}, separators=(",", ":")).encode()
 
 
 # --- the agents --------------------------------------------------------------------------------------------------
 
 
 class Line:
-    """A connection that is kept, as agents keep theirs; as cheap as can be, for what is measured is the other side."""
+    """A persistent connection, as agents have; as cheap as possible, because the other side is measured."""
 
     def __init__(self, port: int, token: str) -> None:
         self.port, self.token = port, token
@@ -156,7 +156,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Agents:
-    """All nodes' agents, talking to whoever listens at a port."""
+    """The agents of all nodes, which send requests to a port."""
 
     pid: int
     port: int
@@ -164,31 +164,31 @@ class Agents:
     parts: dict[str, list[dict[str, Any]]]
 
     def reports(self, seconds: float) -> tuple[float, list[float]]:
-        """Processor seconds for one report, and how long each took."""
+        """Return the processor seconds of one report, and the response times."""
         asyncio.run(self._report(HEARTBEAT_SECONDS * 2))  # the first reports write more
         before = cpu_seconds(self.pid)
         took = asyncio.run(self._report(seconds))
         return (cpu_seconds(self.pid) - before) / len(took), took
 
     def idle(self, seconds: float) -> float:
-        """Of one core, when nobody asks."""
+        """Return the share of one core without requests."""
         before = cpu_seconds(self.pid)
         time.sleep(seconds)
         return (cpu_seconds(self.pid) - before) / seconds
 
     def polls(self, seconds: float, idle: float) -> float:
-        """Of one core beyond ``idle``, for one node that waits for news and gets none."""
+        """Return the share of one core beyond ``idle`` for one node that waits in a long poll without changes."""
         return (asyncio.run(self._poll(seconds)) / seconds - idle) / len(self.tokens[:WAITING])
 
     async def _report(self, seconds: float) -> list[float]:
-        until, took, door = time.monotonic() + seconds, list[float](), asyncio.Semaphore(AT_ONCE)
+        until, took, semaphore = time.monotonic() + seconds, list[float](), asyncio.Semaphore(AT_ONCE)
 
         async def beat(number: int, token: str) -> None:
             chance, line = random.Random(number), Line(self.port, token)
             due = time.monotonic() + HEARTBEAT_SECONDS * chance.random()
             while due < until:
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
-                async with door:
+                async with semaphore:
                     body, began = report(number, chance, self.parts.get(name_of(number), [])), time.monotonic()
                     await line.ask("POST", "/agent/v1/sync", body)
                     took.append(time.monotonic() - began)
@@ -199,7 +199,7 @@ class Agents:
         return took
 
     async def _poll(self, seconds: float) -> float:
-        """Processor seconds, once all wait: they begin one after the other, and come again one after the other."""
+        """Return processor seconds, once all wait: they start one after the other, and repeat one after the other."""
 
         async def listen(number: int, token: str) -> None:
             line, seen = Line(self.port, token), ""
@@ -218,12 +218,12 @@ class Agents:
         return spent
 
 
-# --- who listens -------------------------------------------------------------------------------------------------
+# --- the servers -------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def web(application: str, env: dict[str, str]) -> Iterator[tuple[int, int]]:
-    """Its process and its port."""
+    """Start a web process; yield its process id and its port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -247,7 +247,7 @@ _threads, _kept = ThreadPoolExecutor(4), threading.local()
 
 
 async def floor(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """What any web process of this kind must do for a report."""
+    """Answer a report with the minimum of work that any such web process must do."""
     if scope["type"] != "http":
         return
     body = b""
@@ -274,7 +274,7 @@ def _update(token: str) -> None:
 
 
 def turn_ms() -> tuple[float, float]:
-    """The scheduler's turn over these nodes when nothing changes: median of five, after one that learns the past.
+    """Return the time of a scheduling cycle over these nodes without changes: median of five, after one that reads the past.
 
     By the clock, and the scheduler's own computing.
     """
@@ -303,13 +303,13 @@ def main(nodes: int = NODES, seconds: float = SECONDS) -> int:
             idle = agents.idle(IDLE_SECONDS)
             wait = agents.polls(max(seconds, POLL_SECONDS), idle)
         turn = turn_ms()
-    return tell(nodes, bare, each, took, idle, wait, turn)
+    return report_costs(nodes, bare, each, took, idle, wait, turn)
 
 
-def tell(
+def report_costs(
     nodes: int, bare: float, each: float, took: list[float], idle: float, wait: float, turn: tuple[float, float]
 ) -> int:
-    """Prints what was measured; 0 when the targets are held."""
+    """Print the measurements; return 0 when the targets are met."""
     ordered, rate = sorted(took), nodes / HEARTBEAT_SECONDS
     print(
         f"{nodes} nodes of {GPUS} GPUs with a job each: {1e3 * each:.2f} ms of processor a report,"
@@ -320,8 +320,8 @@ def tell(
     held = share <= TARGET * TOLERANCE and turn[0] <= TURN_MS * TOLERANCE
     print(
         f"agent API: {100 * share:.1f} % of one core (at most {100 * TARGET:.0f} %): reports every {HEARTBEAT_SECONDS:.0f} s"
-        f" {100 * each * rate:.1f} %, long polls {100 * wait * nodes:.1f} %, nobody asking {100 * idle:.1f} %;"
-        f" scheduler's turn over these nodes: {turn[0]:.0f} ms (at most {TURN_MS} ms), {turn[1]:.0f} ms of them computing"
+        f" {100 * each * rate:.1f} %, long polls {100 * wait * nodes:.1f} %, idle {100 * idle:.1f} %;"
+        f" scheduling cycle over these nodes: {turn[0]:.0f} ms (at most {TURN_MS} ms), {turn[1]:.0f} ms of them computing"
     )
     print("held" if held else f"MISSED, a tenth allowed for ({share:.3f} of a core, {turn[0]:.0f} ms)")
     return int(not held)

@@ -1,15 +1,15 @@
-"""``make bench-policies DATA=FOLDER``: all policies on the anchors' own workloads, beside what was measured of the anchors.
+"""``make bench-policies DATA=FOLDER``: all policies on the workloads of the references, with the reference results.
 
-FOLDER has ``pollux/workloads``, ``pollux/profiles`` and ``pollux/expected``. Each simulation is of rounds of 60 seconds,
-as the anchors' were. Policies are told speeds learnt on line where the batch is free, and true ones where it is fixed;
-those that want to know how long jobs take are told that, and marked. Decision times are of this machine.
+FOLDER has ``pollux/workloads``, ``pollux/profiles`` and ``pollux/expected``. Each simulation uses rounds of 60 seconds,
+like the references. Policies know speeds learnt online where the batch is free, and true ones where it is fixed; those that
+use job lengths know them, and are marked. Decision times are of this machine.
 
 1. A month of 200 users under ``fair_share``, while nothing else runs.
-2. Every policy of the registry with its defaults, and some with others, on tuned-6, beside the anchors.
+2. Every policy of the registry with its defaults, and some with other parameters, on tuned-6, with the references.
 3. The same at equal knowledge: every policy knows nothing, then speeds, then also job lengths.
 4. The mean on the other workloads, and the ratio to Tiresias on the same.
 5. FfDL against its own baseline (the same program, batches fixed) on bursts of jobs whose batch is free.
-6. What is wanted of all these; validation: per job against the expected turnarounds.
+6. The targets of all these; validation: per job against the expected turnarounds.
 
 Ends with 1 when a target is missed, or a simulation failed.
 """
@@ -36,15 +36,15 @@ MODES = ("rigid", "fixed", "free")
 TIRESIAS = {"threshold": 57_600.0, "knob": 0.0, "rank": "arrival"}
 """As in the reference: two queues, 16 GPU-hours, no promotion."""
 DRAWN = 8
-"""Lines in one picture: more cannot be told apart."""
+"""The largest number of lines in one plot that can be distinguished."""
 KNOWS = {
     "none": "nothing", "speed": "speeds", "learnt": "speeds, learnt", "oracle": "job lengths",
     "declared": "job lengths, speeds learnt",
 }  # fmt: skip
-"""What a policy knows, as tables call it. Of the anchors, only those called oracle knew job lengths."""
+"""The knowledge of a policy, as in tables. Of the references, only those called oracle knew job lengths."""
 EQUAL = ("none", "speed", "oracle")
 SLOW = ("ones",)
-"""It takes twenty minutes for each of them, and it uses progress instead of any of this."""
+"""Policies that take twenty minutes for each kind of knowledge, and use progress instead."""
 
 ANCHORS = (
     # policy, mode, mean, p50, p99, makespan h, utilisation, GPU-h, restarts per job, decision ms p50 / p99
@@ -75,9 +75,9 @@ VARIANTS: tuple[tuple[str, dict[str, Any], str, str], ...] = (
     ("tiresias", {"rank": "gittins", "elastic": True}, "fixed", "speed"),
     ("tiresias", {"rank": "gittins", "elastic": True}, "free", "learnt"),
 )
-"""On tuned-6 beside the defaults. Resizing changes nothing where jobs are rigid."""
-MOST = (
-    # policy, mode, told, workload, the highest mean in seconds that is good enough beside the anchors
+"""Runs on tuned-6 in addition to the defaults. Resizing changes nothing where jobs are rigid."""
+MAX_MEAN_SECONDS = (
+    # policy, mode, knowledge, workload, the highest acceptable mean in seconds
     ("goodput", "free", "learnt", "tuned-6", 2_300),
     ("goodput", "free", "declared", "tuned-6", 2_100),
     ("goodput", "free", "learnt", "realistic-6", 2_446),
@@ -101,12 +101,12 @@ class Case:
     policy: str
     params: tuple[tuple[str, Any], ...]
     mode: str
-    told: str
+    knowledge: str
     workload: str
 
     @property
     def name(self) -> str:
-        """The policy with what was set. FfDL favours short jobs by default, which the paper does not, so it says so."""
+        """The policy with its parameters; for FfDL always with ``favour_short``, which the paper does not have."""
         params = dict(self.params)
         if self.policy == "ffdl":
             params.setdefault("favour_short", registry.complete("ffdl", {})["favour_short"])
@@ -114,8 +114,8 @@ class Case:
 
     @property
     def usual(self) -> bool:
-        """With the policy's defaults, told what it is told elsewhere."""
-        return not self.params and self.told == usually_told(self.policy, self.mode)
+        """Whether the policy has its defaults and its usual knowledge."""
+        return not self.params and self.knowledge == usual_knowledge(self.policy, self.mode)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def run(case: Case, data: Path) -> Done:
     nodes = compare.cluster(CLUSTER)
     submissions = traces.read(
         pollux / "workloads" / f"{case.workload}.csv", pollux / "profiles", case.mode,  # type: ignore[arg-type]
-        knowledge=case.told, whole_seconds=True,  # type: ignore[arg-type]
+        knowledge=case.knowledge, whole_seconds=True,  # type: ignore[arg-type]
     )  # fmt: skip
     placing = compare.REFERENCE_PLACEMENT.get(case.policy, "own")
     result = simulate(
@@ -155,7 +155,7 @@ def run(case: Case, data: Path) -> Done:
 
 
 def validation() -> dict[Case, str]:
-    """By case the file of what is expected of each job."""
+    """Return, by case, the file of the expected turnarounds."""
     tuned = "tuned-6"
     return {
         Case("fifo", (("strict", True),), "rigid", "none", tuned): "tuned-6.fifo-rigid.json",
@@ -164,58 +164,58 @@ def validation() -> dict[Case, str]:
     }
 
 
-def usually_told(policy: str, mode: str) -> str:
+def usual_knowledge(policy: str, mode: str) -> str:
     if registry.describe(policy).knows == "job lengths":
         return "declared" if mode == "free" else "oracle"
     return "learnt" if mode == "free" else "speed"
 
 
 def cases(workload: str, keys: Sequence[str]) -> Iterator[Case]:
-    """Rigid jobs for all; elastic ones too, since even a policy that does not resize must live with them."""
+    """Yield the cases with rigid jobs and with elastic ones, which even policies without resizing must handle."""
     for key in keys:
         for mode in MODES:
-            yield Case(key, (), mode, usually_told(key, mode), workload)
+            yield Case(key, (), mode, usual_knowledge(key, mode), workload)
 
 
 def equal_cases(keys: Sequence[str]) -> list[Case]:
-    return [Case(key, (), "fixed", told, "tuned-6") for key in keys if key not in SLOW for told in EQUAL]
+    return [Case(key, (), "fixed", knowledge, "tuned-6") for key in keys if key not in SLOW for knowledge in EQUAL]
 
 
 def only_equal(keys: Sequence[str]) -> set[Case]:
-    """Cases that stand in the table of equal knowledge alone."""
+    """Return the cases that are only in the table of equal knowledge."""
     return {case for case in equal_cases(keys) if not case.usual}
 
 
 def equal(done: dict[Case, Done], keys: Sequence[str]) -> tuple[list[list[str]], list[str]]:
-    """A row for each policy and a column for each kind of knowledge; the best of those that know speeds first."""
-    cases = {(case.policy, case.told): done.get(case) for case in equal_cases(keys)}
+    """Return a row for each policy and a column for each kind of knowledge, sorted by the mean with known speeds."""
+    cases = {(case.policy, case.knowledge): done.get(case) for case in equal_cases(keys)}
     rows = []
     for key in {policy for policy, _ in cases}:
-        found = [cases[key, told] for told in EQUAL]
+        found = [cases[key, knowledge] for knowledge in EQUAL]
         name = Case(key, (), "fixed", "speed", "tuned-6").name
         rows.append([name, *("" if one is None else f"{one.mean:,.0f}" for one in found)])
     rows.sort(key=lambda row: (not row[2], float(row[2].replace(",", "") or 0), row[0]))
-    return rows, ["policy", *(f"knows: {KNOWS[told]}" for told in EQUAL)]
+    return rows, ["policy", *(f"knows: {KNOWS[knowledge]}" for knowledge in EQUAL)]
 
 
 def far_off(done: Done, expected: Path) -> Target:
-    """How many jobs ended at another second than they should."""
+    """Return the number of jobs that ended at another second than expected, as a target."""
     theirs = json.loads(expected.read_text())["jct_s"]
     off = sum(abs(done.turnaround.get(job, 1e9) - seconds) > 1.0 for job, seconds in theirs.items())
     return Target(f"{done.case.name}: jobs of {len(theirs)} off by more than 1 s", off, 0)
 
 
 def good_enough(done: Iterable[Done]) -> Iterator[Target]:
-    """Means beside what is wanted of them, of the workloads that were run."""
+    """Yield the targets for the means of the workloads that were run."""
     mean = {
-        (one.case.policy, one.case.mode, one.case.told, one.case.workload): one.mean
+        (one.case.policy, one.case.mode, one.case.knowledge, one.case.workload): one.mean
         for one in done
         if not one.case.params
     }
-    for policy, mode, told, workload, most in MOST:
-        found = mean.get((policy, mode, told, workload))
+    for policy, mode, knowledge, workload, maximum in MAX_MEAN_SECONDS:
+        found = mean.get((policy, mode, knowledge, workload))
         if found is not None:
-            yield Target(f"{policy}, {mode}, {told}, on {workload}: mean", round(found), round(most), "s")
+            yield Target(f"{policy}, {mode}, {knowledge}, on {workload}: mean", round(found), round(maximum), "s")
 
 
 def bench_month(jobs: int = 20_000) -> Target:
@@ -275,8 +275,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     checks = validation()
     todo = [*checks, *(case for workload in ("tuned-6", *given.others) for case in cases(workload, given.policies))]
     todo += [
-        Case(key, tuple(params.items()), mode, told, "tuned-6")
-        for key, params, mode, told in VARIANTS
+        Case(key, tuple(params.items()), mode, knowledge, "tuned-6")
+        for key, params, mode, knowledge in VARIANTS
         if key in given.policies
     ]
     todo += [case for case in equal_cases(given.policies) if case not in todo]
@@ -292,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     rows = [[f"*{row[0]}*", *row[1:]] for row in rows]
     ours = [one for case, one in done.items() if case.workload == "tuned-6" and case not in only_equal(given.policies)]
-    rows += [[one.case.name, one.case.mode, KNOWS[one.case.told], *one.figures] for one in ours]
+    rows += [[one.case.name, one.case.mode, KNOWS[one.case.knowledge], *one.figures] for one in ours]
     print(compare.table(sorted(rows, key=lambda row: (MODES.index(row[1]), float(row[3].replace(",", "")))), COLUMNS))
     print("\nOn tuned-6 with a fixed batch, at equal knowledge: mean turnaround in seconds\n")
     print(compare.table(*equal(done, given.policies)))
@@ -308,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(todo: Sequence[Case], data: Path, processes: int) -> dict[Case, Done]:
-    """Runs them side by side, and tells of each; those that fail are left out."""
+    """Run the cases in parallel and print each; those that fail are left out."""
     done: dict[Case, Done] = {}
     with ProcessPoolExecutor(processes) as pool:
         waiting = {pool.submit(run, case, data): case for case in todo}
@@ -325,7 +325,7 @@ def measure(todo: Sequence[Case], data: Path, processes: int) -> dict[Case, Done
 
 
 def draw(ours: Sequence[Done], folder: Path) -> None:
-    """A picture for each mode, of the policies with the shortest mean."""
+    """Draw a plot for each mode, of the policies with the shortest mean."""
     folder.mkdir(parents=True, exist_ok=True)
     for mode in MODES:
         best = sorted((one for one in ours if one.case.mode == mode and one.case.usual), key=lambda one: one.mean)

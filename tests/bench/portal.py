@@ -1,4 +1,4 @@
-"""A portal of the bench's own in this process, on PostgreSQL and Redis, as a lab has it."""
+"""A portal for the bench in this process, on PostgreSQL and Redis, as in a lab."""
 
 import os
 import tempfile
@@ -11,7 +11,7 @@ from tests.run.packages import MissingError, Need, provide
 
 @contextmanager
 def portal_here() -> Iterator[dict[str, str]]:
-    """Sets Django up, once in a process, on an empty, migrated database. The environment for more processes of it."""
+    """Set up Django, once in a process, on an empty, migrated database; yield the environment for more processes."""
     try:
         provide({Need.SERVERS})
     except MissingError as problem:

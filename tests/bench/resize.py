@@ -1,12 +1,12 @@
-"""``python -m tests.bench.resize``: changing a running job's GPUs, beside stopping it and starting it again.
+"""``python -m tests.bench.resize``: changing the GPUs of a running job, against stopping and restarting it.
 
 The training is that of ``live``: steps that are a sleep shared among the ranks, as if GPUs worked, and a checkpoint
-after each. Once elastic: it grows when room comes, and shrinks when another job does. Once not: it is put on hold and
-released when there is room for another size. The *time lost* to a change is that without a step, from the
-decision until it trains on its new size, beyond what steps usually take.
+after each. As an elastic job it grows when GPUs become free, and shrinks when another job comes. Otherwise it is put on
+hold and released when there is room for another size. The *time lost* to a change is the time without a step, from the
+decision until it trains on its new size, in addition to the usual length of steps.
 
-All GPUs that are asked back on the way, and those of jobs that do not heed SIGTERM, show how soon they are free: in the
-portal's rows, and never before the engine has told that the container ended.
+All GPUs that are asked back, also those of jobs that ignore SIGTERM, show how soon they are free: in the rows of the
+portal, and never before the engine has reported the end of the container.
 """
 
 import argparse
@@ -28,19 +28,19 @@ from tests.system.product import wait_for
 
 ROUNDS = 4
 STUBBORN_ROUNDS = 3
-MOST_OF_RESTART = 0.5
-MOST_PAUSE_SECONDS = 2.0
-MOST_GIVE_BACK_SECONDS = 15.0
-LEAST_SAMPLES = 20
+MAX_SHARE_OF_RESTART = 0.5
+MAX_PAUSE_SECONDS = 2.0
+MAX_GIVE_BACK_SECONDS = 15.0
+MIN_SAMPLES = 20
 STEP_SECONDS = 0.4
-"""On one rank."""
+"""Seconds of a step on one rank."""
 SETTLED = 5
-"""Steps on the new size before anything else is changed."""
+"""The number of steps on the new size before the next change."""
 STUBBORN = (
     "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(600)\n"
 )
 CLOCK_SECONDS = 0.05
-"""The engine's word and the portal's rows are stamped by the same clock, but not in the same instant."""
+"""Tolerance: the events of the engine and the rows of the portal use the same clock, but not the same instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,35 +55,35 @@ class Held:
 
     @property
     def give_back(self) -> float | None:
-        """Seconds from asking to having; None when it was not asked back."""
+        """Return the seconds from asking for the GPU to its release; None when it was not asked back."""
         return None if self.asked_back is None or self.free is None else self.free - self.asked_back
 
 
-def pauses(said: Sequence[Stamp], after: float) -> list[float]:
-    """Seconds without a step behind a moment, beyond what a step usually takes: one for each time that the ring began
-    anew, or that a step took twice as long.
+def pauses(stamps: Sequence[Stamp], after: float) -> list[float]:
+    """Return the pauses after a moment in seconds, in addition to the usual length of a step: one for each time that
+    training began again, or that a step took twice as long.
 
-    ``said`` holds other steps of each size, to tell what is usual.
+    ``stamps`` has other steps of each size, which give the usual length.
     """
     lengths: dict[int, list[float]] = defaultdict(list)
-    for ranks, length in step_lengths(said):
+    for ranks, length in step_lengths(stamps):
         lengths[ranks].append(length)
     beyond: list[float] = []
-    before, anew = None, False
-    for stamp in said:
+    before, began_again = None, False
+    for stamp in stamps:
         if stamp.begin:
-            anew = True
+            began_again = True
             continue
         usual = statistics.median(lengths[stamp.ranks])
-        if before is not None and stamp.at > after and (anew or stamp.at - before > 2 * usual):
+        if before is not None and stamp.at > after and (began_again or stamp.at - before > 2 * usual):
             beyond.append(max(0.0, stamp.at - before - usual))
-        before, anew = stamp.at, False
+        before, began_again = stamp.at, False
     return beyond
 
 
 @dataclass
 class Lost:
-    """By the number of ranks that were come to: the pauses of each change."""
+    """The pauses of each change, by the new number of ranks."""
 
     changes: dict[int, list[list[float]]] = field(default_factory=lambda: defaultdict(list))
 
@@ -95,37 +95,37 @@ class Lost:
 
 
 class Training:
-    """A job of ``live.RING``."""
+    """A job of ``live.DISTRIBUTED``."""
 
     def __init__(self, it: Rig, code: Mapping[str, int], elastic: bool) -> None:
         self.it = it
         self.elastic = elastic
         self.job = it.product.submit(
-            dict(code), "ring.py", launcher="horovod", environment=ENVIRONMENT, arguments=["100000", str(STEP_SECONDS)],
+            dict(code), "elastic.py", launcher="horovod", environment=ENVIRONMENT, arguments=["100000", str(STEP_SECONDS)],
             max_gpus=SLOTS, elastic=elastic, resumable=True, time_limit_seconds=3600,
         )  # fmt: skip
 
-    def said(self) -> list[Stamp]:
-        return stamps_of(live.said_by(self.it.product, self.job))
+    def stamps(self) -> list[Stamp]:
+        return stamps_of(live.output_of(self.it.product, self.job))
 
     def settles(self, ranks: int, after: float = 0.0) -> None:
-        """Waits until it trains on so many ranks."""
+        """Wait until it trains on ``ranks`` ranks."""
 
         def look() -> bool:
-            steps = [stamp for stamp in self.said() if not stamp.begin and stamp.at > after]
+            steps = [stamp for stamp in self.stamps() if not stamp.begin and stamp.at > after]
             return len(steps) > SETTLED and all(stamp.ranks == ranks for stamp in steps[-SETTLED:])
 
         wait_for(f"steps on {ranks} ranks", look, START_SECONDS, every=0.5)
 
     def note(self, found: "Lost", ranks: int, after: float) -> None:
-        """What the change decided on at that moment has cost, once it has settled."""
+        """Record the cost of the change that was decided at ``after``, once training has settled."""
         self.settles(ranks, after)
-        found.changes[ranks].append(pauses(self.said(), after))
+        found.changes[ranks].append(pauses(self.stamps(), after))
         words = ", ".join(f"{pause:.2f}" for pause in found.changes[ranks][-1]) or "none"
         print(f"{'elastic' if self.elastic else 'restart'} to {ranks} ranks: pauses of {words} s", flush=True)
 
     def restart(self) -> float:
-        """Returns the moment of the decision."""
+        """Restart the job; return the time of the decision."""
         at = time.time()
         self.it.product.post(f"jobs/{self.job}/hold/")
         wait_for("it is held", lambda: self.it.product.job_state(self.job) == "HELD", 60, every=0.02)
@@ -138,7 +138,7 @@ class Training:
 
 
 class Filler:
-    """Takes one GPU as long as it is there, or waits for one."""
+    """A job that holds one GPU, or waits for one."""
 
     def __init__(self, it: Rig, code: Mapping[str, int]) -> None:
         self.it = it
@@ -164,7 +164,7 @@ def elastic(it: Rig, code: Mapping[str, int], rounds: int) -> Lost:
 
 
 def restarting(it: Rig, code: Mapping[str, int], rounds: int) -> Lost:
-    """The same of a job that is not elastic."""
+    """Measure the same changes of a job that is not elastic."""
     training, found = Training(it, code, elastic=False), Lost()
     training.settles(SLOTS)
     for _ in range(rounds):
@@ -177,7 +177,7 @@ def restarting(it: Rig, code: Mapping[str, int], rounds: int) -> Lost:
 
 
 def stubborn(it: Rig, code: Mapping[str, int], rounds: int) -> None:
-    """Jobs that use up their grace are put on hold."""
+    """Put jobs on hold that use up their grace period."""
     for _ in range(rounds):
         jobs = [it.product.submit(dict(code), "python deaf.py", environment=ENVIRONMENT) for _ in range(SLOTS)]
         for job in jobs:
@@ -191,7 +191,7 @@ def stubborn(it: Rig, code: Mapping[str, int], rounds: int) -> None:
 
 @contextmanager
 def ends(it: Rig) -> Iterator[dict[str, float]]:
-    """When the engine saw each container end, by name, Unix seconds; filled as they do."""
+    """Yield the end times of containers by name, in Unix seconds, filled as the engine reports them."""
     seen: dict[str, float] = {}
     events: Any = it.client.events(decode=True, filters={"type": "container", "event": "die"})
 
@@ -219,7 +219,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     options = arguments()
     with rig("elastic_fifo", {"grow_after_seconds": 0}) as it, ends(it) as ended:
-        code = it.product.upload("resize", ring=live.RING, deaf=STUBBORN)
+        code = it.product.upload("resize", elastic=live.DISTRIBUTED, deaf=STUBBORN)
         resized = elastic(it, code, options.rounds)
         restarted = restarting(it, code, options.rounds)
         stubborn(it, code, STUBBORN_ROUNDS)
@@ -229,8 +229,8 @@ def main() -> int:
         here, there = resized.totals(ranks), restarted.totals(ranks)
         print(f"{name} ranks, time lost: {seconds(here)}; stopped and started again: {seconds(there)}")
         ratio = sum(here) / sum(there)
-        targets.append(Target(f"{name}: time lost, of that of a restart", ratio, MOST_OF_RESTART))
-    targets.append(Target("survivors pause when shrinking", resized.longest(1), MOST_PAUSE_SECONDS, "s"))
+        targets.append(Target(f"{name}: time lost, of that of a restart", ratio, MAX_SHARE_OF_RESTART))
+    targets.append(Target("survivors pause when shrinking", resized.longest(1), MAX_PAUSE_SECONDS, "s"))
     targets += of_give_back(held, ended)
     return verdict(targets)
 
@@ -241,10 +241,10 @@ def of_give_back(held: Sequence[Held], ended: Mapping[str, float]) -> list[Targe
     unseen = [gpu.container for gpu in held if gpu.free and gpu.container not in ended]
     print(f"asked back -> free: {seconds(back)}")
     return [
-        Target("GPUs asked back -> free, p95", p95(back), MOST_GIVE_BACK_SECONDS, "s"),
-        Target("GPUs that were asked back", len(back), LEAST_SAMPLES, least=True),
+        Target("GPUs asked back -> free, p95", p95(back), MAX_GIVE_BACK_SECONDS, "s"),
+        Target("GPUs that were asked back", len(back), MIN_SAMPLES, at_least=True),
         Target("GPUs called free before their container had ended", len(early), 0),
-        Target("GPUs whose container's end the engine has not told", len(unseen), 0),
+        Target("GPUs for which the engine has not reported the end of the container", len(unseen), 0),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What the benches that measure jobs share: a product on a real engine, targets, and what is read from a job."""
+"""Shared parts of the benches that measure jobs: a product on a real engine, targets, and readings of jobs."""
 
 import json
 import statistics
@@ -19,17 +19,17 @@ from tests.system.product import Product, running
 ENVIRONMENT = "pytorch-horovod"
 SLOTS = 2
 START_SECONDS = 120
-"""For ranks that import torch on a busy machine."""
+"""The time limit for ranks that import torch on a busy machine."""
 
 
 def seconds(values: Iterable[float]) -> str:
-    """Median and range."""
+    """Return the median and the range as text."""
     some = sorted(values)
     return f"{statistics.median(some):.2f} s ({some[0]:.2f} to {some[-1]:.2f}, {len(some)} times)"
 
 
 def p95(values: Iterable[float]) -> float:
-    """The smallest of the values that at least 95 in a hundred of them do not exceed."""
+    """Return the 95th percentile: the smallest value that at least 95 % of the values do not exceed."""
     some = sorted(values)
     return some[-(-len(some) * 95 // 100) - 1]
 
@@ -38,17 +38,17 @@ def p95(values: Iterable[float]) -> float:
 class Rig:
     product: Product
     client: Any
-    """Of the engine."""
+    """The client of the engine."""
     image: str
 
     def host(self, job: int) -> Any:
-        """The job's first host as a container; None while none runs."""
+        """Return the container of the first host of the job; None while none runs."""
         found = self.client.containers.list(filters={"label": f"sl.job={job}"}, ignore_removed=True)
         hosts = [each for each in found if each.attrs["Config"]["Hostname"] != "driver"]
         return hosts[0] if hosts else None
 
     def limits(self, job: int) -> dict[str, Any]:
-        """What the engine grants the job's first host, in the words of ``docker run``; empty while none runs."""
+        """Return the limits of the first host of the job as options of ``docker run``; empty while none runs."""
         container = self.host(job)
         if container is None:
             return {}
@@ -63,7 +63,7 @@ class Rig:
         }
 
     def engine_moments(self, job: int) -> dict[str, float]:
-        """When the engine made and started the containers of a job that has just ended, Unix seconds."""
+        """Return when the engine created and started the containers of a job that has just ended, in Unix seconds."""
         events = self.client.api.events(
             since=int(time.time()) - 600,
             until=int(time.time()) + 1,
@@ -77,7 +77,7 @@ class Rig:
 
     @contextmanager
     def container(self, command: Sequence[str], **options: Any) -> Iterator[Any]:
-        """A bare ``docker run``."""
+        """Run a bare container, like ``docker run``."""
         made = self.client.containers.run(self.image, list(command), detach=True, **options)
         try:
             yield made
@@ -85,14 +85,14 @@ class Rig:
             made.remove(force=True)
 
     def rows(self, function: str) -> Any:
-        """What a function of ``tests.bench.rows`` finds in the portal's database."""
+        """Return the result of a function of ``tests.bench.rows`` on the database of the portal."""
         printed = self.product.shell(f"from tests.bench import rows; rows.{function}()")
         return json.loads(printed.splitlines()[-1])
 
 
 @contextmanager
 def rig(policy: str = "fifo", params: Mapping[str, Any] | None = None) -> Iterator[Rig]:
-    """A small portal with an agent, whose node offers ``SLOTS`` CPU slots, and whose environment is ready."""
+    """Start a small portal with an agent, whose node has ``SLOTS`` CPU slots and a ready environment."""
     try:
         provide({Need.ENGINE})
     except MissingError as problem:

@@ -1,6 +1,6 @@
 """``python -m tests.bench.small``: two costs that need neither a portal nor an engine.
 
-1. one fit of the speed model to 45 measurements, the least of five;
+1. one fit of the speed model to 45 measurements, the fastest of five;
 2. the processor time of a supervisor while its program does nothing, as a share of one processor.
 """
 
@@ -16,9 +16,9 @@ from tests.runners.launching import attempt, until
 from tests.scheduling.toolkit.test_performance import PLANTED, measured
 
 FITS = 5
-MOST_FIT_SECONDS = 0.05
+MAX_FIT_SECONDS = 0.05
 IDLE_SECONDS = 10.0
-MOST_IDLE_SHARE = 0.05
+MAX_IDLE_SHARE = 0.05
 
 
 def fit_seconds() -> float:
@@ -45,7 +45,7 @@ def idle_share() -> float:
 
 
 def processor_seconds(pid: int) -> float:
-    """Of all threads of a process, in its own code and in the kernel."""
+    """Return the processor seconds of all threads of a process, in its own code and in the kernel."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -53,8 +53,8 @@ def processor_seconds(pid: int) -> float:
 def main() -> int:
     return verdict(
         [
-            Target("one fit of the speed model", fit_seconds(), MOST_FIT_SECONDS, "s"),
-            Target("a supervisor whose program does nothing", idle_share(), MOST_IDLE_SHARE, "processors"),
+            Target("one fit of the speed model", fit_seconds(), MAX_FIT_SECONDS, "s"),
+            Target("a supervisor whose program does nothing", idle_share(), MAX_IDLE_SHARE, "processors"),
         ]
     )
 

@@ -1,8 +1,8 @@
-"""``python -m tests.bench.start``: submit -> a rank's first line, beside ``docker run`` of the same image and imports.
+"""``python -m tests.bench.start``: submit -> a rank's first line, against ``docker run`` of the same image and imports.
 
-The script imports torch and Horovod, then says so. A job's line counts when the portal has stored it, the bare
-container's when the engine has it; both say when that was, so that nobody has to look again and again meanwhile. Both
-have the same limits and take turns; the first of each does not count, because it reads the image from the disk.
+The script imports torch and Horovod, then prints a line. The line of a job counts when the portal has stored it, that of the
+bare container when the engine has it; both record the time, so that no polling is necessary. Both have the same limits and
+alternate; the first of each does not count, because it reads the image from the disk.
 """
 
 import statistics
@@ -17,21 +17,21 @@ from tests.bench.targets import Target, verdict
 from tests.system.product import wait_for
 
 RUNS = 5
-MOST_OVERHEAD_SECONDS = 1.0
+MAX_OVERHEAD_SECONDS = 1.0
 LINE = b"torch is here"
 SCRIPT = f"import time\n\nimport horovod.torch\nimport torch\n\nprint({LINE.decode()!r}, flush=True)\ntime.sleep(1)\n"
 LOOK_SECONDS = 0.5
-RING = {"launcher": "horovod", "entry": "first.py"}
+DISTRIBUTED = {"launcher": "horovod", "entry": "first.py"}
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "plain": {"launcher": "command", "entry": "python first.py"},
-    "Horovod": RING,
-    "elastic Horovod": {**RING, "elastic": True},
+    "Horovod": DISTRIBUTED,
+    "elastic Horovod": {**DISTRIBUTED, "elastic": True},
 }
 STORED = "line stored"
 
 
 def ours(it: Rig, code: Mapping[str, int], spec: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
-    """When what had happened, in seconds since the submission, and the limits of the job's container."""
+    """Return the times of events, in seconds since the submission, and the limits of the container of the job."""
     began = time.time()
     job = it.product.submit(dict(code), "", environment=ENVIRONMENT, **spec)
     limits = wait_for("its container", lambda: it.limits(job), START_SECONDS, every=LOOK_SECONDS)
@@ -50,7 +50,7 @@ def bare(it: Rig, limits: Mapping[str, Any], network: str) -> float:
 
 
 def timeline(starts: Sequence[Mapping[str, float]]) -> str:
-    """Medians of when what had happened; by their index, containers (of a ring, 0 is its driver's)."""
+    """Return the medians of the times of events; containers by their index (0 is that of the driver, if any)."""
     usual = {what: statistics.median(start[what] for start in starts) for what in starts[0]}
     return ", ".join(f"{what} {at:.2f}" for what, at in sorted(usual.items(), key=lambda item: item[1]))
 
@@ -69,7 +69,7 @@ def main() -> int:
             over = statistics.median(submitted) - statistics.median(floor)
             print(f"submit -> first line, {kind}: {seconds(submitted)}; bare docker run: {seconds(floor)}", flush=True)
             print(f"  after so many seconds: {timeline(starts)}", flush=True)
-            targets.append(Target(f"overhead of a start, {kind}", over, MOST_OVERHEAD_SECONDS, "s"))
+            targets.append(Target(f"overhead of a start, {kind}", over, MAX_OVERHEAD_SECONDS, "s"))
     return verdict(targets)
 
 

@@ -1,4 +1,4 @@
-"""What a bench must hold: figures beside the most or the least they may be."""
+"""The targets of the benches: figures with their upper or lower bounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,26 +6,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A measured figure, and the most (or least) it may be."""
+    """A measured figure with its upper (or, with ``at_least``, lower) bound."""
 
     name: str
     value: float
     limit: float
     unit: str = ""
-    least: bool = False
+    at_least: bool = False
 
     @property
     def held(self) -> bool:
-        return self.value >= self.limit if self.least else self.value <= self.limit
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
 
     def __str__(self) -> str:
-        words = "at least" if self.least else "at most"
+        words = "at least" if self.at_least else "at most"
         unit = f" {self.unit}" if self.unit else ""
         return f"{'held  ' if self.held else 'MISSED'} {self.name}: {self.value:,.4g}{unit}, {words} {self.limit:,.4g}{unit}"
 
 
 def verdict(targets: Sequence[Target]) -> int:
-    """Prints them. 0 when all are held, else 1: an exit code."""
+    """Print the targets; return 0 when all are met, else 1, as an exit code."""
     for target in targets:
         print(target, flush=True)
     return int(not all(target.held for target in targets))

@@ -1,12 +1,12 @@
-"""``python -m tests.bench.training``: training under Schedulearn, beside bare ``horovodrun`` of the same script.
+"""``python -m tests.bench.training``: training under Schedulearn, against bare ``horovodrun`` of the same script.
 
 A small network learns on two ranks, which both write a line every few steps. Both sides use the same image, processors,
-memory and threads. On a machine that others load too, runs of half a minute differ by a tenth with nothing changed; so
-both trainings are there at once, and every few seconds the ranks of one are stopped (SIGSTOP) and those of the other go
-on. What is compared is neighbouring stretches, by rank 0's own clock. Ours are bound to a processor each, as ranks in
-CPU slots are, which ``horovodrun`` does not do; then the bare ranks are bound too, which tells what container,
-supervisor, log capture and metrics cost. What the portal and its agent need for a job that is merely there would fall
-upon both sides: it is measured besides, as processor time with a job and without one.
+memory and threads. On a machine with other load, half-minute runs differ by a tenth with nothing changed; so both
+trainings run at once, and every few seconds the ranks of one are stopped (SIGSTOP) and those of the other continue. Then
+neighbouring intervals are compared, by the clock of rank 0. Ours are bound to a processor each, like ranks in CPU slots,
+which ``horovodrun`` does not do; then the bare ranks are bound too, which shows the cost of container, supervisor, log
+capture and metrics. The cost of the portal and its agent for a running job would affect both sides: it is measured
+separately, as processor time with and without a job.
 """
 
 import argparse
@@ -29,9 +29,9 @@ from tests.system.product import wait_for
 
 PAIRS = 24
 STRETCH_SECONDS = 4.0
-LEAST_RATIO, MOST_BESIDE = 0.98, 0.02
+MIN_RATIO, MAX_OVERHEAD_SHARE = 0.98, 0.02
 EVERY = 10
-"""Steps from one line to the next."""
+"""The number of steps from one line to the next."""
 SCRIPT = """
 import sys, time
 
@@ -67,12 +67,12 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 Stretch = tuple[float, float]
-"""From when to when, Unix seconds."""
+"""The start and the end of an interval, in Unix seconds."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two trainings; its ranks, by their process ids here."""
+    """One of the two trainings, with the process ids of its ranks on this machine."""
 
     ranks: Sequence[int]
 
@@ -89,13 +89,13 @@ class Side:
         self.go(signal.SIGSTOP)
 
     def bind(self) -> None:
-        """Each rank with all its threads to a processor of its own."""
+        """Bind each rank with all its threads to a separate processor."""
         for pid, processor in zip(self.ranks, sorted(os.sched_getaffinity(0)), strict=False):
             for thread in os.listdir(f"/proc/{pid}/task"):
                 os.sched_setaffinity(int(thread), {processor})
 
     def stretch(self) -> Stretch:
-        """Goes on for a while, then stops."""
+        """Continue for some time, then stop; return the interval."""
         begun = time.time()
         self.go()
         time.sleep(STRETCH_SECONDS)
@@ -104,10 +104,10 @@ class Side:
 
 
 def speed(log: str, begun: float, ended: float) -> float:
-    """Steps per second of rank 0 within a stretch, from its first line to its last."""
-    said = [(int(step), float(at)) for step, at in STEP.findall(log) if begun <= float(at) <= ended]
-    assert len(said) > 2, f"{len(said)} lines in {ended - begun:.1f} s"
-    return (said[-1][0] - said[0][0]) / (said[-1][1] - said[0][1])
+    """Return the steps per second of rank 0 within an interval, from its first line to its last."""
+    lines = [(int(step), float(at)) for step, at in STEP.findall(log) if begun <= float(at) <= ended]
+    assert len(lines) > 2, f"{len(lines)} lines in {ended - begun:.1f} s"
+    return (lines[-1][0] - lines[0][0]) / (lines[-1][1] - lines[0][1])
 
 
 def threads(log: str) -> int:
@@ -118,18 +118,18 @@ def threads(log: str) -> int:
 
 @contextmanager
 def bare(it: Rig, folder: Path, limits: Mapping[str, Any], threads: int) -> Iterator[Any]:
-    """The container of a bare ``horovodrun``."""
+    """Start a container with a bare ``horovodrun``."""
     env = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", "HOME": "/tmp"}
     command = ["horovodrun", "--gloo", "-np", str(SLOTS), "python", "train.py", str(EVERY)]
     options = {"working_dir": "/workspace", "volumes": {str(folder): {"bind": "/workspace", "mode": "ro"}}}
-    # Its ranks use the loopback. Gloo looks its own name up, which the engine writes down only where there is a network.
+    # Its ranks use the loopback. Gloo resolves its own host name, which the engine configures only with a network.
     options |= {"network_mode": "none", "hostname": "bare", "extra_hosts": {"bare": "127.0.0.1"}}
     with it.container(command, environment=env, **options, **limits) as container:
         yield container
 
 
 def busy(pids: Sequence[int], seconds: float) -> float:
-    """Processors that these processes kept busy from now on."""
+    """Return the average number of processors that these processes keep busy for the next ``seconds``."""
 
     def used() -> int:
         rows = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
@@ -141,7 +141,7 @@ def busy(pids: Sequence[int], seconds: float) -> float:
 
 
 def take_turns(ours: Side, theirs: Side, pairs: int) -> list[tuple[Stretch, Stretch]]:
-    """Stretches of both, the one that was last going first: (ours, theirs)."""
+    """Return intervals of both in turn, each time starting with the one that ran last: (ours, theirs)."""
     found = []
     for number in range(pairs):
         if number % 2:
@@ -153,13 +153,13 @@ def take_turns(ours: Side, theirs: Side, pairs: int) -> list[tuple[Stretch, Stre
 
 
 def compared(floor: str, ours: str, theirs: str, stretches: Sequence[tuple[Stretch, Stretch]]) -> float:
-    """Prints and returns the median ratio of our speed to that of the floor, by both logs."""
+    """Print and return the median ratio of our speed to that of the floor, from both logs."""
     pairs = [(speed(ours, *one), speed(theirs, *other)) for one, other in stretches]
     here, there = (statistics.median(side) for side in zip(*pairs, strict=True))
     ratios = [one / other for one, other in pairs]
     low, ratio, high = statistics.quantiles(ratios, n=4)
     print(f"training on {SLOTS} ranks: {here:.1f} steps/s; {floor}: {there:.1f} steps/s (medians)")
-    print(f"ratio of neighbouring stretches: {ratio:.3f} (half of {len(ratios)} within {low:.3f} to {high:.3f})")
+    print(f"ratio of neighbouring intervals: {ratio:.3f} (half of {len(ratios)} within {low:.3f} to {high:.3f})")
     return ratio
 
 
@@ -201,15 +201,17 @@ def main() -> int:
         ours.go()
         last = bound[-1][0][1]
         wait_for("its log", lambda: any(float(at) > last for _, at in STEP.findall(log())), 30)
-        said = log()
+        lines = log()
         it.product.post(f"jobs/{job}/cancel/")
-    ratio = compared("bare horovodrun", said, text, stretches)
-    compared("bare horovodrun with bound ranks", said, text, bound)
+    ratio = compared("bare horovodrun", lines, text, stretches)
+    compared("bare horovodrun with bound ranks", lines, text, bound)
     print(f"portal, scheduler and agent beside it: {with_job:.1%} of a processor; without a job {idle:.1%}")
     return verdict(
         [
-            Target("training over bare horovodrun", ratio, LEAST_RATIO, least=True),
-            Target("what a job adds to portal and agent, of the processors", (with_job - idle) / SLOTS, MOST_BESIDE),
+            Target("training over bare horovodrun", ratio, MIN_RATIO, at_least=True),
+            Target(
+                "what a job adds to portal and agent, of the processors", (with_job - idle) / SLOTS, MAX_OVERHEAD_SHARE
+            ),
         ]
     )
 

@@ -1,4 +1,4 @@
-"""What each kind of reason claims, checked against the snapshot it came from and the plan it came with."""
+"""The claim of each kind of reason, checked against the snapshot and the plan of the reason."""
 
 import re
 from collections import Counter
@@ -16,7 +16,7 @@ GPUS = r"(\d+) GPUs?"
 
 @dataclass(frozen=True)
 class Facts:
-    """A snapshot, and what its plan does to it."""
+    """A snapshot and its plan."""
 
     snapshot: Snapshot
     plan: Plan
@@ -27,7 +27,7 @@ class Facts:
 
     @cached_property
     def left_out(self) -> list[Job]:
-        """Jobs that wait and go on waiting."""
+        """Jobs that wait before and after the plan."""
         return [job for job in self.snapshot.jobs if job.waiting and not self.plan.target.get(job.id)]
 
     @cached_property
@@ -44,7 +44,7 @@ class Facts:
 
     @cached_property
     def asked_back(self) -> Mapping[str, int]:
-        """GPUs that each job is to give back, by the plan."""
+        """GPUs that the plan asks each job to release."""
         return {
             job.id: sum(max(0, n - self.plan.target.get(job.id, {}).get(node, 0)) for node, n in job.now_on.items())
             for job in self.snapshot.jobs
@@ -68,129 +68,129 @@ class Facts:
 Claim = Callable[[Facts, Job, re.Match[str]], bool]
 
 
-def _ahead(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    return int(said[1]) < len(facts.left_out)
+def _ahead(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    return int(match[1]) < len(facts.left_out)
 
 
-def _too_few(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    """As many are free as it says before lower layers take theirs, or more, which are then not for it."""
-    needs, free = int(said[1]), int(said[2])
-    enough = said[3] or free >= facts.here(facts.free_after, job)
+def _too_few(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    """The number of free GPUs is the one before lower layers take theirs, or more, which are then not for the job."""
+    needs, free = int(match[1]), int(match[2])
+    enough = match[3] or free >= facts.here(facts.free_after, job)
     return needs == job.min_gpus > free and bool(enough) and free <= facts.here(facts.free_before, job)
 
 
-def _none_free(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    """The nodes it can run on are named where they are not all."""
+def _none_free(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    """The reason names the nodes that the job can run on where they are not all."""
     scope = facts.scope(job)
-    kept = "kept" in said[3]
+    kept = "kept" in match[3]
     return (
-        int(said[1] or 1) == scope.total
-        and bool(said[2]) == (scope.allowed is not None)
+        int(match[1] or 1) == scope.total
+        and bool(match[2]) == (scope.allowed is not None)
         and (kept or facts.here(facts.free_after, job) == 0)
     )
 
 
-def _not_yet(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    return job.min_gpus <= int(said[1]) <= facts.here(facts.free_before, job)
+def _not_yet(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    return job.min_gpus <= int(match[1]) <= facts.here(facts.free_before, job)
 
 
-def _too_scattered(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    group = int(said[2])
-    there = [facts.free_before[node.id] for node in facts.scope(job).nodes if node.name == said[3]]
-    return int(said[1]) == job.min_gpus > group and bool(there) and group <= there[0]
+def _too_scattered(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    group = int(match[2])
+    there = [facts.free_before[node.id] for node in facts.scope(job).nodes if node.name == match[3]]
+    return int(match[1]) == job.min_gpus > group and bool(there) and group <= there[0]
 
 
-def _first_needs(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    return any(other.min_gpus == int(said[1]) for other in facts.left_out if other is not job)
+def _first_needs(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    return any(other.min_gpus == int(match[1]) for other in facts.left_out if other is not job)
 
 
-def _promised(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    """By jobs that hold them, or, where a limit is the cause, by those under the same limit."""
+def _promised(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    """The GPUs are being released by jobs that hold them or, where a limit is the cause, by those under the same limit."""
     under = max((limit.leaving for limit in facts.snapshot.limits if job.id in limit.jobs), default=0)
-    return 1 <= int(said[1]) <= facts.coming + under
+    return 1 <= int(match[1]) <= facts.coming + under
 
 
-def _limit_reached(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    limit = facts.limit(said[2], job)
+def _limit_reached(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    limit = facts.limit(match[2], job)
     members = [other for other in facts.snapshot.jobs if other.id in limit.jobs and not other.stopping]
     sizes = [(other.gpus, sum(facts.plan.target.get(other.id, {}).values())) for other in members]
-    least = limit.elsewhere + sum(min(each) for each in sizes)
-    most = limit.elsewhere + limit.leaving + sum(max(each) for each in sizes)
-    held = int(said[3])
+    minimum = limit.elsewhere + sum(min(each) for each in sizes)
+    maximum = limit.elsewhere + limit.leaving + sum(max(each) for each in sizes)
+    held = int(match[3])
     return (
-        (int(said[1]), int(said[5])) == (limit.max_gpus, job.min_gpus)
+        (int(match[1]), int(match[5])) == (limit.max_gpus, job.min_gpus)
         and held + job.min_gpus > limit.max_gpus
-        and least <= held
-        and bool(held <= most or said[4])
+        and minimum <= held
+        and bool(held <= maximum or match[4])
     )
 
 
-def _limit_too_low(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    limit = facts.limit(said[2], job)
-    return int(said[1]) == job.min_gpus > limit.max_gpus == int(said[3])
+def _limit_too_low(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    limit = facts.limit(match[2], job)
+    return int(match[1]) == job.min_gpus > limit.max_gpus == int(match[3])
 
 
-def _too_large(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    most = facts.scope(job).most(job)
-    return int(said[1]) == job.min_gpus > most == int(said[3]) and job.spread == (said[2] == "at once")
+def _too_large(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    maximum = facts.scope(job).max_gpus(job)
+    return int(match[1]) == job.min_gpus > maximum == int(match[3]) and job.spread == (match[2] == "at once")
 
 
-def _no_node(facts: Facts, job: Job, said: re.Match[str]) -> bool:
+def _no_node(facts: Facts, job: Job, match: re.Match[str]) -> bool:
     return not facts.capacity.nodes
 
 
-def _none_of_its_nodes(facts: Facts, job: Job, said: re.Match[str]) -> bool:
+def _none_of_its_nodes(facts: Facts, job: Job, match: re.Match[str]) -> bool:
     return bool(facts.capacity.nodes) and not facts.scope(job).nodes
 
 
-def _higher_tier_waits(facts: Facts, job: Job, said: re.Match[str]) -> bool:
+def _higher_tier_waits(facts: Facts, job: Job, match: re.Match[str]) -> bool:
     layer_of = tiers.layers(facts.snapshot)
-    higher = tiers.LAYERS.index(said[1]) < tiers.LAYERS.index(layer_of[job.id])
-    return higher and any(layer_of[other.id] == said[1] for other in facts.left_out)
+    higher = tiers.LAYERS.index(match[1]) < tiers.LAYERS.index(layer_of[job.id])
+    return higher and any(layer_of[other.id] == match[1] for other in facts.left_out)
 
 
-def _had(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    return f"{job.served_gpu_seconds / 3600:.1f}" == said[1]
+def _had(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    return f"{job.served_gpu_seconds / 3600:.1f}" == match[1]
 
 
-def _work_left(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    return job.work is not None and reasons.hours(max(job.work.value, 1.0)) == said[1]
+def _work_left(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    return job.work is not None and reasons.hours(max(job.work.value, 1.0)) == match[1]
 
 
-def _served(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    return reasons.hours(job.served_gpu_seconds) == said[1]
+def _served(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    return reasons.hours(job.served_gpu_seconds) == match[1]
 
 
-def _account_has(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    theirs = [other for other in facts.snapshot.jobs if other.owner == said[1] == job.owner]
-    return bool(theirs) and sum(other.gpus for other in theirs) == int(said[2])
+def _account_has(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    theirs = [other for other in facts.snapshot.jobs if other.owner == match[1] == job.owner]
+    return bool(theirs) and sum(other.gpus for other in theirs) == int(match[2])
 
 
-def _booked(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    return any(sum(where.values()) == int(said[1]) for _, _, where in _book(facts).get(job.id, ()))
+def _booked(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    return any(sum(where.values()) == int(match[1]) for _, _, where in _book(facts).get(job.id, ()))
 
 
-def _declined(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    return float(said[1]) <= float(said[2]) and job.id not in _book(facts)
+def _declined(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    return float(match[1]) <= float(match[2]) and job.id not in _book(facts)
 
 
-def _not_booked(facts: Facts, job: Job, said: re.Match[str]) -> bool:
+def _not_booked(facts: Facts, job: Job, match: re.Match[str]) -> bool:
     return job.id not in _book(facts)
 
 
 def _book(facts: Facts) -> Mapping[str, list[tuple[int, int, Mapping[NodeId, int]]]]:
-    """Of all layers."""
+    """Return the bookings of all layers."""
     state = facts.plan.state
     layers = [state, *state.get(tiers.OTHERS, {}).values()]
     return {job: runs for layer in layers for job, runs in layer.get("book", {}).items()}
 
 
-def _saved(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    return job.min_gpus <= int(said[1]) <= job.max_gpus and int(said[2]) <= int(said[1])
+def _saved(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    return job.min_gpus <= int(match[1]) <= job.max_gpus and int(match[2]) <= int(match[1])
 
 
-def _anything(facts: Facts, job: Job, said: re.Match[str]) -> bool:
-    """An estimate of the policy's own: there is nothing to compare it with."""
+def _anything(facts: Facts, job: Job, match: re.Match[str]) -> bool:
+    """Accept an estimate of the policy, which cannot be compared with anything."""
     return True
 
 
@@ -209,7 +209,7 @@ CLAIMS: Mapping[str, Claim] = {
     r"No node is open for new work now: all are lost, drained or not approved yet": _no_node,
     r"None of the nodes it can run on is open for new work now": _none_of_its_nodes,
     r"Jobs of the (\w+) tier are ahead of it, and jobs start strictly in order": _higher_tier_waits,
-    r"Its environment is not ready": lambda facts, job, said: bool(job.blocked),
+    r"Its environment is not ready": lambda facts, job, match: bool(job.blocked),
     r"it has had ([\d.]+) GPU-hours, and jobs that had fewer go first": _had,
     r"it has about (\d+ \w+) of work left on one GPU, and shorter jobs go first": _work_left,
     r"how long it takes is not known, it had (\d+ \w+) of one GPU so far, and those who had less go first": _served,
@@ -229,16 +229,16 @@ BETWEEN = re.compile(r"[\s.;:]|\band\b")
 
 
 def untruths(snapshot: Snapshot, plan: Plan) -> list[str]:
-    """Claims of the plan's reasons that are not true, and text that claims nothing known."""
+    """Return the claims of a plan's reasons that are not true, and the texts without a known claim."""
     facts, found = Facts(snapshot, plan), []
     jobs = {job.id: job for job in snapshot.jobs}
     for id, reason in plan.reasons.items():
         rest = reason
         for pattern, holds in CLAIMS.items():
-            for said in re.finditer(pattern, reason, re.IGNORECASE):
-                rest = rest.replace(said[0], " ")
-                if not holds(facts, jobs[id], said):
-                    found.append(f"job {id}: {said[0]!r} in {reason!r}")
+            for match in re.finditer(pattern, reason, re.IGNORECASE):
+                rest = rest.replace(match[0], " ")
+                if not holds(facts, jobs[id], match):
+                    found.append(f"job {id}: {match[0]!r} in {reason!r}")
         if BETWEEN.sub("", rest):
             found.append(f"job {id}: nothing is known of {rest.strip()!r} in {reason!r}")
     return found

@@ -1,7 +1,7 @@
-"""Random worlds for the laws: sound ones, as the portal could draw them.
+"""Random snapshots for the laws: valid ones, such as the portal could have.
 
-Hypothesis chooses sizes and a seed, and shrinks those; a plain generator fills in the rest, which is fifty times faster
-than drawing each number by itself.
+Hypothesis chooses sizes and a seed, and shrinks those; a simple generator fills in the rest, which is fifty times faster
+than drawing each number separately.
 """
 
 import os
@@ -21,111 +21,111 @@ OWNERS = ("alice", "bob", "charlie")
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES") or examples(300, 30))
 """Random clusters per law."""
 QUICK: dict[str, dict[str, Any]] = {"ones": {"generations": 2}}
-"""A search that goes on for longer comes to no other kinds of plans."""
+"""A longer search finds no other kinds of plans."""
 
 
 def built(key: str) -> Policy:
-    """With its defaults, but not with more time than a law needs."""
+    """Return the policy with its defaults, but with no longer search than a law needs."""
     return registry.build(key, QUICK.get(key, {}))
 
 
-def snapshots(*, most_jobs: int = 10, calm: bool = False) -> st.SearchStrategy[Snapshot]:
+def snapshots(*, max_jobs: int = 10, calm: bool = False) -> st.SearchStrategy[Snapshot]:
     """Free, leaving and held GPUs add up on each node. ``calm`` worlds have only open nodes and startable jobs."""
     return st.builds(
         lambda nodes, jobs, seed: world(random.Random(seed), nodes, jobs, calm=calm),
         nodes=st.integers(1, len(NODE_NAMES)),
-        jobs=st.integers(0, most_jobs),
+        jobs=st.integers(0, max_jobs),
         seed=st.integers(0, 2**32),
     )
 
 
-def world(dice: random.Random, node_count: int, job_count: int, *, calm: bool = False) -> Snapshot:
+def world(rng: random.Random, node_count: int, job_count: int, *, calm: bool = False) -> Snapshot:
     names = NODE_NAMES[:node_count]
-    totals = {name: dice.randint(0, 6) for name in names}
+    totals = {name: rng.randint(0, 6) for name in names}
     left = dict(totals)
     jobs: list[Job] = []
     for number in range(job_count):
-        job = _job(dice, str(number), names, calm)
-        if dice.random() < 0.5:
-            job = _put(dice, job, left)
-        elif not calm and dice.random() < 0.1:
+        job = _job(rng, str(number), names, calm)
+        if rng.random() < 0.5:
+            job = _put(rng, job, left)
+        elif not calm and rng.random() < 0.1:
             job = replace(job, stopping=True)
         jobs.append(job)
     nodes = []
     for name in names:
-        leaving = dice.randint(0, left[name]) if dice.random() < 0.5 else 0
-        is_open = calm or dice.random() < 0.8
-        kind = dice.choice(["", "A100"])
+        leaving = rng.randint(0, left[name]) if rng.random() < 0.5 else 0
+        is_open = calm or rng.random() < 0.8
+        kind = rng.choice(["", "A100"])
         nodes.append(Node(name, f"node-{name}", totals[name], left[name] - leaving, leaving, is_open, kind))
     limits = [
-        Limit(owner, dice.randint(0, 8), _jobs_of(owner, jobs), dice.randint(0, 1))
+        Limit(owner, rng.randint(0, 8), _jobs_of(owner, jobs), rng.randint(0, 1))
         for owner in OWNERS[:2]
-        if dice.random() < 0.5
+        if rng.random() < 0.5
     ]
-    accounts = tuple(_account(dice, owner, jobs) for owner in OWNERS)
+    accounts = tuple(_account(rng, owner, jobs) for owner in OWNERS)
     return Snapshot(NOW, tuple(nodes), tuple(jobs), tuple(limits), accounts=accounts)
 
 
-def curve(dice: random.Random, batches: bool = False) -> Curve:
+def curve(rng: random.Random, batches: bool = False) -> Curve:
     """Not concave and not even growing: measured curves are like that."""
     speeds = [1.0]
-    for _ in range(dice.randint(0, 8)):
-        speeds.append(max(0.1, speeds[-1] + dice.choice([1.0, 0.9, 0.5, 0.1, 0.0, -0.3])))
+    for _ in range(rng.randint(0, 8)):
+        speeds.append(max(0.1, speeds[-1] + rng.choice([1.0, 0.9, 0.5, 0.1, 0.0, -0.3])))
     sizes = tuple(64 * (n + 1) for n in range(len(speeds))) if batches else ()
-    return Curve(tuple(speeds), sizes, apart=dice.choice([1.0, 0.5]), source="measured", error=0.1)
+    return Curve(tuple(speeds), sizes, apart=rng.choice([1.0, 0.5]), source="measured", error=0.1)
 
 
 def _jobs_of(owner: str, jobs: list[Job]) -> frozenset[str]:
     return frozenset(job.id for job in jobs if job.owner == owner)
 
 
-def _account(dice: random.Random, owner: str, jobs: list[Job]) -> Account:
-    used = tuple(dice.uniform(0, 1e6) for _ in range(dice.randint(0, 3)))
-    return Account(owner, dice.choice([1.0, 1.0, 2.0, 0.5]), _jobs_of(owner, jobs), used)
+def _account(rng: random.Random, owner: str, jobs: list[Job]) -> Account:
+    used = tuple(rng.uniform(0, 1e6) for _ in range(rng.randint(0, 3)))
+    return Account(owner, rng.choice([1.0, 1.0, 2.0, 0.5]), _jobs_of(owner, jobs), used)
 
 
-def _job(dice: random.Random, id: str, names: tuple[str, ...], calm: bool) -> Job:
-    least = dice.randint(1, 4)
-    most = least + dice.randint(0, 4)
-    spread = dice.random() < 0.5
-    ran = dice.choice([0.0, 0.0, 600.0, 1e5])
-    some = dice.random() < 0.5 and not calm
+def _job(rng: random.Random, id: str, names: tuple[str, ...], calm: bool) -> Job:
+    minimum = rng.randint(1, 4)
+    maximum = minimum + rng.randint(0, 4)
+    spread = rng.random() < 0.5
+    ran = rng.choice([0.0, 0.0, 600.0, 1e5])
+    some = rng.random() < 0.5 and not calm
     return Job(
         id=id,
-        owner=dice.choice(OWNERS),
-        submitted_at=float(dice.randint(0, 5)),
-        min_gpus=least,
-        max_gpus=most,
-        asked_gpus=dice.randint(least, most),
-        priority=dice.choice([0, 0, 0, 1]),
-        elastic=spread and dice.random() < 0.5,
+        owner=rng.choice(OWNERS),
+        submitted_at=float(rng.randint(0, 5)),
+        min_gpus=minimum,
+        max_gpus=maximum,
+        asked_gpus=rng.randint(minimum, maximum),
+        priority=rng.choice([0, 0, 0, 1]),
+        elastic=spread and rng.random() < 0.5,
         spread=spread,
-        preemptible=dice.random() < 0.5,
-        nodes=frozenset(name for name in names if dice.random() < 0.5) if some else None,
-        blocked="Its environment is not ready." if not calm and dice.random() < 0.1 else "",
-        served_gpu_seconds=ran * least,
+        preemptible=rng.random() < 0.5,
+        nodes=frozenset(name for name in names if rng.random() < 0.5) if some else None,
+        blocked="Its environment is not ready." if not calm and rng.random() < 0.1 else "",
+        served_gpu_seconds=ran * minimum,
         run_seconds=ran,
         first_started_at=NOW - 2 * ran if ran else None,
         since=NOW - ran / 2 if ran else None,
         restarts=1 if ran else 0,
-        tier=dice.choice(["premium", "standard", "standard", "basic"]),
-        opportunistic=dice.random() < 0.2,
-        script=dice.choice(["", "digits", "bert"]),
-        batch=dice.choice([0, 128]),
-        speed=dice.choice([None, curve(dice)]),
-        free_speed=dice.choice([None, curve(dice, batches=True)]),
-        work=dice.choice([None, Estimate(dice.choice([0.0, 30.0, dice.uniform(0, 1e6)]), "history", 0.5)]),
-        progress=dice.choice([None, dice.random()]),
-        deadline=dice.choice([None, None, NOW - 10, NOW + 3600]),
-        longest_seconds=dice.choice([None, 7200.0]),
+        tier=rng.choice(["premium", "standard", "standard", "basic"]),
+        opportunistic=rng.random() < 0.2,
+        script=rng.choice(["", "digits", "bert"]),
+        batch=rng.choice([0, 128]),
+        speed=rng.choice([None, curve(rng)]),
+        free_speed=rng.choice([None, curve(rng, batches=True)]),
+        work=rng.choice([None, Estimate(rng.choice([0.0, 30.0, rng.uniform(0, 1e6)]), "history", 0.5)]),
+        progress=rng.choice([None, rng.random()]),
+        deadline=rng.choice([None, None, NOW - 10, NOW + 3600]),
+        longest_seconds=rng.choice([None, 7200.0]),
     )
 
 
-def _put(dice: random.Random, job: Job, left: dict[str, int]) -> Job:
+def _put(rng: random.Random, job: Job, left: dict[str, int]) -> Job:
     """Lets the job run on GPUs that are left, if it fits."""
-    count = dice.randint(job.min_gpus, job.max_gpus)
+    count = rng.randint(job.min_gpus, job.max_gpus)
     now_on: dict[str, int] = {}
-    for name in dice.sample(sorted(left), len(left)):
+    for name in rng.sample(sorted(left), len(left)):
         if job.spread or left[name] >= count:
             take = min(left[name], count - sum(now_on.values()))
             if take:
@@ -136,8 +136,8 @@ def _put(dice: random.Random, job: Job, left: dict[str, int]) -> Job:
         left[name] -= gpus
     home = max(now_on, key=lambda name: now_on[name])
     base = {home: min(now_on[home], job.min_gpus)} if job.elastic else now_on
-    if job.elastic and dice.random() < 0.2:
-        for name in now_on:  # what it had besides its base was lost with a node
+    if job.elastic and rng.random() < 0.2:
+        for name in now_on:  # what it had in addition to its base was lost with a node
             left[name] += now_on[name] - base.get(name, 0)
         now_on = dict(base)
     return replace(job, now_on=now_on, base=base, stopping=False, started_at=NOW - 60)

@@ -1,4 +1,4 @@
-"""How the benches of jobs tell what a change has cost, and whether a target is held."""
+"""How the benches of jobs compute the cost of a change, and whether a target is met."""
 
 import pytest
 
@@ -14,18 +14,18 @@ def steps(start: float, count: int, seconds: float, ranks: int) -> list[Stamp]:
 
 
 def test_a_pause_is_what_a_step_takes_beyond_the_usual() -> None:
-    said = [*steps(0, 10, 0.4, 1), *steps(9, 10, 0.2, 2)]
-    assert resize.pauses(said, after=4) == pytest.approx([9.2 - 4 - 0.2])
+    stamps = [*steps(0, 10, 0.4, 1), *steps(9, 10, 0.2, 2)]
+    assert resize.pauses(stamps, after=4) == pytest.approx([9.2 - 4 - 0.2])
 
 
-def test_a_ring_that_begins_anew_has_paused_however_shortly() -> None:
-    said = [*steps(0, 10, 0.4, 1), *steps(4.1, 10, 0.2, 2)]
-    assert resize.pauses(said, after=4) == pytest.approx([0.1])
+def test_training_that_begins_again_has_paused_however_shortly() -> None:
+    stamps = [*steps(0, 10, 0.4, 1), *steps(4.1, 10, 0.2, 2)]
+    assert resize.pauses(stamps, after=4) == pytest.approx([0.1])
 
 
 def test_steps_before_the_decision_do_not_count() -> None:
-    said = [*steps(0, 10, 0.2, 2), *steps(9, 10, 0.2, 2), *steps(11.5, 10, 0.4, 1)]
-    assert resize.pauses(said, after=10) == pytest.approx([11.9 - 11 - 0.4])
+    stamps = [*steps(0, 10, 0.2, 2), *steps(9, 10, 0.2, 2), *steps(11.5, 10, 0.4, 1)]
+    assert resize.pauses(stamps, after=10) == pytest.approx([11.9 - 11 - 0.4])
 
 
 def test_all_pauses_of_a_change_are_lost_and_the_longest_of_all_is_known() -> None:
@@ -47,8 +47,8 @@ def test_the_95th_percentile_of_few_is_their_highest() -> None:
 
 
 def test_a_target_is_held_up_to_its_limit(capsys: pytest.CaptureFixture[str]) -> None:
-    most, least = Target("a", 2.0, 2.0, "s"), Target("b", 0.97, 0.98, least=True)
-    assert (verdict([most]), verdict([most, least])) == (0, 1)
+    maximum, minimum = Target("a", 2.0, 2.0, "s"), Target("b", 0.97, 0.98, at_least=True)
+    assert (verdict([maximum]), verdict([maximum, minimum])) == (0, 1)
     assert "MISSED b: 0.97, at least 0.98" in capsys.readouterr().out
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from scheduling.changes import changes, kind_of
 from scheduling.policies.fifo import Fifo
-from scheduling.replay import again, differences
+from scheduling.replay import decide_again, differences
 from scheduling.types import Plan, Snapshot
 from tests.scheduling.worlds import draw, running, waiting
 
@@ -74,10 +74,10 @@ class Greedy:
 )
 def test_a_policy_that_fails_now_decides_nothing_again(policy: Any, why: str) -> None:
     lab = draw({"a": 4}, waiting("1"))
-    found = again(policy, lab, Plan({}))
+    found = decide_again(policy, lab, Plan({}))
     assert why in found.wrong and not found.same
 
 
 def test_the_same_policy_decides_the_same() -> None:
     lab = draw({"a": 4}, waiting("1"), waiting("2", 4))
-    assert again(Fifo(), lab, Fifo().plan(lab)).same
+    assert decide_again(Fifo(), lab, Fifo().plan(lab)).same

@@ -17,7 +17,7 @@ FIXED = running("x", {"a": 2})
     [
         (draw({"a": 4}, waiting("x", 2)), {"x": {"a": 1}}, "Job x is given 1 GPUs, but runs on 2 to 2."),
         (draw({"a": 4}, waiting("x", 1, 2)), {"x": {"a": 3}}, "Job x is given 3 GPUs, but runs on 1 to 2."),
-        (draw({"a": 4}, waiting("x")), {"x": {"a": -1}}, "Job x is given a part of a GPU, or less than none."),
+        (draw({"a": 4}, waiting("x")), {"x": {"a": -1}}, "Job x is given a fraction of a GPU, or a negative number."),
         (draw({"a": 4}, waiting("x")), {"y": {"a": 1}}, "Job y is not in the snapshot."),
         (draw({"a": 4}, waiting("x")), {"x": {"z": 1}}, "Job x is given GPUs of unknown nodes: z."),
         (draw({"a": 1}, waiting("x"), waiting("y")), {"x": {"a": 1}, "y": {"a": 1}}, "Node a has 1 free GPUs, but 2"),

@@ -91,7 +91,7 @@ def test_a_wish_that_was_given_up_begins_again() -> None:
     assert decide(SHARES, replace(lab, now=NOW + 10, state=state)).again_at == NOW + 20
 
 
-def test_a_job_behind_such_gpus_is_told_that_they_are_kept() -> None:
+def test_the_reason_of_a_job_behind_such_gpus_is_that_they_are_kept() -> None:
     lab = damped(draw({"a": 4}, running("1", {"a": 2}, 1, 4), waiting("2", 4, owner="bob")))
     lab = replace(lab, jobs=(replace(lab.jobs[0], base={"a": 2}), lab.jobs[1]))
     done = decide(SHARES, lab)
@@ -114,7 +114,7 @@ def test_the_reason_of_a_job_of_a_lower_tier_names_them_too() -> None:
     assert done.reasons["2"].startswith("All 4 GPUs are in use or kept for jobs ahead of it")
 
 
-def test_a_job_below_its_least_takes_at_once_what_it_lacks() -> None:
+def test_a_job_below_its_minimum_takes_at_once_what_it_lacks() -> None:
     lab = damped(draw({"a": 4}, running("1", {"a": 1}, 2, 4)))
     assert sizes(decide(SHARES, lab))["1"] >= 2
 
@@ -137,11 +137,11 @@ def test_laws_of_damping_no_job_grows_before_it_has_waited_for_that(key: str, sn
 def test_laws_of_damping_a_world_in_which_time_passes_comes_to_rest(key: str, snapshot: Snapshot) -> None:
     world, policy, quiet = World.of(damped(snapshot)), Decided(built(key)), 0
     for _ in range(60):
-        quiet = 0 if world.turn(policy, 6) else quiet + 1
-        world.let_go()
+        quiet = 0 if world.run_cycle(policy, 6) else quiet + 1
+        world.release()
         if quiet > 6:
             return
-    raise AssertionError("it goes on changing")
+    raise AssertionError("it keeps changing")
 
 
 @EVERY
@@ -182,7 +182,7 @@ def test_laws_of_damping_they_hold_while_jobs_come_and_policies_are_switched(sna
         for job in seen.jobs:
             assert done.target.get(job.id) or not job.running or seen.now - (job.started_at or 0.0) >= DAMPING
         world.carry_out(done)
-        world.let_go(data.draw(st.integers(0, 4)))
+        world.release(data.draw(st.integers(0, 4)))
         world.now += data.draw(st.sampled_from([0.3, 3.0, 20.0]))
 
 

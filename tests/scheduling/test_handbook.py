@@ -32,7 +32,7 @@ def test_small_jobs_pass_large_ones_until_these_have_waited_long() -> None:
 
 def test_its_parameter_can_be_asked_for_in_a_form() -> None:
     (param,) = params.describe(type(smallest_first()))
-    assert (param.name, param.kind, param.most) == ("patience_minutes", int, 10_080)
+    assert (param.name, param.kind, param.maximum) == ("patience_minutes", int, 10_080)
 
 
 @settings(max_examples=examples(50), deadline=None)

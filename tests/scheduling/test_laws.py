@@ -44,7 +44,7 @@ def test_equal_worlds_get_equal_plans_however_their_rows_are_ordered(key: str, s
 @EVERY
 @MANY
 @given(snapshot=snapshots())
-def test_it_tells_each_waiting_job_why_and_no_other(key: str, snapshot: Snapshot) -> None:
+def test_each_waiting_job_has_a_reason_and_no_other_has(key: str, snapshot: Snapshot) -> None:
     plan = built(key).plan(snapshot)
     left_out = {job.id for job in snapshot.jobs if job.waiting and not plan.target.get(job.id)}
     assert set(plan.reasons) == left_out
@@ -57,11 +57,11 @@ def test_it_tells_each_waiting_job_why_and_no_other(key: str, snapshot: Snapshot
 @EVERY
 @MANY
 @given(snapshot=snapshots())
-def test_it_decides_the_same_where_nobody_reads_why(key: str, snapshot: Snapshot) -> None:
+def test_it_decides_the_same_where_reasons_are_not_read(key: str, snapshot: Snapshot) -> None:
     """As the product asks it: with the lab's calendar and tiers around it."""
-    said, unsaid = (Decided(built(key)).plan(replace(snapshot, explain=explain)) for explain in (True, False))
-    assert replace(unsaid, reasons=said.reasons) == said
-    assert unsaid.reasons.keys() == said.reasons.keys()
+    explained, unexplained = (Decided(built(key)).plan(replace(snapshot, explain=explain)) for explain in (True, False))
+    assert replace(unexplained, reasons=explained.reasons) == explained
+    assert unexplained.reasons.keys() == explained.reasons.keys()
 
 
 @EVERY
@@ -106,6 +106,6 @@ def test_a_switch_loses_and_doubles_nothing(key: str, snapshot: Snapshot, data: 
         plan = other.plan(seen)
         assert violations(seen, plan) == []
         world.carry_out(plan)
-        world.let_go(data.draw(st.integers(0, 3)))
+        world.release(data.draw(st.integers(0, 3)))
         world.now += 30
     assert set(world.jobs) == {job.id for job in snapshot.jobs}

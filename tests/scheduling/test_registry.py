@@ -39,7 +39,7 @@ def test_parameters_not_given_have_their_defaults() -> None:
 @pytest.mark.parametrize(
     ("key", "params", "sentence"),
     [
-        ("sjf", {}, "There is no policy 'sjf'. Known are: fifo, round_robin, elastic_fifo"),
+        ("sjf", {}, "There is no policy 'sjf'. The policies are: fifo, round_robin, elastic_fifo"),
         ("fifo", {"nice": 1}, "There is no parameter nice; this policy has strict, size, backfill."),
         ("fifo", {"strict": "yes"}, "Strictly in order must be yes or no, not 'yes'."),
         ("fifo", {"strict": 1}, "Strictly in order must be yes or no, not 1."),

@@ -54,7 +54,7 @@ def test_a_job_that_can_stop_fills_the_time_before_it() -> None:
 def test_a_job_in_its_own_reservation_does_not_run_into_the_next_one(
     facts: dict[str, Any], starts: bool, gpus: int
 ) -> None:
-    """Bob has two GPUs for an hour. Then Eve has three, or two, for which one is left besides his, or two."""
+    """Bob has two GPUs for an hour. Then Eve has three, or two, for which one is left in addition to his, or two."""
     bob = Reservation("Bob's", "a", 2, NOW - 60, NOW + HOUR, frozenset({"bob", "eve"}))
     eve = Reservation("Eve's", "a", 1 + gpus, NOW + HOUR, NOW + 3 * HOUR, frozenset({"eve"}))
     busy = running("busy", {"a": 1}, owner="ann", longest_seconds=0.1 * HOUR, started_at=NOW - 60)
@@ -119,7 +119,7 @@ calendars = st.lists(
 
 
 def fits(snapshot: Snapshot, calendar: list[Reservation]) -> bool:
-    """The portal lets nobody reserve more of a node than it has, so no calendar like that is ever seen."""
+    """The portal does not allow reservations of more GPUs than a node has, so such snapshots do not occur."""
     return all(sum(item.gpus for item in calendar if item.node == node.id) <= node.total for node in snapshot.nodes)
 
 
@@ -145,7 +145,7 @@ MANY = settings(max_examples=EXAMPLES, deadline=None)
 @EVERY
 @MANY
 @given(snapshot=snapshots(), calendar=calendars)
-def test_laws_of_reservations_nobody_starts_on_what_is_reserved_for_others(
+def test_laws_of_reservations_no_job_starts_on_gpus_reserved_for_others(
     key: str, snapshot: Snapshot, calendar: list[Reservation]
 ) -> None:
     assume(fits(snapshot, calendar))

@@ -11,7 +11,7 @@ from scheduling.policies.elastic_fifo import ElasticFifo
 from scheduling.policies.fifo import Fifo
 from scheduling.toolkit import reasons
 from scheduling.toolkit.capacity import Capacity
-from scheduling.toolkit.plan_builder import realise
+from scheduling.toolkit.plan_builder import build_plan
 from scheduling.toolkit.target_plan import carry_out
 from scheduling.types import Job, Limit, Plan, Policy, Snapshot
 from tests.scheduling.strategies import EXAMPLES, built, snapshots
@@ -37,12 +37,12 @@ class NewestFirst:
     explanation: ClassVar[str] = ""
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        order = sorted(snapshot.jobs, key=lambda job: (job.running and job.preemptible, job.turn))
+        order = sorted(snapshot.jobs, key=lambda job: (job.running and job.preemptible, job.queue_key))
         new = {job.id: job.max_gpus for job in order if not (job.running and job.preemptible)}
         return self.carry_out(snapshot, order, new)
 
     def carry_out(self, snapshot: Snapshot, order: list[Job], new: dict[str, int]) -> Plan:
-        return realise(snapshot, order, new)
+        return build_plan(snapshot, order, new)
 
 
 class Towards(NewestFirst):
@@ -85,7 +85,7 @@ def test_elastic_jobs_below_give_before_any_is_stopped() -> None:
     assert sizes(plan(lab)) == {"1": 2, "2": 1}
 
 
-def test_nobody_is_disturbed_while_enough_is_free_or_on_its_way() -> None:
+def test_no_job_is_disturbed_while_enough_is_free_or_being_released() -> None:
     basic = running("1", {"a": 2}, tier="basic", preemptible=True)
     assert sizes(plan(draw({"a": 4}, basic, waiting("2", 2, tier="premium")))) == {"1": 2, "2": 2}
     assert sizes(plan(draw({"a": 4}, basic, waiting("2", 2, tier="premium"), leaving={"a": 2}))) == {"1": 2}
@@ -120,7 +120,7 @@ def test_a_strict_policy_lets_no_lower_job_pass_that_could_not_make_room_again()
 
 
 def test_a_strict_policy_lets_an_elastic_job_pass_only_if_it_can_be_stopped() -> None:
-    """It never gives back its least, and the line waits for all of it."""
+    """It never releases its minimum, and the queue waits for all of it."""
     line, below = waiting("2", 4), {"tier": "basic", "elastic": True}
     for policy in (Fifo(strict=True), ElasticFifo(strict=True)):
         lab = draw({"a": 4}, running("1", {"a": 2}), line, waiting("3", 1, 2, **below))
@@ -143,7 +143,7 @@ def test_each_layer_keeps_its_own_state(snapshot: Snapshot) -> None:
 @EVERY
 @MANY
 @given(snapshot=snapshots())
-def test_laws_of_tiers_no_plan_violates_anything_and_each_waiting_job_is_told_why(key: str, snapshot: Snapshot) -> None:
+def test_laws_of_tiers_no_plan_breaks_a_rule_and_each_waiting_job_has_a_reason(key: str, snapshot: Snapshot) -> None:
     done = decide(built(key), snapshot)
     assert violations(snapshot, done) == []
     left_out = {job.id for job in snapshot.jobs if job.waiting and not done.target.get(job.id)}

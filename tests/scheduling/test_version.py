@@ -13,7 +13,7 @@ from scheduling.version import version_of
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A policy in a file of its own."""
+    """Return a policy in a separate file."""
     (tmp_path / "own_policy.py").write_text("from scheduling.toolkit import reasons\n\n\nclass Own:\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     import own_policy

@@ -1,4 +1,4 @@
-"""Small clusters drawn as literals, and a world that carries plans out the way nodes do: giving back takes time."""
+"""Small clusters as literals, and a world that carries out plans like nodes do: releasing GPUs takes time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,19 +11,19 @@ from scheduling.types import Job, JobId, Limit, Node, NodeId, Placement, Plan, P
 NOW = 1000.0
 
 
-def waiting(id: str, least: int = 1, most: int | None = None, **facts: Any) -> Job:
+def waiting(id: str, minimum: int = 1, maximum: int | None = None, **facts: Any) -> Job:
     facts.setdefault("submitted_at", 0.0)
-    return Job(id=id, owner=facts.pop("owner", "alice"), min_gpus=least, max_gpus=most or least, **facts)
+    return Job(id=id, owner=facts.pop("owner", "alice"), min_gpus=minimum, max_gpus=maximum or minimum, **facts)
 
 
-def running(id: str, on: Placement, least: int | None = None, most: int | None = None, **facts: Any) -> Job:
-    """Its base is its least GPUs of the node where it has most, as a start would have made it."""
+def running(id: str, on: Placement, minimum: int | None = None, maximum: int | None = None, **facts: Any) -> Job:
+    """Return a running job; its base is its minimum on the node where it has the most GPUs, as after a start."""
     count = sum(on.values())
-    elastic = facts.setdefault("elastic", least is not None and (least, most) != (count, count))
-    least, most = least or count, most or count
+    elastic = facts.setdefault("elastic", minimum is not None and (minimum, maximum) != (count, count))
+    minimum, maximum = minimum or count, maximum or count
     home = min(on, key=lambda node: (-on[node], node))
-    base = {home: min(on[home], least)} if elastic else on
-    return waiting(id, least, most, now_on=on, base=facts.pop("base", base), **facts)
+    base = {home: min(on[home], minimum)} if elastic else on
+    return waiting(id, minimum, maximum, now_on=on, base=facts.pop("base", base), **facts)
 
 
 def draw(
@@ -35,7 +35,7 @@ def draw(
     state: Mapping[str, Any] | None = None,
     now: float = NOW,
 ) -> Snapshot:
-    """``nodes`` maps names to GPUs. Jobs come in the order they are listed, unless they say otherwise."""
+    """Return a snapshot. ``nodes`` maps names to GPUs. Jobs without ``submitted_at`` come in the order of the list."""
     jobs = tuple(replace(job, submitted_at=job.submitted_at or position + 1.0) for position, job in enumerate(jobs))
     views = []
     for name, total in nodes.items():
@@ -47,7 +47,7 @@ def draw(
 
 @dataclass
 class World:
-    """Carries plans out. Shrunk GPUs leave first and are free after ``let_go``; jobs end when told."""
+    """Carries out plans. GPUs that are asked back are leaving until ``release``; jobs end with ``end``."""
 
     nodes: dict[NodeId, Node]
     jobs: dict[JobId, Job]
@@ -82,7 +82,7 @@ class World:
         )
 
     def carry_out(self, plan: Plan) -> bool:
-        """True when something changed."""
+        """Carry out a plan; return whether something changed."""
         changed = False
         for job in list(self.jobs.values()):
             target = {node: gpus for node, gpus in plan.target.get(job.id, {}).items() if gpus}
@@ -101,7 +101,7 @@ class World:
         self.state = plan.state
         return changed
 
-    def let_go(self, count: int | None = None) -> None:
+    def release(self, count: int | None = None) -> None:
         del self.going[: len(self.going) if count is None else count]
 
     def end(self, job: JobId) -> None:
@@ -110,7 +110,7 @@ class World:
     def submit(self, job: Job) -> None:
         self.jobs[job.id] = replace(job, submitted_at=job.submitted_at or self.now)
 
-    def turn(self, policy: Policy, seconds: float = 3.0) -> bool:
+    def run_cycle(self, policy: Policy, seconds: float = 3.0) -> bool:
         changed = self.carry_out(policy.plan(self.snapshot()))
         self.now += seconds
         return changed
@@ -118,7 +118,7 @@ class World:
 
 @dataclass(frozen=True)
 class Decided:
-    """A policy as the product asks it: with tiers and reservations around it, and nobody disturbed in vain."""
+    """A policy as the product asks it: with tiers and reservations, and without needless changes."""
 
     policy: Policy
     reservations: tuple[Reservation, ...] = ()
@@ -130,17 +130,17 @@ class Decided:
 
 
 def comes_to_rest(world: World, policy: Policy, turns: int = 40) -> bool:
-    """Does it stop changing anything within so many turns, while the clock stands still and all is given back at once."""
+    """Whether nothing changes any more within ``turns`` cycles, with a fixed clock and GPUs released at once."""
     for _ in range(turns):
-        changed = world.turn(policy, seconds=0)
-        world.let_go()
-        if not changed and not world.turn(policy, seconds=0):
+        changed = world.run_cycle(policy, seconds=0)
+        world.release()
+        if not changed and not world.run_cycle(policy, seconds=0):
             return True
     return False
 
 
 def sizes(plan: Plan) -> dict[JobId, int]:
-    """How many GPUs each job has, those with none left out."""
+    """Return the number of GPUs of each job, without those that have none."""
     return {job: sum(where.values()) for job, where in plan.target.items() if sum(where.values())}
 
 

@@ -1,11 +1,11 @@
-"""``make bench-training``: what the training library costs and gains (docs/training.md).
+"""``make bench-training``: the costs and gains of the training library (docs/training.md).
 
-1. its steps beside those of plain Horovod, with and without telling of them;
+1. its steps against those of plain Horovod, with and without reporting them;
 2. how well workers' speeds are predicted;
 3. real elastic jobs under ``ffdl``, with the batch chosen and with it as asked;
 4. time to a target on unequal workers, mode by mode.
 
-Each is a program of its own: ``python -m tests.bench.learning.library``, and so on. Ends with 1 when any misses a target.
+Each can run alone: ``python -m tests.bench.learning.library``, and so on. Exits with 1 when one misses a target.
 Arguments go to the last one: ``--resume``, ``--minutes 60``, ``--plots docs/plots``.
 """
 

@@ -1,9 +1,9 @@
 """``python -m tests.bench.learning.burst``: real elastic jobs under ``ffdl``, with the batch chosen and with it as asked.
 
-A burst of jobs comes to a lab of four GPUs, which are pretended: a step sleeps as long as one would compute. All else is
-the product: portal, scheduler, agent, rings of Horovod that grow and shrink, the training library that takes another
-batch. The baseline is the same policy that leaves the batch alone. They take turns, each time in a new lab, which knows
-nothing of the jobs.
+A burst of jobs is submitted to a lab of four simulated GPUs: a step sleeps as long as one would compute. All else is the
+product: portal, scheduler, agent, Horovod jobs that grow and shrink, the training library that changes the batch size. The
+baseline is the same policy with fixed batch sizes. They alternate, each time in a new lab, which knows nothing about the
+jobs.
 """
 
 import argparse
@@ -29,26 +29,26 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
 }
 GPUS = 4
 EPOCHS = (12, 36, 24, 48, 24, 36)
-"""Of the jobs in the order in which they come. An epoch takes 5.4 seconds on one GPU with the batch as asked."""
+"""The epochs of the jobs in order. An epoch takes 5.4 seconds on one GPU with the batch size asked for."""
 APART_SECONDS = 10.0
-MOST_SECONDS = 900.0
+MAX_SECONDS = 900.0
 REPEATS = 3
 
 
 class Found(NamedTuple):
-    """Of one burst: seconds from each job's coming to its end, and from the first coming to the last end."""
+    """The result of a burst: seconds from the submission of each job to its end, and from the first to the last end."""
 
     completions: tuple[float, ...]
     makespan: float
     changes: int
-    """Of the GPUs of running jobs."""
+    """The utilisation of the GPUs of running jobs."""
 
     @property
     def mean(self) -> float:
         return statistics.mean(self.completions)
 
     def done_within(self, seconds: float) -> int:
-        """Jobs that had ended so long after the first came."""
+        """Return the number of jobs that had ended within ``seconds`` after the first submission."""
         return sum(number * APART_SECONDS + completion <= seconds for number, completion in enumerate(self.completions))
 
 
@@ -67,7 +67,7 @@ def main() -> int:
                 continue
             rows[name].append(burst(params))
             given.file.write_text(json.dumps(rows))
-            print(f"{name}, {repeat + 1} of {given.repeats}: {told(rows[name][-1])}", flush=True)
+            print(f"{name}, {repeat + 1} of {given.repeats}: {described(rows[name][-1])}", flush=True)
     print(table(rows))
     return verdict(targets(rows))
 
@@ -85,7 +85,7 @@ def burst(params: Mapping[str, Any]) -> Found:
             for epochs in EPOCHS:
                 jobs.append(submit(lab, code, epochs))
                 time.sleep(APART_SECONDS)
-            wait_for("the burst is over", lambda: all_ended(lab, jobs), MOST_SECONDS, every=1.0)
+            wait_for("the burst is over", lambda: all_ended(lab, jobs), MAX_SECONDS, every=1.0)
             return read(lab, jobs)
 
 
@@ -99,7 +99,7 @@ def submit(lab: Product, code: dict[str, int], epochs: int) -> int:
         resumable=True,
         max_gpus=GPUS,
         environment=ENVIRONMENT,
-        time_limit_seconds=int(MOST_SECONDS),
+        time_limit_seconds=int(MAX_SECONDS),
     )
 
 
@@ -111,8 +111,8 @@ def all_ended(lab: Product, jobs: Sequence[int]) -> bool:
 
 
 def read(lab: Product, jobs: Sequence[int]) -> Found:
-    told = [lab.get(f"jobs/{job}/") for job in jobs]
-    came, ended = ([moment(job[key]) for job in told] for key in ("submitted_at", "finished_at"))
+    details = [lab.get(f"jobs/{job}/") for job in jobs]
+    came, ended = ([moment(job[key]) for job in details] for key in ("submitted_at", "finished_at"))
     changes = sum(len(lab.get(f"jobs/{job}/band/")["changes"]) for job in jobs)
     completions = tuple(end - start for start, end in zip(came, ended, strict=True))
     return Found(completions, max(ended) - min(came), changes)
@@ -122,12 +122,12 @@ def moment(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def told(found: Found) -> str:
+def described(found: Found) -> str:
     return f"mean completion {found.mean:.0f} s, all done after {found.makespan:.0f} s, {found.changes} changes of GPUs"
 
 
 def table(rows: Mapping[str, Sequence[Found]]) -> str:
-    """Medians and ranges. Jobs done are counted when half of the baseline's longest time is over."""
+    """Return medians and ranges. Jobs done are counted at half of the longest time of the baseline."""
     half = half_time(rows)
     lines = [
         f"| `ffdl` | mean completion | all done after | of {len(EPOCHS)} jobs done after {half:.0f} s | changes of GPUs |",
@@ -149,8 +149,8 @@ def half_time(rows: Mapping[str, Sequence[Found]]) -> float:
 
 
 def spread(values: Sequence[float], unit: str = "") -> str:
-    least, most = min(values), max(values)
-    return f"{statistics.median(values):.0f}{unit} ({least:.0f} to {most:.0f})"
+    minimum, maximum = min(values), max(values)
+    return f"{statistics.median(values):.0f}{unit} ({minimum:.0f} to {maximum:.0f})"
 
 
 def targets(rows: Mapping[str, Sequence[Found]]) -> list[Target]:
@@ -161,7 +161,9 @@ def targets(rows: Mapping[str, Sequence[Found]]) -> list[Target]:
     ours, baseline = "batch chosen", "batch as asked"
     return [
         Target("mean completion beside the baseline's", mean[ours] / mean[baseline], 1.0),
-        Target("jobs done by half of the baseline's time, less its own", count[ours] - count[baseline], 0, least=True),
+        Target(
+            "jobs done by half of the baseline's time, less its own", count[ours] - count[baseline], 0, at_least=True
+        ),
     ]
 
 

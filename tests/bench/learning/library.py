@@ -1,8 +1,8 @@
-"""``python -m tests.bench.learning.library``: steps with the training library, beside plain Horovod's.
+"""``python -m tests.bench.learning.library``: steps with the training library, against plain Horovod.
 
-A small network learns on two ranks, each bound to a processor of its own: a few steps with Horovod alone and a few with
-the library, which tells of them, take turns within the same processes. As one start of a training differs from the next,
-there are several, and their medians count.
+A small network learns on two ranks, each bound to a separate processor: a few steps with Horovod alone and a few with the
+library, which reports them, alternate within the same processes. As one start of a training differs from the next, there
+are several, and their medians count.
 """
 
 import argparse
@@ -18,26 +18,26 @@ from tests.bench.targets import Target, verdict
 
 SCRIPT = Path(__file__).parent / "job" / "steps.py"
 STARTS, RUN_SECONDS = 6, 240
-LEAST_RATIO, MOST_TELLING = 0.98, 0.01
+MIN_RATIO, MAX_REPORTING = 0.98, 0.01
 
 
 def start(python: str) -> tuple[float, float]:
-    """Throughput with the library over that by hand, and the part of its steps that went into telling of them."""
+    """Return the throughput with the library over that without it, and the fraction of its steps spent on reporting."""
     env = engine.rank_env(python)
     with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder) / "told"
-        told.touch()
-        env |= {"SCHEDULEARN_CHECKPOINTS": folder, "SCHEDULEARN_METRICS": str(told)}
+        metrics = Path(folder) / "metrics"
+        metrics.touch()
+        env |= {"SCHEDULEARN_CHECKPOINTS": folder, "SCHEDULEARN_METRICS": str(metrics)}
         command = ["horovodrun", "--gloo", "-np", "2", "python", str(SCRIPT)]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert told.stat().st_size, "it tells of its steps"
+        assert metrics.stat().st_size, "it reports its steps"
     pairs = [(float(plain), float(library)) for plain, library in re.findall(r"pair (\S+) (\S+)", done.stdout)]
     plain, library = (statistics.fmean(side) for side in zip(*pairs, strict=True))
-    telling = float(re.findall(r"telling (\S+)", done.stdout)[0])
+    reporting = float(re.findall(r"reporting (\S+)", done.stdout)[0])
     means = f"a step by hand {plain * 1e3:.2f} ms, with the library {library * 1e3:.2f} ms"
-    print(f"{means}: {plain / library:.4f}, of which telling {telling:.3%}", flush=True)
-    return plain / library, telling
+    print(f"{means}: {plain / library:.4f}, of which reporting {reporting:.3%}", flush=True)
+    return plain / library, reporting
 
 
 def main() -> int:
@@ -45,11 +45,11 @@ def main() -> int:
     parser.add_argument("--starts", type=int, default=STARTS, help=f"of the training ({STARTS})")
     given = parser.parse_args()
     python = engine.job_environment_python()
-    library, telling = map(statistics.median, zip(*(start(python) for _ in range(given.starts)), strict=True))
+    library, reporting = map(statistics.median, zip(*(start(python) for _ in range(given.starts)), strict=True))
     return verdict(
         [
-            Target("steps with the library over plain Horovod's", library, LEAST_RATIO, least=True),
-            Target("part of the steps that telling of them costs", telling, MOST_TELLING),
+            Target("steps with the library over plain Horovod's", library, MIN_RATIO, at_least=True),
+            Target("fraction of the steps that reporting them costs", reporting, MAX_REPORTING),
         ]
     )
 

@@ -1,4 +1,4 @@
-"""Losses over time, mode by mode, as SVG."""
+"""Plots of losses over time by mode, as SVG."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ POINTS = 120
 
 
 def write(folder: Path, rows: Sequence[Mapping[str, Any]], targets: Mapping[str, float]) -> None:
-    """One picture for each model and load."""
+    """Write one plot for each model and load."""
     folder.mkdir(parents=True, exist_ok=True)
     for model, load in dict.fromkeys((row["model"], row["load"]) for row in rows):
         here = [row for row in rows if (row["model"], row["load"]) == (model, load)]
@@ -24,7 +24,7 @@ def write(folder: Path, rows: Sequence[Mapping[str, Any]], targets: Mapping[str,
 
 
 def losses(title: str, by_mode: Mapping[str, Sequence[Sequence[tuple[float, float]]]], target: float) -> str:
-    """The median of the runs at each moment, until the first of them has ended."""
+    """Return a plot of the median of the runs at each time, until the first of them has ended."""
     ends = {mode: min(curve[-1][0] for curve in curves) for mode, curves in by_mode.items()}
     last = max(ends.values())
     lines = {mode: [(at, median_at(curves, at)) for at in moments(ends[mode])] for mode, curves in by_mode.items()}
@@ -51,7 +51,7 @@ def moments(end: float) -> list[float]:
 
 
 def median_at(curves: Sequence[Sequence[tuple[float, float]]], at: float) -> float:
-    """Of what each run had reached by then; its first copy where that came later."""
+    """Return the median of the losses that the runs had reached by then; the first loss of a run that has none yet."""
     return statistics.median(
         next((loss for when, loss in reversed(curve) if when <= at), curve[0][1]) for curve in curves
     )

@@ -1,7 +1,7 @@
-"""``python -m tests.bench.learning.predictors``: how far predictions of a worker's speed are off, reported as it is.
+"""``python -m tests.bench.learning.predictors``: the errors of predictions of the speed of a worker; no target.
 
-Made-up loads of three kinds, from several seeds, and errors one iteration ahead: the mean of the absolute difference of
-logarithms, which is about a part of the speed. What is predicted before a network has seen enough does not count.
+Three kinds of synthetic load, from several seeds, and errors one iteration ahead: the mean of the absolute difference of
+logarithms, which is about a fraction of the speed. Predictions before a network has seen enough do not count.
 """
 
 import os

@@ -1,9 +1,9 @@
 """``python -m tests.bench.learning.unequal``: time to a target on unequal workers, mode by mode.
 
 Four workers are containers with shares of a processor: equal ones, one at a quarter, and slow ones that change. Three
-models learn on them, from several first weights, each in every mode; how low the loss of held-back data is by then is
-measured afterwards, so it costs nothing. Modes take turns, so that what else the machine does meets them alike. Rows
-are kept in a file: ``--resume`` goes on where an interrupted run stopped. ``--plots`` writes pictures.
+models learn on them, from several initial weights, each in every mode; the loss on held-out data is measured afterwards,
+so it costs no time. Modes alternate, so that other load of the machine affects them equally. Rows are kept in a file:
+``--resume`` continues where an interrupted run stopped. ``--plots`` writes plots.
 """
 
 import argparse
@@ -32,9 +32,9 @@ MODES: Mapping[str, tuple[str, bool]] = {
 BALANCED = ("bsp_balanced", "adaptive_ksync, balanced")
 OURS = (*BALANCED, "adaptive_ksync")
 TARGETS = {"mlp": 0.22, "cnn": 0.15, "transformer": 2.5}
-"""Losses of held-back data, in nats: what BSP reaches after about two thirds of its epochs."""
+"""Target losses on held-out data, in nats: what BSP reaches after about two thirds of its epochs."""
 SEEDS = 5
-LEAST_GAIN, MOST_LOSS, MOST_GAP = 1.5, 1.03, 0.1
+MIN_GAIN, MAX_LOSS, MAX_GAP = 1.5, 1.03, 0.1
 Row = dict[str, Any]
 
 
@@ -68,7 +68,7 @@ def wanted(given: argparse.Namespace) -> Iterator[tuple[str, str, int, str]]:
 
 
 def measure(rows: list[Row], runs: Iterator[tuple[str, str, int, str]], file: Path, until: float) -> int:
-    """Adds a row for each run; how many are left."""
+    """Add a row for each run; return how many runs are left."""
     known = {(row["model"], row["load"], row["seed"], row["mode"]) for row in rows}
     todo = [run for run in runs if run not in known]
     if not todo:
@@ -84,7 +84,7 @@ def measure(rows: list[Row], runs: Iterator[tuple[str, str, int, str]], file: Pa
             modes = (mode, "bsp") if load == "equal" else (mode,)
             ways = [MODES[each] for each in modes]
             orders = [{"name": model, "seed": seed, "mode": name, "balanced": balanced} for name, balanced in ways]
-            turn = slice(None, None, -1 if seed % 2 else 1)  # who begins first may be at a disadvantage
+            turn = slice(None, None, -1 if seed % 2 else 1)  # the first one to start may be at a disadvantage
             try:
                 found = train(pair[: len(modes)], load, orders[turn])[turn]
             except FailedError as error:
@@ -94,13 +94,13 @@ def measure(rows: list[Row], runs: Iterator[tuple[str, str, int, str]], file: Pa
             rows.append({**row, "beside": beside[0]} if beside else row)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(rows))
-            told = "not reached" if reached is None else f"after {reached:.1f} s"
-            print(f"{model:12} {load:15} seed {seed} {mode:25} target {told}, {row['seconds']:.1f} s", flush=True)
+            outcome = "not reached" if reached is None else f"after {reached:.1f} s"
+            print(f"{model:12} {load:15} seed {seed} {mode:25} target {outcome}, {row['seconds']:.1f} s", flush=True)
     return 0
 
 
 def crossing(curve: Sequence[Sequence[float]], target: float) -> float | None:
-    """When the loss was down at the target, on a straight line between the two measurements around it."""
+    """Return when the loss reached the target, by linear interpolation between the two measurements around it."""
     for (before, high), (at, loss) in itertools.pairwise([(0.0, float("inf")), *curve]):
         if loss <= target:
             return at if high == float("inf") else before + (at - before) * (high - target) / (high - loss)
@@ -112,13 +112,13 @@ def of(rows: Sequence[Row], model: str, load: str, mode: str) -> list[Row]:
 
 
 def to_target(rows: Sequence[Row]) -> float:
-    """Median seconds; infinite where most never came there."""
+    """Return the median seconds; infinite where most runs never reached the target."""
     return statistics.median(row["reached"] if row["reached"] is not None else float("inf") for row in rows)
 
 
 def over_bsp(rows: Sequence[Row]) -> float:
-    """The time to the target over that of BSP beside it: the geometric mean of such pairs, of which every other one began
-    with BSP. Infinite where one of them never came there."""
+    """Return the time to the target over that of BSP in the same pair: the geometric mean of the pairs, of which every
+    other one began with BSP. Infinite where one of them never reached it."""
     pairs = [(row["reached"], row["beside"]) for row in rows]
     if any(None in pair for pair in pairs):
         return float("inf")
@@ -134,7 +134,7 @@ def final(rows: Sequence[Row]) -> float:
 
 
 def over_asp(rows: Sequence[Row], asp: Sequence[Row]) -> float:
-    """The loss in the end over that of ASP from the same first weights, the geometric mean.
+    """Return the final loss over that of ASP from the same initial weights, as the geometric mean.
 
     ASP's losses swing by a half from one look to the next: where one training, or the median of a few, happens to stop is luck.
     """
@@ -143,7 +143,7 @@ def over_asp(rows: Sequence[Row], asp: Sequence[Row]) -> float:
 
 
 def gap(row: Row) -> float:
-    """How much longer the slowest worker computes in an iteration than the fastest, as a part of the fastest."""
+    """Return how much longer the slowest worker computes in an iteration than the fastest, relative to the fastest."""
     computing = row["ranks"]["computing"]
     return float(max(computing) / max(1e-9, min(computing)) - 1)
 
@@ -153,8 +153,8 @@ def usual_gap(rows: Sequence[Row]) -> float:
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """As they stand in docs/training.md: how long it took to the target, where one slow worker led in the end, and how
-    the same first weights fared on equal ones."""
+    """Return the tables of docs/training.md: the time to the target, the final losses with one slow worker, and the
+    results of the same initial weights on equal workers."""
     head = " | ".join(MODES)
     lines = [f"| model | workers | {head} |", "|---|---|" + "---:|" * len(MODES)]
     for model in TARGETS:
@@ -182,7 +182,7 @@ def tables(rows: Sequence[Row]) -> str:
 
 
 def duration(some: Sequence[Row], bsp: Sequence[Row]) -> str:
-    """Median seconds to the target, their range, and how many times sooner than BSP, unless that trained beside it."""
+    """Return the median seconds to the target, their range, and the speed-up over BSP, unless that trained in parallel."""
     if not some:
         return ""
     if (middle := to_target(some)) == float("inf"):
@@ -203,11 +203,13 @@ def targets(rows: Sequence[Row]) -> Iterator[Target]:
             best = min(measured, key=lambda mode: to_target(measured[mode]))
             gain = to_target(bsp) / to_target(measured[best])
             yield Target(
-                f"{model}, one slow: BSP's time to the target over that of {best}", gain, LEAST_GAIN, least=True
+                f"{model}, one slow: BSP's time to the target over that of {best}", gain, MIN_GAIN, at_least=True
             )
             if asp:
-                worst, least = max(map(last_loss, measured[best])), min(map(last_loss, asp))
-                yield Target(f"{model}, one slow: the worst loss of {best} in the end, beside ASP's best", worst, least)
+                worst, minimum = max(map(last_loss, measured[best])), min(map(last_loss, asp))
+                yield Target(
+                    f"{model}, one slow: the worst loss of {best} in the end, beside ASP's best", worst, minimum
+                )
         for mode, some in measured.items():
             if asp:
                 worst = max(map(last_loss, some))
@@ -215,10 +217,10 @@ def targets(rows: Sequence[Row]) -> Iterator[Target]:
                 yield Target(f"{model}, one slow: loss of {mode} in the end over ASP's", over_asp(some, asp), 1.0)
         for mode in OURS:
             if some := of(rows, model, "equal", mode):
-                yield Target(f"{model}, equal: time of {mode} to the target over BSP's", over_bsp(some), MOST_LOSS)
+                yield Target(f"{model}, equal: time of {mode} to the target over BSP's", over_bsp(some), MAX_LOSS)
         for mode in BALANCED:
             if some := ours[mode]:
-                yield Target(f"{model}, one slow: gap of iterations under {mode}", usual_gap(some), MOST_GAP)
+                yield Target(f"{model}, one slow: gap of iterations under {mode}", usual_gap(some), MAX_GAP)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ from tests import engine
 ROOT = Path(__file__).resolve().parents[3]
 RANKS = 4
 PERIOD_US = 10_000
-"""Of the kernel's accounting: short, so that a slow worker is slow in every step and not stopped in some."""
+"""The period of the kernel's accounting: short, so that a slow worker is slow in every step and not stopped in some."""
 WHOLE = 0.45
-"""Of a processor for a worker at full speed: all ranks together leave some of two processors to the machine."""
+"""The share of a processor of a worker at full speed: all ranks together leave some of two processors to the machine."""
 SLOW = 0.25
 LOADS: Mapping[str, Sequence[float]] = {
     "equal": (1, 1, 1, 1),
@@ -31,11 +31,11 @@ LOADS: Mapping[str, Sequence[float]] = {
 TURN_SECONDS = 4.0
 """In the last one, the ranks after the first are slow in turn, each for so long."""
 READY_SECONDS = 120
-MOST_SECONDS = 240
+MAX_SECONDS = 240
 
 
 class FailedError(Exception):
-    """A run ended without a result."""
+    """A run has ended without a result."""
 
 
 class Workers:
@@ -44,7 +44,7 @@ class Workers:
         self._number = 0
 
     def give(self, parts: Sequence[float]) -> None:
-        """So much to each rank, as a part of what a worker at full speed has."""
+        """Set the share of each rank, as a fraction of that of a worker at full speed."""
         for container, part in zip(self._containers, parts, strict=False):
             container.update(cpu_period=PERIOD_US, cpu_quota=int(PERIOD_US * WHOLE * part))
 
@@ -56,20 +56,20 @@ class Workers:
         beside.rename(self._folder / "order.json")
 
     def wait(self) -> None:
-        """Until all but rank 0 are done, which measures losses when it has trained."""
+        """Wait until all ranks but 0 are done; rank 0 measures losses after the training."""
         for rank in range(1, RANKS):
             self._result(rank)
 
     def found(self) -> dict[str, Any]:
-        """What ``learn`` tells, and of each rank the means of its steps after the first third."""
-        self.give([1 / WHOLE])  # nobody else works
+        """Return the result of ``learn``, and for each rank the means of its steps after the first third."""
+        self.give([1 / WHOLE])  # no other rank is busy
         return {**self._result(0), "ranks": self._ranks()}
 
     def _result(self, rank: int) -> dict[str, Any]:
-        path, until = self._folder / f"result-{self._number}-{rank}.json", time.monotonic() + MOST_SECONDS
+        path, until = self._folder / f"result-{self._number}-{rank}.json", time.monotonic() + MAX_SECONDS
         while not path.exists():
             if time.monotonic() > until:
-                raise FailedError(f"rank {rank} has no result after {MOST_SECONDS} s")
+                raise FailedError(f"rank {rank} has no result after {MAX_SECONDS} s")
             time.sleep(0.05)
         found: dict[str, Any] = json.loads(path.read_text())
         if "error" in found:
@@ -77,20 +77,20 @@ class Workers:
         return found
 
     def _ranks(self) -> dict[str, list[float]]:
-        lines = (json.loads(line) for line in (self._folder / f"told-{self._number}").read_text().splitlines())
-        told = [line for line in lines if line["kind"] == "ranks"]
-        told = told[len(told) // 3 :]
+        lines = (json.loads(line) for line in (self._folder / f"metrics-{self._number}").read_text().splitlines())
+        reports = [line for line in lines if line["kind"] == "ranks"]
+        reports = reports[len(reports) // 3 :]
         names = ("samples", "computing", "waiting", "error")
         return {
-            name: [sum(line[name][rank] for line in told) / len(told) for rank in range(RANKS)]
+            name: [sum(line[name][rank] for line in reports) / len(reports) for rank in range(RANKS)]
             for name in names
-            if told
+            if reports
         }
 
 
 def train(several: Sequence[Workers], load: str, orders: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Trainings at the same time, so that whatever else the machine does meets all of them alike: each on workers of its
-    own, which share what one of them would have alone."""
+    """Run trainings at the same time, so that other load of the machine affects all of them equally: each on separate
+    workers, which share what one of them would have alone."""
     part = 1 / len(several)
     for some in several:
         some.give([part * each for each in LOADS[load]])
@@ -125,7 +125,7 @@ def workers(image: str) -> Iterator[Workers]:
     client = docker.from_env()
     with tempfile.TemporaryDirectory(prefix="sl-unequal-") as name:
         folder, made = Path(name), []
-        folder.chmod(0o777)  # who works in a container is nobody here
+        folder.chmod(0o777)  # the user in a container is another one here
         volumes = {
             str(ROOT / "runners" / "training"): {"bind": "/library", "mode": "ro"},
             str(Path(__file__).parent / "job"): {"bind": "/bench", "mode": "ro"},
@@ -137,7 +137,7 @@ def workers(image: str) -> Iterator[Workers]:
         try:
             for rank in range(RANKS):
                 command = ["python", "/bench/worker.py", str(rank), str(RANKS), "/orders"]
-                # As on machines of their own: else three of them could meet on one processor.
+                # As on separate machines: otherwise three of them could share one processor.
                 processor = str(processors[rank * len(processors) // RANKS])
                 options: dict[str, Any] = {"environment": env, "volumes": volumes, "network_mode": "host"}
                 options |= {"cpuset_cpus": processor}
@@ -166,7 +166,7 @@ def _free_port() -> int:
 
 @contextmanager
 def on_an_engine() -> Iterator[tuple[Workers, Workers]]:
-    """For two trainings at once."""
+    """Yield workers for two trainings at once."""
     with engine.docker_engine():
         image = engine.job_environment_image()
         with workers(image) as some, workers(image) as others:

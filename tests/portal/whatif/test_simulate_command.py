@@ -76,7 +76,7 @@ def test_a_lost_node_sends_its_jobs_back(trace: Path) -> None:
         (["--policy", "fifo", "--set", "speed=1"], "no parameter speed"),
         (["--set", "strict=no", "--policy", "fifo"], "--set must follow"),
         (["--policy", "fifo", "--set", "strict"], "NAME=VALUE"),
-        (["--policy", "fifo", "--cluster", "big"], "no cluster"),
+        (["--policy", "fifo", "--cluster", "big"], "not a cluster"),
         (["--policy", "fifo", "--rounds", "0"], "above 0"),
         (["--policy", "fifo", "--lose", "7:5"], "--lose needs"),
         (["--policy", "fifo", "--json", "/nowhere/out.json"], "cannot be written"),

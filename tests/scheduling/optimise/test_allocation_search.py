@@ -24,17 +24,17 @@ def brute_force(values: list[allocation_search.Values], gpus: int) -> float:
     return best
 
 
-def tables(dice: random.Random, jobs: int, *, concave: bool = False) -> list[allocation_search.Values]:
+def tables(rng: random.Random, jobs: int, *, concave: bool = False) -> list[allocation_search.Values]:
     found = []
     for _ in range(jobs):
-        gains = [dice.choice([1.0, 0.7, 0.5, 0.1, 0.0, -0.2]) for _ in range(dice.randint(1, 4))]
+        gains = [rng.choice([1.0, 0.7, 0.5, 0.1, 0.0, -0.2]) for _ in range(rng.randint(1, 4))]
         if concave:
             gains.sort(reverse=True)
         value = np.concatenate(([0.0], np.cumsum(gains)))
-        least = 0 if concave else dice.choice([0, 0, 1, 2])
-        value[1:least] = NONE
-        if dice.random() < 0.2:
-            value[:least] = NONE
+        minimum = 0 if concave else rng.choice([0, 0, 1, 2])
+        value[1:minimum] = NONE
+        if rng.random() < 0.2:
+            value[:minimum] = NONE
         found.append(value)
     return [value for value in found if np.isfinite(value).any()]
 
@@ -44,7 +44,7 @@ def test_it_is_as_good_as_trying_everything(jobs: int, gpus: int, concave: bool,
     values = tables(random.Random(seed), jobs, concave=concave)
     best = brute_force(values, gpus)
     if best == NONE:
-        with pytest.raises(ValueError, match="least of all jobs"):
+        with pytest.raises(ValueError, match="minimum of all jobs"):
             allocation_search.best(values, gpus)
         return
     counts = allocation_search.best(values, gpus)
@@ -55,7 +55,7 @@ def test_it_is_as_good_as_trying_everything(jobs: int, gpus: int, concave: bool,
 @given(jobs=st.integers(0, 5), gpus=st.integers(10, 20), seed=st.integers(0, 2**32))
 def test_along_the_hulls_it_is_short_by_at_most_what_one_job_has(jobs: int, gpus: int, seed: int) -> None:
     values = tables(random.Random(seed), jobs)
-    counts = allocation_search.along_hulls(values, gpus)
+    counts = allocation_search.best(values, gpus, cells=0)
     assert sum(counts) <= gpus
     reached = sum(value[count] for value, count in zip(values, counts, strict=True))
     spread = max((np.ptp(value[np.isfinite(value)]) for value in values), default=0.0)
@@ -66,7 +66,7 @@ def test_along_the_hulls_it_is_short_by_at_most_what_one_job_has(jobs: int, gpus
 def test_concave_curves_need_no_table(jobs: int, gpus: int, seed: int) -> None:
     values = tables(random.Random(seed), jobs, concave=True)
     reached = sum(
-        value[count] for value, count in zip(values, allocation_search.along_hulls(values, gpus), strict=True)
+        value[count] for value, count in zip(values, allocation_search.best(values, gpus, cells=0), strict=True)
     )
     assert reached == pytest.approx(brute_force(values, gpus))
 
@@ -90,7 +90,7 @@ def test_it_asks_only_about_jobs_that_something_can_be_decided_about() -> None:
         closed=("c",),
     )
     question = allocation_search.ask(lab)
-    found = {c.job.id: (c.least, c.most, c.may_have_none) for c in question.candidates}
+    found = {c.job.id: (c.min_gpus, c.max_gpus, c.may_have_none) for c in question.candidates}
     assert found == {"elastic": (1, 3, False), "may stop": (2, 2, True), "new": (1, 8, True)}
     assert [job.id for job in question.held] == ["fixed", "drained"]
     assert question.gpus == 6

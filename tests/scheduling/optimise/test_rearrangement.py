@@ -90,7 +90,7 @@ def test_kinds_do_not_mix() -> None:
     assert rearrange(lab, lab.jobs, {"x": 4}, {"x": "T4"}) == {"x": {"b": 4}}
 
 
-def test_nobody_is_stopped_or_shrunk_when_nobody_gains() -> None:
+def test_no_job_is_stopped_or_shrunk_when_no_other_gains() -> None:
     lab = draw({"a": 4}, running("x", {"a": 2}, preemptible=True), running("y", {"a": 2}, 1, 2), waiting("z", 4, 4))
     assert put(lab, x=0, y=1, z=4) == {"x": {"a": 2}, "y": {"a": 2}}
 
@@ -121,7 +121,7 @@ def test_a_target_is_pursued_until_it_is_reached_and_then_for_its_time() -> None
     assert recall(there, 120) == (target, {})
 
 
-def test_a_target_is_forgotten_when_somebody_comes() -> None:
+def test_a_target_is_dropped_when_a_job_comes() -> None:
     lab = draw({"a": 4}, waiting("x"))
     state = remember(lab, {"x": {"a": 1}}, {})
     assert recall(draw({"a": 4}, waiting("x"), waiting("y"), state=state), 60) is None
@@ -148,7 +148,7 @@ def test_a_target_is_reached(snapshot: Snapshot, counts: list[int]) -> None:
     for _ in range(4):
         seen = world.snapshot()
         world.carry_out(carry_out(seen, seen.jobs, target, {}, {}))
-        world.let_go()
+        world.release()
     assert {job.id: dict(job.now_on) for job in world.jobs.values() if job.now_on} == {
         job: dict(where) for job, where in target.items()
     }

@@ -30,7 +30,7 @@ def test_the_shorter_job_goes_first() -> None:
     ).replace("All the", "The")
 
 
-def test_each_gets_one_before_anybody_whose_speed_falls_off_gets_two() -> None:
+def test_each_gets_one_before_a_job_whose_speed_falls_off_gets_two() -> None:
     lab = draw(
         {"a": 2},
         waiting("long", 1, 4, work=LONG, elastic=True),
@@ -72,7 +72,7 @@ def test_a_job_that_needs_several_at_once_counts_its_gain_per_gpu() -> None:
     assert sizes(decide(lab)) == {"short": 4}
 
 
-def test_longer_jobs_are_stopped_for_shorter_ones_unless_the_admin_says_no() -> None:
+def test_longer_jobs_are_stopped_for_shorter_ones_unless_switched_off() -> None:
     lab = draw({"a": 1}, running("long", {"a": 1}, work=LONG, preemptible=True), waiting("short", work=SHORT))
     plan = decide(lab)
     assert sizes(plan) == {}
@@ -80,7 +80,7 @@ def test_longer_jobs_are_stopped_for_shorter_ones_unless_the_admin_says_no() -> 
     assert sizes(decide(lab, Afs(preempt=False))) == {"long": 1}
 
 
-def test_of_unknown_lengths_the_one_that_had_least_goes_first() -> None:
+def test_of_unknown_lengths_the_one_that_had_the_least_goes_first() -> None:
     lab = draw({"a": 1}, waiting("old", served_gpu_seconds=1e5), waiting("new"))
     plan = decide(lab)
     assert sizes(plan) == {"new": 1}

@@ -1,4 +1,4 @@
-"""Elastic first come, first served: everybody's least in order, then the rest evenly."""
+"""Elastic first come, first served: the minimum of each job in order, then the rest evenly."""
 
 from dataclasses import replace
 
@@ -22,12 +22,12 @@ def test_minima_go_first_in_order_then_the_rest_one_at_a_time() -> None:
     assert sizes(decide(draw({"a": 2}, waiting("x", 1, 4, elastic=True), waiting("y", 2, 4)))) == {"x": 2}
 
 
-def test_a_lone_job_gets_its_most_and_no_more() -> None:
+def test_a_lone_job_gets_its_maximum_and_no_more() -> None:
     assert sizes(decide(draw({"a": 8}, waiting("x", 1, 3)))) == {"x": 3}
 
 
-def test_nobody_gets_less_than_its_least_for_being_second() -> None:
-    """Voda's second phase could hand out fewer than the least: (1..4), (4..4) on 4 GPUs gave the second one 1."""
+def test_the_second_job_gets_at_least_its_minimum() -> None:
+    """Voda's second phase could give fewer than the minimum: (1..4), (4..4) on 4 GPUs gave the second one 1."""
     lab = draw({"a": 4}, waiting("x", 1, 4, elastic=True), waiting("y", 4, 4))
     plan = decide(lab)
     assert sizes(plan) == {"x": 4}
@@ -63,31 +63,31 @@ def test_a_job_whose_gpus_went_to_another_waits_for_no_more_than_is_given_back()
 def test_a_newcomer_shares_evenly_with_who_came_before() -> None:
     world = World.of(draw({"a": 4}, running("x", {"a": 4}, 1, 4), waiting("y", 1, 4, elastic=True)))
     for _ in range(6):
-        world.turn(AT_ONCE)
-        world.let_go(1)
+        world.run_cycle(AT_ONCE)
+        world.release(1)
     assert {id: job.gpus for id, job in world.jobs.items()} == {"x": 2, "y": 2}
 
 
-def test_an_elastic_newcomer_starts_with_its_least_and_grows_as_more_comes_free() -> None:
+def test_an_elastic_new_job_starts_with_its_minimum_and_grows_as_more_becomes_free() -> None:
     world = World.of(draw({"a": 4}, running("x", {"a": 4}, 1, 4), waiting("y", 1, 4, elastic=True)))
-    world.turn(AT_ONCE)
-    world.let_go(1)
-    world.turn(AT_ONCE)
+    world.run_cycle(AT_ONCE)
+    world.release(1)
+    world.run_cycle(AT_ONCE)
     assert world.jobs["y"].gpus == 1
-    world.let_go()
-    world.turn(AT_ONCE)
+    world.release()
+    world.run_cycle(AT_ONCE)
     assert world.jobs["y"].gpus == 2
 
 
 def test_a_newcomer_of_fixed_size_waits_for_all_it_will_ever_get() -> None:
     """It keeps what it starts with, so starting too early would cost it its share."""
     world = World.of(draw({"a": 4}, running("x", {"a": 4}, 1, 4), waiting("y", 1, 2)))
-    world.turn(AT_ONCE)
-    world.let_go(1)
-    world.turn(AT_ONCE)
+    world.run_cycle(AT_ONCE)
+    world.release(1)
+    world.run_cycle(AT_ONCE)
     assert world.jobs["y"].gpus == 0
-    world.let_go()
-    world.turn(AT_ONCE)
+    world.release()
+    world.run_cycle(AT_ONCE)
     assert world.jobs["y"].gpus == 2
 
 
@@ -116,11 +116,11 @@ def test_completions_let_the_least_served_grow_oldest_first() -> None:
 def test_a_running_job_grows_only_after_gpus_were_left_over_for_a_while() -> None:
     policy = ElasticFifo(grow_after_seconds=10)
     world = World.of(draw({"a": 4}, running("x", {"a": 2}, 1, 4)))
-    assert not world.turn(policy, seconds=6)
-    assert not world.turn(policy, seconds=6)
-    assert world.turn(policy, seconds=6)
+    assert not world.run_cycle(policy, seconds=6)
+    assert not world.run_cycle(policy, seconds=6)
+    assert world.run_cycle(policy, seconds=6)
     assert world.jobs["x"].gpus == 4
-    assert not world.turn(policy)
+    assert not world.run_cycle(policy)
     assert world.state == {"wish": {}}
 
 
@@ -129,9 +129,9 @@ def test_a_stream_of_short_jobs_does_not_make_a_running_job_breathe() -> None:
     policy = ElasticFifo(grow_after_seconds=10)
     world = World.of(draw({"a": 2}, running("x", {"a": 1}, 1, 2)))
     for number in range(5):
-        world.turn(policy)
+        world.run_cycle(policy)
         world.submit(waiting(f"short{number}"))
-        world.turn(policy)
+        world.run_cycle(policy)
         assert world.jobs["x"].gpus == 1
         assert world.jobs[f"short{number}"].gpus == 1
         world.end(f"short{number}")
@@ -139,13 +139,13 @@ def test_a_stream_of_short_jobs_does_not_make_a_running_job_breathe() -> None:
 
 
 def test_a_job_that_lost_a_part_is_topped_up_even_at_the_cost_of_richer_ones() -> None:
-    """Its least is more than it holds: a node went away."""
+    """Its minimum is more than it holds: a node was lost."""
     hurt = replace(running("x", {"a": 1}, 1, 4), min_gpus=2)
     plan = decide(draw({"a": 4}, hurt, running("y", {"a": 3}, 1, 4)))
     assert sizes(plan) == {"x": 1, "y": 2}
 
 
-def test_it_prefers_the_node_where_a_newcomer_fits_without_shrinking_anybody() -> None:
+def test_it_prefers_the_node_where_a_new_job_fits_without_shrinking_another() -> None:
     lab = draw({"a": 2, "b": 2}, running("x", {"a": 2}, 1, 2), waiting("y", 1, 1))
     plan = decide(lab)
     assert dict(plan.target["y"]) == {"b": 1}
@@ -177,9 +177,9 @@ def test_a_limit_is_shared_by_shrinking_ones_own_jobs() -> None:
     plan = decide(lab)
     assert sizes(plan) == {"x": 3}
     world = World.of(lab)
-    world.turn(AT_ONCE)
-    world.let_go()
-    world.turn(AT_ONCE)
+    world.run_cycle(AT_ONCE)
+    world.release()
+    world.run_cycle(AT_ONCE)
     assert world.jobs["y"].gpus == 1
 
 
@@ -214,7 +214,7 @@ def test_a_closed_node_keeps_its_jobs_and_gets_no_more() -> None:
     assert sizes(decide(lab)) == {"x": 1, "y": 1}
 
 
-def test_jobs_grow_up_to_the_size_asked_for_or_to_their_most() -> None:
+def test_jobs_grow_up_to_the_size_asked_for_or_to_their_maximum() -> None:
     lab = draw({"a": 8}, running("x", {"a": 1}, 1, 8, asked_gpus=2), waiting("y", 1, 8, elastic=True, asked_gpus=3))
     assert sizes(decide(lab)) == {"x": 2, "y": 3}
     assert sizes(decide(lab, ElasticFifo(grow_after_seconds=0, up_to="most"))) == {"x": 4, "y": 4}

@@ -1,4 +1,4 @@
-"""Fair share: who used less than entitled goes first, group by group and then person by person."""
+"""Fair share: accounts below their share go first, group by group and then user by user."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -63,7 +63,7 @@ def test_use_is_measured_by_weight() -> None:
 
 
 def test_groups_come_before_their_members() -> None:
-    """Bob used more than anybody, but his group used less than the other."""
+    """Bob used more than any other user, but his group used less than the other."""
     lab = draw({"a": 1}, waiting("x", owner="alice"), waiting("y", owner="carol"), waiting("z", owner="bob"))
     plan = decide(
         lab,
@@ -118,10 +118,10 @@ def test_many_jobs_of_one_account_get_no_more_than_one_of_another() -> None:
 def test_a_newcomer_gets_its_share_from_who_has_more_and_the_world_rests() -> None:
     world = World.of(draw({"a": 4}, running("x", {"a": 4}, 1, 4), waiting("y", 1, 4, owner="bob", elastic=True)))
     for _ in range(4):
-        world.turn(AT_ONCE)
-        world.let_go()
+        world.run_cycle(AT_ONCE)
+        world.release()
     assert {id: job.gpus for id, job in world.jobs.items()} == {"x": 2, "y": 2}
-    assert not world.turn(AT_ONCE)
+    assert not world.run_cycle(AT_ONCE)
 
 
 def test_a_gpu_that_makes_a_job_hardly_faster_is_left_for_others() -> None:
@@ -152,11 +152,11 @@ def test_no_gpus_stand_idle_for_a_job_that_finds_no_place() -> None:
     assert sizes(plan) == {"p": 2, "q": 2, "e": 4}
     assert "wide" in plan.reasons
     world = World.of(lab)
-    world.turn(AT_ONCE)
+    world.run_cycle(AT_ONCE)
     world.end("p")
     for _ in range(3):
-        world.turn(AT_ONCE)
-        world.let_go()
+        world.run_cycle(AT_ONCE)
+        world.release()
     assert world.jobs["wide"].gpus == 3
 
 
@@ -174,7 +174,7 @@ def test_jobs_of_who_is_far_above_are_stopped_for_who_is_below() -> None:
     assert len(sizes(decide(hogged(), policy=FairShare(tolerance=2.0)))) == 4
 
 
-def test_nobody_is_stopped_where_the_admin_says_so_or_the_job_has_no_checkpoint() -> None:
+def test_no_job_is_stopped_if_switched_off_or_without_a_checkpoint() -> None:
     assert len(sizes(decide(hogged(), policy=FairShare(preempt=False)))) == 4
     kept = hogged()
     kept = replace(kept, jobs=tuple(replace(job, preemptible=False) for job in kept.jobs))
@@ -208,7 +208,7 @@ def test_a_job_above_the_share_makes_room_for_those_who_stay_within_theirs() -> 
         (FairShare(preempt=False), 4000.0, {}),
         (FairShare(), 4000.0, {"longest_seconds": 9e9}),
     ],
-    ids=["too early", "switched off", "nobody is stopped", "fits beside them"],
+    ids=["too early", "switched off", "no job is stopped", "fits beside them"],
 )
 def test_otherwise_it_keeps_its_gpus(policy: FairShare, minutes: float, facts: dict[str, Any]) -> None:
     lab = closed_lab(*SMALL, minutes=minutes, **facts)
@@ -221,8 +221,8 @@ def test_it_makes_no_room_for_a_job_that_would_be_above_the_share_itself() -> No
     lab = closed_lab(waiting("wide", 4, owner="carol", submitted_at=900.0), *SMALL[1:])
     world = World.of(lab)
     for _ in range(3):
-        world.turn(FairShare(passed_over_hours=0.0))
-        world.let_go()
+        world.run_cycle(FairShare(passed_over_hours=0.0))
+        world.release()
     assert not world.jobs["wide"].now_on and world.jobs["ydave"].now_on and world.jobs["yerin"].now_on
 
 
@@ -233,8 +233,8 @@ def test_past_use_is_paid_back_by_stopping_but_not_for_ever() -> None:
     used = account("alice", "x", used=[4] * 7), account("bob", "y")
     world = World.of(lab)
     for _ in range(4):
-        world.turn(With(FairShare(), used))
-        world.let_go()
+        world.run_cycle(With(FairShare(), used))
+        world.release()
     assert {id: job.gpus for id, job in world.jobs.items()} == {"x": 0, "y": 4}
     assert sizes(decide(lab, account("alice", "x", used=[1]), account("bob", "y"))) == {"x": 4}
 
@@ -245,7 +245,7 @@ def test_without_resizing_a_job_starts_with_what_it_asked_for_and_keeps_it() -> 
     assert sizes(decide(lab, policy=policy)) == {"x": 2, "y": 3}
 
 
-def test_each_waiting_job_is_told_where_its_account_stands() -> None:
+def test_the_reason_of_each_waiting_job_has_the_level_of_its_account() -> None:
     lab = draw({"a": 4}, running("x", {"a": 4}), waiting("y"))
     member = account("alice", "x", "y", used=[1.5], parent="vision")
     plan = decide(lab, account("vision", "x", "y", used=[8]), member)
@@ -255,7 +255,7 @@ def test_each_waiting_job_is_told_where_its_account_stands() -> None:
     )
 
 
-def test_accounts_that_are_parts_of_each_other_stop_nobody() -> None:
+def test_accounts_that_are_parts_of_each_other_stop_no_job() -> None:
     lab = draw({"a": 2}, waiting("x"), waiting("y"))
     plan = decide(lab, account("p", "x", parent="q"), account("q", "y", parent="p"), account("r", parent="p"))
     assert sizes(plan) == {"x": 1, "y": 1}

@@ -23,7 +23,7 @@ def new(id: str, curve: Curve, **facts: object) -> Job:
     return waiting(id, 1, 4, speed=curve, submitted_at=NOW, **facts)
 
 
-def test_gpus_go_where_they_speed_up_training_most() -> None:
+def test_gpus_go_where_they_speed_up_training_the_most() -> None:
     assert sizes(decide(draw({"a": 5}, new("well", WELL), new("badly", BADLY)))) == {"well": 4, "badly": 1}
 
 
@@ -141,7 +141,7 @@ def test_a_change_must_win_what_it_costs_before_the_job_ends() -> None:
     assert grows(40.0) and not grows(20.0)
 
 
-def test_nobody_is_stopped_for_jobs_that_are_done_sooner_than_the_stop_is_made_up_for() -> None:
+def test_no_job_is_stopped_for_jobs_that_end_before_the_stop_pays_off() -> None:
     def stops(seconds: float) -> bool:
         x = running("x", {"a": 1}, preemptible=True, work=Estimate(16 * seconds), restart_seconds=30.0)
         y = waiting("y", 1, 1, submitted_at=NOW, work=Estimate(seconds))
@@ -162,9 +162,9 @@ def test_what_is_given_back_slowly_still_goes_to_whom_it_was_meant_for() -> None
     policy = Ffdl()
     world = World.of(draw({"a": 4}, running("x", {"a": 4}, 1, 4, speed=BADLY), waiting("y", 3, 3, speed=WELL)))
     for _ in range(4):
-        world.turn(policy, seconds=400)
-        world.let_go(1)
-    world.turn(policy)
+        world.run_cycle(policy, seconds=400)
+        world.release(1)
+    world.run_cycle(policy)
     assert {id: job.gpus for id, job in world.jobs.items()} == {"x": 1, "y": 3}
 
 
@@ -177,15 +177,15 @@ def test_a_limit_is_kept_and_the_rest_goes_to_others() -> None:
 
 
 @pytest.mark.parametrize("admission", ["optional", "in_order"])
-def test_the_clock_alone_makes_nobody_run_to_and_fro(admission: str) -> None:
+def test_the_clock_alone_makes_no_job_oscillate(admission: str) -> None:
     world = World.of(
         draw({"a": 5, "b": 3}, running("x", {"a": 4}, 1, 6, speed=WELL), new("y", BADLY, elastic=True), new("z", WELL))
     )
     policy = Ffdl(admission=admission)
     changes = []
     for _ in range(40):
-        changes.append(world.turn(policy, seconds=301))
-        world.let_go()
+        changes.append(world.run_cycle(policy, seconds=301))
+        world.release()
     assert not any(changes[15:]), "once the job that scales badly has waited for long enough, it runs beside the others"
 
 

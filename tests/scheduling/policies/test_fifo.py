@@ -41,7 +41,7 @@ def test_skipping_lets_smaller_jobs_pass() -> None:
     assert sizes(decide(lab, Fifo(strict=False))) == {"r": 2, "small": 1}
 
 
-def test_a_job_that_can_never_start_holds_nobody_up() -> None:
+def test_a_job_that_can_never_start_does_not_hold_up_others() -> None:
     lab = draw(
         {"a": 2}, waiting("huge", 9), waiting("unready", blocked="Its environment is not ready."), waiting("x", 2)
     )
@@ -53,7 +53,7 @@ def test_a_job_that_can_never_start_holds_nobody_up() -> None:
     }
 
 
-def test_who_is_at_a_limit_holds_nobody_else_up() -> None:
+def test_a_job_at_a_limit_does_not_hold_up_others() -> None:
     limit = Limit("alice", 2, frozenset({"r", "mine"}))
     lab = draw({"a": 4}, running("r", {"a": 2}), waiting("mine", 1), waiting("other", 1, owner="bob"), limits=(limit,))
     plan = decide(lab)
@@ -66,7 +66,7 @@ def test_gpus_on_their_way_back_still_count_for_a_limit() -> None:
     assert sizes(decide(draw({"a": 4}, waiting("x", 1), leaving={"a": 2}, limits=(limit,)))) == {}
 
 
-def test_a_job_that_asked_for_a_range_gets_what_is_free_or_its_least() -> None:
+def test_a_job_that_asked_for_a_range_gets_what_is_free_or_its_minimum() -> None:
     lab = draw({"a": 3}, waiting("x", 1, 4), waiting("y", 1, 1))
     assert sizes(decide(lab)) == {"x": 3}
     assert sizes(decide(lab, Fifo(size="least"))) == {"x": 1, "y": 1}
@@ -76,7 +76,7 @@ def test_it_prefers_the_node_that_is_filled_best() -> None:
     assert dict(decide(draw({"a": 4, "b": 2}, waiting("x", 2))).target["x"]) == {"b": 2}
 
 
-def test_a_ring_larger_than_any_node_spreads_and_a_plain_command_does_not() -> None:
+def test_a_distributed_job_larger_than_any_node_spreads_and_a_plain_command_does_not() -> None:
     assert sizes(decide(draw({"a": 2, "b": 2}, waiting("x", 3)))) == {"x": 3}
     plan = decide(draw({"a": 2, "b": 2}, waiting("x", 3, spread=False)))
     assert plan.reasons == {"x": "It needs 3 GPUs on one node, but the largest node it can run on has only 2."}
@@ -110,7 +110,7 @@ BACKFILL = Fifo(backfill=True)
 
 
 def lasting(job: Job, seconds: float) -> Job:
-    """Of which somebody knows that it takes so long with the GPUs it holds or asks for."""
+    """Return a job with a known duration on the GPUs that it holds or asks for."""
     return replace(job, work=Estimate(seconds * speed(job, job.gpus or job.max_gpus)))
 
 
@@ -155,7 +155,7 @@ def test_what_has_been_started_in_the_same_turn_counts_for_the_promise() -> None
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(snapshot=snapshots(most_jobs=16))
+@given(snapshot=snapshots(max_jobs=16))
 def test_backfilling_starts_whatever_would_start_without_it_and_explains_the_rest(snapshot: Snapshot) -> None:
     plain, filled = decide(snapshot, Fifo()), decide(snapshot, BACKFILL)
     assert set(sizes(plain)) <= set(sizes(filled))

@@ -1,4 +1,4 @@
-"""Useful progress for everybody: Pollux's objective, Sia's program, and Optimus as a preset."""
+"""Useful progress for all jobs: Pollux's objective, Sia's program, and Optimus as a preset."""
 
 import itertools
 from dataclasses import replace
@@ -26,8 +26,8 @@ def decide(snapshot: Snapshot, policy: Goodput | None = None) -> Plan:
     return plan
 
 
-def new(id: str, curve: Curve | None, most: int = 4, **facts: object) -> Job:
-    return waiting(id, 1, most, speed=curve, **{"submitted_at": NOW, **facts})
+def new(id: str, curve: Curve | None, maximum: int = 4, **facts: object) -> Job:
+    return waiting(id, 1, maximum, speed=curve, **{"submitted_at": NOW, **facts})
 
 
 def program(snapshot: Snapshot, policy: Goodput | None = None) -> Program:
@@ -47,7 +47,7 @@ def fits(of: Program, picks: list[int]) -> bool:
 
 
 @SOLVERS
-def test_gpus_go_where_they_help_and_nobody_is_left_out(solver: str) -> None:
+def test_gpus_go_where_they_help_and_no_job_is_left_out(solver: str) -> None:
     lab = draw({"a": 4, "b": 4}, new("well", WELL), new("badly", BADLY), new("other", BADLY))
     assert sizes(decide(lab, Goodput(solver=solver))) == {"well": 4, "badly": 2, "other": 2}
 
@@ -74,7 +74,7 @@ def test_waiting_makes_the_claim_stronger() -> None:
     assert sizes(decide(lab, Goodput(waiting_bonus=0.0))) == {"short": 1}
 
 
-def test_each_job_is_on_the_kind_of_gpu_where_it_gains_most() -> None:
+def test_each_job_is_on_the_kind_of_gpu_where_it_gains_the_most() -> None:
     likes = Curve((1.0, 2.0), kinds={"T4": 0.2})
     does_not_care = Curve((1.0, 2.0), kinds={"T4": 0.9})
     lab = draw({"a": 2, "t": 2}, new("x", does_not_care, 2), new("y", likes, 2))
@@ -89,11 +89,11 @@ def test_a_job_is_never_torn_between_kinds() -> None:
     assert decide(lab).target == {"x": {"a": 2}}
 
 
-def test_a_job_that_nobody_measured_grows_by_doubling() -> None:
+def test_a_job_without_measurements_grows_by_doubling() -> None:
     world = World.of(draw({"a": 8}, waiting("x", 1, 8, asked_gpus=1, elastic=True)))
     seen = []
     for _ in range(6):
-        world.turn(Goodput(), seconds=600)
+        world.run_cycle(Goodput(), seconds=600)
         seen.append(world.jobs["x"].gpus)
     assert seen == [1, 2, 4, 8, 8, 8]
     assert sizes(decide(draw({"a": 8}, new("x", WELL, 8)))) == {"x": 8}
@@ -159,10 +159,10 @@ def test_optimus_gives_the_next_gpu_where_it_saves_most_time() -> None:
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(snapshot=snapshots(most_jobs=4))
+@given(snapshot=snapshots(max_jobs=4))
 def test_the_integer_program_is_as_good_as_trying_everything(snapshot: Snapshot) -> None:
     asked = program(snapshot)
-    if not asked.worths:
+    if not asked.gains:
         return
     every = itertools.product(*(range(len(options)) for options in asked.options))
     best = max(value(asked, list(picks)) for picks in every if fits(asked, list(picks)))
@@ -172,12 +172,12 @@ def test_the_integer_program_is_as_good_as_trying_everything(snapshot: Snapshot)
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(snapshot=snapshots(most_jobs=4))
+@given(snapshot=snapshots(max_jobs=4))
 def test_the_table_is_the_best_there_is_or_no_answer(snapshot: Snapshot) -> None:
     """Of one kind of GPUs; only a limit may keep it from answering."""
     one_kind = replace(snapshot, nodes=tuple(replace(node, kind="") for node in snapshot.nodes))
     asked = program(one_kind)
-    if not asked.worths or not asked.fleet.kinds:
+    if not asked.gains or not asked.fleet.kinds:
         return
     picks = asked.by_table()
     if picks is None:
@@ -203,7 +203,7 @@ def test_the_table_leaves_several_kinds_and_binding_limits_to_the_integer_progra
 @given(snapshot=snapshots())
 def test_no_solver_is_worse_than_leaving_all_as_it_is(snapshot: Snapshot) -> None:
     asked = program(snapshot)
-    if not asked.worths:
+    if not asked.gains:
         return
     stay, greedy = asked.stay(), asked.greedy()
     assert fits(asked, stay) and fits(asked, greedy)
@@ -230,7 +230,7 @@ def test_equal_snapshots_get_equal_plans_from_every_solver(solver: str) -> None:
 
 
 @SOLVERS
-def test_the_clock_alone_makes_nobody_run_to_and_fro(solver: str) -> None:
+def test_the_clock_alone_makes_no_job_oscillate(solver: str) -> None:
     policy = Goodput(solver=solver, waiting_bonus=0.0)
     world = World.of(
         draw(
@@ -240,6 +240,6 @@ def test_the_clock_alone_makes_nobody_run_to_and_fro(solver: str) -> None:
     )  # fmt: skip
     changes = []
     for _ in range(20):
-        changes.append(world.turn(policy, seconds=61))
-        world.let_go()
+        changes.append(world.run_cycle(policy, seconds=61))
+        world.release()
     assert not any(changes[8:])

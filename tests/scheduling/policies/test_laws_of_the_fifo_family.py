@@ -1,4 +1,4 @@
-"""Laws of the policies that never stop a running job: what runs goes on, and those who came first go first."""
+"""Laws of the policies that never stop a running job: running jobs continue, and the first to come is the first to start."""
 
 from dataclasses import replace
 
@@ -38,14 +38,14 @@ def test_an_unchanged_world_comes_to_rest(policy: Policy, snapshot: Snapshot, pa
     resized: dict[str, list[int]] = {}
     for _ in range(150):
         before = {id: job.gpus for id, job in world.jobs.items()}
-        changed = world.turn(policy)
+        changed = world.run_cycle(policy)
         for id, job in world.jobs.items():
             if before[id] and job.gpus != before[id]:
                 resized.setdefault(id, []).append(job.gpus - before[id])
         quiet = 0 if changed or world.going else quiet + 1
         if quiet > 8:
             break
-        world.let_go(pace)
+        world.release(pace)
     assert quiet > 8
     for id, steps in resized.items():
         turns = sum((one < 0) != (two < 0) for one, two in zip(steps, steps[1:], strict=False))
@@ -56,7 +56,7 @@ def test_an_unchanged_world_comes_to_rest(policy: Policy, snapshot: Snapshot, pa
 @many
 @given(snapshot=snapshots())
 def test_a_switch_of_policy_disturbs_no_job_that_is_not_elastic(policy: Policy, snapshot: Snapshot) -> None:
-    """What runs goes on with what it has, whoever placed it and whatever state the last policy left."""
+    """Running jobs keep their GPUs, whichever policy placed them and whatever state it left."""
     plan = policy.plan(replace(snapshot, state={}))
     for job in snapshot.jobs:
         if job.running and not job.elastic:
@@ -69,7 +69,7 @@ def test_a_switch_of_policy_disturbs_no_job_that_is_not_elastic(policy: Policy, 
 def test_a_job_ahead_of_its_equal_is_served_first(policy: Policy, snapshot: Snapshot) -> None:
     """Of two jobs that ask for the same on the same terms, the one behind never starts without the one ahead."""
     plan = policy.plan(snapshot)
-    queue = sorted((job for job in snapshot.jobs if job.waiting and not job.blocked), key=lambda job: job.turn)
+    queue = sorted((job for job in snapshot.jobs if job.waiting and not job.blocked), key=lambda job: job.queue_key)
     limited = frozenset[str]().union(*(limit.jobs for limit in snapshot.limits))
     for position, ahead in enumerate(queue):
         for behind in queue[position + 1 :]:
@@ -83,8 +83,8 @@ def test_a_job_ahead_of_its_equal_is_served_first(policy: Policy, snapshot: Snap
 @every_policy
 @many
 @given(snapshot=snapshots())
-def test_no_job_is_resized_unless_somebody_gains_by_it(policy: Policy, snapshot: Snapshot) -> None:
-    """With no job waiting, and none below its least, nobody is asked for a GPU."""
+def test_no_job_is_resized_unless_a_job_gains_by_it(policy: Policy, snapshot: Snapshot) -> None:
+    """With no job waiting, and none below its minimum, no job is asked for a GPU."""
     alone = replace(snapshot, jobs=tuple(job for job in snapshot.jobs if job.running and job.gpus >= job.min_gpus))
     plan = policy.plan(alone)
     assert all(sum(plan.target[job.id].values()) >= job.gpus for job in alone.jobs)
@@ -94,7 +94,7 @@ def test_no_job_is_resized_unless_somebody_gains_by_it(policy: Policy, snapshot:
 @many
 @given(snapshot=snapshots())
 def test_no_job_waits_that_would_fit_beside_the_plan(policy: Policy, snapshot: Snapshot) -> None:
-    """Work is conserved by the policies that may skip: what is left free is of no use to anybody who waits.
+    """Policies that may skip jobs conserve work: no waiting job could use the GPUs that stay free.
 
     GPUs kept for a job ahead, while others are on their way to it, are not left.
     """
@@ -119,8 +119,8 @@ def test_at_rest_no_elastic_job_could_have_one_more(snapshot: Snapshot) -> None:
     policy = registry.build("elastic_fifo", {"up_to": "most", "least_gain": 0.0})
     world = World.of(snapshot)
     for _ in range(60):
-        world.turn(policy)
-        world.let_go()
+        world.run_cycle(policy)
+        world.release()
     still = world.snapshot()
     capacity = Capacity(still)
     assert not any(job.elastic and job.running and job.gpus < job.max_gpus and capacity.grow(job) for job in still.jobs)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from scheduling import registry
 from scheduling.check import violations
 from scheduling.optimise import allocation_search
-from scheduling.policies.ones import Brood, Ones
+from scheduling.policies.ones import Breeder, Ones
 from scheduling.types import Curve, Estimate, Limit, Plan, Snapshot
 from tests.examples import examples
 from tests.scheduling.strategies import snapshots
@@ -22,11 +22,11 @@ def decide(snapshot: Snapshot, policy: Ones | None = None) -> Plan:
     return plan
 
 
-def test_it_says_that_it_is_experimental() -> None:
+def test_it_is_marked_as_experimental() -> None:
     assert registry.describe("ones").experimental
 
 
-def test_new_jobs_start_at_once_with_their_least() -> None:
+def test_new_jobs_start_at_once_with_their_minimum() -> None:
     lab = draw({"a": 8}, waiting("x", 1, 8, speed=WELL), waiting("y", 2, 8, speed=WELL))
     assert sizes(decide(lab)) == {"x": 1, "y": 2}
 
@@ -35,16 +35,16 @@ def test_a_job_doubles_when_it_has_trained_at_its_limit_for_a_while_up_to_four_t
     world = World.of(draw({"a": 16}, waiting("x", 1, 16, asked_gpus=2, speed=Curve(tuple(range(1, 17))), elastic=True)))
     seen = []
     for _ in range(6):
-        world.turn(Ones(), seconds=121)
+        world.run_cycle(Ones(), seconds=121)
         seen.append(world.jobs["x"].gpus)
     assert seen == [1, 2, 4, 8, 8, 8]
     world = World.of(draw({"a": 16}, waiting("x", 1, 16, speed=WELL, elastic=True)))
     for _ in range(6):
-        world.turn(Ones(settle_seconds=1000), seconds=121)
+        world.run_cycle(Ones(settle_seconds=1000), seconds=121)
     assert world.jobs["x"].gpus == 1
 
 
-def test_nobody_gets_gpus_that_make_it_slower() -> None:
+def test_no_job_gets_gpus_that_make_it_slower() -> None:
     x = running("x", {"a": 2}, 1, 8, speed=Curve((1.0, 2.0, 1.5, 1.4)), since=NOW - 600)
     assert sizes(decide(draw({"a": 8}, x))) == {"x": 2}
 
@@ -74,17 +74,17 @@ def test_who_holds_half_the_gpus_for_longer_than_the_others_is_scaled_down() -> 
     big = running("big", {"a": 6}, 1, 8, speed=WELL, run_seconds=7200.0, started_at=NOW - 600)
     others = [running(id, {"a": 1}, 1, 1, speed=WELL, run_seconds=600.0, started_at=NOW - 600) for id in ("x", "y")]
     lab = draw({"a": 8}, big, *others, waiting("new", 1, 8, speed=WELL, work=Estimate(60.0), run_seconds=1.0))
-    assert Brood(Ones(), lab, allocation_search.ask(lab)).limits[0] < 6
+    assert Breeder(Ones(), lab, allocation_search.ask(lab)).limits[0] < 6
 
 
 def test_unknown_progress_is_epochs_over_epochs_and_ten() -> None:
     """Ten minutes are ten epochs: half done, so what is left is what was had."""
     x = running("x", {"a": 1}, 1, 2, run_seconds=600.0, served_gpu_seconds=600.0)
     lab = draw({"a": 2}, x)
-    brood = Brood(Ones(), lab, allocation_search.ask(lab))
-    assert brood.expected[0] == 600.0
-    told = draw({"a": 2}, replace(x, progress=0.75))
-    assert round(Brood(Ones(), told, allocation_search.ask(told)).expected[0]) == 200
+    breeder = Breeder(Ones(), lab, allocation_search.ask(lab))
+    assert breeder.expected[0] == 600.0
+    reported = draw({"a": 2}, replace(x, progress=0.75))
+    assert round(Breeder(Ones(), reported, allocation_search.ask(reported)).expected[0]) == 200
 
 
 def test_a_limit_is_kept() -> None:
@@ -101,16 +101,16 @@ def test_the_same_chances_are_drawn_for_the_same_world() -> None:
 @given(snapshot=snapshots())
 def test_every_schedule_it_breeds_fits(snapshot: Snapshot) -> None:
     question = allocation_search.ask(snapshot)
-    brood = Brood(Ones(generations=2), snapshot, question)
-    brood.evolve()
-    for one in brood.population:
+    breeder = Breeder(Ones(generations=2), snapshot, question)
+    breeder.evolve()
+    for one in breeder.population:
         assert sum(one) <= question.gpus
         for candidate, count in zip(question.candidates, one, strict=True):
-            assert count <= candidate.most
-            assert count >= candidate.least or (candidate.may_have_none and not count)
+            assert count <= candidate.max_gpus
+            assert count >= candidate.min_gpus or (candidate.may_have_none and not count)
 
 
-def test_the_clock_alone_makes_nobody_run_to_and_fro() -> None:
+def test_the_clock_alone_makes_no_job_oscillate() -> None:
     world = World.of(
         draw(
             {"a": 5, "b": 3}, running("x", {"a": 4}, 1, 6, speed=WELL, work=Estimate(1e4)),
@@ -119,6 +119,6 @@ def test_the_clock_alone_makes_nobody_run_to_and_fro() -> None:
     )  # fmt: skip
     changes = []
     for _ in range(30):
-        changes.append(world.turn(Ones(), seconds=61))
-        world.let_go()
+        changes.append(world.run_cycle(Ones(), seconds=61))
+        world.release()
     assert not any(changes[12:])

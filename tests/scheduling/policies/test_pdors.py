@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scheduling.check import violations
 from scheduling.optimise import booking
-from scheduling.optimise.booking import Book, Market, Worth
+from scheduling.optimise.booking import Book, Market, ResultValue
 from scheduling.policies.pdors import Pdors
 from scheduling.types import Curve, Estimate, Limit, Node, Plan, Snapshot
 from tests.scheduling.strategies import EXAMPLES, snapshots
@@ -58,7 +58,7 @@ def test_a_job_books_and_starts_at_once_where_all_is_free() -> None:
     assert plan.again_at == NOW + SLOT
 
 
-def test_a_job_that_must_wait_books_the_first_slot_that_is_free_and_is_told() -> None:
+def test_a_job_that_must_wait_books_the_first_free_slot_and_has_it_as_its_reason() -> None:
     """Half the slots of the one who runs are over in six; whoever follows does not hold the GPUs idle meanwhile."""
     busy = running("busy", {"a": 2}, work=slots(12), speed=LINEAR)
     plan = decide(draw({"a": 2}, busy, waiting("x", 2, work=slots(2), speed=LINEAR), now=NOW))
@@ -72,7 +72,7 @@ def cheap_one_in_a_busy_lab(**facts: Any) -> Snapshot:
     return draw({"a": 2}, busy, waiting("cheap", work=slots(40), weight=0.01, **facts), now=NOW)
 
 
-def test_a_job_that_is_not_worth_its_price_waits_and_is_told_its_payoff() -> None:
+def test_a_job_that_is_not_worth_its_price_waits_with_its_payoff_as_its_reason() -> None:
     lab = cheap_one_in_a_busy_lab()
     plan = decide(lab)
     assert sizes(plan) == {"busy": 1}
@@ -84,7 +84,7 @@ def test_a_job_that_is_not_worth_its_price_waits_and_is_told_its_payoff() -> Non
     )
 
 
-def test_who_was_declined_bids_again_when_somebody_ends_or_a_slot_begins() -> None:
+def test_a_declined_job_bids_again_when_a_job_ends_or_a_slot_begins() -> None:
     lab = cheap_one_in_a_busy_lab()
     state = decide(lab).state
     same = decide(replace(lab, state=state, now=NOW + 60))
@@ -102,7 +102,7 @@ def test_what_an_early_end_leaves_is_sold_again() -> None:
 
 
 def test_a_job_that_runs_longer_than_it_booked_keeps_what_it_has() -> None:
-    """Its bookings are over, and somebody else is booked after it."""
+    """Its bookings are over, and another job is booked after it."""
     lab = draw({"a": 2}, running("long", {"a": 2}, work=slots(2)), waiting("x", 2, work=slots(2)), now=NOW)
     state = {"slot": 9, "book": {"long": [[8, 9, {"a": 2}]], "x": [[10, 11, {"a": 2}]]}, "declined": {}}
     plan = decide(replace(lab, state=state))
@@ -133,7 +133,7 @@ def test_a_job_that_suffers_from_distance_pays_more_to_be_on_one_node() -> None:
     assert first > 0 and list(where.values()) == [4]
 
 
-def test_what_nobody_booked_is_lent_unless_the_admin_says_no() -> None:
+def test_gpus_that_are_not_booked_are_lent_unless_switched_off() -> None:
     job = waiting("x", 1, 4, work=slots(100), speed=Curve((1.0, 1.1, 1.2, 1.3)), elastic=True)
     lab = draw({"a": 4}, job, now=NOW)
     booked_now = booked(decide(lab), "x")[0][2]["a"]
@@ -157,17 +157,17 @@ def test_rounding_books_like_the_exact_solver_and_the_same_each_time() -> None:
 @given(st.data())
 def test_the_schedule_is_the_best_of_all(data: Any) -> None:
     """Every choice of sizes in three slots, by brute force, with the same prices and quanta."""
-    dice = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     nodes = [Node("a", "a", 3, 3), Node("b", "b", 2, 2)]
     book = Book(nodes, 10, 3)
-    book.sold[:] = dice.integers(0, 3, book.sold.shape)
-    speeds = np.cumsum(dice.uniform(0.2, 1.0, 3))
+    book.sold[:] = rng.integers(0, 3, book.sold.shape)
+    speeds = np.cumsum(rng.uniform(0.2, 1.0, 3))
     job = waiting(
-        "x", 1, 3, elastic=True, preemptible=bool(dice.integers(2)), submitted_at=NOW,
-        speed=Curve(tuple(speeds / speeds[0])), work=slots(float(dice.uniform(0.5, 5.0))),
+        "x", 1, 3, elastic=True, preemptible=bool(rng.integers(2)), submitted_at=NOW,
+        speed=Curve(tuple(speeds / speeds[0])), work=slots(float(rng.uniform(0.5, 5.0))),
     )  # fmt: skip
-    worth = Worth(
-        float(dice.uniform(0.1, 3.0)), float(dice.uniform(0.0, 3.0)) / SLOT, float(dice.uniform(0.0, 3.0)) * SLOT
+    worth = ResultValue(
+        float(rng.uniform(0.1, 3.0)), float(rng.uniform(0.0, 3.0)) / SLOT, float(rng.uniform(0.0, 3.0)) * SLOT
     )
     market = Market(book, NOW, SLOT, 0.1, 2.0, 6)
     assert market.bid(job, worth, 3).payoff == pytest.approx(_by_brute_force(market, job, worth))
@@ -179,7 +179,7 @@ def _cheapest(prices: Any, free: Any, size: int, nodes: str) -> float:
     return min((float(np.dot(some, prices)) for some in fits), default=np.inf)
 
 
-def _by_brute_force(market: Market, job: Any, worth: Worth) -> float:
+def _by_brute_force(market: Market, job: Any, worth: ResultValue) -> float:
     assert job.work and job.speed
     options = [
         (size, nodes) for nodes in ("one", "many") for size in booking._sizes(job, 3) if nodes == "one" or size > 1
@@ -227,14 +227,14 @@ def test_no_slot_is_sold_twice_whatever_happens(
     for seconds in steps:
         seen = world.snapshot()
         world.carry_out(decide(seen, policy))
-        world.let_go(1)
+        world.release(1)
         world.now += seconds
         if len(world.jobs) > 3 and seconds > 1000:
             world.end(min(world.jobs))
     assert comes_to_rest(world, policy, turns=30)
 
 
-def test_a_job_that_a_limit_keeps_back_is_told_of_the_limit() -> None:
+def test_the_reason_of_a_job_that_a_limit_holds_back_is_the_limit() -> None:
     limit = Limit("alice", 2, frozenset({"x", "y"}))
     lab = draw(
         {"a": 8}, running("x", {"a": 2}, work=slots(20)), waiting("y", 1, work=slots(2)), limits=(limit,), now=NOW

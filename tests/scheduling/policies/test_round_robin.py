@@ -1,4 +1,4 @@
-"""Round robin: each job goes to the next node of the ring."""
+"""Round robin: each job goes to the next node in cyclic order."""
 
 from dataclasses import replace
 
@@ -22,27 +22,27 @@ def places(plan: Plan) -> dict[str, dict[str, int]]:
     return {job: dict(where) for job, where in plan.target.items()}
 
 
-def test_jobs_go_around_the_ring() -> None:
+def test_jobs_go_to_the_nodes_in_cyclic_order() -> None:
     lab = draw({"a": 4, "b": 4, "c": 4}, *(waiting(f"j{number}") for number in range(5)))
     assert places(decide(lab)) == {"j0": {"a": 1}, "j1": {"b": 1}, "j2": {"c": 1}, "j3": {"a": 1}, "j4": {"b": 1}}
 
 
 def test_the_next_turn_goes_on_where_the_last_one_ended() -> None:
     world = World.of(draw({"a": 4, "b": 4, "c": 4}, waiting("x"), waiting("y")))
-    world.turn(RoundRobin())
+    world.run_cycle(RoundRobin())
     world.submit(waiting("z"))
-    world.turn(RoundRobin())
+    world.run_cycle(RoundRobin())
     assert dict(world.jobs["z"].now_on) == {"c": 1}
 
 
-def test_a_look_at_a_full_node_turns_the_ring_too() -> None:
+def test_a_full_node_is_skipped_in_the_cyclic_order() -> None:
     lab = draw({"a": 1, "b": 2, "c": 2}, running("r", {"a": 1}), waiting("x"), waiting("y"))
     plan = decide(lab)
     assert places(plan) == {"r": {"a": 1}, "x": {"b": 1}, "y": {"c": 1}}
     assert plan.state == {"last": "c"}
 
 
-def test_a_job_that_fits_nowhere_leaves_the_ring_as_it_was() -> None:
+def test_a_job_that_fits_nowhere_does_not_change_the_next_node() -> None:
     lab = draw({"a": 2, "b": 2}, running("r", {"a": 1, "b": 1}), waiting("x", 2), state={"last": "a"})
     plan = decide(lab)
     assert plan.state == {"last": "a"}
@@ -59,12 +59,12 @@ def test_a_job_that_would_fit_an_empty_node_waits_for_one() -> None:
     assert sizes(decide(lab)) == {"r": 2}
 
 
-def test_a_node_that_joins_does_not_turn_the_ring() -> None:
+def test_a_node_that_joins_does_not_change_the_next_node() -> None:
     lab = draw({"a": 2, "b": 2, "bb": 2, "c": 2}, waiting("x"), state={"last": "b"})
     assert places(decide(lab)) == {"x": {"bb": 1}}
 
 
-def test_a_range_takes_what_the_node_has_or_its_least() -> None:
+def test_a_range_takes_what_the_node_has_or_its_minimum() -> None:
     lab = draw({"a": 3}, waiting("x", 1, 4))
     assert sizes(decide(lab)) == {"x": 3}
     assert sizes(decide(lab, RoundRobin(size="least"))) == {"x": 1}
@@ -109,8 +109,8 @@ def test_jobs_take_turns() -> None:
     ran = []
     for _ in range(40):
         before = {job.id for job in world.jobs.values() if job.running}
-        world.turn(SLICES, seconds=100)
-        world.let_go()
+        world.run_cycle(SLICES, seconds=100)
+        world.release()
         for job in list(world.jobs.values()):
             if job.id in before and not job.running:
                 world.jobs[job.id] = replace(job, since=world.now)
@@ -124,14 +124,14 @@ def test_a_slice_is_at_least_ten_times_a_restart() -> None:
     assert sizes(decide(draw({"a": 1}, slow, waiting("y")), SLICES)) == {"x": 1}
 
 
-def test_nobody_is_stopped_while_nobody_waits_or_without_a_checkpoint() -> None:
+def test_no_job_is_stopped_while_none_waits_or_without_a_checkpoint() -> None:
     assert sizes(decide(draw({"a": 1}, since(running("x", {"a": 1}), 9000)), SLICES)) == {"x": 1}
     rigid = replace(since(running("x", {"a": 1}), 9000), preemptible=False)
     assert sizes(decide(draw({"a": 1}, rigid, waiting("y")), SLICES)) == {"x": 1}
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(snapshot=snapshots(most_jobs=16, calm=True))
+@given(snapshot=snapshots(max_jobs=16, calm=True))
 def test_with_time_slices_an_unchanged_world_comes_to_rest(snapshot: Snapshot) -> None:
     world = World.of(snapshot)
     for _ in range(40):
@@ -139,8 +139,8 @@ def test_with_time_slices_an_unchanged_world_comes_to_rest(snapshot: Snapshot) -
         assert {job.id for job in world.jobs.values() if job.waiting and not plan.target.get(job.id)} == set(
             plan.reasons
         )
-        changed = world.turn(SLICES, seconds=0)
-        world.let_go()
-        if not changed and not world.turn(SLICES, seconds=0):
+        changed = world.run_cycle(SLICES, seconds=0)
+        world.release()
+        if not changed and not world.run_cycle(SLICES, seconds=0):
             return
     pytest.fail("it still changes something after 40 turns")

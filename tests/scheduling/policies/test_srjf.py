@@ -77,7 +77,7 @@ def test_elastic_a_job_of_fixed_size_never_exceeds_it() -> None:
     assert sizes(decide(lab, ELASTIC)) == {"x": 2, "y": 4}
 
 
-def test_elastic_a_gpu_goes_where_it_is_worth_most() -> None:
+def test_elastic_a_gpu_goes_where_its_value_is_highest() -> None:
     """Short jobs first, but not for GPUs of which they make little use."""
 
     def job(id: str, seconds: float, *speeds: float) -> Job:
@@ -115,9 +115,9 @@ def test_elastic_priority_goes_before_worth() -> None:
 
 def test_elastic_a_running_job_shrinks_for_a_shorter_one() -> None:
     world = World.of(draw({"a": 4}, running("long", {"a": 4}, 1, 4, **left(9000)), waiting("short", 2, **left(60))))
-    world.turn(ELASTIC)
-    world.let_go()
-    world.turn(ELASTIC)
+    world.run_cycle(ELASTIC)
+    world.release()
+    world.run_cycle(ELASTIC)
     assert {id: job.gpus for id, job in world.jobs.items()} == {"long": 2, "short": 2}
 
 
@@ -126,7 +126,7 @@ OPTIONS = [ELASTIC, RIGID, Srjf(preempt=False), Srjf(preempt=False, elastic=Fals
 
 @pytest.mark.parametrize("policy", OPTIONS, ids=str)
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(snapshot=snapshots(most_jobs=16))
+@given(snapshot=snapshots(max_jobs=16))
 def test_with_any_option_it_keeps_all_rules_and_explains_itself(policy: Srjf, snapshot: Snapshot) -> None:
     plan = decide(snapshot, policy)
     assert {job.id for job in snapshot.jobs if job.waiting and not plan.target.get(job.id)} == set(plan.reasons)
@@ -134,7 +134,7 @@ def test_with_any_option_it_keeps_all_rules_and_explains_itself(policy: Srjf, sn
 
 @pytest.mark.parametrize("policy", OPTIONS, ids=str)
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(snapshot=snapshots(most_jobs=16, calm=True))
+@given(snapshot=snapshots(max_jobs=16, calm=True))
 def test_with_any_option_an_unchanged_world_comes_to_rest(policy: Srjf, snapshot: Snapshot) -> None:
     world = World.of(snapshot)
     assert comes_to_rest(world, policy)

@@ -46,7 +46,7 @@ def test_work_done_counts_for_the_time_alone() -> None:
     assert rho(unreported, draw({"a": 1}, unreported, now=4600.0)).value == pytest.approx(1.0)
 
 
-def test_a_share_of_less_than_its_least_is_a_part_of_the_time() -> None:
+def test_a_share_below_its_minimum_is_a_fraction_of_the_time() -> None:
     jobs = [waiting(str(number), 4, work=HOUR, speed=LINEAR, submitted_at=1000.0) for number in range(2)]
     assert Shares(draw({"a": 4}, *jobs)).speed(jobs[0]) == pytest.approx(2.0)
 
@@ -80,7 +80,7 @@ def test_a_job_whose_rho_does_not_fall_leaves_the_gpu_to_others() -> None:
     assert sizes(decide(draw({"a": 3}, late, fresh, now=7200.0))) == {"late": 1, "fresh": 2}
 
 
-def test_what_is_left_when_the_worst_are_well_off_goes_to_everybody() -> None:
+def test_what_is_left_when_the_worst_are_well_off_goes_to_all() -> None:
     jobs = [running(str(n), {"a": 1}, 1, 8, work=HOUR, speed=LINEAR, submitted_at=1000.0) for n in range(4)]
     assert sizes(decide(draw({"a": 8}, *jobs, now=1000.0))) == {"0": 2, "1": 2, "2": 2, "3": 2}
 
@@ -99,8 +99,8 @@ def test_in_its_lease_a_job_gives_what_is_beyond_its_share_to_a_newcomer() -> No
     holder = running("holder", {"a": 4}, 1, 8, work=HOUR, speed=LINEAR, since=1000.0, submitted_at=1000.0)
     world = World.of(draw({"a": 4}, holder, waiting("new", 1, 8, work=HOUR, elastic=True, speed=LINEAR), now=1010.0))
     for _ in range(5):
-        world.turn(Themis(), seconds=0)
-        world.let_go()
+        world.run_cycle(Themis(), seconds=0)
+        world.release()
     assert {id: job.gpus for id, job in world.jobs.items()} == {"holder": 2, "new": 2}
 
 

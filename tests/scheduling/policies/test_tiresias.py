@@ -1,4 +1,4 @@
-"""Tiresias: who has had least goes first, at the size it asked for or not at all."""
+"""Tiresias: the job that has had the least goes first, at the size that it asked for or not at all."""
 
 from dataclasses import replace
 from typing import Any
@@ -67,7 +67,7 @@ def test_as_few_are_stopped_as_it_takes_and_the_last_of_the_order_first() -> Non
     assert sizes(decide(draw({"a": 4}, one, two, waiting("new", 1)))) == {"one": 2}
 
 
-def test_a_stopped_job_is_told_what_goes_before_it() -> None:
+def test_the_reason_of_a_stopped_job_has_what_goes_before_it() -> None:
     plan = decide(draw({"a": 2}, served(running("new", {"a": 2}), 10.0), served(waiting("old", 2), 72_000.0)))
     assert plan.reasons == {
         "old": "All 2 GPUs are in use; it has had 20.0 GPU-hours, and jobs that had fewer go first."
@@ -140,14 +140,14 @@ def test_gittins_prefers_who_is_likely_to_end_soon() -> None:
 def test_gittins_learns_from_the_jobs_that_end() -> None:
     policy = Tiresias(rank="gittins", knob=0)
     world = World.of(draw({"a": 2}, served(running("x", {"a": 1}), 70.0), waiting("never-ran", 9)))
-    world.turn(policy)
+    world.run_cycle(policy)
     world.end("x")
     world.end("never-ran")
-    world.turn(policy)
+    world.run_cycle(policy)
     assert world.state == {"seen": {}, "sizes": [70.0]}
 
 
-def test_elastic_gives_idle_gpus_to_whoever_gains_most() -> None:
+def test_elastic_gives_idle_gpus_to_the_job_that_gains_the_most() -> None:
     policy = Tiresias(elastic=True, knob=0)
     poor = running("poor", {"a": 1}, 1, 4, asked_gpus=1, speed=Curve((1.0, 1.2, 1.3, 1.3)))
     good = running("good", {"a": 1}, 1, 4, asked_gpus=1, speed=Curve((1.0, 1.9, 2.7, 3.4)))
@@ -187,7 +187,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("policy", OPTIONS, ids=str)
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(snapshot=snapshots(most_jobs=16))
+@given(snapshot=snapshots(max_jobs=16))
 def test_with_any_option_it_keeps_all_rules_and_explains_itself(policy: Tiresias, snapshot: Snapshot) -> None:
     plan = decide(replace(snapshot, state={"sizes": [600.0 * number for number in range(40)]}), policy)
     started = {job for job, where in plan.target.items() if sum(where.values())}
@@ -196,7 +196,7 @@ def test_with_any_option_it_keeps_all_rules_and_explains_itself(policy: Tiresias
 
 @pytest.mark.parametrize("policy", OPTIONS, ids=str)
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(snapshot=snapshots(most_jobs=16, calm=True))
+@given(snapshot=snapshots(max_jobs=16, calm=True))
 def test_with_any_option_an_unchanged_world_comes_to_rest(policy: Tiresias, snapshot: Snapshot) -> None:
     world = World.of(snapshot)
     assert comes_to_rest(world, policy)

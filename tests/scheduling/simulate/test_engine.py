@@ -7,10 +7,10 @@ import pytest
 from scheduling import registry
 from scheduling.simulate import (
     Interruption,
+    InvalidPlanError,
     Loss,
     Options,
     Plain,
-    Refused,
     Result,
     Submission,
     accounts_of,
@@ -27,8 +27,8 @@ def nodes(**gpus: int) -> list[Node]:
     return [Node(name, name, count, count) for name, count in gpus.items()]
 
 
-def job(id: str, at: float, least: int = 1, most: int | None = None, **facts: Any) -> Job:
-    return Job(id, facts.pop("owner", "alice"), at, least, most or least, **facts)
+def job(id: str, at: float, minimum: int = 1, maximum: int | None = None, **facts: Any) -> Job:
+    return Job(id, facts.pop("owner", "alice"), at, minimum, maximum or minimum, **facts)
 
 
 def rigid(id: str, at: float, gpus: int, seconds: float, **facts: Any) -> Submission:
@@ -86,7 +86,7 @@ def test_facts_of_a_job_are_kept_as_the_live_snapshot_has_them() -> None:
     assert now.progress == 0.4
 
 
-def test_gpus_asked_back_are_leaving_and_nobody_has_them_meanwhile() -> None:
+def test_gpus_asked_back_are_leaving_and_no_job_has_them_meanwhile() -> None:
     views: dict[float, tuple[int, int]] = {}
 
     def note(snapshot: Snapshot, plan: Plan) -> None:
@@ -110,7 +110,7 @@ class TakesAll:
 
 
 def test_a_plan_that_breaks_a_rule_ends_it_all() -> None:
-    with pytest.raises(Refused, match="free GPUs"):
+    with pytest.raises(InvalidPlanError, match="free GPUs"):
         simulate(TakesAll(), nodes(a=2), [rigid("x", 0, 2, 10), rigid("y", 0, 2, 10)])
 
 
@@ -161,18 +161,18 @@ def test_a_limit_counts_what_is_leaving() -> None:
     assert ends(result) == {"x": 100, "y": 200}
 
 
-def test_accounts_tell_what_was_used_by_day() -> None:
-    told: dict[float, tuple[float, ...]] = {}
+def test_accounts_have_their_usage_by_day() -> None:
+    usage: dict[float, tuple[float, ...]] = {}
 
     def note(snapshot: Snapshot, plan: Plan) -> None:
-        told[snapshot.now] = snapshot.accounts[0].used[:3]
+        usage[snapshot.now] = snapshot.accounts[0].used[:3]
 
     day = 86400.0
     jobs = [rigid("x", 0, 1, 3600), rigid("y", 1.9 * day, 1, 10), rigid("z", 1.5 * day, 1, 10)]
     run("fifo", nodes(a=1), *jobs, accounts=accounts_of(jobs), on_turn=note)
-    assert told[0.0] == (0, 0, 0)
-    assert told[1.5 * day] == (0, 3600, 0)
-    assert told[1.9 * day] == (10, 3600, 0)
+    assert usage[0.0] == (0, 0, 0)
+    assert usage[1.5 * day] == (0, 3600, 0)
+    assert usage[1.9 * day] == (10, 3600, 0)
 
 
 def test_fairness_compares_with_a_share_of_ones_own() -> None:
@@ -197,15 +197,15 @@ def test_what_happens_within_a_window_is_decided_together() -> None:
     assert turns[:2] == [60, 121]
 
 
-def test_what_is_far_is_decided_in_larger_windows_up_to_a_most() -> None:
+def test_the_distant_future_is_decided_in_larger_windows_up_to_a_maximum() -> None:
     turns: list[float] = []
     jobs = [rigid(str(n), at, 1, 90_000) for n, at in enumerate((0, 10, 1000, 1099, 1101, 5000, 5150, 5250))]
-    options = Options(window_part=0.1, most_window_seconds=200, tick_seconds=1e6)
+    options = Options(window_part=0.1, max_window_seconds=200, tick_seconds=1e6)
     run("fifo", nodes(a=8), *jobs, options=options, on_turn=lambda snapshot, plan: turns.append(snapshot.now))
     assert turns == [0, 11, 1100, pytest.approx(1101 * 1.1), 5200, 5450]
 
 
-def test_nobody_is_asked_more_often_than_the_window_allows() -> None:
+def test_a_policy_is_not_asked_more_often_than_the_window_allows() -> None:
     turns: list[float] = []
     jobs = [rigid(name, 0, 1, 20_000, preemptible=True) for name in "xy"]
     run(

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import pytest
 
 from scheduling import registry
-from scheduling.simulate.filter import BadRequest, Filter
+from scheduling.simulate.filter import BadRequestError, Filter
 from scheduling.types import Job, Plan, Snapshot
 
 
@@ -26,9 +26,9 @@ class Watch:
         return next(job for job in self.seen[-1].jobs if job.id == id)
 
 
-def job(id: str, least: int = 1, most: int = 4, **more: Any) -> dict[str, Any]:
+def job(id: str, minimum: int = 1, maximum: int = 4, **more: Any) -> dict[str, Any]:
     return {
-        "id": id, "submitted": 0, "asked_gpus": least, "min_gpus": least, "max_gpus": most, "batch": 128, "model": "bert",
+        "id": id, "submitted": 0, "asked_gpus": minimum, "min_gpus": minimum, "max_gpus": maximum, "batch": 128, "model": "bert",
         "served_gpu_s": 0, "restarts": 0, "remaining_fraction": None, "speedup": None, "now_on": {}, **more,
     }  # fmt: skip
 
@@ -130,7 +130,7 @@ def test_state_goes_from_line_to_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "said"),
+    ("request_", "message"),
     [
         ([], "must be an object"),
         ({"v": 2, "now": 0, "nodes": [], "jobs": []}, "version 1"),
@@ -147,11 +147,11 @@ def test_state_goes_from_line_to_line() -> None:
         (ask(-10), "must not go back"),
     ],
 )
-def test_nonsense_is_refused_and_leaves_no_trace(request_: Any, said: str) -> None:
+def test_an_invalid_request_is_refused_and_leaves_no_trace(request_: Any, message: str) -> None:
     watch = Watch()
     asked = Filter(watch)
     asked.answer(ask(0, job("x", now_on={"a": 1})))
-    with pytest.raises(BadRequest, match=said):
+    with pytest.raises(BadRequestError, match=message):
         asked.answer(request_)
     assert len(watch.seen) == 1
     assert asked.jobs.keys() == {"x"}

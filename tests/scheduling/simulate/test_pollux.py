@@ -44,7 +44,7 @@ def test_an_epoch_ends_at_the_least_progress_any_batch_needed(profiles: Path) ->
     assert run.seconds_to_end({"a": 1}, 0) == 200
 
 
-def test_a_larger_batch_is_worth_what_the_noise_of_its_epoch_says(profiles: Path) -> None:
+def test_the_value_of_a_larger_batch_follows_from_the_noise_of_its_epoch(profiles: Path) -> None:
     run = truth(profiles, 16).begin(job(16), {})
     # two GPUs, 8 samples each: 1.5 s a step, worth two steps in the first epoch and one in the second
     assert run.seconds_to_end({"a": 2}, 0) == pytest.approx(100 / 2 * 1.5 + 100 * 1.5)
@@ -100,7 +100,7 @@ def test_with_a_free_batch_each_size_has_the_best_one(profiles: Path) -> None:
     assert run.seconds_to_end({"a": 1}, 8) == 0
 
 
-def test_the_modes_say_what_may_change(profiles: Path) -> None:
+def test_the_modes_determine_what_may_change(profiles: Path) -> None:
     apps = read_profiles(profiles)
     rigid, fixed, free = (read_workload(WORKLOAD, apps, mode)[1].job for mode in ("rigid", "fixed", "free"))
     assert (rigid.min_gpus, rigid.max_gpus, rigid.elastic) == (2, 2, False)

@@ -37,7 +37,7 @@ def test_a_stopped_job_makes_room_within_the_round_and_pays_when_it_comes_back()
 
 
 class Swaps:
-    """Stops everybody in one turn and starts them again in the next."""
+    """Stops all jobs in one cycle and starts them again in the next."""
 
     title: ClassVar[str] = ""
     explanation: ClassVar[str] = ""

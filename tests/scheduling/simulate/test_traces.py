@@ -71,19 +71,19 @@ def test_speeds_of_models_come_from_tables_of_throughputs(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        ("a,b\n1,2\n", "no format known here"),
+        ("a,b\n1,2\n", "in an unknown format"),
         ("name,time,application,num_replicas,batch_size\n", "--profiles"),
         ("[1]", "list of objects"),
-        ("[{", "no JSON"),
-        ("id,submitted,seconds,gpus\nx,soon,1,1\n", "no time"),
+        ("[{", "not valid JSON"),
+        ("id,submitted,seconds,gpus\nx,soon,1,1\n", "not a time"),
         ("id,submitted,seconds,gpus,max_gpus\nx,0,1,4,2\n", "min_gpus <= gpus <= max_gpus"),
         ('[{"id": "x"}]', "no column 'gpus'"),
     ],
 )
-def test_what_is_no_trace_is_refused_with_a_sentence(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_file_that_is_not_a_trace_is_refused_with_a_sentence(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         read(tmp_path, text)
 
 
@@ -91,7 +91,7 @@ def test_clusters_in_a_word() -> None:
     mixed = compare.cluster("2x4:T4+1x8:A100")
     assert [(node.total, node.kind) for node in mixed] == [(4, "T4"), (4, "T4"), (8, "A100")]
     for wrong in ("", "4", "0x4", "4x-1", "4x4:", "axb")[:4]:
-        with pytest.raises(ValueError, match="no cluster"):
+        with pytest.raises(ValueError, match="not a cluster"):
             compare.cluster(wrong)
 
 

@@ -20,7 +20,7 @@ HOUR = 3600.0
 BOUNDED = FairShare(passed_over_hours=1.0, yields_after_minutes=0.0)
 UNBOUNDED = FairShare(passed_over_hours=0.0, yields_after_minutes=0.0)
 SOON = FairShare(passed_over_hours=0.01, yields_after_minutes=0.0)
-"""In the random worlds of the laws most waiting jobs have waited for that long."""
+"""In the random snapshots of the laws most waiting jobs have waited for that long."""
 YIELDING = FairShare(passed_over_hours=0.01, yields_after_minutes=0.1)
 BOTH = pytest.mark.parametrize("policy", [SOON, YIELDING], ids=["saving", "saving and yielding"])
 MANY = settings(max_examples=EXAMPLES, deadline=None)
@@ -92,14 +92,14 @@ def test_nothing_is_saved_for_a_job_that_only_its_own_limit_holds_back() -> None
 
 def test_the_reservation_stays_with_its_job_until_that_starts() -> None:
     world = World.of(draw({"a": 4}, busy(), large(), small()))
-    world.turn(BOUNDED)
+    world.run_cycle(BOUNDED)
     world.submit(waiting("earlier", 4, owner="zoe", submitted_at=NOW - 5 * HOUR))
-    world.turn(BOUNDED)
+    world.run_cycle(BOUNDED)
     assert world.state[RESERVED] == "large"
     world.end("busy")
-    world.turn(BOUNDED)
+    world.run_cycle(BOUNDED)
     assert dict(world.jobs["large"].now_on) == {"a": 4}
-    world.turn(BOUNDED)
+    world.run_cycle(BOUNDED)
     assert world.state.get(RESERVED) != "large"
 
 
@@ -108,15 +108,15 @@ def test_the_reservation_stays_with_its_job_until_that_starts() -> None:
 
 def test_saved_gpus_are_lent_to_jobs_that_can_be_stopped_and_come_back() -> None:
     world = World.of(draw({"a": 4}, busy(), large(), small(preemptible=True)))
-    world.turn(BOUNDED)
+    world.run_cycle(BOUNDED)
     assert dict(world.jobs["small"].now_on) == {"a": 1} and world.state[LENT] == ["small"]
-    world.turn(BOUNDED)
+    world.run_cycle(BOUNDED)
     assert dict(world.jobs["small"].now_on) == {"a": 1}, "it keeps them for as long as they do not suffice"
     world.end("busy")
-    world.turn(BOUNDED)
+    world.run_cycle(BOUNDED)
     assert not world.jobs["small"].now_on and not world.jobs["large"].now_on
-    world.let_go()
-    world.turn(BOUNDED)
+    world.release()
+    world.run_cycle(BOUNDED)
     assert dict(world.jobs["large"].now_on) == {"a": 4}
 
 
@@ -152,8 +152,8 @@ def test_elastic_jobs_make_room_when_that_completes_it() -> None:
         )
     )
     for _ in range(4):
-        world.turn(BOUNDED)
-        world.let_go()
+        world.run_cycle(BOUNDED)
+        world.release()
     assert dict(world.jobs["large"].now_on) == {"a": 3}
 
 
@@ -177,10 +177,10 @@ def test_laws_the_plan_keeps_all_rules_and_gives_each_waiting_job_a_reason(
 def test_laws_equal_worlds_get_equal_plans(policy: FairShare, snapshot: Snapshot, data: Any) -> None:
     jobs = tuple(data.draw(st.permutations(snapshot.jobs)))
     nodes = tuple(data.draw(st.permutations(snapshot.nodes)))
-    told, untold = (
+    explained, unexplained = (
         policy.plan(replace(snapshot, jobs=jobs, nodes=nodes, explain=explain)) for explain in (True, False)
     )
-    assert policy.plan(snapshot) == told == replace(untold, reasons=told.reasons)
+    assert policy.plan(snapshot) == explained == replace(unexplained, reasons=explained.reasons)
 
 
 @BOTH

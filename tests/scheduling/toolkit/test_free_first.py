@@ -48,7 +48,7 @@ def test_a_job_that_started_there_stays_there(key: str) -> None:
     world = World.of(lab({"b": 2, "c": 1}, {"a": 1}, 3, elastic=True, preemptible=True))
     policy = registry.build(key, {})
     world.carry_out(decide(policy, world.snapshot()))
-    world.let_go()
+    world.release()
     for _ in range(3):
         world.now += 1
         world.carry_out(decide(policy, world.snapshot()))

@@ -13,7 +13,7 @@ SOME = st.none() | st.frozensets(st.sampled_from(NODES))
 @given(
     counts=COUNTS,
     changes=st.lists(st.tuples(st.sampled_from(NODES), st.integers(-1, 5))),
-    least=st.integers(1, 5),
+    minimum=st.integers(1, 5),
     allowed=SOME,
     without=st.frozensets(st.sampled_from(NODES)),
     last=st.sampled_from(["", "b", "cc", "f"]),
@@ -21,7 +21,7 @@ SOME = st.none() | st.frozensets(st.sampled_from(NODES))
 def test_answers_are_those_of_a_plain_search(
     counts: dict[str, int],
     changes: list[tuple[str, int]],
-    least: int,
+    minimum: int,
     allowed: frozenset[str] | None,
     without: frozenset[str],
     last: str,
@@ -34,12 +34,12 @@ def test_answers_are_those_of_a_plain_search(
     assert levels == plain and levels.sum == sum(plain.values())
     some = [node for node in plain if allowed is None or node in allowed]
     assert levels.sum_of(allowed) == sum(plain[node] for node in some)
-    enough = [node for node in some if plain[node] >= least]
+    enough = [node for node in some if plain[node] >= minimum]
     roomy = [node for node in enough if node not in without]
-    assert levels.tightest(least, allowed, without) == min(roomy, key=lambda node: (plain[node], node), default=None)
+    assert levels.tightest(minimum, allowed, without) == min(roomy, key=lambda node: (plain[node], node), default=None)
     free = [node for node in some if plain[node] > 0]
     assert list(levels.fullest(allowed)) == sorted(free, key=lambda node: (-plain[node], node))
-    assert levels.following(last, least, allowed) == min(enough, key=lambda node: (node <= last, node), default=None)
+    assert levels.following(last, minimum, allowed) == min(enough, key=lambda node: (node <= last, node), default=None)
 
 
 def test_a_copy_is_its_own() -> None:

@@ -1,4 +1,4 @@
-"""Nobody waits for ever: the bound that holds around every policy."""
+"""No job waits for ever: the bound that holds under every policy."""
 
 from dataclasses import replace
 
@@ -52,7 +52,7 @@ def test_it_is_not_stopped_again_at_once() -> None:
     assert sizes(decide(srjf, late(lab))) == {"1": 4}
 
 
-def test_one_that_could_not_start_anyway_holds_nobody_up() -> None:
+def test_a_job_that_could_not_start_anyway_does_not_hold_up_others() -> None:
     lab = draw({"a": 4}, running("1", {"a": 3}), waiting("2", 9), waiting("3", 1, submitted_at=NOW - 5))
     assert sizes(decide(FIFO, late(lab))) == {"1": 3, "3": 1}
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.check import violations
-from scheduling.toolkit.plan_builder import realise
+from scheduling.toolkit.plan_builder import build_plan
 from scheduling.types import Plan, Snapshot
 from tests.scheduling.strategies import snapshots
 from tests.scheduling.worlds import draw, running, sizes, waiting
@@ -12,8 +12,8 @@ from tests.scheduling.worlds import draw, running, sizes, waiting
 
 def decide(snapshot: Snapshot, wanted: dict[str, int], order: str | None = None) -> Plan:
     known = {job.id: job for job in snapshot.jobs}
-    ranked = [known[id] for id in order] if order else sorted(snapshot.jobs, key=lambda job: job.turn)
-    return realise(snapshot, ranked, wanted)
+    ranked = [known[id] for id in order] if order else sorted(snapshot.jobs, key=lambda job: job.queue_key)
+    return build_plan(snapshot, ranked, wanted)
 
 
 def test_it_stops_a_preemptible_job_for_one_before_it() -> None:
@@ -23,7 +23,7 @@ def test_it_stops_a_preemptible_job_for_one_before_it() -> None:
     assert plan.reasons["2"] == "4 GPUs are being given back by other jobs; then it starts."
 
 
-def test_it_stops_nobody_in_vain() -> None:
+def test_it_stops_no_job_without_need() -> None:
     snapshot = draw({"a": 2, "b": 2}, running("1", {"a": 1}, preemptible=True), waiting("2", 4, spread=False))
     assert sizes(decide(snapshot, {"2": 4}, order="21")) == {"1": 1}
 
@@ -60,7 +60,7 @@ def test_an_elastic_job_starts_with_what_is_there() -> None:
 def test_whatever_is_wanted_the_plan_is_sound(snapshot: Snapshot, data: Any) -> None:
     order = data.draw(st.permutations(snapshot.jobs))
     wanted = {job.id: data.draw(st.integers(0, job.max_gpus + 1)) for job in snapshot.jobs}
-    plan = realise(snapshot, order, wanted)
+    plan = build_plan(snapshot, order, wanted)
     assert violations(snapshot, plan) == []
     started = {job for job, where in plan.target.items() if sum(where.values())}
     assert {job.id for job in snapshot.jobs if job.waiting} <= started | set(plan.reasons)

@@ -7,7 +7,7 @@ from tests.scheduling.worlds import draw, running, sizes, waiting
 
 
 @pytest.mark.parametrize("key", ["afs", "themis"])
-def test_gpus_that_two_jobs_were_counted_for_in_vain_go_to_the_third(key: str) -> None:
+def test_gpus_of_two_jobs_that_find_no_place_go_to_the_third(key: str) -> None:
     """Four are free in all, two on each node: only a job of several nodes can start on them."""
     lab = draw(
         {"a": 5, "b": 5},

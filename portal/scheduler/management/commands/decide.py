@@ -7,8 +7,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from portal.scheduler import policy_args
-from scheduling.simulate.filter import BadRequest, Filter
-from scheduling.simulate.settle import Refused
+from scheduling.simulate.filter import BadRequestError, Filter
+from scheduling.simulate.settle import InvalidPlanError
 
 
 class Command(BaseCommand):
@@ -44,13 +44,13 @@ class Command(BaseCommand):
 def answer(asked: Filter, line: str) -> dict[str, Any]:
     try:
         return asked.answer(json.loads(line))
-    except BadRequest as error:
+    except BadRequestError as error:
         return {"error": f"{error}."}
     except ValueError as error:
         return {"error": f"This line is no JSON: {error}."}
     except RecursionError:
         return {"error": "This line is nested too deeply."}
-    except Refused as error:
+    except InvalidPlanError as error:
         return {"error": f"The policy made a plan that breaks a rule: {error}"}
     except Exception as error:
         return {"error": f"The policy failed: {type(error).__name__}: {error}"}

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from portal.scheduler.replay import Replayed, Summary, replay, replay_as
 from scheduling import registry
-from scheduling.replay import Again
+from scheduling.replay import ReplayOutcome
 
 SHOWN = 10
 """Turns and jobs that are shown in full."""
@@ -51,7 +51,7 @@ class Command(BaseCommand):
         if not options["policy"] and summary.same < summary.judged:
             raise CommandError("Not every turn was decided as it had been.")
 
-    def _show(self, one: Replayed, again: Again) -> None:
+    def _show(self, one: Replayed, again: ReplayOutcome) -> None:
         code = " (its code was changed since)" if one.edited else ""
         by = one.cycle.config.policy if one.cycle.config else "nobody"
         self.stdout.write(f"turn {one.cycle.pk} at {one.cycle.at:%Y-%m-%d %H:%M:%S} by {by}{code}:")
@@ -59,7 +59,7 @@ class Command(BaseCommand):
             self.stdout.write(f"  {again.wrong}")
         for each in again.differences[:SHOWN]:
             self.stdout.write(f"  job {each.job}: {each.what}")
-        if again.memory:
+        if again.state_differs:
             self.stdout.write("  it keeps another state for its next turn")
 
     def _sum_up(self, summary: Summary, other: str | None, most: int) -> None:

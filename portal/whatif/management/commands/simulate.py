@@ -22,8 +22,18 @@ from portal.scheduler import services as control
 from portal.scheduler.models import SchedulerConfig
 from portal.usage.models import CapacitySpell
 from portal.whatif import report, simulation_runs
-from scheduling.simulate import Loss, Options, Result, Submission, accounts_of, compare, plot, simulate, traces
-from scheduling.simulate import Refused as NotAllowed
+from scheduling.simulate import (
+    InvalidPlanError,
+    Loss,
+    Options,
+    Result,
+    Submission,
+    accounts_of,
+    compare,
+    plot,
+    simulate,
+    traces,
+)
 from scheduling.simulate.truth import Knowledge
 from scheduling.types import Node, Policy
 
@@ -88,7 +98,7 @@ class Command(BaseCommand):
             lived = self._trace(given, policies) if given["history"] is None else self._history(given, policies)
         except (ValueError, Refused) as error:
             raise CommandError(str(error)) from error
-        except NotAllowed as error:
+        except InvalidPlanError as error:
             raise CommandError(f"A plan breaks a rule: {error}") from error
         except DatabaseError as error:
             raise CommandError(f"The lab's history cannot be read from the portal's database: {error}") from error
@@ -110,7 +120,7 @@ class Command(BaseCommand):
         nodes = compare.cluster(given["cluster"])
         submissions = self._read(given, nodes)
         options = self._options(given, nodes)
-        runs: list[compare.Run] = []
+        runs: list[compare.PolicyRun] = []
         for each in policies:
             how = options
             if options.round_seconds is not None:
@@ -119,7 +129,7 @@ class Command(BaseCommand):
             if runs and given["knowledge"] in ("learnt", "declared"):
                 submissions = self._read(given, nodes)  # what one policy's world has learnt is not known in the next
             result = self._run(each, nodes, submissions, how)
-            runs.append(compare.Run.of(each.name, each.key, each.params, result))
+            runs.append(compare.PolicyRun.of(each.name, each.key, each.params, result))
         about = {
             "trace": given["trace"].name,
             "jobs": len(submissions),
@@ -172,7 +182,7 @@ class Command(BaseCommand):
         end = timezone.now()
         start = end - timedelta(days=days)
         world = simulation_runs.read(start, end)
-        really = compare.Run(REALLY, "", {}, *simulation_runs.happened(world))
+        really = compare.PolicyRun(REALLY, "", {}, *simulation_runs.happened(world))
         if not really.summary.jobs:
             raise Refused("No job came to its end by itself in these days: there is nothing to compare.")
         options = Options(release_seconds=max(0.0, given["release"]), window_seconds=max(0.0, given["window"]))
@@ -183,7 +193,7 @@ class Command(BaseCommand):
                 on_progress=_progress(each.name, sys.stderr),
             )  # fmt: skip
             _done(each.name, result, sys.stderr)
-            runs.append(compare.Run(each.name, each.key, each.params, *simulation_runs.simulated(world, result)))
+            runs.append(compare.PolicyRun(each.name, each.key, each.params, *simulation_runs.simulated(world, result)))
         config = control.current_config()
         about = {
             "history": f"of {days} days until {end:%Y-%m-%d %H:%M} UTC",
@@ -233,12 +243,12 @@ class Lived:
 
     title: str
     about: dict[str, Any]
-    runs: Sequence[compare.Run]
-    really: compare.Run | None = None
+    runs: Sequence[compare.PolicyRun]
+    really: compare.PolicyRun | None = None
     notes: Sequence[str] = ()
 
     @property
-    def shown(self) -> list[compare.Run]:
+    def shown(self) -> list[compare.PolicyRun]:
         return [*([self.really] if self.really else []), *self.runs]
 
 
@@ -266,11 +276,11 @@ def _counts(job: dict[str, Any]) -> bool:
     return job["turnaround"] is not None and job.get("compared", True)
 
 
-def _in_force(run: compare.Run, config: SchedulerConfig) -> bool:
+def _in_force(run: compare.PolicyRun, config: SchedulerConfig) -> bool:
     return run.policy == config.policy and run.params == {**run.params, **config.params}
 
 
-def _off(really: compare.Run, run: compare.Run | None) -> str:
+def _off(really: compare.PolicyRun, run: compare.PolicyRun | None) -> str:
     """How far the simulation is from what happened."""
     if run is None:
         return "Name the policy in force too, with its parameters, to see how far a simulation is from what happened."

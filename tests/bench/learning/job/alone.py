@@ -18,7 +18,7 @@ from turns import by_hand, seconds, with_library
 
 DEVICE, PAIRS = torch.device(sys.argv[1]), int(sys.argv[2])
 STEPS, FIRST, BATCHES = 10, 15, 100
-"""Of a block; pairs of blocks before those that count; of an epoch."""
+"""Steps of a block; pairs of blocks before those that count; steps of an epoch."""
 os.environ["SCHEDULEARN_METRICS"] = os.devnull
 
 
@@ -43,7 +43,7 @@ def settle() -> None:
 
 
 def compare(model: nn.Module, batch: int, home: torch.device) -> tuple[float, float]:
-    """Mean seconds of a step by hand and with the library; the data is at ``home``."""
+    """Return the mean seconds of a step by hand and with the library; the data is on the device ``home``."""
     samples = BATCHES * batch
     images = torch.randn(samples, 3, 32, 32, device=home)
     labels = torch.randint(10, (samples,), device=home)

@@ -1,6 +1,6 @@
-"""An elastic training on a GPU that is only pretended: a step takes the time that one would need, asleep.
+"""An elastic training on a simulated GPU: a step sleeps for the time that a GPU would need.
 
-``python burst.py EPOCHS``. Everything else is real: ranks, ring, sums, batches, checkpoints.
+``python burst.py EPOCHS``. Everything else is real: ranks, communication, sums, batches, checkpoints.
 """
 
 import sys
@@ -14,16 +14,16 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 STEP_SECONDS, SAMPLE_SECONDS = 0.02, 0.001
-"""A step of the batch as asked is by a quarter what each step costs."""
+"""Fixed cost of a step, and cost of a sample: the fixed cost is a quarter of a step with the batch asked for."""
 SUM_SECONDS = 0.04
-"""For adding up gradients over more than one rank, however large the batch is."""
+"""The time to sum gradients over more than one rank, for any batch size."""
 BATCH, LARGEST = 64, 512
 SAMPLES = 4096
 
 torch.manual_seed(0)
 inputs = torch.randn(SAMPLES, 8)
 noise = 40 * torch.randn(SAMPLES, 1)
-"""Gradients are noise for the most part: larger batches lose next to nothing."""
+"""Gradients are mostly noise, so larger batches lose almost nothing."""
 data = TensorDataset(inputs, inputs.sum(dim=1, keepdim=True) + noise)
 model = nn.Linear(8, 1)
 

@@ -1,4 +1,4 @@
-"""Prints how far each predictor is off under each kind of load: medians and ranges of several seeds."""
+"""Prints the error of each predictor under each kind of load: medians and ranges of several seeds."""
 
 import statistics
 
@@ -9,7 +9,7 @@ from schedulearn_train.predict import Blend, LastValue, Predictor, Smoothing
 ITERATIONS, SEEDS = 600, 10
 NOISE = 0.05
 SHIFTS_EVERY, LARGEST_SHIFT = 60, 4.0
-"""Iterations from one level to the next on average, and how many times slower the slowest level is."""
+"""The average number of iterations from one level to the next, and the slowdown of the slowest level."""
 PERIODS, SLOWER = (10, 30), 1.5
 
 
@@ -18,7 +18,7 @@ def stable(chance: np.random.Generator) -> np.ndarray:
 
 
 def shifting(chance: np.random.Generator) -> np.ndarray:
-    """Somebody else's program comes, goes, and another one comes."""
+    """Return a load by other programs that come and go."""
     level, levels = 0.0, []
     for _ in range(ITERATIONS):
         if chance.random() < 1 / SHIFTS_EVERY:
@@ -28,7 +28,7 @@ def shifting(chance: np.random.Generator) -> np.ndarray:
 
 
 def periodic(chance: np.random.Generator) -> np.ndarray:
-    """A program beside it that works and rests in turns."""
+    """Return a load by another program that works and pauses periodically."""
     period, phase = chance.integers(*PERIODS), chance.integers(PERIODS[1])
     return np.where((np.arange(ITERATIONS) + phase) % period < period / 2, np.log(SLOWER), 0.0)
 

@@ -1,6 +1,7 @@
 """Three models on real data that ships with packages, trained by the library; part of a job's environment, not of the portal's.
 
-Losses are measured afterwards, on copies of the parameters that rank 0 took as it went: measuring slows nobody down.
+Losses are measured afterwards, on copies of the parameters that rank 0 took during the training, so that measuring slows
+no rank down.
 """
 
 import pydoc_data.topics
@@ -16,12 +17,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 COPY_STEPS = 3
-"""From one look at the loss to the next: by steps, so that trainings that do the same are looked at alike."""
+"""The number of steps from one measurement of the loss to the next, so that equal trainings have equal measurements."""
 CONTEXT = 48
 """Characters that the transformer sees."""
 PICTURES, WINDOWS, HELD_BACK = 7168, 3840, 256
-"""As many of each as whole batches take: of the rest of an epoch a slow worker has its fixed part all the same, and longest
-and shortest computing would be told apart by that."""
+"""The number of samples of each, a multiple of the batch: for a partial batch a slow worker has the same fixed cost, which
+would distort the ratio of the longest to the shortest computing time."""
 
 
 class Lesson(NamedTuple):
@@ -52,7 +53,7 @@ class Transformer(nn.Module):
 
 
 def prepare() -> None:
-    """What every training needs and is the same for all, done once in the process that they are forked from."""
+    """Load what is the same for all trainings, once in the process that they are forked from."""
     import torch._dynamo  # noqa: F401 - the first step of an optimiser would
 
     _digits()
@@ -113,7 +114,7 @@ def _texts() -> tuple[int, TensorDataset, TensorDataset]:
 
 
 def learn(name: str, mode: str, balanced: bool, seed: int, epochs: int = 0) -> dict[str, Any]:
-    """Trains; what rank 0 tells: seconds of it all, and [[seconds, loss of what was held back]] on the way."""
+    """Train; return the report of rank 0: the total seconds, and [[seconds, loss on held-out data]] over time."""
     it = lesson(name, seed)
     options: dict[str, Any] = {} if mode in ("bsp", "bsp_balanced") else {"balanced": balanced}
     with tempfile.TemporaryDirectory() as folder:

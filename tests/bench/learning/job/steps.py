@@ -1,9 +1,9 @@
-"""Two ranks of Horovod that do nothing but steps: blocks of them by hand and blocks with the library, in turn.
+"""Two ranks of Horovod that only make steps: blocks by hand and blocks with the library, alternating.
 
-Both in one process, with one network and one of Horovod's optimizers, so that they differ in nothing else: a start of a
-training is a tenth faster than the next here, for reasons of neither. Rank 0 prints ``pair <by hand> <with the library>``, in
-seconds per step, and in the end ``telling <part>``: of the time with the library, what rank 0 took to tell of steps, while the
-other one waited for it. It is too little to be seen in the pairs.
+Both run in one process, with one network and one optimizer of Horovod, so that nothing else differs: one start of a training
+may be a tenth faster than the next here, for other reasons. Rank 0 prints ``pair <by hand> <with the library>``, in seconds
+per step, and at the end ``reporting <fraction>``: the fraction of the time with the library that rank 0 needed to report
+steps while the other one waited for it. It is too small to be visible in the pairs.
 """
 
 import os
@@ -18,9 +18,10 @@ from torch.utils.data import TensorDataset
 from turns import by_hand, seconds, with_library
 
 BATCH, SAMPLES = 512, 51_200
-"""Of both ranks together: an epoch takes two seconds."""
+"""The batch and the samples of both ranks together: an epoch takes two seconds."""
 STEPS, PAIRS, FIRST = 5, 400, 10
-"""Of a block, which is short, as the machine is faster in one second than in the next; of blocks that count, and before.
+"""Steps of a block, which is short because the speed of the machine varies from second to second; pairs of blocks that
+count, and pairs before.
 
 Blocks differ by a fifth, so the ratio of their means is known to 1 % in each start.
 """
@@ -44,15 +45,15 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
 run = Run(model, optimizer, TensorDataset(images, labels), batch=BATCH)
 
 
-telling = 0.0
+reporting = 0.0
 report = run._report
 
 
 def timed(*facts: Any) -> None:
-    global telling
+    global reporting
     begun = time.perf_counter()
     report(*facts)
-    telling += time.perf_counter() - begun
+    reporting += time.perf_counter() - begun
 
 
 run._report = timed
@@ -68,7 +69,7 @@ def compare() -> None:
         if pair >= FIRST and hvd.rank() == 0:
             print(f"pair {blocks[plain]:.6f} {blocks[library]:.6f}", flush=True)
     if hvd.rank() == 0:
-        print(f"telling {telling / taken:.8f}", flush=True)
+        print(f"reporting {reporting / taken:.8f}", flush=True)
 
 
 compare()

@@ -1,4 +1,4 @@
-"""Steps by hand and with the library, for scripts that let blocks of them take turns within one process."""
+"""Steps by hand and with the library, for scripts that alternate blocks of them within one process."""
 
 import itertools
 import time
@@ -9,12 +9,12 @@ from schedulearn_train import Run, looks
 from torch import nn
 
 EPOCHS = 1_000_000
-"""They end when nobody asks for more steps."""
+"""Trainings end when no more steps are requested."""
 looks.LOOK_SECONDS *= 2  # half of the seconds are not the library's
 
 
 def by_hand(run: Run, images: torch.Tensor, labels: torch.Tensor, rank: int = 0, ranks: int = 1) -> Iterator[None]:
-    """As one writes it: a permutation for each epoch, every rank its part of each batch. A step each time it is asked."""
+    """Train like usual scripts: a permutation for each epoch, every rank its part of each batch. Yield after each step."""
     samples, part = len(images), run.batch // ranks
     device = next(run.model.parameters()).device
     for epoch in range(EPOCHS):
@@ -36,7 +36,7 @@ def with_library(run: Run) -> Iterator[None]:
 
 
 def seconds(steps: Iterator[None], count: int, settle: Callable[[], None] = lambda: None) -> float:
-    """Per step of the next ``count``, until the device that ``settle`` waits for has done them."""
+    """Return the seconds per step of the next ``count``, until the device that ``settle`` waits for has done them."""
     settle()
     begun = time.perf_counter()
     for _ in itertools.islice(steps, count):

@@ -1,6 +1,6 @@
 """One worker in its container: python worker.py RANK RANKS FOLDER
 
-It loads torch and the data once, and trains in a child of its own for each order that appears in the folder.
+It loads torch and the data once, and trains in a separate child for each order that appears in the folder.
 """
 
 import gc
@@ -41,8 +41,8 @@ def obey(order: dict, rank: int, ranks: int, folder: Path) -> int:
     env = {"RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": order["port"]}
     os.environ.update({name: str(value) for name, value in env.items()})
     if rank == 0:
-        (folder / f"told-{number}").touch()
-        os.environ["SCHEDULEARN_METRICS"] = str(folder / f"told-{number}")
+        (folder / f"metrics-{number}").touch()
+        os.environ["SCHEDULEARN_METRICS"] = str(folder / f"metrics-{number}")
     try:
         found, code = learn(**order["options"]), 0
     except Exception:
