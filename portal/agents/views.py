@@ -28,7 +28,7 @@ from portal.jobs import audience, logs, outputs
 from portal.jobs.models import Container, ContainerState
 from portal.projects import store
 from portal.refused import Refused
-from portal.wake import Switchboard, node_bell
+from portal.wake import NotificationHub, node_channel
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ MAX_SYNC_BYTES = 2 * 1024 * 1024
 MAX_LOG_BYTES = 1024 * 1024
 MAX_OFFSET = 1 << 50
 WAIT_SECONDS = 45.0
-"""Proxies commonly give up after 50 s or 60 s. A bell that was not heard costs little: a node is told what is desired in each
+"""Proxies commonly give up after 50 s or 60 s. A lost notification costs little: a node gets what is desired in each
 answer to its reports."""
 PIECE = 256 * 1024
 
@@ -100,8 +100,8 @@ def authenticated(request: HttpRequest) -> Node:
 
 
 _heard_of: dict[str, int] = {}
-"""Nodes by the digest of their token, once they have shown it: whose report is worth reading, and whose bell to listen
-to. Whether the token still counts the database says each time."""
+"""Nodes by the digest of their token, once they have shown it: whose report is worth reading, and whose channel to
+subscribe to. Whether the token is still valid is read from the database each time."""
 
 
 def recognised(request: HttpRequest) -> int:
@@ -194,14 +194,14 @@ async def wait(request: HttpRequest, run: Run = sync_to_async) -> HttpResponseBa
     try:
         held = digest(_token(request))
         node_id = _heard_of.get(held) or await run(recognised)(request)
-        with Switchboard.here().listening(node_bell(node_id)) as bell:
+        with NotificationHub.current().subscribe(node_channel(node_id)) as notified:
             while True:
-                bell.clear()
+                notified.clear()
                 now_seen = await run(_seen)(held)  # it may have been approved or removed
                 if now_seen != seen:
                     return JsonResponse({"seen": now_seen})
                 try:
-                    await asyncio.wait_for(bell.wait(), until - time.monotonic())
+                    await asyncio.wait_for(notified.wait(), until - time.monotonic())
                 except TimeoutError:
                     return JsonResponse({"seen": seen})
     except AgentError as error:

@@ -19,7 +19,7 @@ from portal.cluster import services as cluster
 from portal.cluster.models import Node
 from portal.jobs.models import Container
 from portal.serving.__main__ import may_send_much
-from portal.wake import node_bell, ring
+from portal.wake import node_channel, notify
 from tests.portal.agents_world import Agent, Lookups, job_on
 from tests.portal.jobs_world import make_user
 
@@ -153,7 +153,7 @@ async def test_who_waits_hears_what_is_new_and_of_being_shut_out(monkeypatch: py
     seen = (await sync_to_async(agent.sync)())["seen"]
     waiting = asyncio.ensure_future(ask("GET", f"/agent/v1/wait?seen={seen}", agent.token))
     await lookups.reach(1)
-    await asyncio.to_thread(ring, node_bell(agent.node.pk))  # nothing is new: it waits on
+    await asyncio.to_thread(notify, node_channel(agent.node.pk))  # nothing is new: it waits on
     await lookups.reach(2)
     assert not waiting.done()
     await sync_to_async(cluster.revoke_token)(admin, agent.node)
