@@ -69,13 +69,13 @@ def no_node() -> AgentError:
 
 
 def agent_view(method: str) -> Callable[[View], View]:
-    """A door for agents: one method, no cookies, errors as JSON."""
+    """Decorate an endpoint for agents: one method, no cookies, errors as JSON."""
 
     def decorate(view: View) -> View:
         @csrf_exempt
         @login_not_required
         @functools.wraps(view)
-        def door(request: HttpRequest, **named: Any) -> HttpResponseBase:
+        def endpoint(request: HttpRequest, **named: Any) -> HttpResponseBase:
             try:
                 if request.method != method:
                     raise AgentError(405, "method", f"Use {method}.")
@@ -87,7 +87,7 @@ def agent_view(method: str) -> Callable[[View], View]:
             except Refused as error:
                 return AgentError(403, "refused", str(error)).response()
 
-        return door
+        return endpoint
 
     return decorate
 
