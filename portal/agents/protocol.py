@@ -193,14 +193,13 @@ def _readings(item: dict[str, Any]) -> tuple[int | None, int | None, int | None]
 
 
 def _problems(data: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-    return tuple(
-        {
-            "text": _text(item, "text", 500),
-            "mend": _text(item, "mend", 500),
-            "blocking": item.get("blocking") is True,
-        }
-        for item in _items(data, "problems", MAX_PROBLEMS)
-    )
+    return tuple(_problem(item) for item in _items(data, "problems", MAX_PROBLEMS))
+
+
+def _problem(item: dict[str, Any]) -> dict[str, Any]:
+    """Read a problem. ``mend`` is what agents and readers of the API called ``fix`` before; it goes after one release."""
+    fix = _text(item, "fix", 500) or _text(item, "mend", 500)
+    return {"text": _text(item, "text", 500), "fix": fix, "mend": fix, "blocking": item.get("blocking") is True}
 
 
 def _gpu(item: dict[str, Any]) -> GpuReport:

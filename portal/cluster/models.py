@@ -73,7 +73,8 @@ class Node(models.Model):
     facts = models.JSONField(default=dict)
     """What the agent says about its machine: {"cpus", "memory_mib", ...}."""
     problems = models.JSONField(default=list)
-    """[{"text": what is unfit, "mend": what to do, "blocking": true if it must take no work until then}]"""
+    """[{"text": what is unfit, "fix": what to do, "blocking": true if it must take no work until then}]. ``mend`` is the
+    former name of ``fix``; rows may have either."""
     said = models.CharField(max_length=64, blank=True, default="")
     """Digest of the last report that was compared with all rows: one that says the same is not."""
 

@@ -240,8 +240,9 @@ def revoke_token(actor: User | None, node: Node) -> Node:
 
 
 def blocking_problems(node: Node) -> list[str]:
-    """What its agent found that must be mended before it takes work, in sentences with their mend."""
-    return [f"{each.get('text')} {each.get('mend')}".strip() for each in node.problems if each.get("blocking")]
+    """Return the problems that must be fixed before the node takes work, as sentences that include the fix."""
+    blocking = (each for each in node.problems if each.get("blocking"))
+    return [f"{each.get('text')} {each.get('fix') or each.get('mend') or ''}".strip() for each in blocking]
 
 
 def _locked(node: Node) -> Node:

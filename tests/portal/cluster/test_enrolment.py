@@ -23,7 +23,7 @@ from tests.portal.jobs_world import make_node, make_user
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
-UNSAFE = {"text": "This runc lets people out.", "mend": "Upgrade runc.", "blocking": True}
+UNSAFE = {"text": "This runc lets people out.", "fix": "Upgrade runc.", "blocking": True}
 
 
 @pytest.fixture
