@@ -119,17 +119,17 @@ def storable(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def digest_of(data: dict[str, Any], salt: str) -> str:
-    """Of what a report says, but for what is looked at each time: containers, and what GPUs read, as long as they do."""
+    """Return the digest of a report without its containers and the values of GPU readings, which are read each time."""
     gpus = [
         {name: value for name, value in gpu.items() if name not in READINGS or value is None}
         for gpu in _items(data, "gpus", MAX_GPUS)
     ]
     rest = {name: data[name] for name in data if name not in ("gpus", "containers")}
     try:
-        said = json.dumps([salt, gpus, rest], sort_keys=True)
+        text = json.dumps([salt, gpus, rest], sort_keys=True)
     except RecursionError as error:
         raise BadReport("The body is not JSON.") from error
-    return hashlib.sha256(said.encode()).hexdigest()
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _refuse_constant(name: str) -> None:

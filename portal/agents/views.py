@@ -106,10 +106,10 @@ subscribe to. Whether the token is still valid is read from the database each ti
 
 def recognised(request: HttpRequest) -> int:
     """The node that holds its token, or did; for what is asked most."""
-    held = digest(_token(request))
-    if held not in _heard_of:
-        _heard_of[held] = authenticated(request).pk
-    return _heard_of[held]
+    token_digest = digest(_token(request))
+    if token_digest not in _heard_of:
+        _heard_of[token_digest] = authenticated(request).pk
+    return _heard_of[token_digest]
 
 
 def has_shown_token(authorization: str) -> bool:
@@ -118,11 +118,11 @@ def has_shown_token(authorization: str) -> bool:
     return scheme.lower() == "bearer" and digest(token.strip()) in _heard_of
 
 
-def _of_holder(work: Callable[..., dict[str, Any]], held: str, *args: Any) -> dict[str, Any]:
+def _of_holder(work: Callable[..., dict[str, Any]], token_digest: str, *args: Any) -> dict[str, Any]:
     try:
-        return work(held, *args)
+        return work(token_digest, *args)
     except agent_sync.UnknownToken:
-        _heard_of.pop(held, None)
+        _heard_of.pop(token_digest, None)
         raise no_node() from None
 
 
@@ -192,12 +192,12 @@ async def wait(request: HttpRequest, run: Run = sync_to_async) -> HttpResponseBa
     seen = request.GET.get("seen", "")
     until = time.monotonic() + WAIT_SECONDS
     try:
-        held = digest(_token(request))
-        node_id = _heard_of.get(held) or await run(recognised)(request)
+        token_digest = digest(_token(request))
+        node_id = _heard_of.get(token_digest) or await run(recognised)(request)
         with NotificationHub.current().subscribe(node_channel(node_id)) as notified:
             while True:
                 notified.clear()
-                now_seen = await run(_seen)(held)  # it may have been approved or removed
+                now_seen = await run(_seen)(token_digest)  # it may have been approved or removed
                 if now_seen != seen:
                     return JsonResponse({"seen": now_seen})
                 try:
@@ -208,8 +208,8 @@ async def wait(request: HttpRequest, run: Run = sync_to_async) -> HttpResponseBa
         return error.response()
 
 
-def _seen(held: str) -> str:
-    return str(_of_holder(agent_sync.desired, held)["seen"])
+def _seen(token_digest: str) -> str:
+    return str(_of_holder(agent_sync.desired, token_digest)["seen"])
 
 
 # --- code, logs, outputs -----------------------------------------------------------------------------------------

@@ -75,8 +75,8 @@ class Node(models.Model):
     problems = models.JSONField(default=list)
     """[{"text": what is unfit, "fix": what to do, "blocking": true if it must take no work until then}]. ``mend`` is the
     former name of ``fix``; rows may have either."""
-    said = models.CharField(max_length=64, blank=True, default="")
-    """Digest of the last report that was compared with all rows: one that says the same is not."""
+    report_digest = models.CharField(max_length=64, blank=True, default="", db_column="said")
+    """Digest of the last report that was compared with all rows; an equal report is not compared again."""
 
     class Meta:
         ordering = ["name"]

@@ -169,13 +169,13 @@ def _free_name(name: str) -> str:
 
 
 def node_for(token: str) -> Node | None:
-    """The registered machine that holds this token. The first use of a new token ends the old one."""
-    held = digest(token)
-    node = Node.objects.filter(LIVE_NODE & (Q(token_digest=held) | Q(next_token_digest=held))).first()
-    if node is not None and node.token_digest != held:
-        values = {"token_digest": held, "next_token_digest": None, "rotation_asked_at": None}
-        if not Node.objects.filter(pk=node.pk, next_token_digest=held).update(**values):
-            return Node.objects.filter(LIVE_NODE, token_digest=held).first()  # used or revoked at this moment
+    """Return the registered machine that holds this token. The first use of a new token ends the old one."""
+    token_digest = digest(token)
+    node = Node.objects.filter(LIVE_NODE & (Q(token_digest=token_digest) | Q(next_token_digest=token_digest))).first()
+    if node is not None and node.token_digest != token_digest:
+        values = {"token_digest": token_digest, "next_token_digest": None, "rotation_asked_at": None}
+        if not Node.objects.filter(pk=node.pk, next_token_digest=token_digest).update(**values):
+            return Node.objects.filter(LIVE_NODE, token_digest=token_digest).first()  # just used or revoked
         for name, value in values.items():
             setattr(node, name, value)
     return node
