@@ -1,4 +1,4 @@
-"""Celery: what is slow and may be repeated. The small size runs tasks where they are asked for."""
+"""Celery tasks: slow work that may be repeated. The small size runs a task in the process that requests it."""
 
 import os
 

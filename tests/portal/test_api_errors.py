@@ -154,5 +154,5 @@ def test_a_database_that_is_away_is_said_to_be_so_and_that_asking_again_helps(
     response = script.get("me/")
     assert (response.status_code, code_of(response), response["Retry-After"]) == (503, "unavailable", "5")
     shown = page.get("/jobs/")
-    assert shown.status_code == 503 and b"cannot use its database just now" in shown.content
+    assert shown.status_code == 503 and b"database is not available at the moment" in shown.content
     assert b"10.0.0.5" not in response.content + shown.content
