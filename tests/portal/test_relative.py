@@ -40,7 +40,7 @@ def figures(waiting: float, preemptions: int = 0, fairness: float = 1.0) -> dict
 
 
 def cells(base: dict[str, Any], other: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    """By measure, what the page says of the other policy."""
+    """Return what the page shows of the other policy, by measure."""
     worlds = [
         report.Column("in force", {"total": base}, in_force=True),
         report.Column("other", {"total": other}),

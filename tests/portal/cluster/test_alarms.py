@@ -77,7 +77,7 @@ def test_all_admins_with_an_address_get_one_mail_about_it(ada: User, settings: A
     assert f"https://lab.example.org/admin/nodes/{node.pk}/" in sent.body
 
 
-def test_what_comes_within_an_hour_is_told_together_after_it(ada: User) -> None:
+def test_what_happens_within_an_hour_is_mailed_together_after_it(ada: User) -> None:
     silent("gpu-1")
     assert alarms.tell() == 1
     silent("gpu-2")
@@ -89,7 +89,7 @@ def test_what_comes_within_an_hour_is_told_together_after_it(ada: User) -> None:
     assert "gpu-1" not in mail.outbox[-1].body and "gpu-3" in mail.outbox[-1].body
 
 
-def test_the_same_node_is_told_again_when_it_falls_silent_again(ada: User) -> None:
+def test_the_same_node_is_mailed_again_when_it_falls_silent_again(ada: User) -> None:
     node = silent()
     assert alarms.tell() == 1
     cache.delete(alarms.RESTING)
@@ -110,7 +110,7 @@ def test_it_is_looked_for_each_minute() -> None:
     )
 
 
-def test_admins_see_it_on_their_home_page_and_nobody_else_does(ada: User) -> None:
+def test_only_admins_see_it_on_their_home_page(ada: User) -> None:
     silent("gpu-1")
     client = Client()
     client.force_login(ada)

@@ -72,7 +72,7 @@ class TestPackage:
         pinned = install_line("https://lab.example", "sln_x", Certificate(False, "ab" * 32))
         assert "curl -fsSLk" in pinned and pinned.endswith(f"--pin {'ab' * 32}")
 
-    def test_a_portal_that_cannot_look_at_itself_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_portal_that_cannot_check_its_certificate_reports_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(*_: object, **__: object) -> str:
             raise ConnectionRefusedError("refused")
 
@@ -136,7 +136,7 @@ class TestApproval:
 class TestTokens:
     def test_the_old_token_works_until_the_new_one_is_used(self, admin: User) -> None:
         agent = Agent()
-        assert agent.post("token", {}).status_code == 403  # nobody has asked for it
+        assert agent.post("token", {}).status_code == 403  # no admin has asked for it
         services.rotate_token(admin, agent.node)
         assert agent.sync()["rotate"] is True
         lost, new = (agent.post("token", {}).json()["token"] for _ in range(2))
@@ -186,7 +186,7 @@ class TestQuarantine:
         assert Gpu.objects.get(index=0).usable
         assert "XID 79 at noon." in browser.get("/admin/nodes/").content.decode()
         assert browser.post(f"/admin/nodes/{agent.node.pk}/gpus/{bad.pk}/release").status_code == 302
-        for fault in ("XID 79 at noon", "", "XID 79 at noon"):  # an agent that started anew has forgotten it
+        for fault in ("XID 79 at noon", "", "XID 79 at noon"):  # a restarted agent has forgotten it
             agent.report["gpus"][1]["fault"] = fault
             agent.sync()
             assert Gpu.objects.get(index=1).usable

@@ -37,7 +37,7 @@ def banner(reader: User) -> str:
     return page[page.index('class="banner"') :]
 
 
-def test_nobody_is_invited_while_a_node_runs_plain_processes(ada: User) -> None:
+def test_no_one_is_invited_while_a_node_runs_plain_processes(ada: User) -> None:
     node = process_node()
     with pytest.raises(Refused, match="No one else can join while node laptop runs jobs as plain processes"):
         accounts.create_invite(ada)

@@ -20,7 +20,7 @@ from tests import corpus
 HOSTILE = list(corpus.hostile())
 HONEST = list(corpus.honest())
 MOST_SECONDS = 10
-"""Of processor time, ours and the sandbox's: the wall clock of a busy machine says nothing."""
+"""Of processor time, ours and the sandbox's: the wall clock of a busy machine is no measure."""
 MOST_GROWTH_KIB = 64 * 1024
 
 

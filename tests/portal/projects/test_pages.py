@@ -69,7 +69,7 @@ def send(client: Client, project: Project, *files: tuple[str, bytes], scripted: 
 # Who gets in
 
 
-def test_every_page_is_there_for_members_and_for_nobody_else(version: CodeVersion, people: dict[str, User]) -> None:
+def test_every_page_is_there_for_members_only(version: CodeVersion, people: dict[str, User]) -> None:
     pk = version.project_id
     pages = [
         reverse("projects:detail", args=[pk]),
@@ -94,7 +94,7 @@ def test_what_changes_a_project_is_not_there_for_those_who_may_not(
     data = {"name": "x", "username": "charlie", "role": "viewer"}
     assert as_(None).post(page, data).status_code == 302
     assert as_(people["charlie"]).post(page, data).status_code == 404
-    expected = 403 if what == "upload" else 404  # viewers see the upload's project, so they are told why
+    expected = 403 if what == "upload" else 404  # viewers see the project, so they get the reason
     assert as_(people["victor"]).post(page, data, headers={"Accept": "application/json"}).status_code == expected
     if what != "upload":
         assert as_(people["bob"]).post(page, data).status_code == 404
@@ -149,7 +149,7 @@ def test_an_owner_reaches_every_member(project: Project, people: dict[str, User]
     assert "Remove student149" in page
 
 
-def test_what_cannot_be_done_is_said_beside_the_input(project: Project, people: dict[str, User]) -> None:
+def test_a_refusal_is_shown_beside_its_input(project: Project, people: dict[str, User]) -> None:
     alice = as_(people["alice"])
     page = alice.post(reverse("projects:share", args=[project.pk]), {"username": "nobody", "role": "member"})
     assert page.status_code == 400 and "Nobody here has this user name" in page.content.decode()
@@ -257,7 +257,7 @@ def test_an_upload_needs_the_forms_token(project: Project, people: dict[str, Use
     assert not CodeVersion.objects.exists()
 
 
-def test_an_upload_that_says_it_is_too_large_is_not_even_parsed(
+def test_an_upload_that_is_announced_as_too_large_is_not_even_parsed(
     project: Project, people: dict[str, User], settings: Any
 ) -> None:
     settings.MAX_UPLOAD_MIB = 1
