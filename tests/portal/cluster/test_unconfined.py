@@ -46,7 +46,7 @@ def test_no_one_is_invited_while_a_node_runs_plain_processes(ada: User) -> None:
     page = client.post("/admin/invites/", {"email": "", "groups": []})
     assert page.status_code == 400 and "Install Docker Engine there" in page.content.decode()
     page = client.get("/admin/invites/")
-    assert "Install Docker Engine there" in page.content.decode() and "Make the link" not in page.content.decode()
+    assert "Install Docker Engine there" in page.content.decode() and "Create link" not in page.content.decode()
     assert not Invite.objects.exists()
     Node.objects.filter(pk=node.pk).update(runtime="docker")
     assert accounts.create_invite(ada)
