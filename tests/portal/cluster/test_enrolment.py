@@ -15,7 +15,7 @@ from django.test import Client
 
 from portal.accounts.models import AuditEntry, User
 from portal.cluster import agent_package, findings, quarantine, services
-from portal.cluster.agent_package import Certificate, install_line
+from portal.cluster.agent_package import Certificate, join_command
 from portal.cluster.models import Gpu, Node
 from portal.refused import Refused
 from tests.portal.agents_world import Agent
@@ -42,7 +42,7 @@ class TestPackage:
     def test_the_line_s_script_and_the_script_s_archive_are_the_announced_ones(self) -> None:
         script = Client().get("/agent/install.sh")
         text = script.content.decode()
-        line = install_line("https://lab.example", "sln_x", Certificate(True))
+        line = join_command("https://lab.example", "sln_x", Certificate(True))
         # The shell's $(...) drops the ends of lines at the end.
         assert f'"{hashlib.sha256(text.rstrip(chr(10)).encode()).hexdigest()}  -"' in line
         found = re.search(r"ARCHIVE_SHA256='([0-9a-f]{64})'", text)
@@ -67,9 +67,9 @@ class TestPackage:
         assert agent_package.pack(settings.BASE_DIR) == agent_package.package().content
 
     def test_only_an_unknown_certificate_is_pinned(self) -> None:
-        trusted = install_line("https://lab.example/", "sln_x", Certificate(True))
+        trusted = join_command("https://lab.example/", "sln_x", Certificate(True))
         assert "curl -fsSL https://lab.example/agent/install.sh" in trusted and "--pin" not in trusted
-        pinned = install_line("https://lab.example", "sln_x", Certificate(False, "ab" * 32))
+        pinned = join_command("https://lab.example", "sln_x", Certificate(False, "ab" * 32))
         assert "curl -fsSLk" in pinned and pinned.endswith(f"--pin {'ab' * 32}")
 
     def test_a_portal_that_cannot_check_its_certificate_reports_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ class TestTokens:
         for token in (agent.token, waiting):
             agent.token = token
             assert agent.post("sync", agent.report).status_code == 401
-        with pytest.raises(Refused, match="no token any more"):
+        with pytest.raises(Refused, match="was revoked"):
             services.rotate_token(admin, Node.objects.get())
         again = services.issue_rejoin_token(admin, agent.node)
         assert services.join(again, "other-name", "fake", {}).node.pk == agent.node.pk
@@ -169,7 +169,7 @@ class TestTokens:
     def test_the_page_of_a_node_offers_both(self, browser: Client) -> None:
         node = make_node("gpu-7")
         browser.post(f"/admin/nodes/{node.pk}/rotate", {"back": "node"})
-        assert "a new one is on its way" in browser.get(f"/admin/nodes/{node.pk}/").content.decode()
+        assert "new token requested" in browser.get(f"/admin/nodes/{node.pk}/").content.decode()
         browser.post(f"/admin/nodes/{node.pk}/revoke", {"back": "node"})
         assert "join again" in browser.get(f"/admin/nodes/{node.pk}/").content.decode()
         assert "sh -c" in browser.post(f"/admin/nodes/{node.pk}/rejoin").content.decode()

@@ -83,27 +83,27 @@ def test_the_pasted_line_makes_a_machine_a_node_of_the_pinned_portal(portal: Tls
     certificate = agent_package.own_certificate(portal.url)
     assert not certificate.trusted and len(certificate.pin) == 64
     token = services.issue_join_token(None)
-    done = paste(agent_package.install_line(portal.url, token, certificate), tmp_path)
+    done = paste(agent_package.join_command(portal.url, token, certificate), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"This machine is node {Node.objects.get().pk} (new-one)" in done.stdout
     kept = tmp_path / "program" / "agent.env"
     assert kept.stat().st_mode & 0o777 == 0o600 and f"SCHEDULEARN_PIN={certificate.pin}" in kept.read_text()
     assert token not in kept.read_text()
     # Pasted again it brings the agent and keeps the node, though its token is used up.
-    again = paste(agent_package.install_line(portal.url, token, certificate), tmp_path)
+    again = paste(agent_package.join_command(portal.url, token, certificate), tmp_path)
     assert again.returncode == 0, again.stdout + again.stderr
     assert Node.objects.count() == 1
 
 
 def test_a_portal_with_another_certificate_gets_no_token(portal: TlsProxy, tmp_path: Path) -> None:
     other = agent_package.Certificate(False, "ab" * 32)
-    done = paste(agent_package.install_line(portal.url, services.issue_join_token(None), other), tmp_path)
+    done = paste(agent_package.join_command(portal.url, services.issue_join_token(None), other), tmp_path)
     assert done.returncode != 0 and "another certificate" in done.stderr
     assert not Node.objects.exists()
 
 
 def test_a_script_that_is_not_the_announced_one_does_not_run(portal: TlsProxy, tmp_path: Path) -> None:
-    line = agent_package.install_line(portal.url, services.issue_join_token(None), agent_package.Certificate(False))
+    line = agent_package.join_command(portal.url, services.issue_join_token(None), agent_package.Certificate(False))
     done = paste(line.replace(agent_package.script_sha256(), "0" * 64), tmp_path)
     assert done.returncode != 0 and done.stdout == ""
     assert not (tmp_path / "state").exists()

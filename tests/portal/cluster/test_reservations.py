@@ -153,7 +153,7 @@ def test_admins_reserve_and_cancel_on_the_page(ada: User) -> None:
     assert client.post("/reservations/", form).status_code == 302
     row = Reservation.objects.get()
     assert client.post(f"/reservations/{row.pk}/cancel").status_code == 302
-    assert "Nothing is reserved" in client.get("/reservations/").content.decode()
+    assert "No reservations" in client.get("/reservations/").content.decode()
 
 
 def test_scripts_reserve_over_the_api(ada: User) -> None:

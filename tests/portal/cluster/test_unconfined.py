@@ -127,7 +127,7 @@ def test_a_lab_that_has_both_keeps_what_runs_and_starts_nothing_more() -> None:
     assert "laptop runs jobs as plain processes" in waiting.waiting_reason
     assert "No new job starts on nodes that run jobs as plain processes" in banner(running.submitted_by)
     [machine] = machines_for(waiting.submitted_by)
-    assert (machine.said, machine.takes_work) == ("takes no new jobs", False)
+    assert (machine.state_text, machine.accepts_jobs) == ("not accepting jobs", False)
 
 
 def test_jobs_go_where_containers_keep_them_apart(ada: User) -> None:
