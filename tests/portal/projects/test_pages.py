@@ -152,7 +152,7 @@ def test_an_owner_reaches_every_member(project: Project, people: dict[str, User]
 def test_a_refusal_is_shown_beside_its_input(project: Project, people: dict[str, User]) -> None:
     alice = as_(people["alice"])
     page = alice.post(reverse("projects:share", args=[project.pk]), {"username": "nobody", "role": "member"})
-    assert page.status_code == 400 and "Nobody here has this user name" in page.content.decode()
+    assert page.status_code == 400 and "There is no user with this name" in page.content.decode()
     page = alice.post(reverse("projects:new"), {"name": ""})
     assert page.status_code == 400
     own = project.memberships.get(user=people["alice"])

@@ -11,7 +11,7 @@ from django.contrib.auth.models import AnonymousUser
 
 from portal.accounts.models import User
 from portal.projects import comparison, examples, services, store
-from portal.projects.errors import BadArchive, Refused
+from portal.projects.errors import BadArchiveError, Refused
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import Role
 
@@ -230,12 +230,12 @@ def test_an_upload_over_the_limit_is_refused_before_it_is_unpacked(
     project: Project, alice: User, settings: Any
 ) -> None:
     settings.MAX_UPLOAD_MIB = 1
-    with pytest.raises(BadArchive, match="larger than 1 MiB"):
+    with pytest.raises(BadArchiveError, match="larger than 1 MiB"):
         services.store_code(alice, project, script("#" * (1024 * 1024 + 1)))
 
 
 def test_an_upload_without_files_is_refused(project: Project, alice: User) -> None:
-    with pytest.raises(BadArchive, match="Choose"):
+    with pytest.raises(BadArchiveError, match="Choose"):
         services.store_code(alice, project, [])
 
 
