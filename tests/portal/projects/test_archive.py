@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from portal.projects import archive, sandbox, store
 from portal.projects.errors import BadArchiveError
-from portal.projects.unpacking.common import Bad
+from portal.projects.unpacking.common import BadUploadError
 from portal.projects.unpacking.names import clean_path, same_place
 from tests import corpus
 
@@ -157,7 +157,7 @@ def test_nothing_of_the_portal_reaches_the_program(monkeypatch: pytest.MonkeyPat
 def test_a_name_that_is_taken_stays_below_its_folder_and_means_itself(raw: str) -> None:
     try:
         path = clean_path(raw)
-    except Bad as bad:
+    except BadUploadError as bad:
         assert str(bad).isprintable()
         return
     if path:
@@ -172,14 +172,14 @@ def test_a_name_that_is_taken_stays_below_its_folder_and_means_itself(raw: str) 
 def test_paths_that_climb_are_never_taken(parts: list[str]) -> None:
     raw = "/".join(parts)
     if ".." in parts:
-        with pytest.raises(Bad):
+        with pytest.raises(BadUploadError):
             clean_path(raw)
 
 
 @given(st.binary(max_size=400), st.sampled_from(["a.zip", "a.tar", "a.tgz"]))
 def test_bytes_that_are_no_archive_are_refused_in_words(data: bytes, name: str) -> None:
-    from portal.projects.unpacking.program import DAMAGE, unpack
+    from portal.projects.unpacking.program import READ_ERRORS, unpack
 
     head = {"a.zip": b"PK\3\4", "a.tar": b"", "a.tgz": b"\x1f\x8b\x08"}[name]
-    with pytest.raises((Bad, *DAMAGE)):
+    with pytest.raises((BadUploadError, *READ_ERRORS)):
         unpack(io.BytesIO(head + data), io.BytesIO(), name)
