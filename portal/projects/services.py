@@ -51,7 +51,7 @@ def require_member(user: Viewer, project: Project) -> None:
     if not may_submit(role_of(user, project)):
         raise Refused(f"Only members of “{project.name}” may do that. Ask one of its owners.", "forbidden")
     if project.archived_at is not None:
-        raise Refused(f"“{project.name}” is archived. Take it out of the archive first.", "conflict")
+        raise Refused(f"“{project.name}” is archived. Restore it first.", "conflict")
 
 
 def require_owner(user: Viewer, project: Project) -> None:
