@@ -78,7 +78,7 @@ class TestSigningIn:
         answers = [sign_in(client, "alice", "wrong", HTTP_X_FORWARDED_FOR=f"10.0.0.{n}").status_code for n in range(12)]
         assert 429 in answers[9:] and 429 not in answers[:9]
         assert sign_in(client, "alice", PASSWORD, HTTP_X_FORWARDED_FOR="10.9.9.9").status_code == 429
-        assert "quarter of an hour" in sign_in(client, "alice", PASSWORD).content.decode()
+        assert "locked for 15 minutes" in sign_in(client, "alice", PASSWORD).content.decode()
 
     def test_the_lock_is_for_one_name_from_one_address(self, people: dict[str, User]) -> None:
         for _ in range(11):
@@ -172,7 +172,7 @@ class TestReset:
         client = browser()
         form = client.get(link_in(str(mail.outbox[0].body)))
         done = client.post(form["Location"], {"new_password1": NEW, "new_password2": NEW}, follow=True)
-        assert "You have 1 valid API token. Revoke any" in done.content.decode()
+        assert "You have 1 valid API token. Revoke those" in done.content.decode()
         assert sign_in(browser(), "alice", NEW).status_code == 302
         assert sign_in(browser(), "bob", PASSWORD).status_code == 429, (
             "only the lockout of the one who has a new password"
@@ -343,7 +343,7 @@ class TestAdminPages:
         client.post(reverse("accounts:group", args=[group.pk]), {"names": "alice, bob"})
         assert set(group.user_set.values_list("username", flat=True)) == {"alice", "bob"}
         where = client.get(reverse("jobs:limits") + "?who=students")["Location"]
-        assert "2 people hold 0 GPUs" in client.get(where).content.decode()
+        assert "2 people use 0 GPUs" in client.get(where).content.decode()
         client.post(where, {"max_gpus": "4", "max_queued": ""})
         assert limits_for(people["bob"])[0].max_gpus == 4
         assert "0 of 4" in client.get(reverse("jobs:limits")).content.decode()

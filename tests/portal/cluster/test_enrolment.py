@@ -78,7 +78,7 @@ class TestPackage:
 
         monkeypatch.setattr(ssl, "get_server_certificate", refuse)
         found = agent_package.own_certificate("https://lab.example")
-        assert found.trusted and "could not look" in found.problem
+        assert found.trusted and "could not check" in found.problem
         assert agent_package.own_certificate("http://localhost:8000") == Certificate(True)
 
     def test_what_the_agent_imports_is_installed_with_it(self) -> None:

@@ -74,7 +74,7 @@ class TestForEveryone:
         assert 'value="62"' in seen and "No compiler. Install g++." in seen
 
     def test_an_empty_lab_shows_what_to_do(self, people: dict[str, User]) -> None:
-        assert "An admin adds machines." in page(people["bob"], "/nodes/")
+        assert "until an admin adds machines" in page(people["bob"], "/nodes/")
         assert "Add a node" in page(people["admin"], "/nodes/")
 
 

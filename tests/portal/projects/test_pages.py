@@ -222,11 +222,11 @@ def test_a_folder_keeps_its_paths_and_loses_its_top(project: Project, people: di
 
 
 @pytest.mark.parametrize("paths", ["[]", "{", '["a", 1]', '{"a": 1}', '"a"', "[" * 100_000, '["a.py", "b.py"]'])
-def test_paths_that_do_not_fit_the_files_are_refused(paths: str, project: Project, people: dict[str, User]) -> None:
+def test_paths_that_do_not_match_the_files_are_refused(paths: str, project: Project, people: dict[str, User]) -> None:
     client = as_(people["bob"])
     data = {"files": [SimpleUploadedFile("a.py", b"1")], "paths": paths}
     answer = client.post(reverse("projects:upload", args=[project.pk]), data, headers={"Accept": "application/json"})
-    assert answer.status_code == 400 and "do not fit" in answer.json()["error"]["message"]
+    assert answer.status_code == 400 and "do not match" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("name", ["a\0.py", "\ud800.py", "x" * 200_000 + ".py", "x" * 253 + ".py"])
@@ -248,7 +248,7 @@ def test_a_plain_form_uploads_too_and_shows_the_refusal_in_place(project: Projec
     assert answer.status_code == 400 and "../evil.py" in page and 'role="alert" data-error>' in page
     answer = send(client, project, ("code.zip", corpus.zip_tree({"p/train.py": b"1"})), scripted=False)
     assert answer.status_code == 302
-    assert "was taken off" in client.get(answer["Location"]).content.decode()
+    assert "was removed" in client.get(answer["Location"]).content.decode()
 
 
 def test_an_upload_needs_the_forms_token(project: Project, people: dict[str, User]) -> None:
