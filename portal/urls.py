@@ -1,4 +1,4 @@
-"""The routes of the portal. A new one needs a row in tests/laws/test_strangers_tour.py."""
+"""The routes of the portal. A new one needs rows in the route matrix (tests/laws)."""
 
 from django.urls import include, path
 
