@@ -1,4 +1,4 @@
-"""The REST API's map: each line is an address below /api/v1/ and who answers each method there."""
+"""The routes of the REST API: a path below /api/v1/, and the view and action for each method."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ from portal.whatif.api import Simulations
 
 
 def at(address: str, viewset: type[ViewSetMixin], *, pages: bool = True, **methods: str) -> URLPattern:
-    """``at("jobs/", Jobs, get="list")``. Without ``pages`` the answer is whole: no paging, no filters."""
+    """Return a route: ``at("jobs/", Jobs, get="list")``. Without ``pages``, the response has no paging and no filters."""
     actions: dict[str, Any] = dict(methods)
     options: dict[str, Any] = {} if pages else {"pagination_class": None, "filter_backends": []}
     name = f"{viewset.__name__.lower()}-{'-'.join(dict.fromkeys(methods.values()))}"
@@ -39,14 +39,14 @@ def at(address: str, viewset: type[ViewSetMixin], *, pages: bool = True, **metho
 
 
 def docs(request: HttpRequest) -> HttpResponse:
-    """The reference to read and try, from files that ship with the portal. The CSRF cookie lets it try writes."""
+    """Show the interactive reference, from files that ship with the portal. Its writes need the CSRF cookie."""
     get_token(request)
     return render(request, "accounts/api_docs.html")
 
 
 @extend_schema(exclude=True)
-class Nothing(APIView):
-    """Unknown addresses answer in the one shape of errors, too."""
+class UnknownPath(APIView):
+    """Answers unknown paths with 404, in the same format as other errors."""
 
     permission_classes = [AllowAny]
 
@@ -140,5 +140,5 @@ urlpatterns = [
     path("v1/", include(v1)),
     path("schema/", SpectacularJSONAPIView.as_view(), name="schema"),
     path("docs/", docs, name="docs"),
-    re_path(r"^(?P<rest>.*)$", Nothing.as_view(), name="nothing"),
+    re_path(r"^(?P<rest>.*)$", UnknownPath.as_view(), name="nothing"),
 ]

@@ -1,4 +1,4 @@
-"""The ASGI applications: one for everything, one for the nodes alone."""
+"""The ASGI applications: one for all requests, one for the nodes only."""
 
 import asyncio
 import gc
@@ -22,79 +22,81 @@ http = get_asgi_application()
 
 # models can be imported only now
 from portal import callers  # noqa: E402
-from portal.agents.asgi import AgentDoor  # noqa: E402
+from portal.agents.asgi import AgentFastPath  # noqa: E402
 from portal.jobs.routing import websocket_urlpatterns  # noqa: E402
 from portal.serving import NODES_PATH  # noqa: E402
 
 USER = "user "
-"""Begins the name of a client whose user is known; behind an address there may be many."""
+"""Prefix of a client whose user is known. Other clients are named by address, which several may share."""
 
 
-class AtMost:
-    """Lets so many requests in at once, ``of_one`` client's at most; others wait their turn.
+class ConcurrencyLimit:
+    """Handles at most ``count`` requests at the same time, and ``per_client`` of one client; others wait.
 
-    Each has a thread and a connection to the database of its own, and of those a database has a limited number. A
-    response that is streamed gives its place back, so that readers who take their time keep no page waiting; of those
-    there are at most twice as many.
+    Each request has its own thread and database connection, and a database allows a limited number of connections. A
+    streamed response frees its slot, so that slow readers keep no page waiting; there are at most ``2 * count`` of these.
     """
 
-    def __init__(self, inner: Any, count: int, of_one: int | None = None) -> None:
+    def __init__(self, inner: Any, count: int, per_client: int | None = None) -> None:
         self.inner = inner
-        self.places = asyncio.Semaphore(count)
-        self.clients = Clients(of_one or count)
+        self.slots = asyncio.Semaphore(count)
+        self.clients = ClientLimit(per_client or count)
         self.downloads = 0
         self.max_downloads = 2 * count
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        async with self.clients.turn(client_of(scope)) as turn:
-            await self.places.acquire()
-            answer = _Answer(self, turn, send)
+        async with self.clients.slot(client_of(scope)) as client_slot:
+            await self.slots.acquire()
+            response = _Response(self, client_slot, send)
             try:
-                await self.inner(scope, receive, answer.send)
+                await self.inner(scope, receive, response.send)
             except TooManyDownloadsError:
-                text = b"Too many downloads are under way. Try again in a minute.\n"
+                text = b"Too many downloads are in progress. Try again in a minute.\n"
                 await _refuse(send, 503, text, (b"Retry-After", b"60"))
             finally:
-                answer.end()
+                response.end()
 
 
-class Turn:
-    """Of one request among those of its client."""
+class ClientSlot:
+    """The slot that one request holds within the limit of its client."""
 
-    def __init__(self, places: asyncio.Semaphore) -> None:
-        self._places = places
+    def __init__(self, slots: asyncio.Semaphore) -> None:
+        self._slots = slots
         self._is_held = True
 
     def end(self) -> None:
         if self._is_held:
             self._is_held = False
-            self._places.release()
+            self._slots.release()
 
 
-class Clients:
-    """Each has ``count`` requests under way at most: one that asks costly things without end leaves places to others."""
+class ClientLimit:
+    """Handles at most ``count`` requests of each client at the same time, so that no client occupies all slots."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def turn(self, client: str) -> AsyncIterator[Turn]:
-        places = self._places.setdefault(client, asyncio.Semaphore(self._count))
-        await places.acquire()
-        turn = Turn(places)
+    async def slot(self, client: str) -> AsyncIterator[ClientSlot]:
+        slots = self._slots.setdefault(client, asyncio.Semaphore(self._count))
+        await slots.acquire()
+        slot = ClientSlot(slots)
         try:
-            yield turn
+            yield slot
         finally:
-            turn.end()
+            slot.end()
 
 
 def client_of(scope: dict[str, Any]) -> str:
-    """Who asks: the user whose token or session has been seen before, else an address. What is made up counts as an address."""
+    """Name the client: the user whose token or session this process has seen before, otherwise the address.
+
+    A token or session that was made up does not make another client of its address.
+    """
     headers = dict(scope.get("headers", ()))
     _, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     if scope.get("path", "").startswith(NODES_PATH):
-        return f"node {token.strip()}"  # many may share an address, and what has no node's token is refused at once
+        return f"node {token.strip()}"  # nodes may share an address; a token that is no node's is refused at once
     session = parse_cookie(headers.get(b"cookie", b"").decode("latin-1")).get(settings.SESSION_COOKIE_NAME, "")
     users = (callers.known.user_of(secret) for secret in (session, token.strip()) if secret)
     user = next((user for user in users if user is not None), None)
@@ -102,35 +104,35 @@ def client_of(scope: dict[str, Any]) -> str:
 
 
 async def _refuse(send: Any, status: int, text: bytes, header: tuple[bytes, bytes]) -> None:
-    """Answer with a sentence, without Django."""
+    """Send a refusal with a sentence, without Django."""
     headers = [(b"Content-Type", b"text/plain; charset=utf-8"), header]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})
 
 
 class TooManyDownloadsError(Exception):
-    """Ends a response before its first byte."""
+    """Raised before the first byte of a streamed response when too many are in progress."""
 
 
-class _Answer:
-    """What one request holds: a place and its client's turn, until its response is streamed, and then a download."""
+class _Response:
+    """The response to one request. It holds a slot and one of its client; once it is streamed, only a download."""
 
-    def __init__(self, limit: AtMost, turn: Turn, send: Any) -> None:
-        self._limit, self._turn, self._send = limit, turn, send
+    def __init__(self, limit: ConcurrencyLimit, client_slot: ClientSlot, send: Any) -> None:
+        self._limit, self._client_slot, self._send = limit, client_slot, send
         self._start: dict[str, Any] | None = None
         self._streams = False
 
     async def send(self, message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            self._start = message  # the first piece shows whether it is streamed
+            self._start = message  # the first part of the body shows whether it is streamed
             return
         if message.get("more_body") and not self._streams:
             if self._limit.downloads >= self._limit.max_downloads:
                 raise TooManyDownloadsError
             self._streams = True
             self._limit.downloads += 1
-            self._limit.places.release()
-            self._turn.end()
+            self._limit.slots.release()
+            self._client_slot.end()
         if self._start is not None:
             start, self._start = self._start, None
             await self._send(start)
@@ -140,13 +142,13 @@ class _Answer:
         if self._streams:
             self._limit.downloads -= 1
         else:
-            self._limit.places.release()
+            self._limit.slots.release()
 
 
 class SameOrigin:
-    """Refuses sockets that a page of another origin opens with our user's cookie, other ports and schemes included.
+    """Refuses WebSockets that a page of another origin opens with our user's cookie; another port or scheme counts too.
 
-    The name alone, which AllowedHostsOriginValidator compares, is not enough on a machine where others run servers.
+    AllowedHostsOriginValidator compares host names only. That is not enough on a machine where others run servers.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -169,7 +171,7 @@ def _normal(origin: str) -> tuple[str, str]:
 
 
 class NodesOnly:
-    """Refuses whatever is not for nodes: what people ask must not delay them."""
+    """Refuses all requests except those of nodes, which the requests of users must not delay."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -183,20 +185,20 @@ class NodesOnly:
 
 
 class Lanes:
-    """Uploads wait for one another, not in the places of pages: unpacking takes up to a minute.
+    """Separate limits for uploads and pages: unpacking an upload takes up to a minute and must not occupy a page's slot.
 
-    One user's changes are made one after another. SQLite has one writer at a time and no queue: a user who writes over
-    twenty connections would keep nodes waiting.
+    Requests of one user that change something run one after another. SQLite has one writer at a time and no queue: a
+    user who writes over twenty connections would keep nodes waiting.
     """
 
     UPLOADS = re.compile(r"(/api/v1)?/projects/\d+/code/?")
-    UPLOADS_AT_ONCE = 6
+    MAX_UPLOADS = 6
     READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
     def __init__(self, inner: Any, count: int) -> None:
-        self.pages = AtMost(inner, count, max(2, count // 8))
-        self.uploads = AtMost(inner, self.UPLOADS_AT_ONCE, 2)
-        self.changes = Clients(1)
+        self.pages = ConcurrencyLimit(inner, count, max(2, count // 8))
+        self.uploads = ConcurrencyLimit(inner, self.MAX_UPLOADS, 2)
+        self.changes = ClientLimit(1)
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         client = client_of(scope)
@@ -205,11 +207,11 @@ class Lanes:
         elif scope["method"] in self.READS or not client.startswith(USER):
             await self.pages(scope, receive, send)
         else:
-            async with self.changes.turn(client):
+            async with self.changes.slot(client):
                 await self.pages(scope, receive, send)
 
 
-http_application = AgentDoor(Lanes(http, settings.REQUESTS_AT_ONCE))
+http_application = AgentFastPath(Lanes(http, settings.REQUESTS_AT_ONCE))
 
 application = ProtocolTypeRouter(
     {
@@ -221,6 +223,7 @@ application = ProtocolTypeRouter(
 nodes_application = ProtocolTypeRouter({"http": NodesOnly(http_application), "websocket": WebsocketDenier()})
 """For the process that answers nodes (``portal.serving``)."""
 
-# What was imported stays: to look through it for rubbish again and again took about a thirtieth of the process's time.
+# Imported objects live as long as the process. Frozen, the garbage collector skips them: scanning them again and again
+# took about 3 % of the process's time.
 gc.collect()
 gc.freeze()

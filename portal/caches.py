@@ -1,4 +1,4 @@
-"""The cache of the lab size: counts of requests and of reset mails, which nobody misses while Redis is away."""
+"""The cache of the lab size: counts of requests and of reset mails, which are optional while Redis is unavailable."""
 
 import logging
 from typing import Any
@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 
 class ForgivingRedisCache(RedisCache):
-    """Empty while Redis is away: a limit that cannot be counted refuses nobody, and nothing else waits for it."""
+    """A cache that is empty while Redis is unavailable: limits that cannot be counted refuse no request."""
 
     def get(self, key: Any, default: Any = None, version: int | None = None) -> Any:
         try:

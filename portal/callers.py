@@ -1,6 +1,6 @@
-"""Whose a token or a session is, as far as this process has seen: for limits that hold before a request is looked at.
+"""The users of tokens and sessions that this process has seen, for limits that apply before a request is examined.
 
-Only a hint. Whether a token or a session still counts is asked of the database with each request.
+Only a hint: each request checks in the database whether its token or session is still valid.
 """
 
 from collections import OrderedDict
@@ -11,7 +11,7 @@ MAX_KNOWN = 10_000
 
 
 class Callers:
-    """Safe to use from all threads. Keeps digests, and of those the ``MAX_KNOWN`` that were learned last."""
+    """Maps secrets to users. Thread-safe. Keeps digests, and only the ``MAX_KNOWN`` that were learned last."""
 
     def __init__(self) -> None:
         self._users: OrderedDict[bytes, int] = OrderedDict()

@@ -1,4 +1,4 @@
-"""Celery: what is slow and may be repeated. The small size runs tasks where they are asked for."""
+"""Celery tasks: slow work that may be repeated. The small size runs a task in the process that requests it."""
 
 import os
 
@@ -15,7 +15,7 @@ app.conf.beat_schedule = {
     "roll up": {"task": "portal.usage.tasks.roll_up", "schedule": 3600.0},
     "idle": {"task": "portal.scheduler.tasks.idle_gpus", "schedule": 60.0, "options": {"expires": 50}},
     "silence": {"task": "portal.scheduler.tasks.silent_jobs", "schedule": 60.0, "options": {"expires": 50}},
-    "alarms": {"task": "portal.cluster.tasks.tell_admins", "schedule": 60.0, "options": {"expires": 50}},
+    "alarms": {"task": "portal.cluster.tasks.mail_admins", "schedule": 60.0, "options": {"expires": 50}},
     "monitoring": {"task": "portal.monitoring.tasks.roll_up", "schedule": 3600.0},
     "simulations": {"task": "portal.whatif.tasks.work", "schedule": 5.0, "options": {"expires": 4}},
     "forecast": {"task": "portal.forecast.tasks.refresh", "schedule": 30.0, "options": {"expires": 25}},

@@ -1,4 +1,4 @@
-"""Charts as SVG text made on the server: pure functions from values to a ``Chart``, no script, no inline style.
+"""Charts as SVG text made on the server: pure functions from values to a ``Chart``, without script or inline style.
 
 In a view::
 
@@ -10,27 +10,28 @@ In a view::
         [charts.Series("used", [12.5, 30]), charts.Series("idle", [3, 0], "idle")],
         "GPU-hours",                                           # unit: on the axis, in the table, in tooltips
         stacked=True,
-        desc="Most was used on 2 November.",                   # one sentence that says what to see
+        desc="Most was used on 2 November.",                   # one sentence with the main point
     )
     return render(request, "usage/page.html", {"chart": chart})
 
 In the template ``{% chart chart %}`` (no ``{% load %}``), and in ``{% block head %}``
 ``<link rel="stylesheet" href="{% static "css/charts.css" %}">``. The tag draws a figure with title, legend, picture
-and the same numbers as a table that unfolds, for screen readers and everybody else.
+and the same numbers as a table that unfolds, for screen readers and everyone else.
 
 * ``lines(title, xs, series, unit)``: ``xs`` are datetimes, dates or numbers, ascending; ``step=True`` holds a value
-  until the next; ``marks=[(x, "switch")]`` draws dashed upright lines; a value of None leaves a gap, over which
-  ``bridged=True`` draws on; ``least_and_most=(0, 100)`` keeps the axis as it is, whatever the values are.
-* ``bars(title, labels, series, unit)``: side by side, or ``stacked=True``; ``across=True`` lays bars from left to right
-  with their labels above them, which words that are too long for the foot of a narrow chart get anyway; over these
-  ``mark=Series("predicted", [...])`` draws a short line for each label, where the bar was to end.
-* ``sparkline(values, text)`` and ``range_bar(low, high, least, most, text, value=...)``: small pictures for a table's
-  cell or a sentence; ``text`` is read aloud in their place. They are marked safe: ``{{ row.spark }}``.
+  until the next; ``marks=[(x, "switch")]`` draws dashed vertical lines; a value of None leaves a gap, which
+  ``bridged=True`` draws over; ``axis_range=(0, 100)`` fixes the axis, whatever the values are.
+* ``bars(title, labels, series, unit)``: side by side, or ``stacked=True``; ``across=True`` draws horizontal bars with
+  their labels above them, as do words that are too long to fit below a narrow chart; on horizontal bars
+  ``mark=Series("predicted", [...])`` draws a short line for each label, where the bar was expected to end.
+* ``sparkline(values, text)`` and ``range_bar(low, high, minimum, maximum, text, value=...)``: small pictures for a
+  table cell or a sentence; screen readers read ``text`` instead. They are marked safe: ``{{ row.spark }}``.
 
-The unit "seconds" is shown as durations ("2 h 5 min"). A series' tone is its place in ``TONES`` unless given: of these,
-``idle`` is grey, ``good`` green, ``bad`` red. A chart is drawn in three widths, and a container query shows the one
-that fits, so that letters stay legible at 400 px. Colour never speaks alone: lines have dashes of their own, bars a
-gap, everything a table. Give at most a few hundred points; pictures of more are slower to load than to read.
+The unit "seconds" is shown as durations ("2 h 5 min"). The tone of a series follows from its position in ``TONES``
+unless it is given; ``idle`` is grey, ``good`` green, ``bad`` red. A chart is drawn in three widths, and a container
+query shows the one that fits, so that text stays legible at 400 px. Colour is never the only distinction: lines have
+different dashes, bars a gap, and every chart a table. Draw at most a few hundred points; more take longer to load than
+to read.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -66,7 +67,7 @@ class Series:
     name: str
     values: Sequence[Value]
     tone: str = ""
-    """Of ``TONES`` or ``NAMED_TONES``; empty takes the next one."""
+    """One of ``TONES`` or ``NAMED_TONES``; empty for the next one of ``TONES``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Chart:
     """The table: a label, then one cell per series."""
     is_lines: bool = False
     mark: str = ""
-    """What the short lines over bars are."""
+    """The name of the short lines over bars."""
 
 
 class Size(NamedTuple):
@@ -91,7 +92,7 @@ class Size(NamedTuple):
     width: int
     height: int
     ticks: int
-    """About how many fit on the x axis."""
+    """About how many ticks fit on the x axis."""
 
 
 SIZES = (Size("wide", 1000, 300, 12), Size("middle", 600, 270, 7), Size("narrow", 340, 240, 4))
@@ -109,25 +110,25 @@ def lines(
     bridged: bool = False,
     marks: Sequence[tuple[X, str]] = (),
     x_name: str = "",
-    least_and_most: tuple[float, float] | None = None,
+    axis_range: tuple[float, float] | None = None,
 ) -> Chart:
-    """Values over time, or over any number."""
+    """Draw values over time, or over any number."""
     _check(xs, series)
     where = [_number_of(x) for x in xs]
     at_marks = [(_number_of(x), text) for x, text in marks]
     ends = [*where, *(x for x, _ in at_marks)] or [0.0]
-    least, most = min(ends), max(ends)
+    first, last = min(ends), max(ends)
     texts = [_x_text(x) for x in xs]
 
     def draw(size: Size) -> Iterator[str]:
-        frame = _Frame(size, least_and_most or _ends(value for one in series for value in one.values), unit)
+        frame = _Frame(size, axis_range or _ends(value for one in series for value in one.values), unit)
         right = size.width - RIGHT
 
         def across(x: float) -> float:
-            return frame.left + (right - frame.left) * ((x - least) / (most - least) if most > least else 0.5)
+            return frame.left + (right - frame.left) * ((x - first) / (last - first) if last > first else 0.5)
 
         yield from frame.grid()
-        for x, text in _x_ticks(xs, least, most, size.ticks):
+        for x, text in _x_ticks(xs, first, last, size.ticks):
             yield _text(across(x), size.height - 8, text, "middle")
         for x, text in at_marks:
             yield f'<path class="mark" d="M{across(x):.1f} {TOP}V{frame.bottom}"/>'
@@ -135,7 +136,7 @@ def lines(
             yield _text(across(x) + (-4 if end == "end" else 4), TOP + 10, text, end)
         for index, one in enumerate(series):
             css = _css(index, one)
-            path, dots, pen, last = [], [], False, None
+            path, dots, pen, end_point = [], [], False, None
             for x, value in zip(where, one.values, strict=True):
                 if value is None:
                     pen = pen and bridged
@@ -147,15 +148,15 @@ def lines(
                     path.append(f"H{px:.1f}V{py:.1f}")
                 else:
                     path.append(f"L{px:.1f} {py:.1f}")
-                pen, last = True, (px, py)
+                pen, end_point = True, (px, py)
             yield f'<path class="line {css}" d="{"".join(path)}"/>'
             if len(where) <= 45:
                 for x, value, text in zip(where, one.values, texts, strict=True):
                     if value is not None:
-                        said = f"{text}: {one.name} {said_value(value, unit)}"
-                        dots.append(_dot(across(x), frame.up(value), css, said))
-            elif last:
-                dots.append(_dot(*last, css, one.name))
+                        tooltip = f"{text}: {one.name} {format_value(value, unit)}"
+                        dots.append(_dot(across(x), frame.up(value), css, tooltip))
+            elif end_point:
+                dots.append(_dot(*end_point, css, one.name))
             yield from dots
 
     return _chart(title, desc, draw, x_name or _x_name(xs), texts, series, unit, is_lines=True)
@@ -173,7 +174,7 @@ def bars(
     desc: str = "",
     x_name: str = "",
 ) -> Chart:
-    """Amounts of some things, or by day. Bars with a ``mark`` lie."""
+    """Draw amounts of some things, or by day. Bars with a ``mark`` are horizontal."""
     marks = [mark] if mark else []
     _check(labels, [*series, *marks])
     texts = [_x_text(label) if isinstance(label, date) else label for label in labels]
@@ -185,7 +186,7 @@ def bars(
     across = across or bool(marks) or (not days and longest * len(labels) > SIZES[-1].width - 70)
 
     def parts(place: int) -> Iterator[tuple[int, Series, float, float]]:
-        """Number, series, and from where to where each bar of a label reaches."""
+        """Yield number, series, start and end of each bar of a label."""
         reached = 0.0
         for index, one in enumerate(series):
             value = one.values[place]
@@ -207,8 +208,8 @@ def bars(
             for index, one, low, high in parts(place):
                 left = middle - wide * (0.5 if stacked else len(series) / 2 - index)
                 top, height = frame.up(max(low, high)), abs(frame.up(low) - frame.up(high))
-                said = f"{text}: {one.name} {said_value(high - low, unit)}"
-                yield _rect(left, top, wide, height, _css(index, one), said)
+                tooltip = f"{text}: {one.name} {format_value(high - low, unit)}"
+                yield _rect(left, top, wide, height, _css(index, one), tooltip)
 
     def sideways(size: Size) -> Iterator[str]:
         scale = _Scale(*ends, unit, size.ticks - 1)
@@ -228,14 +229,14 @@ def bars(
             yield _text(left, top + 11, text, "start", "name")
             for index, one, low, high in parts(place):
                 y = top + LINE + (0 if stacked else thick * index)
-                said = f"{text}: {one.name} {said_value(high - low, unit)}"
+                tooltip = f"{text}: {one.name} {format_value(high - low, unit)}"
                 from_x, to_x = sorted((along(low), along(high)))
-                yield _rect(from_x, y, to_x - from_x, thick - 1, _css(index, one), said)
+                yield _rect(from_x, y, to_x - from_x, thick - 1, _css(index, one), tooltip)
             for one in marks:
                 if (value := one.values[place]) is not None:
-                    said = f"{text}: {one.name} {said_value(value, unit)}"
+                    tooltip = f"{text}: {one.name} {format_value(value, unit)}"
                     yield f'<path class="should" d="M{along(value):.1f} {top + LINE - 3}v{block - LINE - 7}">'
-                    yield f"<title>{escape(said)}</title></path>"
+                    yield f"<title>{escape(tooltip)}</title></path>"
 
     height = None
     if across:
@@ -246,7 +247,7 @@ def bars(
 
 
 def sparkline(values: Sequence[Value], text: str) -> SafeString:
-    """A line as high as a letter. ``text`` says in words what it shows."""
+    """Draw a line as high as a letter. ``text`` describes it for screen readers."""
     known = [value for value in values if value is not None]
     low, high = min([*known, 0.0]), max([*known, 0.0])
     path, pen = [], "M"
@@ -263,12 +264,12 @@ def sparkline(values: Sequence[Value], text: str) -> SafeString:
 
 
 def range_bar(
-    low: float, high: float, least: float, most: float, text: str, *, value: float | None = None
+    low: float, high: float, minimum: float, maximum: float, text: str, *, value: float | None = None
 ) -> SafeString:
-    """From ``low`` to ``high`` on a track from ``least`` to ``most``, with a stroke at ``value``."""
+    """Draw a bar from ``low`` to ``high`` on a track from ``minimum`` to ``maximum``, with a stroke at ``value``."""
 
     def along(x: float) -> float:
-        return 1 + 98 * (min(1.0, max(0.0, (x - least) / (most - least))) if most > least else 0.0)
+        return 1 + 98 * (min(1.0, max(0.0, (x - minimum) / (maximum - minimum))) if maximum > minimum else 0.0)
 
     inner = (
         '<rect class="track" x="1" y="9" width="98" height="6" rx="3"/>'
@@ -280,17 +281,17 @@ def range_bar(
     return _small("range-bar", inner, text)
 
 
-def said_value(value: Value, unit: str = "") -> str:
-    """A value with its unit, as tooltips and sentences have it."""
+def format_value(value: Value, unit: str = "") -> str:
+    """Return a value with its unit, for tooltips and sentences."""
     if value is None:
         return "nothing"
     if unit == SECONDS:
         return _duration(value)
-    return f"{said_number(value)} {unit}".rstrip()
+    return f"{format_number(value)} {unit}".rstrip()
 
 
-def said_number(value: float) -> str:
-    """Three figures or so, thousands apart."""
+def format_number(value: float) -> str:
+    """Return about three significant digits, with thousands separators."""
     if value == 0 or not isfinite(value):
         return "0" if value == 0 else "–"
     digits = max(0, min(6, 2 - floor(log10(abs(value)))))
@@ -302,14 +303,15 @@ def said_number(value: float) -> str:
 
 
 class _Scale:
-    """From values to 0..1, with ticks at round numbers."""
+    """Maps values to 0..1, with ticks at round numbers."""
 
-    def __init__(self, least: float, most: float, unit: str, ticks: int) -> None:
-        step = _step(max(most - least, 1e-9), ticks, DURATION_STEPS if unit == SECONDS else ())
-        self.low, self.high = floor(least / step) * step, max(ceil(most / step), floor(least / step) + 1) * step
+    def __init__(self, minimum: float, maximum: float, unit: str, ticks: int) -> None:
+        step = _step(max(maximum - minimum, 1e-9), ticks, DURATION_STEPS if unit == SECONDS else ())
+        first = floor(minimum / step)
+        self.low, self.high = first * step, max(ceil(maximum / step), first + 1) * step
         values = [self.low + step * number for number in range(round((self.high - self.low) / step) + 1)]
         self.ticks = [
-            (value, _duration(value) if unit == SECONDS else said_number(round(value, 9))) for value in values
+            (value, _duration(value) if unit == SECONDS else format_number(round(value, 9))) for value in values
         ]
 
     def part(self, value: float) -> float:
@@ -317,7 +319,7 @@ class _Scale:
 
 
 class _Frame:
-    """The y axis with its lines, and where the rest may draw."""
+    """The y axis with its grid lines, and the area for the rest of the chart."""
 
     def __init__(self, size: Size, ends: tuple[float, float], unit: str) -> None:
         self.size, self.unit = size, unit
@@ -349,10 +351,10 @@ def _chart(
     marks: Sequence[Series] = (),
 ) -> Chart:
     word = "" if unit == SECONDS else unit
-    told = [*series, *marks]
-    columns = [f"{one.name} ({word})" if word else one.name for one in told]
+    listed = [*series, *marks]
+    columns = [f"{one.name} ({word})" if word else one.name for one in listed]
     rows = tuple(
-        (text, *(_cell(one.values[place], unit) for one in told)) for place, text in enumerate(texts)
+        (text, *(_cell(one.values[place], unit) for one in listed)) for place, text in enumerate(texts)
     )  # fmt: skip
     pictures = []
     for size in SIZES:
@@ -391,15 +393,15 @@ def _text(x: float, y: float, text: str, anchor: str, css: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{css}">{escape(text)}</text>'
 
 
-def _rect(x: float, y: float, width: float, height: float, css: str, said: str) -> str:
+def _rect(x: float, y: float, width: float, height: float, css: str, tooltip: str) -> str:
     return (
         f'<rect class="bar {css}" x="{x:.1f}" y="{y:.1f}" width="{max(0.0, width):.1f}" height="{max(0.0, height):.1f}">'
-        f"<title>{escape(said)}</title></rect>"
+        f"<title>{escape(tooltip)}</title></rect>"
     )
 
 
-def _dot(x: float, y: float, css: str, said: str) -> str:
-    return f'<circle class="dot {css}" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{escape(said)}</title></circle>'
+def _dot(x: float, y: float, css: str, tooltip: str) -> str:
+    return f'<circle class="dot {css}" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{escape(tooltip)}</title></circle>'
 
 
 # --- numbers, times and words --------------------------------------------------------------------------------------
@@ -412,7 +414,7 @@ def _ends(values: "Iterator[Value] | Sequence[Value]") -> tuple[float, float]:
 
 
 def _step(span: float, ticks: int, steps: Sequence[float] = ()) -> float:
-    """The smallest round step that cuts ``span`` into at most so many parts."""
+    """Return the smallest round step that divides ``span`` into at most ``ticks`` parts."""
     rough = span / ticks
     for step in steps:
         if step >= rough:
@@ -436,7 +438,7 @@ def _x_text(x: X) -> str:
         return _local(x).strftime("%d %b %Y, %H:%M")
     if isinstance(x, date):
         return x.strftime("%d %b")
-    return said_number(x)
+    return format_number(x)
 
 
 def _x_name(xs: Sequence[X]) -> str:
@@ -445,28 +447,27 @@ def _x_name(xs: Sequence[X]) -> str:
     return "Day" if xs and isinstance(xs[0], date) else ""
 
 
-def _x_ticks(xs: Sequence[X], least: float, most: float, ticks: int) -> Iterator[tuple[float, str]]:
+def _x_ticks(xs: Sequence[X], first: float, last: float, ticks: int) -> Iterator[tuple[float, str]]:
     if not xs:
         return
     if isinstance(xs[0], datetime):
-        yield from time_ticks(xs[0], least, most, ticks)
+        yield from time_ticks(xs[0], first, last, ticks)
         return
     days = isinstance(xs[0], date)
-    step = max(_step(max(most - least, 1e-9), ticks), 1.0 if days else 0.0)
+    step = max(_step(max(last - first, 1e-9), ticks), 1.0 if days else 0.0)
     step = ceil(step) if days else step
-    for number in range(ceil(least / step), floor(most / step + 1e-9) + 1):
+    for number in range(ceil(first / step), floor(last / step + 1e-9) + 1):
         value = number * step
-        yield value, _x_text(date.fromordinal(round(value))) if days else said_number(round(value, 9))
+        yield value, _x_text(date.fromordinal(round(value))) if days else format_number(round(value, 9))
 
 
-def time_ticks(first: datetime, least: float, most: float, ticks: int) -> Iterator[tuple[float, str]]:
-    """At round local times: minutes, hours, midnights."""
-    step = _step(max(most - least, 60.0), ticks, TIME_STEPS)
-    start = _local(first)
-    midnight = start.replace(hour=0, minute=0, second=0, microsecond=0)
+def time_ticks(start: datetime, first: float, last: float, ticks: int) -> Iterator[tuple[float, str]]:
+    """Yield ticks at round local times (minutes, hours, midnights) between two timestamps in seconds."""
+    step = _step(max(last - first, 60.0), ticks, TIME_STEPS)
+    midnight = _local(start).replace(hour=0, minute=0, second=0, microsecond=0)
     number = 0
-    while (moment := midnight + timedelta(seconds=step * number)).timestamp() <= most:
-        if moment.timestamp() >= least:
+    while (moment := midnight + timedelta(seconds=step * number)).timestamp() <= last:
+        if moment.timestamp() >= first:
             at_midnight = moment.hour == moment.minute == 0
             yield moment.timestamp(), moment.strftime("%d %b" if step >= DAY or at_midnight else "%H:%M")
         number += 1
@@ -479,7 +480,7 @@ def _local(moment: datetime) -> datetime:
 def _cell(value: Value, unit: str) -> str:
     if value is None:
         return "–"
-    return _duration(value) if unit == SECONDS else said_number(value)
+    return _duration(value) if unit == SECONDS else format_number(value)
 
 
 def _duration(seconds: float) -> str:

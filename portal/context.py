@@ -1,4 +1,4 @@
-"""What every template may use."""
+"""The variables that every template can use."""
 
 from dataclasses import dataclass
 from typing import Any

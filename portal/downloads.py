@@ -1,4 +1,4 @@
-"""Sends what users made back to them as files, never as something a browser would show or run in our name."""
+"""Sends users' files as downloads, which a browser never shows or runs on the portal's origin."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ def download(
     size: int | None = None,
     content_type: str = "application/octet-stream",
 ) -> HttpResponseBase:
-    """The pieces as a download of this name, read as fast as the client takes them. They must not need the database."""
+    """Return the pieces as a download of this name. They are read as fast as the client is, and must not use the database."""
     response = stream(request, pieces, content_type)
     if not response.streaming:
         return response  # refused

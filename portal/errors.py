@@ -1,4 +1,4 @@
-"""Answers to what went wrong outside the views: JSON for programs, a page with a next step for people."""
+"""Responses to errors outside the views: JSON for programs, a page with a next step for users."""
 
 import sys
 
@@ -11,18 +11,18 @@ from django.views.decorators.csrf import requires_csrf_token
 from portal.rest import NOT_FOUND, error_response
 
 TEXTS = {
-    400: ("This request makes no sense to us", "Go back and try again. If a link brought you here, it is broken."),
-    403: ("This was refused", "You may look here, but not do that. Ask an owner of the project, or an admin."),
+    400: ("This request is not valid", "Go back and try again. If you followed a link, it is broken."),
+    403: ("This was refused", "You may view this, but not do that. Ask an owner of the project, or an admin."),
     404: (
         "There is nothing here",
         "Or you may not see it. Check the address, or ask an owner of the project to share it.",
     ),
     500: ("Something went wrong here", "It has been logged. Try again in a moment."),
-    503: ("The portal cannot use its database just now", "Try again in a moment."),
+    503: ("The database is not available at the moment", "Try again in a moment."),
 }
-AWAY_SECONDS = 5
-"""After so long a program may ask again when the database was away."""
-STALE = "The form was too old or came from another site. Load the page again and send it once more."
+RETRY_AFTER_SECONDS = 5
+"""When a program may try again while the database is unavailable."""
+STALE = "The form had expired or came from another site. Reload the page and send it again."
 
 
 def bad_request(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
@@ -42,10 +42,10 @@ def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Without the request: the database may be what is broken, so nobody's name and no banner.
+    """Answer an error of a view. The page uses nothing of the request, such as the user: the database may be the cause.
 
-    Django calls this while it handles the error. A database that is away, restarts or is overloaded is nobody's mistake,
-    and asking again will help: 503, where everything else is 500.
+    Django calls this while it handles the error. When the database is unavailable, restarts or is overloaded, trying
+    again helps: the status is 503, for all other errors 500.
     """
     status = 503 if isinstance(sys.exc_info()[1], OperationalError | InterfaceError) else 500
     if is_program(request):
@@ -53,7 +53,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
     else:
         answer = HttpResponse(render_to_string("500.html", {"away": status == 503}), status=status)
     if status == 503:
-        answer["Retry-After"] = str(AWAY_SECONDS)
+        answer["Retry-After"] = str(RETRY_AFTER_SECONDS)
     return answer
 
 

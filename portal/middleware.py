@@ -1,7 +1,7 @@
-"""What holds for every request before a view sees it.
+"""Middleware for every request.
 
-All work without a thread of their own under ASGI: one middleware that is only synchronous would make each waiting
-request (an agent's long poll, say) hold a thread for as long as it waits.
+None of it needs a thread under ASGI: a single synchronous middleware would make each waiting request (such as an agent's
+long poll) occupy a thread for as long as it waits.
 """
 
 from abc import ABC, abstractmethod
@@ -31,7 +31,7 @@ async def _streamed(response: FileResponse) -> HttpResponseBase:
 
 
 class Middleware(ABC):
-    """Runs under both kinds of server; ``is_async`` says under which."""
+    """Middleware for WSGI and ASGI; ``is_async`` is true under ASGI."""
 
     sync_capable = async_capable = True
 
@@ -43,11 +43,11 @@ class Middleware(ABC):
 
     @abstractmethod
     def __call__(self, request: HttpRequest) -> Any:
-        """Answer the request, or let the next one answer it."""
+        """Answer the request, or pass it to the next middleware."""
 
 
 class RefuseNul(Middleware):
-    """No address has a NUL. PostgreSQL refuses it in any text, which would be a 500 in each view that searches."""
+    """Refuses addresses with a NUL. PostgreSQL rejects NUL in text, so views that search would answer 500."""
 
     def __call__(self, request: HttpRequest) -> Answer:
         if refusal := nul_refusal(request):
@@ -56,7 +56,7 @@ class RefuseNul(Middleware):
 
 
 def nul_refusal(request: HttpRequest) -> HttpResponse | None:
-    """None for an address without one."""
+    """Return the refusal of an address with a NUL, None for any other address."""
     if "\0" not in request.path and "%00" not in request.META.get("QUERY_STRING", ""):
         return None
     text = "An address cannot contain a NUL character."
@@ -66,8 +66,10 @@ def nul_refusal(request: HttpRequest) -> HttpResponse | None:
 
 
 class NoStore(Middleware):
-    """Keeps pages that depend on a session or token out of the caches of browsers and proxies, unless the view sets
-    Cache-Control."""
+    """Keeps personal pages out of the caches of browsers and proxies, unless the view sets Cache-Control.
+
+    A page is personal when it depends on a session or token.
+    """
 
     def __call__(self, request: HttpRequest) -> Any:
         return self._later(request) if self.is_async else _without_caching(request, self.get_response(request))
@@ -86,7 +88,7 @@ def _without_caching(request: HttpRequest, response: Any) -> Any:
 
 
 class StaticFiles(WhiteNoiseMiddleware):
-    """WhiteNoise, which knows its files from the start, for both kinds of server."""
+    """WhiteNoise for WSGI and ASGI; it lists its files at start."""
 
     async_capable = True
 

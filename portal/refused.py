@@ -1,4 +1,4 @@
-"""The one error that belongs to the person asking; all others are ours."""
+"""The one error that the user caused; all others are errors of the portal."""
 
 from typing import Literal
 
@@ -6,10 +6,10 @@ Code = Literal["invalid", "forbidden", "limit", "conflict"]
 
 
 class Refused(Exception):  # noqa: N818  # an answer, not a fault
-    """What a person asked for cannot be done; the message tells them why and what would help.
+    """A request that cannot be carried out. The message gives the reason and a way forward.
 
-    ``field`` names the input it is about, if one. Pages show the message, the API answers with 400, 403, 409 or
-    429 by ``code``.
+    ``field`` names the input at fault, if there is one. Pages show the message; the API answers with 400, 403, 409 or
+    429, depending on ``code``.
     """
 
     def __init__(self, message: str, code: Code = "invalid", field: str = "") -> None:

@@ -1,6 +1,6 @@
-"""What all endpoints under /api/v1/ share: paging, bodies, and the one shape of errors.
+"""Shared parts of the endpoints under /api/v1/: paging, parsing of bodies, and the format of errors.
 
-``{"error": {"code": "...", "message": "a sentence", "fields": {"name": ["..."]}}}``; ``fields`` only where it helps.
+``{"error": {"code": "...", "message": "a sentence", "fields": {"name": ["..."]}}}``; ``fields`` is optional.
 """
 
 import json
@@ -46,26 +46,21 @@ class Pages(PageNumberPagination):
     max_page_size = 200
 
 
-class TooLarge(exceptions.APIException):
+class TooLargeError(exceptions.APIException):
     status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
     default_code = "too_large"
     default_detail = f"A JSON body may have at most {MAX_JSON_BYTES // 1024} KiB."
 
 
-class Conflict(exceptions.APIException):
-    status_code = status.HTTP_409_CONFLICT
-    default_code = "conflict"
-
-
 class Json(JSONParser):
-    """JSON of bounded size and depth, always an object: DRF's own parser would read a gigabyte."""
+    """Parses JSON objects of bounded size and depth. DRF's own parser would read a gigabyte."""
 
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         body = stream.read(MAX_JSON_BYTES + 1)
         if len(body) > MAX_JSON_BYTES:
-            raise TooLarge
+            raise TooLargeError
         try:
             data = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
@@ -83,7 +78,7 @@ def _no_constant(name: str) -> None:
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
-    """Turns what a view raises into the one shape. What it does not know is ours: a 500, logged with its trace."""
+    """Turn an exception of a view into an error response. Unknown exceptions are ours: 500, logged with a traceback."""
     if isinstance(error, Refused):
         fields = {error.field: [error.message]} if error.field else None
         code = "limit" if error.code == "limit" else None
@@ -93,7 +88,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     elif isinstance(error, DjangoPermissionDenied):
         error = exceptions.PermissionDenied()
     elif isinstance(error, RequestDataTooBig):
-        error = TooLarge("The body is too large.")
+        error = TooLargeError("The body is too large.")
     if not isinstance(error, exceptions.APIException):
         return None
     headers = {}
@@ -125,7 +120,7 @@ def _sentence(error: exceptions.APIException) -> str:
 
 
 def _flat(detail: Any, path: str = "") -> Iterator[tuple[str, list[str]]]:
-    """``{"members": [{"role": ["bad"]}]}`` becomes ``members.0.role: ["bad"]``."""
+    """Flatten nested errors: ``{"members": [{"role": ["bad"]}]}`` becomes ``members.0.role: ["bad"]``."""
     if isinstance(detail, dict):
         for name, inner in detail.items():
             key = "" if name == "non_field_errors" else str(name)
@@ -139,7 +134,7 @@ def _flat(detail: Any, path: str = "") -> Iterator[tuple[str, list[str]]]:
 
 
 def error_response(status_code: int, message: str) -> JsonResponse:
-    """The same shape for what happens outside the endpoints: unknown addresses, failures."""
+    """Return an error in the same format for requests that reach no endpoint: unknown paths, failures."""
     return JsonResponse(body(status_code, message), status=status_code)
 
 
@@ -163,19 +158,21 @@ ErrorBody = inline_serializer(
 
 
 def refusals(*codes: int) -> dict[int, OpenApiResponse]:
-    """The error answers that an operation documents, besides 401."""
+    """Return the error responses that an operation documents: 401 and these."""
     return {code: OpenApiResponse(ErrorBody, CODES[code].replace("_", " ")) for code in (401, *codes)}
 
 
 def document_refusals(result: dict[str, Any], **_about: Any) -> dict[str, Any]:
-    """Add to each operation of the schema what it refuses because of its address: 401, 404 for a path or a page that does
-    not exist, and 400 for a parameter that cannot be right, such as one with a NUL."""
+    """Add to each operation of the schema the refusals that follow from its address.
+
+    401; 404 for a path or page that does not exist; 400 for an invalid parameter, such as one with a NUL.
+    """
     refusal = {"schema": {"$ref": "#/components/schemas/Error"}}
     for operations in result["paths"].values():
         for operation in operations.values():
-            places = {each["in"] for each in operation.get("parameters", ())}
+            locations = {each["in"] for each in operation.get("parameters", ())}
             pages = any(each["name"] == "page" for each in operation.get("parameters", ()))
-            possible = {401: True, 404: pages or "path" in places, 400: bool(places & {"path", "query"})}
+            possible = {401: True, 404: pages or "path" in locations, 400: bool(locations & {"path", "query"})}
             for code in (code for code, is_possible in possible.items() if is_possible):
                 answer = {"content": {"application/json": refusal}, "description": CODES[code].replace("_", " ")}
                 operation["responses"].setdefault(str(code), answer)

@@ -1,9 +1,9 @@
-"""Settings, read from the environment only. Nonsense is refused at start with a sentence.
+"""Settings, read from the environment only. Invalid values are refused at start with a sentence.
 
-Two sizes of the same program:
+The same program has two sizes:
 
-* small (default): SQLite, Celery tasks run where they are asked for;
-* lab: ``DATABASE_URL=postgres://...`` and ``REDIS_URL=redis://...``, every process on its own.
+* small (default): SQLite; Celery tasks run in the process that requests them;
+* lab: ``DATABASE_URL=postgres://...`` and ``REDIS_URL=redis://...``, with separate processes.
 """
 
 import ipaddress
@@ -29,30 +29,30 @@ def env_bool(name: str, default: bool) -> bool:
     return known[value.lower()]
 
 
-def env_int(name: str, default: int, least: int, most: int) -> int:
+def env_int(name: str, default: int, minimum: int, maximum: int) -> int:
     value = os.environ.get(name, "") or str(default)
-    if not value.isdecimal() or not least <= int(value) <= most:
-        raise ImproperlyConfigured(f"{name} must be a whole number from {least} to {most}, not {value!r}.")
+    if not value.isdecimal() or not minimum <= int(value) <= maximum:
+        raise ImproperlyConfigured(f"{name} must be a whole number from {minimum} to {maximum}, not {value!r}.")
     return int(value)
 
 
-def env_network(name: str, default: str, longest_prefix: int) -> ipaddress.IPv4Network:
-    """A private IPv4 network, of at least ``longest_prefix``."""
+def env_network(name: str, default: str, max_prefix: int) -> ipaddress.IPv4Network:
+    """Return a private IPv4 network with a prefix of at most ``max_prefix`` bits."""
     value = os.environ.get(name) or default
     try:
         network = ipaddress.IPv4Network(value)
-        known = network.is_private and network.prefixlen <= longest_prefix
+        known = network.is_private and network.prefixlen <= max_prefix
     except ValueError:
         known = False
     if not known:
         raise ImproperlyConfigured(
-            f"{name} must be a private network like {default}, at least a /{longest_prefix}, not {value!r}."
+            f"{name} must be a private network like {default}, at least a /{max_prefix}, not {value!r}."
         )
     return network
 
 
 def env_choice(name: str, *known: str) -> str:
-    """The first is the default."""
+    """Return one of ``known``, of which the first is the default."""
     value = os.environ.get(name, "") or known[0]
     if value not in known:
         raise ImproperlyConfigured(f"{name} must be one of {', '.join(known)}, not {value!r}.")
@@ -64,7 +64,7 @@ def env_list(name: str) -> list[str]:
 
 
 def env_secret(name: str) -> str:
-    """The variable itself, or the content of the file that NAME_FILE points to."""
+    """Return the variable, or the content of the file that NAME_FILE points to."""
     path = os.environ.get(f"{name}_FILE")
     if not path:
         return os.environ.get(name, "")
@@ -75,7 +75,7 @@ def env_secret(name: str) -> str:
 
 
 def env_site(name: str, default: str) -> str:
-    """An address of http or https, without a slash at its end: paths are put behind it."""
+    """Return a URL with http or https and without a slash at its end, to which paths are appended."""
     value = (os.environ.get(name) or default).rstrip("/")
     try:
         parts = urlsplit(value)
@@ -88,7 +88,7 @@ def env_site(name: str, default: str) -> str:
 
 
 DATA_NAMES = frozenset({"secret_key", "db.sqlite3", "code", "logs", "log", "agent", "outputs"})
-"""Files and folders by which the data folder of an earlier release is recognised."""
+"""Files and folders that identify the data folder of an earlier release."""
 
 
 def make_home(path: Path) -> Path:
@@ -101,12 +101,12 @@ def make_home(path: Path) -> Path:
             path.chmod(info.st_mode & 0o770)
     except OSError as error:
         raise ImproperlyConfigured(
-            f"SCHEDULEARN_HOME ({path}) cannot be made: {error.strerror}. Choose a folder you may write to."
+            f"SCHEDULEARN_HOME ({path}) cannot be created: {error.strerror}. Choose a folder that you may write to."
         ) from error
     if path.stat().st_mode & 0o007:
         raise ImproperlyConfigured(
             f"SCHEDULEARN_HOME ({path}) can be entered by every user of this machine. Close it (chmod o= {path}), or choose "
-            "another folder, which is made for the portal."
+            "another folder; the portal creates it."
         )
     return path
 
@@ -123,11 +123,11 @@ def private_file(path: Path) -> Path:
 
 DEFAULT_HOME = BASE_DIR / "var"
 HOME = make_home(Path(os.environ.get("SCHEDULEARN_HOME") or DEFAULT_HOME))
-"""Everything the portal keeps outside its database: code, logs, outputs, keys."""
+"""The folder for all data outside the database: code, logs, outputs, keys."""
 
 
 def stored_secret_key(path: Path) -> str:
-    """The small size makes its own key once and keeps it beside its database. Of several at once, one key stays."""
+    """Return the key of the small size, created once and stored beside the database. Simultaneous starts agree on one."""
     if not path.exists():
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".secret_key-") as file:  # mode 0600
             file.write(secrets.token_urlsafe(50))
@@ -140,7 +140,7 @@ def stored_secret_key(path: Path) -> str:
 DATABASE_URL = env_secret("DATABASE_URL")
 REDIS_URL = env_secret("REDIS_URL")
 LAB = bool(DATABASE_URL)
-"""True in the lab size (PostgreSQL and Redis)."""
+"""True in the lab size, with PostgreSQL and Redis."""
 
 if LAB and not DATABASE_URL.startswith(("postgres://", "postgresql://")):
     raise ImproperlyConfigured("DATABASE_URL must start with postgres://. Leave it empty to use SQLite.")
@@ -150,19 +150,19 @@ if bool(REDIS_URL) != LAB:
     )
 
 DEMO = env_bool("SCHEDULEARN_DEMO", False)
-"""A demo lab, which every page says: set by ``manage.py demo`` for the folder it makes."""
+"""True for a demo lab, which every page shows: set by ``manage.py demo`` for the folder it creates."""
 if LAB and DEMO:
     raise ImproperlyConfigured("A demo lab runs on SQLite: leave DATABASE_URL and REDIS_URL empty.")
 
 UNSAFE_PROCESSES = env_bool("SCHEDULEARN_UNSAFE_PROCESSES", False)
-"""Lets several people share nodes that run jobs as plain processes, where each can read everything."""
+"""Allows several users to share nodes that run jobs as plain processes, where each can read everything."""
 
 DEBUG = env_bool("DEBUG", False)
 SECRET_KEY = env_secret("SECRET_KEY")
 if not SECRET_KEY:
     if LAB:
         raise ImproperlyConfigured(
-            "SECRET_KEY is not set. Make one with: python -c 'import secrets; print(secrets.token_urlsafe(50))'"
+            "SECRET_KEY is not set. Create one with: python -c 'import secrets; print(secrets.token_urlsafe(50))'"
         )
     SECRET_KEY = stored_secret_key(HOME / "secret_key")
 if len(SECRET_KEY) < 32:
@@ -171,13 +171,13 @@ if len(SECRET_KEY) < 32:
 DEFAULT_PORT = 8000
 PORT = env_int("PORT", DEFAULT_PORT, 1, 65535)
 SITE_URL = env_site("SITE_URL", f"http://localhost:{PORT}")
-"""Where people reach the portal; used in links sent by mail and in the join line of nodes."""
+"""The URL of the portal for users; used in links in mails and in the join command of nodes."""
 ALLOWED_HOSTS = env_list("ALLOWED_HOSTS") or ["localhost", "127.0.0.1", "[::1]"]
 if LAB and "*" in ALLOWED_HOSTS:
-    raise ImproperlyConfigured("ALLOWED_HOSTS must name the hosts people use, not '*'.")
+    raise ImproperlyConfigured("ALLOWED_HOSTS must name the hosts that users enter, not '*'.")
 CSRF_TRUSTED_ORIGINS = env_list("CSRF_TRUSTED_ORIGINS") or ([SITE_URL] if SITE_URL.startswith("https://") else [])
 BEHIND_PROXY = env_bool("BEHIND_PROXY", False)
-"""True when a reverse proxy that sets X-Forwarded-Proto and X-Forwarded-For stands in front."""
+"""True behind a reverse proxy that sets X-Forwarded-Proto and X-Forwarded-For."""
 
 INSTALLED_APPS = [
     "daphne",
@@ -261,7 +261,7 @@ TEMPLATES = [
 if LAB:
     DATABASES = {"default": dj_database_url.parse(DATABASE_URL)}
     DATABASES["default"]["OPTIONS"] = {
-        # A server whose machine is gone is noticed in seconds, by connections that are kept, too.
+        # Persistent connections notice within seconds when the machine of the server is gone.
         "connect_timeout": 10,
         "tcp_user_timeout": 10_000,
         "keepalives_idle": 10,
@@ -292,8 +292,8 @@ else:
     CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 
 REQUESTS_AT_ONCE = env_int("REQUESTS_AT_ONCE", 32, 4, 1000)
-"""So many requests the web process answers at once, each on a connection to the database of its own; others wait. Agents
-have twelve connections besides, live logs one."""
+"""How many requests the web process handles at the same time, each with its own database connection; others wait. Agents
+use twelve more connections, live logs one."""
 
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
@@ -329,7 +329,7 @@ HTTPS = SITE_URL.startswith("https://")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_HTTPONLY = True
-if DEMO:  # cookies are shared by all ports: one may be signed in to a lab and its demo at once
+if DEMO:  # all ports share cookies: a user may be signed in to a lab and its demo at the same time
     SESSION_COOKIE_NAME = "sessionid_demo"
 CSRF_FAILURE_VIEW = "portal.errors.csrf_failure"
 SESSION_ENGINE = "portal.accounts.sessions"
@@ -355,7 +355,7 @@ CONTENT_SECURITY_POLICY = {
     }
 }
 
-# Ten wrong passwords per user and address, then a quarter of an hour's rest.
+# After ten wrong passwords for a user from an address, sign-in is locked for 15 minutes.
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
@@ -401,59 +401,59 @@ SPECTACULAR_SETTINGS = {
 }
 
 MAX_WAITING_JOBS = env_int("MAX_WAITING_JOBS", 500, 1, 1_000_000)
-"""Jobs of one person that may wait at the same time, unless a limit of that person or of a group says otherwise."""
+"""How many jobs of one user may wait at the same time, unless a limit of the user or of a group overrides it."""
 
 # Uploads
 MAX_UPLOAD_MIB = env_int("MAX_UPLOAD_MIB", 100, 1, 4096)
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 FILE_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024
 DATA_UPLOAD_MAX_NUMBER_FILES = 10_000
-DATA_UPLOAD_MAX_NUMBER_FIELDS = DATA_UPLOAD_MAX_NUMBER_FILES + 100  # over the API each file's path is a field
+DATA_UPLOAD_MAX_NUMBER_FIELDS = DATA_UPLOAD_MAX_NUMBER_FILES + 100  # the API sends each file's path as a field
 MAX_OUTPUTS_MIB = env_int("MAX_OUTPUTS_MIB", 2048, 1, 1_048_576)
-"""Most a job's outputs may take in the portal."""
+"""Maximum size of a job's outputs in the portal."""
 MAX_CHECKPOINTS_MIB = env_int("MAX_CHECKPOINTS_MIB", 20_480, 1, 16_777_216)
-"""Most a job's checkpoints may take in the portal; while they change, it keeps the old and the new."""
+"""Maximum size of a job's checkpoints in the portal; while they are replaced, it keeps both the old and the new."""
 CHECKPOINTS_LEAVE_FREE_MIB = env_int("CHECKPOINTS_LEAVE_FREE_MIB", 4096, 0, 16_777_216)
-"""With less free on the portal's disk, no more checkpoints are kept: logs and the database need it."""
+"""With less free space on the portal's disk it accepts no checkpoints: logs and the database need the space."""
 MAX_LOG_MIB = env_int("MAX_LOG_MIB", 1024, 1, 1_048_576)
-"""Most one container's log may take; the rest is cut with a visible marker."""
+"""Maximum size of one container's log; the rest is cut, with a visible marker."""
 
-# The loop and the nodes
+# Scheduler and nodes
 SCHEDULER_PERIOD_SECONDS = 3
 PATIENCE_HOURS = env_int("PATIENCE_HOURS", 24, 1, 8760)
-"""Whoever has waited longer is next, whatever the policy."""
+"""A job that has waited longer is next, whatever the policy."""
 DAMPING_SECONDS = env_int("DAMPING_SECONDS", 30, 0, 600)
-"""No policy stops a job that was placed less than this ago: a start takes about as long until its first step.
+"""No policy stops a job within this time after it was placed: a job takes about as long to reach its first step.
 
-0 switches all of ``scheduling.damping`` off.
+0 turns all of ``scheduling.damping`` off.
 """
 RECORDED_TURNS = env_int("RECORDED_TURNS", 20_000, 100, 1_000_000)
 RECORDED_DAYS = env_int("RECORDED_DAYS", 35, 1, 3650)
-"""So many turns of the scheduler are kept whole, and so long, to be decided again. One of a busy lab takes 25 KiB."""
+"""How many scheduling cycles are recorded in full, for replay, and for how long. One of a busy lab takes 25 KiB."""
 IDLE_GPU_PERCENT = env_int("IDLE_GPU_PERCENT", 5, 1, 100)
 IDLE_GPU_MINUTES = env_int("IDLE_GPU_MINUTES", 30, 0, 60)
-"""A job all of whose GPUs do less than this for so long is told so; 0 looks for nothing."""
+"""A job is reported as idle when all its GPUs are below this utilisation for this time; 0 minutes turns this off."""
 IDLE_GPU_RULE = env_choice("IDLE_GPU_RULE", "nothing", "stop")
-"""What happens when they stay idle as long again: nothing, or the job is put on hold until somebody releases it."""
+"""What happens after as long again: nothing, or the job is put on hold until a user releases it."""
 RESTARTS_WITHOUT_PROGRESS = env_int("RESTARTS_WITHOUT_PROGRESS", 5, 1, 18)
-"""An elastic Horovod job whose ranks are restarted so often in a row without a commit fails; a job may have its own limit.
-The driver keeps the latest 20 rings, hence the maximum."""
+"""An elastic Horovod job fails when its ranks were restarted so often in a row without a commit; a job may have its own
+limit. The driver remembers the latest 20 rank groups, hence the maximum."""
 SILENT_RANK_MINUTES = env_int("SILENT_RANK_MINUTES", 30, 0, 10_080)
-"""A running job without output for so long is reported to its owner, and never stopped for it; 0 reports none. A job may
-have its own limit."""
+"""A running job without output for this time is reported to its owner, and never stopped for it; 0 turns this off. A job
+may have its own limit."""
 NODE_LOST_AFTER_SECONDS = 18
-"""Three reports missed, so that a loss is seen within 20 s even when the last one came just before it."""
+"""Three missed reports, so that a loss is noticed within 20 s even if the last report came just before it."""
 GPU_QUARANTINE_FAILURES = env_int("GPU_QUARANTINE_FAILURES", 3, 0, 20)
-"""So many different jobs in a row that fail at once on one GPU take it out of use; 0: none ever do."""
+"""A GPU is quarantined after so many different jobs in a row failed on it at once; 0 turns this off."""
 FENCE_SECONDS = 34
-"""A supervisor without a fresh lease stops its ranks after this long (``runners/launch/fence.py``)."""
+"""A supervisor whose lease is not renewed stops its ranks after this time (``runners/launch/fence.py``)."""
 FENCE_MARGIN_SECONDS = 15
-"""Ten for the ranks to die, five for clocks. Only after fence and margin is a job run elsewhere."""
+"""10 s for the ranks to end, 5 s for clock differences. A job runs elsewhere only after fence and margin."""
 RING_NETWORK = env_network("RING_NETWORK", "10.192.0.0/12", 22)
-"""Addresses for the containers of jobs over several nodes, which no machine of the lab may use otherwise. Each such job
-has a block of 1,022 of them."""
+"""Addresses for the containers of jobs on several nodes; no machine of the lab may use them for anything else. Each such
+job has a block of 1,022 addresses."""
 RING_VNI_BASE = env_int("RING_VNI_BASE", 7_000_000, 1, 16_000_000)
-"""Jobs' networks between nodes have numbers from here; no other VXLAN of these nodes may."""
+"""The first VXLAN number of the overlay networks of jobs; no other VXLAN of these nodes may have one from here on."""
 
 LOGGING = {
     "version": 1,

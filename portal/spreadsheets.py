@@ -1,4 +1,4 @@
-"""Rows as a CSV file that spreadsheets open without harm."""
+"""Exports rows as CSV files that are safe to open in a spreadsheet."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -19,5 +19,5 @@ def as_csv(name: str, rows: Iterable[Sequence[Cell]]) -> HttpResponse:
 
 
 def _harmless(cell: Cell) -> Cell:
-    """Spreadsheets take a name that begins like a formula for one."""
+    """Quote a text that begins like a formula, which a spreadsheet would otherwise evaluate."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

@@ -1,6 +1,6 @@
-"""Answers that are made piece by piece, so that a large file never lies in memory as a whole.
+"""Responses that are produced piece by piece, so that a large file is never in memory as a whole.
 
-The server asks for a piece when the reader has taken the ones before (``portal.serving.paced``).
+The server asks for the next piece when the client has read the ones before (``portal.serving.paced``).
 """
 
 import asyncio
@@ -20,19 +20,19 @@ PIECE_BYTES = 64 * 1024
 
 
 MAX_DOWNLOADS = 6
-"""Of one user at once, in this process."""
+"""Of one user at the same time, in this process."""
 
 _downloads: Counter[int | None] = Counter()
 _turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
-"""A piece of a log may take a tenth of a second to make, so one user's downloads make theirs in turn."""
+"""A piece of a log can take 0.1 s to produce, so the downloads of one user produce theirs one after another."""
 NO_TURNS = nullcontext()
 
 
 def stream(request: HttpRequest, pieces: Iterator[bytes], content_type: str) -> HttpResponseBase:
-    """Under ASGI Django would gather a plain iterator first: there each piece is made in a thread when it is asked for.
+    """Return a response that streams ``pieces``, or 429 for a user who has ``MAX_DOWNLOADS`` in progress.
 
-    ``pieces`` may read files but not the database, whose connection belongs to another thread. A user who reads
-    ``MAX_DOWNLOADS`` already is refused with 429.
+    Under ASGI, Django would first collect a plain iterator; here each piece is produced in a thread on demand.
+    ``pieces`` may read files but not the database, whose connection belongs to another thread.
     """
     reader = request.user.pk  # None is a node
     if reader is not None and _downloads[reader] >= MAX_DOWNLOADS:
@@ -42,7 +42,7 @@ def stream(request: HttpRequest, pieces: Iterator[bytes], content_type: str) -> 
 
 
 def _refusal(request: HttpRequest) -> HttpResponse:
-    text = f"You have {MAX_DOWNLOADS} downloads under way. Let one of them finish, then try again."
+    text = f"You have {MAX_DOWNLOADS} downloads in progress. Wait until one of them is finished, then try again."
     if is_program(request):
         return error_response(429, text)
     return HttpResponse(text, status=429, content_type="text/plain; charset=utf-8")
@@ -62,22 +62,22 @@ async def _counted(pieces: Iterator[bytes], reader: int | None) -> AsyncIterator
 async def in_threads(
     pieces: Iterator[bytes], turn: AbstractAsyncContextManager[None] = NO_TURNS
 ) -> AsyncGenerator[bytes, None]:
-    """Make each piece in a thread when it is asked for, and when it is this iterator's ``turn``."""
+    """Yield the pieces, each produced on demand in a thread while ``turn`` is held."""
     try:
         while True:
             async with turn:
-                piece = await _made(pieces)
+                piece = await _next(pieces)
             if piece is None:
                 break
             yield piece
     finally:
-        # the client may have gone away in the middle: files are closed now, not when memory is collected
+        # the client may have disconnected: files are closed now, not at the next garbage collection
         if close := getattr(pieces, "close", None):
             await asyncio.to_thread(close)
 
 
-async def _made(pieces: Iterator[bytes]) -> bytes | None:
-    """The next piece. A client that leaves meanwhile is followed once it is made: an iterator at work cannot be closed."""
+async def _next(pieces: Iterator[bytes]) -> bytes | None:
+    """Return the next piece, None at the end. A cancellation waits for the piece: a running iterator cannot be closed."""
     making = asyncio.ensure_future(asyncio.to_thread(next, pieces, None))
     try:
         return await asyncio.shield(making)
@@ -87,7 +87,7 @@ async def _made(pieces: Iterator[bytes]) -> bytes | None:
 
 
 def gathered(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Lines in larger pieces: each piece costs a turn of a thread."""
+    """Join lines into larger pieces, because each piece costs a switch to a thread."""
     buffer = bytearray()
     for line in lines:
         buffer += line
@@ -99,6 +99,6 @@ def gathered(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def attachment(name: str) -> str:
-    """Content-Disposition for a name that anybody may have chosen."""
+    """Return the Content-Disposition header for a file name that any user may have chosen."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "._- ") else "_" for c in name).strip() or "file"
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"

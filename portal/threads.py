@@ -1,6 +1,6 @@
-"""Threads that keep their connection to the database from one piece of work to the next.
+"""Threads that keep their database connection from one piece of work to the next.
 
-Django's own way under ASGI is a new thread and a new connection for each request, which takes longer than a short answer.
+Under ASGI, Django uses a new thread and a new connection for each request, which takes longer than a short response.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from django.db import InterfaceError, OperationalError, connections
 
 
 class KeptThreads:
-    """At most ``count`` pieces of work at once, each on a connection of its own; what is more waits its turn."""
+    """A pool of ``count`` threads, each with its own database connection. More work than that waits."""
 
     def __init__(self, name: str, count: int) -> None:
         self._name, self._count = name, count
         self._pool = ThreadPoolExecutor(count, name)
 
     def __call__(self, work: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-        """As ``sync_to_async``."""
+        """Return an async function that runs ``work`` in the pool, as ``sync_to_async`` does."""
 
         async def later(*args: Any, **named: Any) -> Any:
             loop = asyncio.get_running_loop()
@@ -30,7 +30,7 @@ class KeptThreads:
         return later
 
     def close(self) -> None:
-        """Lets go of all connections. It can be used again."""
+        """Close all connections. The pool can be used again."""
         together = threading.Barrier(self._count)
         for _ in range(self._count):
             self._pool.submit(_close, together)
@@ -42,11 +42,10 @@ def _do(work: Callable[..., Any], *args: Any, **named: Any) -> Any:
     try:
         return work(*args, **named)
     except (OperationalError, InterfaceError):
-        connections.close_all()  # the server may have gone away: the next one begins anew
+        connections.close_all()  # the server may be gone: the next piece of work opens a new connection
         raise
 
 
 def _close(together: threading.Barrier) -> None:
-    """Nobody takes another one's turn."""
-    together.wait()
+    together.wait()  # so that each thread of the pool runs this once
     connections.close_all()

@@ -1,4 +1,4 @@
-"""Costly work, one piece at a time for each user."""
+"""Limits expensive work to one piece at a time per user."""
 
 import threading
 from collections.abc import Iterator
@@ -6,12 +6,14 @@ from contextlib import contextmanager
 
 
 class BusyError(Exception):
-    """The user's earlier piece of work, or as many as there may be, are still being done."""
+    """The user's earlier piece of work is not finished, or the limit for all users together is reached."""
 
 
 class Turns:
-    """At most one piece of work of each user at once, and ``count`` of all users together, if that is limited. No one
-    waits for a turn."""
+    """At most one piece of work per user at a time, and ``count`` for all users together (None: no limit).
+
+    What exceeds a limit is refused; it does not wait.
+    """
 
     def __init__(self, count: int | None = None) -> None:
         self._count = count
@@ -20,7 +22,7 @@ class Turns:
 
     @contextmanager
     def of(self, user_id: int) -> Iterator[None]:
-        """Raises BusyError."""
+        """Hold the turn of a user. Raises BusyError."""
         with self._lock:
             if user_id in self._users or (self._count is not None and len(self._users) >= self._count):
                 raise BusyError

@@ -1,6 +1,6 @@
-"""Template tags that every page may use without loading them: icons, badges, times, sizes, fields, pagers.
+"""Template tags that every page can use without loading them: icons, badges, times, sizes, fields, pagers.
 
-They keep one look and one wording for the same fact all over the portal; docs/design.md shows each.
+They give the same fact the same look and wording on all pages; docs/design.md shows each.
 """
 
 from datetime import datetime
@@ -54,7 +54,7 @@ LIVE = {"running", "preparing", "stopping"}
 
 @register.simple_tag
 def icon(name: str, css: str = "") -> SafeString:
-    """Decoration: the word beside it carries the meaning."""
+    """Draw a decorative icon, hidden from screen readers: the word beside it has the meaning."""
     return format_html(
         '<svg class="icon {}" aria-hidden="true" focusable="false"><use href="{}#{}"></use></svg>',
         css,
@@ -75,7 +75,7 @@ def badge(state: str, text: str = "", css: str = "") -> SafeString:
 
 @register.simple_tag
 def when(moment: datetime | None, never: str = "never") -> SafeString:
-    """A moment as "5 minutes ago"; the exact time is its title, and times.js puts both in the reader's clock."""
+    """Show a moment as "5 minutes ago", with the exact time as title; times.js converts both to the user's time zone."""
     if moment is None:
         return format_html('<span class="soft">{}</span>', never)
     exact = timezone.localtime(moment)
@@ -89,7 +89,7 @@ def when(moment: datetime | None, never: str = "never") -> SafeString:
 
 @register.simple_tag
 def since(moment: datetime | None, until: datetime | None = None) -> SafeString:
-    """How long something took, or has taken so far; the latter counts on in the browser."""
+    """Show how long something took or, without ``until``, has taken so far; the browser keeps counting the latter."""
     if moment is None:
         return format_html('<span class="soft">{}</span>', "not yet")
     if until is not None:
@@ -140,7 +140,7 @@ def ago(seconds: float) -> str:
 
 @register.filter
 def size(count: float | None) -> str:
-    """Bytes in the binary units that file managers of a lab's machines show."""
+    """Format a number of bytes in binary units (KiB, MiB), as most file managers do."""
     if count is None:
         return ""
     value = float(count)
@@ -153,7 +153,7 @@ def size(count: float | None) -> str:
 
 @register.filter
 def gib(mebibytes: float | None) -> str:
-    """MiB, as devices count their memory, in GiB without the unit."""
+    """Convert MiB, the unit of devices' memory, to GiB without the unit."""
     if mebibytes is None:
         return ""
     value = mebibytes / 1024
@@ -169,7 +169,7 @@ def counted(number: int, words: str) -> str:
 
 @register.filter
 def gpu_hours(amount: float | None) -> str:
-    """Of GPU-microseconds, as ``portal.usage`` counts."""
+    """Format GPU-microseconds, the unit of ``portal.usage``, as GPU-hours."""
     if amount is None:
         return ""
     hours = amount / 3.6e9
@@ -179,22 +179,22 @@ def gpu_hours(amount: float | None) -> str:
 
 @register.inclusion_tag("components/field.html")
 def field(bound: BoundField, optional: bool = True) -> dict[str, Any]:
-    """A form field with its label, help and errors, tied together for screen readers.
+    """Draw a form field with its label, help and errors, linked for screen readers.
 
-    ``optional=False`` leaves the word out, for fields of which one of several must be filled.
+    ``optional=False`` omits the word "optional", for fields of which at least one must be filled.
     """
     return {"field": bound, "optional": optional, "is_check": isinstance(bound.field.widget, CheckboxInput)}
 
 
 @register.inclusion_tag("components/chart.html", name="chart")
 def draw_chart(chart: Any) -> dict[str, Any]:
-    """A figure with legend, picture and the numbers as a table; the page links css/charts.css."""
+    """Draw a figure with legend, picture and the numbers as a table; the page must link css/charts.css."""
     return {"chart": chart}
 
 
 @register.inclusion_tag("components/pager.html", takes_context=True)
 def pager(context: dict[str, Any], page: Page, word: str = "entry,entries") -> dict[str, Any]:
-    """Links to the pages before and after; the rest of the query string stays."""
+    """Draw links to the previous and next page, which keep the rest of the query string."""
     query = context["request"].GET.copy()
     query.pop("page", None)
     return {"page": page, "query": query.urlencode(), "word": word}

@@ -1,4 +1,4 @@
-"""The URL map. A new route needs a row in the stranger's tour (tests/laws)."""
+"""The routes of the portal. A new one needs rows in the route matrix (tests/laws)."""
 
 from django.urls import include, path
 

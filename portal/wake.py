@@ -1,8 +1,8 @@
-"""Doorbells between processes: hints that something changed, never the change itself.
+"""Notifications between processes: hints that something changed, never the change itself.
 
-A bell that is lost only costs time, because everyone who waits on one also wakes by a timer. The lab size
-rings through Redis; the small size touches files, which its processes look at every 50 ms. Both reach every process
-of the portal: the one that answers nodes, the one that serves pages, and the scheduler.
+A lost notification only costs time, because every waiting process also wakes by a timer. The lab size sends
+notifications through Redis; the small size touches files, which its processes poll every 50 ms. Both reach every
+process of the portal: the one that answers nodes, the one that serves pages, and the scheduler.
 """
 
 import asyncio
@@ -18,75 +18,78 @@ from django.conf import settings
 from django.db import transaction
 
 SCHEDULER = "scheduler"
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
+FOLDER = "bells"
+"""The small size's files, one for each channel. The name is from an earlier release."""
 
 
 def wake_scheduler() -> None:
-    transaction.on_commit(lambda: ring(SCHEDULER))
+    transaction.on_commit(lambda: notify(SCHEDULER))
 
 
 def wake_node(node_id: int) -> None:
-    transaction.on_commit(lambda: ring(node_bell(node_id)))
+    transaction.on_commit(lambda: notify(node_channel(node_id)))
 
 
 def wake_job_viewers(job_id: int) -> None:
-    """Make open job pages look again; they would within seconds anyway."""
-    transaction.on_commit(lambda: ring(job_bell(job_id)), robust=True)
+    """Make open job pages refresh; without this they do so within seconds."""
+    transaction.on_commit(lambda: notify(job_channel(job_id)), robust=True)
 
 
-def job_bell(job_id: int) -> str:
+def job_channel(job_id: int) -> str:
     return f"job-{job_id}"
 
 
-def node_bell(node_id: int) -> str:
+def node_channel(node_id: int) -> str:
     return f"node-{node_id}"
 
 
-def ring(name: str) -> None:
+def notify(channel: str) -> None:
+    """Wake every process that waits on this channel. Does nothing while Redis is away: timers replace it."""
     if settings.REDIS_URL:
         try:
-            _ringer(settings.REDIS_URL).publish(_topic(name), b"")
+            _publisher(settings.REDIS_URL).publish(_topic(channel), b"")
         except redis.RedisError:
-            return  # the timers do the work while Redis is away
+            return
     else:
-        _bell_file(name).touch()
+        _file(channel).touch()
 
 
-def rung_within(name: str, seconds: float) -> bool:
-    """Whether the bell rang in the last ``seconds``. In the small size only: Redis does not remember."""
-    return 0 <= time.time() - _rung_at(name) / 1e9 < seconds
+def notified_within(channel: str, seconds: float) -> bool:
+    """Return whether the channel was notified in the last ``seconds``. Small size only: Redis does not remember."""
+    return 0 <= time.time() - _notified_at(channel) / 1e9 < seconds
 
 
-def sweep(older_than_seconds: float) -> int:
-    """Remove the files of bells that have not rung for so long, such as those of ended jobs; how many there were.
+def delete_unused(older_than_seconds: float) -> int:
+    """Delete files of channels that were not notified for so long, such as those of ended jobs; return their number.
 
-    Removing a file that someone listens to only makes them look once more.
+    A listener whose file is deleted wakes once more than necessary.
     """
     limit = time.time() - older_than_seconds
-    old = [file for file in (settings.HOME / "bells").glob("*") if _rung_at(file.name) / 1e9 < limit]
+    old = [file for file in (settings.HOME / FOLDER).glob("*") if _notified_at(file.name) / 1e9 < limit]
     for file in old:
         file.unlink(missing_ok=True)
     return len(old)
 
 
-class Bell:
-    """Listens from the moment it is made, so that a ring between looking and waiting is not missed."""
+class Subscription:
+    """A channel that a thread waits on. Notifications count from its creation on, also those before ``wait``."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._heard = 0
+    def __init__(self, channel: str) -> None:
+        self.channel = channel
+        self._seen_at = 0
         self._pubsub = None
         if settings.REDIS_URL:
             try:
                 self._pubsub = _redis().pubsub(ignore_subscribe_messages=True)
-                self._pubsub.subscribe(_topic(name))
+                self._pubsub.subscribe(_topic(channel))
             except redis.RedisError:
                 self._pubsub = None
         else:
-            self._heard = _rung_at(name)
+            self._seen_at = _notified_at(channel)
 
     def wait(self, seconds: float) -> bool:
-        """True when it rang, False when the time was up."""
+        """Return True on a notification, False when the time is up."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if self._pubsub is not None:
@@ -96,11 +99,11 @@ class Bell:
                 except redis.RedisError:
                     time.sleep(min(left, 1.0))
             else:
-                at = _rung_at(self.name)
-                if at != self._heard:
-                    self._heard = at
+                at = _notified_at(self.channel)
+                if at != self._seen_at:
+                    self._seen_at = at
                     return True
-                time.sleep(min(left, LOOK_SECONDS))
+                time.sleep(min(left, POLL_SECONDS))
         return False
 
     def close(self) -> None:
@@ -108,102 +111,103 @@ class Bell:
             self._pubsub.close()
 
 
-class Switchboard:
-    """Hears all bells for one event loop: hundreds of agents wait at once in one process, on one connection."""
+class NotificationHub:
+    """Receives all channels for one event loop: hundreds of agents wait in one process, on one connection."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}
-        self._heard_at: dict[str, int] = {}
-        self.hears = asyncio.Event()
-        """Set while every bell is heard."""
-        hear = self._listen_to_redis if settings.REDIS_URL else self._look_at_files
-        self._listener = asyncio.create_task(hear())
+        self._seen_at: dict[str, int] = {}
+        self.connected = asyncio.Event()
+        """Set while every notification is received."""
+        receive = self._receive_from_redis if settings.REDIS_URL else self._poll_files
+        self._receiver = asyncio.create_task(receive())
 
     @classmethod
-    def here(cls) -> "Switchboard":
-        """The one of the loop that runs."""
-        for ended in [loop for loop in _switchboards if loop.is_closed()]:
-            del _switchboards[ended]
+    def current(cls) -> "NotificationHub":
+        """Return the hub of the running event loop, created on first use."""
+        for closed in [loop for loop in _hubs if loop.is_closed()]:
+            del _hubs[closed]
         loop = asyncio.get_running_loop()
-        board = _switchboards.get(loop)
-        if board is None or board._listener.done():  # noqa: SLF001
-            board = _switchboards[loop] = cls()
-        return board
+        hub = _hubs.get(loop)
+        if hub is None or hub._receiver.done():  # noqa: SLF001
+            hub = _hubs[loop] = cls()
+        return hub
 
     @contextmanager
-    def listening(self, name: str) -> Iterator[asyncio.Event]:
-        """An event that is set when the bell rings, from now on."""
+    def subscribe(self, channel: str) -> Iterator[asyncio.Event]:
+        """Yield an event that is set by each notification of the channel from now on."""
         event = asyncio.Event()
-        if name not in self._waiting:
-            self._waiting[name] = set()
-            self._heard_at[name] = 0 if settings.REDIS_URL else _rung_at(name)
-        self._waiting[name].add(event)
+        if channel not in self._waiting:
+            self._waiting[channel] = set()
+            self._seen_at[channel] = 0 if settings.REDIS_URL else _notified_at(channel)
+        self._waiting[channel].add(event)
         try:
             yield event
         finally:
-            self._waiting[name].discard(event)
-            if not self._waiting[name]:
-                del self._waiting[name], self._heard_at[name]
+            self._waiting[channel].discard(event)
+            if not self._waiting[channel]:
+                del self._waiting[channel], self._seen_at[channel]
 
-    def _ring(self, names: Iterable[str]) -> None:
-        for name in names:
-            for event in self._waiting.get(name, ()):
+    def _set_events(self, channels: Iterable[str]) -> None:
+        for channel in channels:
+            for event in self._waiting.get(channel, ()):
                 event.set()
 
-    async def _listen_to_redis(self) -> None:
-        before = len(_topic(""))
+    async def _receive_from_redis(self) -> None:
+        prefix_length = len(_topic(""))
         while True:
             try:
                 async with (
                     aioredis.from_url(settings.REDIS_URL, socket_timeout=30, socket_connect_timeout=2) as client,
-                    client.pubsub(ignore_subscribe_messages=True) as line,
+                    client.pubsub(ignore_subscribe_messages=True) as pubsub,
                 ):
-                    await line.psubscribe(_topic("*"))
-                    self._ring(self._waiting)  # nobody knows what rang before
-                    self.hears.set()
+                    await pubsub.psubscribe(_topic("*"))
+                    self._set_events(self._waiting)  # notifications before this moment may be lost
+                    self.connected.set()
                     while True:
-                        if message := await line.get_message(timeout=10):
-                            self._ring([message["channel"].decode()[before:]])
+                        if message := await pubsub.get_message(timeout=10):
+                            self._set_events([message["channel"].decode()[prefix_length:]])
             except (redis.RedisError, OSError):
-                self.hears.clear()
+                self.connected.clear()
                 await asyncio.sleep(1)
 
-    async def _look_at_files(self) -> None:
+    async def _poll_files(self) -> None:
         while True:
-            now = {name: _rung_at(name) for name in self._waiting}
-            rung = [name for name, at in now.items() if at != self._heard_at[name]]
-            self._heard_at |= now
-            self._ring(rung)
-            self.hears.set()
-            await asyncio.sleep(LOOK_SECONDS)
+            now = {channel: _notified_at(channel) for channel in self._waiting}
+            notified = [channel for channel, at in now.items() if at != self._seen_at[channel]]
+            self._seen_at |= now
+            self._set_events(notified)
+            self.connected.set()
+            await asyncio.sleep(POLL_SECONDS)
 
 
-_switchboards: dict[asyncio.AbstractEventLoop, Switchboard] = {}
+_hubs: dict[asyncio.AbstractEventLoop, NotificationHub] = {}
 
 
 @cache
-def _ringer(url: str) -> redis.Redis:
-    """One connection for all that this process rings: a new one for each bell takes five times as long."""
+def _publisher(url: str) -> redis.Redis:
+    """Return the one connection for all notifications of this process: a new one for each takes five times as long."""
     return redis.Redis.from_url(url, socket_timeout=30, socket_connect_timeout=2)
 
 
 def _redis() -> redis.Redis:
-    """For listening, on a connection of its own."""
+    """Open a new connection, for a subscription."""
     return redis.Redis.from_url(settings.REDIS_URL, socket_timeout=30, socket_connect_timeout=2)
 
 
-def _topic(name: str) -> str:
-    return f"schedulearn:{name}"
+def _topic(channel: str) -> str:
+    return f"schedulearn:{channel}"
 
 
-def _bell_file(name: str) -> Path:
-    folder = settings.HOME / "bells"
+def _file(channel: str) -> Path:
+    folder = settings.HOME / FOLDER
     folder.mkdir(exist_ok=True)
-    return folder / name
+    return folder / channel
 
 
-def _rung_at(name: str) -> int:
+def _notified_at(channel: str) -> int:
+    """Return the time of the last notification in nanoseconds since 1970, 0 for none."""
     try:
-        return _bell_file(name).stat().st_mtime_ns
+        return _file(channel).stat().st_mtime_ns
     except FileNotFoundError:
         return 0

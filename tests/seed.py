@@ -78,7 +78,7 @@ def main(lines: int = 4000) -> dict[str, Any]:
         problems=[
             {
                 "text": "Docker runs without live-restore: a restart of the engine ends every job.",
-                "mend": 'Put "live-restore": true into /etc/docker/daemon.json and restart Docker.',
+                "fix": 'Put "live-restore": true into /etc/docker/daemon.json and restart Docker.',
             }
         ],
     )

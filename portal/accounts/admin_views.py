@@ -1,4 +1,4 @@
-"""Admin pages about people: users, groups, invitations, the audit log."""
+"""Admin pages about accounts: users, groups, invitations, the audit log."""
 
 from typing import Any
 
@@ -116,14 +116,14 @@ def group(request: HttpRequest, pk: int) -> HttpResponse:
 def delete_group(request: HttpRequest, pk: int) -> HttpResponse:
     row = get_object_or_404(Group, pk=pk)
     services.delete_group(signed_in(request), row)
-    messages.success(request, f"The group {row.name} is gone; its members keep their accounts.")
+    messages.success(request, f"The group {row.name} was deleted; its members keep their accounts.")
     return redirect("accounts:groups")
 
 
 @admin_required
 @never_cache
 def invites(request: HttpRequest) -> HttpResponse:
-    """The link is shown in the answer to its creation only; the database keeps its digest."""
+    """List and create invitations. A link is shown only once, when it is created; the database keeps its digest."""
     form, link = InviteForm(request.POST if request.method == "POST" else None), ""
     if request.method == "POST" and form.is_valid():
         try:

@@ -1,4 +1,4 @@
-"""Who am I, and my API tokens."""
+"""The API endpoints for one's own account and API tokens."""
 
 from datetime import timedelta
 from typing import Any
@@ -22,7 +22,7 @@ from portal.rest import refusals
 
 
 class TokenScheme(OpenApiAuthenticationExtension):
-    """Tells the schema how our tokens travel."""
+    """Describes in the schema how API tokens are sent."""
 
     target_class = "portal.accounts.authentication.TokenAuthentication"
     name = "token"
@@ -34,14 +34,14 @@ class TokenScheme(OpenApiAuthenticationExtension):
 class Me(APIView):
     @extend_schema(operation_id="me", tags=["me"], responses={200: MeSerializer, **refusals()})
     def get(self, request: Request) -> Response:
-        """Who this token belongs to."""
+        """Return the user that this token belongs to."""
         user = signed_in(request)
         user.limits = limits_for(user)  # type: ignore[attr-defined]  # for the serializer
         return Response(MeSerializer(user).data)
 
 
 class Tokens(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[ApiToken]):
-    """One's own API tokens."""
+    """The user's own API tokens."""
 
     queryset = ApiToken.objects.none()
     serializer_class = TokenSerializer
@@ -51,7 +51,7 @@ class Tokens(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Ap
 
     @extend_schema(request=NewTokenSerializer, responses={201: IssuedTokenSerializer, **refusals(400, 403, 429)})
     def create(self, request: Request) -> Response:
-        """A new token. The answer has it; it cannot be had again."""
+        """Create a token. It is in this response only and cannot be retrieved later."""
         asked = NewTokenSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         data = asked.validated_data
@@ -63,6 +63,6 @@ class Tokens(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Ap
 
     @extend_schema(responses={204: None, **refusals(403, 404)})
     def destroy(self, request: Request, pk: int) -> Response:
-        """Revokes a token. It stays in the list."""
+        """Revoke a token. It stays in the list."""
         services.revoke_token(self.get_object())
         return Response(status=status.HTTP_204_NO_CONTENT)

@@ -1,4 +1,4 @@
-"""The trace of privileged acts: one row in the same transaction as the act, which no statement can change later."""
+"""The audit log of privileged actions: one row in the same transaction as the action, which nothing can change later."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,12 +16,12 @@ def audit(
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any] | None = None,
 ) -> AuditEntry:
-    """Writes down who did what to what. ``before`` and ``after`` hold what changed, and never a secret.
+    """Record an action. ``before`` and ``after`` have what it changed, and never a secret.
 
-    Call it inside the transaction of the act: without one, an act could be kept and its trace lost.
+    Call it inside the transaction of the action. Otherwise the action could be stored without its record.
     """
     if not transaction.get_connection().in_atomic_block:
-        raise RuntimeError("audit() belongs inside transaction.atomic(), beside the act it records")
+        raise RuntimeError("audit() must be called inside transaction.atomic(), with the action it records")
     return AuditEntry.objects.create(
         actor=actor if isinstance(actor, User) else None,
         action=action,

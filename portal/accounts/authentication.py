@@ -11,7 +11,7 @@ from portal import callers
 from portal.accounts.models import ApiToken, User, digest
 
 USED_RESOLUTION = timedelta(minutes=1)
-"""``last_used_at`` is written at most this often, so that reading the API does not mean writing rows."""
+"""``last_used_at`` is written at most this often, so that most reads of the API write no row."""
 
 
 class TokenAuthentication(BaseAuthentication):
@@ -22,7 +22,7 @@ class TokenAuthentication(BaseAuthentication):
         row = ApiToken.objects.select_related("user").filter(token_digest=digest(token.strip())).first()
         if row is None or not row.is_live or not row.user.is_active:
             raise AuthenticationFailed(
-                "This API token is unknown, expired or revoked. Make a new one under Account, API tokens."
+                "This API token is unknown, expired or revoked. Create a new one under Account, API tokens."
             )
         if row.scope == ApiToken.Scope.READ and request.method not in ("GET", "HEAD", "OPTIONS"):
             raise PermissionDenied("This API token may only read.")

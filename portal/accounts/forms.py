@@ -1,4 +1,4 @@
-"""Forms of accounts. They check; services act."""
+"""Forms for accounts. They validate; services carry out the changes."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,11 +16,11 @@ from portal.accounts.services import check_password_rules
 from portal.accounts.tasks import send_reset_mail
 
 RESET_REST_SECONDS = 60
-"""At most one reset mail per account and minute, whoever asks."""
+"""Seconds between two reset mails for the same account."""
 
 
 class JoinForm(forms.ModelForm):
-    """Name and password of a new account. Validated as a User, so that taken names and addresses are found here."""
+    """Name and password of a new account. Validated as a User, so that taken names and addresses are rejected."""
 
     password = forms.CharField(
         strip=False,
@@ -33,7 +33,10 @@ class JoinForm(forms.ModelForm):
         fields = ("username", "email")
         field_classes = {"username": UsernameField}
         labels = {"username": "User name", "email": "E-mail address"}
-        help_texts = {"username": "Letters, digits and @ . + - _", "email": "For notices and to reset your password."}
+        help_texts = {
+            "username": "Letters, digits and @ . + - _",
+            "email": "For notifications and to reset your password.",
+        }
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
@@ -51,13 +54,13 @@ class ProfileForm(forms.ModelForm):
 
 
 class PasswordResetForm(DjangoPasswordResetForm):
-    """Mail goes out in the background: how long the answer takes does not tell who has an account."""
+    """The form to reset a password. Its mail is sent in the background, so that the response time does not reveal accounts."""
 
     def get_users(self, email: str) -> list[User]:
         return [user for user in super().get_users(email) if cache.add(f"reset:{user.pk}", 1, RESET_REST_SECONDS)]
 
     def save(self, *args: Any, **options: Any) -> None:
-        """The link names SITE_URL, not the host that the request claims."""
+        """Send the link with SITE_URL as its host, not with the host that the request names."""
         site = settings.SITE_URL.partition("://")
         super().save(*args, **{**options, "domain_override": site[2], "use_https": site[0] == "https"})
 
@@ -76,11 +79,11 @@ class PasswordResetForm(DjangoPasswordResetForm):
 
 
 class TokenForm(forms.Form):
-    LIVES = (("30", "30 days"), ("90", "90 days"), ("365", "one year"), ("0", "no end"))
+    LIFETIMES = (("30", "30 days"), ("90", "90 days"), ("365", "one year"), ("0", "does not expire"))
 
     name = forms.CharField(max_length=80, help_text="What will use it, for example “laptop” or “nightly benchmark”.")
-    scope = forms.ChoiceField(choices=ApiToken.Scope.choices, initial=ApiToken.Scope.WRITE, label="It may")
-    days = forms.ChoiceField(choices=LIVES, initial="90", label="Works for")
+    scope = forms.ChoiceField(choices=ApiToken.Scope.choices, initial=ApiToken.Scope.WRITE, label="Access")
+    days = forms.ChoiceField(choices=LIFETIMES, initial="90", label="Valid for")
 
     def expires_at(self) -> datetime | None:
         days = int(self.cleaned_data["days"])
@@ -89,12 +92,12 @@ class TokenForm(forms.Form):
 
 class InviteForm(forms.Form):
     email = forms.EmailField(
-        required=False, label="E-mail address", help_text="Only a note of whom it is for; it is filled in for them."
+        required=False, label="E-mail address", help_text="Optional: it is filled in for them when they join."
     )
     groups = forms.ModelMultipleChoiceField(
         Group.objects.order_by("name"), required=False, widget=forms.CheckboxSelectMultiple
     )
-    makes_admin = forms.BooleanField(required=False, label="Makes an admin")
+    makes_admin = forms.BooleanField(required=False, label="Make this person an admin")
 
 
 class GroupForm(forms.ModelForm):
@@ -104,20 +107,20 @@ class GroupForm(forms.ModelForm):
 
 
 class MembersForm(forms.Form):
-    """User names as text, because a list of everybody to choose from does not scale."""
+    """User names as text, because a selection list of all users does not scale."""
 
     names = forms.CharField(
         required=False,
         label="Members",
         widget=forms.Textarea(attrs={"rows": 6, "spellcheck": "false"}),
-        help_text="User names, separated by spaces or lines.",
+        help_text="User names, separated by spaces or line breaks.",
     )
 
     def clean_names(self) -> list[User]:
         names = set(self.cleaned_data["names"].replace(",", " ").split())
         found = list(User.objects.filter(username__in=names))
         if unknown := names - {user.username for user in found}:
-            raise forms.ValidationError(f"Nobody is called {', '.join(sorted(unknown))}.")
+            raise forms.ValidationError(f"There is no user called {', '.join(sorted(unknown))}.")
         return found
 
 
@@ -130,12 +133,12 @@ class LimitForm(forms.Form):
         max_value=1_000_000,
         required=False,
         label="Waiting jobs",
-        help_text=f"Empty: as many as anybody, {settings.MAX_WAITING_JOBS:,} each.",
+        help_text=f"Empty: the default of {settings.MAX_WAITING_JOBS:,} for each user.",
     )
     soft = forms.BooleanField(
         required=False,
-        label="GPUs beyond the limit while nobody else wants them",
-        help_text="Only for jobs that are elastic or can go on after a stop; they are the first to give them back.",
+        label="More GPUs than the limit while no one else needs them",
+        help_text="Only for jobs that are elastic or can restart from a checkpoint; they are the first to lose them.",
     )
     weight = forms.FloatField(
         min_value=0.01,
@@ -143,12 +146,12 @@ class LimitForm(forms.Form):
         initial=1,
         required=False,
         widget=forms.NumberInput(attrs={"step": "any"}),
-        help_text="Under policies that share fairly: with 2 it is entitled to twice the GPUs of somebody with 1.",
+        help_text="For policies with fair sharing: a weight of 2 gets twice the GPUs of a weight of 1.",
     )
     premium = forms.BooleanField(
         required=False,
         label="May submit premium jobs",
-        help_text="Premium jobs are the last that others make wait or stop.",
+        help_text="Premium jobs are the last to wait for other jobs or to be stopped for them.",
     )
 
     def clean_weight(self) -> float:

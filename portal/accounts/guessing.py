@@ -1,7 +1,7 @@
-"""Bounds what password guessing costs the portal: checking one takes a processor most of a second.
+"""Limits the cost of password guessing: checking a password takes most of a second of processor time.
 
-django-axes counts wrong passwords by name and address. This module counts all names that one address tries together, and
-lets only a few requests check a password, or wait to do so, at the same time.
+django-axes counts wrong passwords by name and address. This module counts those of one address for all names together, and
+allows only a few requests at a time to check a password or to wait for that.
 """
 
 import ipaddress
@@ -15,10 +15,10 @@ MAX_CONCURRENT = 2
 MAX_WAITING = 8
 WAIT_SECONDS = 10.0
 MAX_FAILURES = 40
-"""From one address, whatever the names, within ``WINDOW_SECONDS`` of the first. A lab may share one address."""
+"""Wrong passwords from one address, for any names, within ``WINDOW_SECONDS``. The users of a lab may share an address."""
 WINDOW_SECONDS = 300
 PREFIX = 64
-"""Bits of an IPv6 address that count: one machine can use any address within them."""
+"""Bits of an IPv6 address that are compared: one machine can use any address with the same prefix."""
 
 
 class BusyError(Exception):
@@ -28,12 +28,12 @@ class BusyError(Exception):
 class HashingSlots:
     def __init__(self, concurrent: int = MAX_CONCURRENT, max_waiting: int = MAX_WAITING) -> None:
         self._free = threading.BoundedSemaphore(concurrent)
-        self._places = threading.BoundedSemaphore(concurrent + max_waiting)
+        self._queue = threading.BoundedSemaphore(concurrent + max_waiting)
 
     @contextmanager
     def occupied(self, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
-        """Raises BusyError when too many requests wait already, or none is free in time."""
-        if not self._places.acquire(blocking=False):
+        """Hold a slot. Raises BusyError when too many requests wait already, or no slot becomes free in time."""
+        if not self._queue.acquire(blocking=False):
             raise BusyError
         try:
             if not self._free.acquire(timeout=wait_seconds):
@@ -43,7 +43,7 @@ class HashingSlots:
             finally:
                 self._free.release()
         finally:
-            self._places.release()
+            self._queue.release()
 
 
 slots = HashingSlots()

@@ -1,4 +1,4 @@
-"""People, what they may use, and the keys they hold."""
+"""Users, their limits, and their tokens."""
 
 import hashlib
 import secrets
@@ -13,7 +13,7 @@ from django.utils.crypto import salted_hmac
 
 
 def digest(token: str) -> str:
-    """Tokens are long and random, so one round of SHA-256 is enough at rest."""
+    """Return the digest under which a token is stored. Tokens are long and random, so one round of SHA-256 suffices."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -26,7 +26,7 @@ class User(AbstractUser):
 
     email = models.EmailField("e-mail address", blank=True)
     session_salt = models.CharField(max_length=16, default=new_session_salt, editable=False)
-    """Part of what a session proves: a new one signs the user out everywhere."""
+    """Part of each session's hash: changing it signs the user out everywhere."""
 
     class Meta:
         constraints = [
@@ -36,7 +36,7 @@ class User(AbstractUser):
                 name="email_belongs_to_one_user",
                 violation_error_message="This e-mail address has an account already.",
             ),
-            # Alice must not be mistaken for alice.
+            # Alice and alice would be mistaken for each other.
             models.UniqueConstraint(
                 Lower("username"),
                 name="username_differs_by_more_than_case",
@@ -54,7 +54,7 @@ class User(AbstractUser):
 
 
 class Invite(models.Model):
-    """A one-time link. The link of the very first start makes an admin."""
+    """A one-time link to create an account. The link of the first start creates an admin."""
 
     token_digest = models.CharField(max_length=64, unique=True)
     email = models.EmailField(blank=True)
@@ -75,7 +75,7 @@ class Invite(models.Model):
 
 
 class ApiToken(models.Model):
-    """A named key for scripts. Only its digest is kept; it is shown once."""
+    """A named token for scripts. Only its digest is stored; the token is shown once."""
 
     class Scope(models.TextChoices):
         READ = "read", "read"
@@ -96,7 +96,7 @@ class ApiToken(models.Model):
 
     @classmethod
     def issue(cls, user: User, name: str, **fields: object) -> tuple[Self, str]:
-        """The row and the token itself, which cannot be had again."""
+        """Create a token. Return its row and the token, which cannot be retrieved later."""
         token = f"sl_{secrets.token_urlsafe(32)}"
         return cls.objects.create(user=user, name=name, prefix=token[:10], token_digest=digest(token), **fields), token
 
@@ -106,8 +106,10 @@ class ApiToken(models.Model):
 
 
 class Limit(models.Model):
-    """What one user or a whole group may have: most GPUs at once and most queued jobs (empty means no limit), their
-    weight where GPUs are shared fairly, and whether they may submit premium jobs."""
+    """The limits of a user or a group: GPUs at the same time and queued jobs (None means no limit).
+
+    Also their weight under policies with fair sharing, and whether they may submit premium jobs.
+    """
 
     user = models.OneToOneField(User, null=True, blank=True, on_delete=models.CASCADE, related_name="limit")
     group = models.OneToOneField(Group, null=True, blank=True, on_delete=models.CASCADE, related_name="limit")
@@ -116,7 +118,7 @@ class Limit(models.Model):
     weight = models.FloatField(default=1.0)
     premium = models.BooleanField(default=False)
     soft = models.BooleanField(default=False)
-    """Jobs that can be stopped may go beyond ``max_gpus`` on GPUs nobody else wants, and are the first to go."""
+    """Jobs that can be stopped may use more than ``max_gpus`` while no one else needs the GPUs; they are stopped first."""
 
     class Meta:
         constraints = [
@@ -129,7 +131,7 @@ class Limit(models.Model):
 
 
 class AuditEntry(models.Model):
-    """What an admin did: written in the same transaction as the act, never changed."""
+    """An action of an admin: written in the same transaction as the action, never changed."""
 
     at = models.DateTimeField(default=timezone.now)
     actor = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")

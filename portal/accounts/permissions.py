@@ -1,4 +1,4 @@
-"""Who may enter the admin pages. For everybody else they do not exist."""
+"""Access to the admin pages. For all other users they do not exist."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -16,7 +16,10 @@ View = Callable[..., HttpResponseBase]
 
 
 def admin_required(view: View) -> View:
-    """Anonymous visitors are asked to sign in, members get 404. Set on function views; for classes use ``AdminOnly``."""
+    """Restrict a function view to admins; for class-based views use ``AdminOnly``.
+
+    Anonymous visitors are asked to sign in, members get 404.
+    """
 
     @wraps(view)
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -28,7 +31,7 @@ def admin_required(view: View) -> View:
 
 
 class AdminOnly:
-    """The same for class-based views: ``class Users(AdminOnly, ListView)``."""
+    """Restricts a class-based view to admins: ``class Users(AdminOnly, ListView)``."""
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> View:
@@ -36,7 +39,7 @@ class AdminOnly:
 
 
 class IsAdmin(BasePermission):
-    """For the REST API: what only admins may do answers 404 to others, as the pages do."""
+    """Restricts an endpoint of the API to admins. Other users get 404, as from the pages."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         if request.user.is_authenticated and not is_admin(request.user):
@@ -49,7 +52,7 @@ def is_admin(user: object) -> bool:
 
 
 def signed_in(request: HttpRequest) -> User:
-    """The user of a request that LoginRequiredMiddleware has let through."""
+    """Return the user of a request that has passed LoginRequiredMiddleware."""
     if not isinstance(request.user, User):
         raise Http404
     return request.user

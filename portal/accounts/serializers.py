@@ -1,4 +1,4 @@
-"""What the API says and hears about accounts. Fields are named one by one: nothing new leaks or can be set by itself."""
+"""API representations of accounts. Each field is listed explicitly, so that no new one leaks or becomes writable."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
 
 class NewTokenSerializer(serializers.ModelSerializer[ApiToken]):
     days = serializers.IntegerField(
-        min_value=1, max_value=3650, allow_null=True, default=90, write_only=True, help_text="null: no end"
+        min_value=1, max_value=3650, allow_null=True, default=90, write_only=True, help_text="null: does not expire"
     )
 
     class Meta:
@@ -55,7 +55,7 @@ class NewTokenSerializer(serializers.ModelSerializer[ApiToken]):
 
 
 class IssuedTokenSerializer(TokenSerializer):
-    token = serializers.CharField(read_only=True, help_text="Shown in this answer only.")
+    token = serializers.CharField(read_only=True, help_text="In this response only.")
 
     class Meta(TokenSerializer.Meta):
         fields = (*TokenSerializer.Meta.fields, "token")

@@ -1,4 +1,4 @@
-"""What people do with accounts: invite, join, change roles, end access. Views, API and commands call these."""
+"""Actions on accounts: invite, join, change roles, end access. Views, the API and commands call these."""
 
 import secrets
 from collections.abc import Iterable
@@ -21,22 +21,22 @@ from portal.accounts.audit import audit
 from portal.accounts.models import ApiToken, Invite, User, digest, new_session_salt
 from portal.refused import Refused
 
-INVITE_LIFE = timedelta(days=7)
+INVITE_LIFETIME = timedelta(days=7)
 another_person = Signal()
 """Sent before a person is invited, joins or is reactivated. Receivers may raise Refused."""
 HOUSE_USER = "schedulearn"
-"""Owns the examples of the first start. It has no password and no address, so no one can sign in as it."""
-MOST_TOKENS = 50
-"""Per user and alive at once; more would be a script gone wrong."""
+"""The account that owns the examples of the first start. It has no password or address, so no one can sign in as it."""
+MAX_TOKENS = 50
+"""Valid tokens per user; more would be the fault of a script."""
 
 
-# The way in
+# Joining
 
 
 def setup_link(base_url: str) -> str | None:
-    """The one-time link with which the first person becomes admin; None once there is an admin.
+    """Return the one-time link with which the first user becomes admin; None once there is an admin.
 
-    Each call makes a fresh one and ends those before it: the newest line in the terminal is the one that works.
+    Each call creates a new link and invalidates earlier ones: the newest link in the terminal is the valid one.
     """
     with transaction.atomic():
         if _admins().exists():
@@ -47,7 +47,7 @@ def setup_link(base_url: str) -> str | None:
 
 
 def has_admin() -> bool:
-    """Whether somebody has used the set-up link."""
+    """Return whether there is an admin, who has used the set-up link."""
     return _admins().exists()
 
 
@@ -63,7 +63,7 @@ def why_no_one_can_join() -> str:
 def create_invite(
     actor: User, *, email: str = "", groups: Iterable[Group] = (), makes_admin: bool = False
 ) -> tuple[Invite, str]:
-    """The row and the link's token, which cannot be had again."""
+    """Create an invitation. Return its row and the token of its link, which cannot be retrieved later."""
     groups = list(groups)
     another_person.send(sender=Invite)
     with transaction.atomic():
@@ -80,7 +80,9 @@ def create_invite(
 
 def _new_invite(**fields: object) -> tuple[Invite, str]:
     token = secrets.token_urlsafe(32)
-    return Invite.objects.create(token_digest=digest(token), expires_at=timezone.now() + INVITE_LIFE, **fields), token
+    return Invite.objects.create(
+        token_digest=digest(token), expires_at=timezone.now() + INVITE_LIFETIME, **fields
+    ), token
 
 
 def revoke_invite(actor: User, invite: Invite) -> None:
@@ -90,7 +92,7 @@ def revoke_invite(actor: User, invite: Invite) -> None:
 
 
 def open_invites() -> QuerySet[Invite]:
-    """Invites a person could still use. The set-up link is dead once an admin exists, however it came about."""
+    """Return the invitations that can still be used. The set-up link is invalid once an admin exists, however created."""
     rows = Invite.objects.filter(used_at=None, expires_at__gt=timezone.now())
     return rows.exclude(makes_admin=True, created_by=None) if _admins().exists() else rows
 
@@ -100,7 +102,7 @@ def find_invite(token: str) -> Invite | None:
 
 
 def accept_invite(token: str, *, username: str, password: str, email: str = "") -> User:
-    """Makes the account that an invite promises and uses the invite up. Expects a validated name and password."""
+    """Create the account of an invitation, which is used up. Name and password must have been validated."""
     with transaction.atomic():
         invite = open_invites().select_for_update(of=("self",)).filter(token_digest=digest(token)).first()
         if invite is None:
@@ -109,7 +111,7 @@ def accept_invite(token: str, *, username: str, password: str, email: str = "") 
         try:
             with transaction.atomic():
                 user = User.objects.create_user(username, email, password, is_staff=invite.makes_admin)
-        except IntegrityError as error:  # somebody took them between the form's look and now
+        except IntegrityError as error:  # another user took them after the form was validated
             raise Refused(
                 "This name or e-mail address has just been taken. Choose another.", field="username"
             ) from error
@@ -133,9 +135,9 @@ def _admins() -> QuerySet[User]:
     return User.objects.filter(is_staff=True, is_active=True)
 
 
-def _lock_admins(besides: int) -> list[User]:
-    """Locks the admins and a user, so that two admins who take each other's role away cannot both succeed."""
-    return list(User.objects.select_for_update(of=("self",)).filter(Q(is_staff=True) | Q(pk=besides)).order_by("pk"))
+def _lock_admins(and_user: int) -> list[User]:
+    """Lock the admins and a user, so that two admins who remove each other's role cannot both succeed."""
+    return list(User.objects.select_for_update(of=("self",)).filter(Q(is_staff=True) | Q(pk=and_user)).order_by("pk"))
 
 
 def set_admin(actor: User, user: User, admin: bool) -> None:
@@ -148,7 +150,7 @@ def set_admin(actor: User, user: User, admin: bool) -> None:
 
 
 def set_active(actor: User, user: User, active: bool) -> None:
-    """Ends or restores somebody's access. Ending it ends their sessions for good; their tokens sleep with them."""
+    """End or restore a user's access. Ending it ends all sessions; API tokens are valid again when it is restored."""
     with transaction.atomic():
         row = _locked_unless_last_admin(user, losing=not active)
         if row.is_active == active:
@@ -169,19 +171,19 @@ def _locked_unless_last_admin(user: User, *, losing: bool) -> User:
     rows = _lock_admins(user.pk)
     row = next(row for row in rows if row.pk == user.pk)
     if losing and row.is_admin and not any(other.is_admin for other in rows if other.pk != row.pk):
-        raise Refused(f"{row} is the last admin. Make somebody else an admin first.", "conflict")
+        raise Refused(f"{row} is the last admin. Make another user an admin first.", "conflict")
     return row
 
 
 def end_sessions(user: User) -> None:
-    """Signs a user out everywhere."""
+    """Sign a user out everywhere."""
     salt = new_session_salt()
     User.objects.filter(pk=user.pk).update(session_salt=salt)
     user.session_salt = salt
 
 
 def reset_link(actor: User, user: User, base_url: str) -> str:
-    """A link to choose a new password, for an admin to hand over where mail does not reach."""
+    """Return a link to choose a new password, which an admin can pass on when mail does not work."""
     with transaction.atomic():
         audit(actor, "user.reset_link", f"user {user}")
     uid = urlsafe_base64_encode(force_bytes(user.pk))
@@ -190,7 +192,7 @@ def reset_link(actor: User, user: User, base_url: str) -> str:
 
 
 def check_password_rules(password: str, user: User) -> list[str]:
-    """Sentences about what is wrong with a password; empty when nothing is."""
+    """Return sentences on what is wrong with a password, none if it is good."""
     try:
         password_validation.validate_password(password, user)
     except ValidationError as error:
@@ -218,7 +220,7 @@ def delete_group(actor: User, group: Group) -> None:
 def set_members(actor: User, group: Group, users: Iterable[User]) -> None:
     with transaction.atomic():
         if not Group.objects.select_for_update().filter(pk=group.pk).exists():
-            raise Refused(f"The group {group.name} has been deleted meanwhile.", "conflict")
+            raise Refused(f"The group {group.name} has been deleted in the meantime.", "conflict")
         before = sorted(group.user_set.values_list("username", flat=True))
         group.user_set.set(users)
         after = sorted(group.user_set.values_list("username", flat=True))
@@ -233,9 +235,11 @@ def create_token(
     user: User, name: str, *, scope: str = ApiToken.Scope.WRITE, expires_at: datetime | None = None
 ) -> tuple[ApiToken, str]:
     with transaction.atomic():
-        User.objects.select_for_update(of=("self",)).get(pk=user.pk)  # two requests at once must not both be the last
-        if live_tokens(user).count() >= MOST_TOKENS:
-            raise Refused(f"You have {MOST_TOKENS} API tokens already. Revoke one you no longer use.", "limit")
+        User.objects.select_for_update(of=("self",)).get(
+            pk=user.pk
+        )  # two simultaneous requests must not both create the last one
+        if live_tokens(user).count() >= MAX_TOKENS:
+            raise Refused(f"You have {MAX_TOKENS} API tokens already. Revoke one you no longer use.", "limit")
         return ApiToken.issue(user, name, scope=scope, expires_at=expires_at)
 
 

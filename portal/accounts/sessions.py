@@ -1,4 +1,4 @@
-"""Sessions in the database under the digest of their key, so that a copy of the database signs nobody in."""
+"""Sessions, stored under the digest of their key, so that a copy of the database cannot be used to sign in."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from portal import callers
 from portal.accounts.models import digest
 
 COLUMN_LENGTH = 40
-"""Django's column; 160 bits of the digest are plenty."""
+"""The length of Django's column; 160 bits of the digest suffice."""
 
 
 def stored(session_key: str | None) -> str:
-    """What the database knows a session by; ``session_key`` is what the browser holds."""
+    """Return the key of a session in the database; ``session_key`` is the one in the browser's cookie."""
     return digest(session_key or "")[:COLUMN_LENGTH]
 
 

@@ -1,4 +1,4 @@
-"""What may take long or fail on its own: mail."""
+"""Mail, which may take long or fail."""
 
 import logging
 
@@ -18,7 +18,7 @@ def send_reset_mail(*, user_name: str, to: str, token: str, uid: str) -> None:
     try:
         mail.delay("Choose a new password for Schedulearn", text, to)
     except OperationalError:
-        log.error("A password reset mail could not be queued: is Redis up?")
+        log.error("A password reset mail could not be queued: is Redis running?")
 
 
 @shared_task(autoretry_for=(OSError,), retry_backoff=True, max_retries=5, ignore_result=True)

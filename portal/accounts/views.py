@@ -1,4 +1,4 @@
-"""One's own account: the way in and out, password, profile, API tokens."""
+"""The pages of one's own account: signing in and out, password, profile, API tokens."""
 
 from typing import Any
 
@@ -54,35 +54,33 @@ def _later(request: HttpRequest, status: int, seconds: int, *, blocked: bool) ->
 
 
 class SignOut(views.LogoutView):
-    """POST only, so that no link or image signs anybody out."""
+    """Signs out. POST only, so that a link or image cannot do it."""
 
 
 @method_decorator(never_cache, name="dispatch")
 class ChangePassword(views.PasswordChangeView):
-    """Keeps this session, ends all others: the hash of the password is part of what a session proves."""
+    """Changes the password. This session stays; all others end, because their hash includes the password."""
 
     template_name = "accounts/password_change.html"
     form_class = PasswordChangeForm
     success_url = reverse_lazy("accounts:profile")
 
     def form_valid(self, form: Any) -> HttpResponse:
-        messages.success(self.request, "Your password is changed. Everywhere else you are signed out.")
+        messages.success(self.request, "Your password is changed. You are signed out everywhere else.")
         _mention_tokens(self.request, signed_in(self.request))
         return super().form_valid(form)
 
 
 def _mention_tokens(request: HttpRequest, user: User) -> None:
-    """A new password ends sessions; scripts keep their access."""
+    """Remind a user of their API tokens: a new password ends sessions, but scripts keep their access."""
     if tokens := services.live_tokens(user).count():
-        text = (
-            f"You have {counted(tokens, 'valid API token')}. Revoke any that someone else may know, under Your account."
-        )
+        text = f"You have {counted(tokens, 'valid API token')}. Revoke those that others may know, under Your account."
         messages.warning(request, text)
 
 
 @method_decorator(login_not_required, name="dispatch")
 class ResetPassword(views.PasswordResetView):
-    """Answers the same whether the address is known or not."""
+    """Sends a reset mail. The response is the same whether the address is known or not."""
 
     template_name = "accounts/password_reset.html"
     form_class = PasswordResetForm
@@ -110,7 +108,7 @@ class ResetPasswordConfirm(views.PasswordResetConfirmView):
 @never_cache
 @sensitive_post_parameters("password")
 def invite(request: HttpRequest, token: str) -> HttpResponse:
-    """Where an invitation or the set-up link leads: choose a name and a password, be signed in."""
+    """The page of an invitation or the set-up link: choose a name and a password, and be signed in."""
     found = services.find_invite(token)
     if found is None:
         return render(request, "accounts/invite_invalid.html", status=404)
@@ -137,7 +135,7 @@ class Profile(UpdateView):
     success_url = reverse_lazy("accounts:profile")
 
     def get_object(self, queryset: Any = None) -> User:
-        # a copy: what a form refuses must not show in the page's head
+        # a copy: values that the form rejects must not appear in the page header
         return User.objects.get(pk=signed_in(self.request).pk)
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
@@ -158,17 +156,17 @@ class Profile(UpdateView):
 
 @require_POST
 def sign_out_everywhere(request: HttpRequest) -> HttpResponse:
-    """Ends all sessions but this one."""
+    """End all sessions but this one."""
     user = signed_in(request)
     services.end_sessions(user)
     login(request, user, backend=BACKEND)
-    messages.success(request, "Everywhere else you are signed out.")
+    messages.success(request, "You are signed out everywhere else.")
     return redirect("accounts:profile")
 
 
 @never_cache
 def tokens(request: HttpRequest) -> HttpResponse:
-    """The new token is in the answer to its creation and nowhere else: neither in the session nor in the database."""
+    """List and create tokens. A new token is in this one response only, neither in the session nor in the database."""
     user, new = signed_in(request), None
     form = TokenForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
@@ -185,5 +183,5 @@ def tokens(request: HttpRequest) -> HttpResponse:
 def revoke_token(request: HttpRequest, pk: int) -> HttpResponse:
     token = get_object_or_404(ApiToken, pk=pk, user=signed_in(request))
     services.revoke_token(token)
-    messages.success(request, f"“{token.name}” no longer works.")
+    messages.success(request, f"“{token.name}” is revoked.")
     return redirect(reverse("accounts:tokens"))

@@ -1,8 +1,9 @@
-"""The way in for agents, beside the one for people: what hundreds of nodes say every few seconds is answered here.
+"""The fast path for agents: answers the reports that hundreds of nodes send every few seconds.
 
-Django's handler and its middleware take most of the time of so short an answer, and do nothing for a program that has
-no cookie and shows no page. So the views of ``agents`` that are asked most are called directly, in threads that keep
-their connection. Whatever else an agent sends (code, outputs, checkpoints) goes by Django's handler, as pages do.
+Django's handler and its middleware would take most of the time of such a short response, and do nothing for a program
+that has no cookie and shows no page. The most frequent views of ``agents`` are therefore called directly, in threads
+that keep their database connection. All other requests of agents (code, outputs, checkpoints) go through Django's
+handler, as pages do.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ PREFIX = "/agent/v1/"
 SHORT = {f"{PREFIX}sync": views.sync, f"{PREFIX}wait": views.wait}
 VIEWS = (views.sync, views.wait, views.new_token, views.append_log)
 reports = KeptThreads("agents' reports", 4)
-"""A report answered late renews no lease: nothing slow may be before it."""
+"""For reports only: one that is answered late renews no lease, so nothing slow may be queued before it."""
 pieces = KeptThreads("agents' logs", 8)
 HEADERS = [
     (b"Content-Security-Policy", b"default-src 'none'; sandbox"),
@@ -36,17 +37,17 @@ HEADERS = [
     (b"X-Content-Type-Options", b"nosniff"),
     (b"X-Frame-Options", b"DENY"),
 ]
-"""Of every answer, should a browser ever see it (tests/laws/test_headers.py)."""
+"""Sent with every response, in case a browser ever shows it (tests/laws/test_headers.py)."""
 
 _routes = URLResolver(RegexPattern(r"^/"), urlpatterns)
 
 
-class Gone(Exception):  # noqa: N818
-    """Whoever asked has left."""
+class ClientDisconnectedError(Exception):
+    """The client closed its connection before it got a response."""
 
 
-class AgentDoor:
-    """An ASGI application before another one."""
+class AgentFastPath:
+    """An ASGI application that answers agents' frequent requests and passes all others to ``inner``."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -63,55 +64,55 @@ class AgentDoor:
         if view not in VIEWS:
             await self.inner(scope, receive, send)
             return
-        with suppress(Gone):
-            response = await _answer(scope, receive, view, named)
+        with suppress(ClientDisconnectedError):
+            response = await _response(scope, receive, view, named)
             await send({"type": "http.response.start", "status": response.status_code, "headers": _headers(response)})
             await send({"type": "http.response.body", "body": response.content})
 
 
-async def _answer(scope: dict[str, Any], receive: Any, view: Any, named: dict[str, Any]) -> HttpResponse:
+async def _response(scope: dict[str, Any], receive: Any, view: Any, named: dict[str, Any]) -> HttpResponse:
     try:
         request = ASGIRequest(scope, BytesIO(await _body(receive)))
         request.get_host()  # refuses hosts that are not ours, as for pages
         if refusal := nul_refusal(request):
             return refusal
         if view is views.wait:
-            return await _while_there(views.wait(request, reports), receive)
+            return await _while_connected(views.wait(request, reports), receive)
         return await (pieces if view is views.append_log else reports)(view)(request, **named)
-    except Gone:
+    except ClientDisconnectedError:
         raise
     except UnicodeDecodeError:
-        return views.AgentError(400, "invalid", "The address is no text.").response()
-    except Exception as error:  # noqa: BLE001  Django's last word for whatever went wrong in a view
+        return views.AgentError(400, "invalid", "The address is not valid text.").response()
+    except Exception as error:  # noqa: BLE001  as Django's handler does for any error of a view
         return response_for_exception(request, error)
 
 
 async def _body(receive: Any) -> bytes:
-    """Cut behind what any view takes."""
+    """Read the body, no further than the largest that any view accepts."""
     body = bytearray()
     while len(body) <= views.MAX_SYNC_BYTES:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Gone
+            raise ClientDisconnectedError
         body += message.get("body", b"")
         if not message.get("more_body"):
             break
     return bytes(body)
 
 
-async def _while_there(answer: Coroutine[Any, Any, HttpResponse], receive: Any) -> HttpResponse:
-    """Nobody is waited for who has left."""
-    answering, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(receive())
+async def _while_connected(response: Coroutine[Any, Any, HttpResponse], receive: Any) -> HttpResponse:
+    """Wait for a response; stop when the client disconnects."""
+    responding, disconnecting = asyncio.ensure_future(response), asyncio.ensure_future(receive())
     try:
-        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not answering.done():
-            raise Gone
-        return answering.result()
+        await asyncio.wait({responding, disconnecting}, return_when=asyncio.FIRST_COMPLETED)
+        if not responding.done():
+            raise ClientDisconnectedError
+        return responding.result()
     finally:
-        answering.cancel()
-        leaving.cancel()
+        responding.cancel()
+        disconnecting.cancel()
 
 
 def _headers(response: HttpResponse) -> list[tuple[bytes, bytes]]:
-    said = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.items()]
-    return [*said, (b"Content-Length", b"%d" % len(response.content)), *HEADERS]
+    of_view = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.items()]
+    return [*of_view, (b"Content-Length", b"%d" % len(response.content)), *HEADERS]

@@ -36,10 +36,10 @@ def by_method(**views: View) -> View:
 
     @csrf_exempt
     @login_not_required
-    def door(request: HttpRequest, **named: str) -> HttpResponseBase:
+    def endpoint(request: HttpRequest, **named: str) -> HttpResponseBase:
         return views.get(request.method or "", next(iter(views.values())))(request, **named)
 
-    return door
+    return endpoint
 
 
 def _open(request: HttpRequest, name: str) -> tuple[Node, Container]:

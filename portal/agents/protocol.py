@@ -119,17 +119,17 @@ def storable(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def digest_of(data: dict[str, Any], salt: str) -> str:
-    """Of what a report says, but for what is looked at each time: containers, and what GPUs read, as long as they do."""
+    """Return the digest of a report without its containers and the values of GPU readings, which are read each time."""
     gpus = [
         {name: value for name, value in gpu.items() if name not in READINGS or value is None}
         for gpu in _items(data, "gpus", MAX_GPUS)
     ]
     rest = {name: data[name] for name in data if name not in ("gpus", "containers")}
     try:
-        said = json.dumps([salt, gpus, rest], sort_keys=True)
+        text = json.dumps([salt, gpus, rest], sort_keys=True)
     except RecursionError as error:
         raise BadReport("The body is not JSON.") from error
-    return hashlib.sha256(said.encode()).hexdigest()
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _refuse_constant(name: str) -> None:
@@ -193,14 +193,13 @@ def _readings(item: dict[str, Any]) -> tuple[int | None, int | None, int | None]
 
 
 def _problems(data: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-    return tuple(
-        {
-            "text": _text(item, "text", 500),
-            "mend": _text(item, "mend", 500),
-            "blocking": item.get("blocking") is True,
-        }
-        for item in _items(data, "problems", MAX_PROBLEMS)
-    )
+    return tuple(_problem(item) for item in _items(data, "problems", MAX_PROBLEMS))
+
+
+def _problem(item: dict[str, Any]) -> dict[str, Any]:
+    """Read a problem. ``mend`` is what agents and readers of the API called ``fix`` before; it goes after one release."""
+    fix = _text(item, "fix", 500) or _text(item, "mend", 500)
+    return {"text": _text(item, "text", 500), "fix": fix, "mend": fix, "blocking": item.get("blocking") is True}
 
 
 def _gpu(item: dict[str, Any]) -> GpuReport:

@@ -47,7 +47,7 @@ class ReportingNode:
     approved: bool
     rotate: bool
     known: bool
-    """Its report is the same as the last one that was stored (``Node.said``), and it has not been away meanwhile."""
+    """Its report is the same as the last one that was stored (``Node.report_digest``), and it has not been away meanwhile."""
     sample_due: bool
     """There is no sample of the present slot yet."""
 

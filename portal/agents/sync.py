@@ -3,7 +3,7 @@
 The order matters: the node is marked as seen, then its report is stored, then the desired state is read. A container that
 was declared lost meanwhile is therefore never in the answer, and its lease is not renewed.
 
-Nearly all reports repeat the one before. Their digest (``Node.said``) shows it, and they take two statements in one round
+Nearly all reports repeat the one before. Their digest (``Node.report_digest``) shows it, and they take two statements in one round
 trip: one marks the node as seen, one reads the desired state of its containers.
 """
 
@@ -99,7 +99,7 @@ def _store_report(node: Node, report: Report, report_digest: str, now: datetime,
     _see(node, report, now)
     with transaction.atomic():
         # Locks the node's row: of two reports at once, the digest and the rows come from the same one.
-        Node.objects.filter(pk=node.pk).update(said=report_digest)
+        Node.objects.filter(pk=node.pk).update(report_digest=report_digest)
         _store_gpus(node, _with_duplicates_unfit(node, report.gpus, now), now if sample else None)
         _store_environments(node, report.environments)
 

@@ -28,7 +28,7 @@ from portal.jobs import audience, logs, outputs
 from portal.jobs.models import Container, ContainerState
 from portal.projects import store
 from portal.refused import Refused
-from portal.wake import Switchboard, node_bell
+from portal.wake import NotificationHub, node_channel
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ MAX_SYNC_BYTES = 2 * 1024 * 1024
 MAX_LOG_BYTES = 1024 * 1024
 MAX_OFFSET = 1 << 50
 WAIT_SECONDS = 45.0
-"""Proxies commonly give up after 50 s or 60 s. A bell that was not heard costs little: a node is told what is desired in each
+"""Proxies commonly give up after 50 s or 60 s. A lost notification costs little: a node gets what is desired in each
 answer to its reports."""
 PIECE = 256 * 1024
 
@@ -69,13 +69,13 @@ def no_node() -> AgentError:
 
 
 def agent_view(method: str) -> Callable[[View], View]:
-    """A door for agents: one method, no cookies, errors as JSON."""
+    """Decorate an endpoint for agents: one method, no cookies, errors as JSON."""
 
     def decorate(view: View) -> View:
         @csrf_exempt
         @login_not_required
         @functools.wraps(view)
-        def door(request: HttpRequest, **named: Any) -> HttpResponseBase:
+        def endpoint(request: HttpRequest, **named: Any) -> HttpResponseBase:
             try:
                 if request.method != method:
                     raise AgentError(405, "method", f"Use {method}.")
@@ -87,7 +87,7 @@ def agent_view(method: str) -> Callable[[View], View]:
             except Refused as error:
                 return AgentError(403, "refused", str(error)).response()
 
-        return door
+        return endpoint
 
     return decorate
 
@@ -100,16 +100,16 @@ def authenticated(request: HttpRequest) -> Node:
 
 
 _heard_of: dict[str, int] = {}
-"""Nodes by the digest of their token, once they have shown it: whose report is worth reading, and whose bell to listen
-to. Whether the token still counts the database says each time."""
+"""Nodes by the digest of their token, once they have shown it: whose report is worth reading, and whose channel to
+subscribe to. Whether the token is still valid is read from the database each time."""
 
 
 def recognised(request: HttpRequest) -> int:
     """The node that holds its token, or did; for what is asked most."""
-    held = digest(_token(request))
-    if held not in _heard_of:
-        _heard_of[held] = authenticated(request).pk
-    return _heard_of[held]
+    token_digest = digest(_token(request))
+    if token_digest not in _heard_of:
+        _heard_of[token_digest] = authenticated(request).pk
+    return _heard_of[token_digest]
 
 
 def has_shown_token(authorization: str) -> bool:
@@ -118,11 +118,11 @@ def has_shown_token(authorization: str) -> bool:
     return scheme.lower() == "bearer" and digest(token.strip()) in _heard_of
 
 
-def _of_holder(work: Callable[..., dict[str, Any]], held: str, *args: Any) -> dict[str, Any]:
+def _of_holder(work: Callable[..., dict[str, Any]], token_digest: str, *args: Any) -> dict[str, Any]:
     try:
-        return work(held, *args)
+        return work(token_digest, *args)
     except agent_sync.UnknownToken:
-        _heard_of.pop(held, None)
+        _heard_of.pop(token_digest, None)
         raise no_node() from None
 
 
@@ -192,24 +192,24 @@ async def wait(request: HttpRequest, run: Run = sync_to_async) -> HttpResponseBa
     seen = request.GET.get("seen", "")
     until = time.monotonic() + WAIT_SECONDS
     try:
-        held = digest(_token(request))
-        node_id = _heard_of.get(held) or await run(recognised)(request)
-        with Switchboard.here().listening(node_bell(node_id)) as bell:
+        token_digest = digest(_token(request))
+        node_id = _heard_of.get(token_digest) or await run(recognised)(request)
+        with NotificationHub.current().subscribe(node_channel(node_id)) as notified:
             while True:
-                bell.clear()
-                now_seen = await run(_seen)(held)  # it may have been approved or removed
+                notified.clear()
+                now_seen = await run(_seen)(token_digest)  # it may have been approved or removed
                 if now_seen != seen:
                     return JsonResponse({"seen": now_seen})
                 try:
-                    await asyncio.wait_for(bell.wait(), until - time.monotonic())
+                    await asyncio.wait_for(notified.wait(), until - time.monotonic())
                 except TimeoutError:
                     return JsonResponse({"seen": seen})
     except AgentError as error:
         return error.response()
 
 
-def _seen(held: str) -> str:
-    return str(_of_holder(agent_sync.desired, held)["seen"])
+def _seen(token_digest: str) -> str:
+    return str(_of_holder(agent_sync.desired, token_digest)["seen"])
 
 
 # --- code, logs, outputs -----------------------------------------------------------------------------------------

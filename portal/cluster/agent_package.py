@@ -1,6 +1,7 @@
-"""The agent as new machines fetch it from this portal: an archive, the script that installs it, and the line to paste.
+"""The agent as new machines download it from this portal: an archive, its install script, and the join command.
 
-The line names the SHA-256 of the script, and the script that of the archive, so neither has to be believed on its way.
+The join command has the SHA-256 of the script, and the script that of the archive, so that neither can be altered on its
+way.
 """
 
 import gzip
@@ -18,11 +19,11 @@ from urllib.parse import urlsplit
 from django.conf import settings
 
 PACKAGES = ("docker", "httpx", "nvidia-ml-py", "uv")
-"""What the agent needs of requirements.txt."""
+"""The packages of requirements.txt that the agent needs."""
 LOCK = "deploy/agent/requirements.lock"
-"""These packages and all that they need, with hashes (``make lock``)."""
-LEFT_OUT = frozenset({"__pycache__"})
-LOOK_SECONDS = 5.0
+"""These packages and all their dependencies, with hashes (``make lock``)."""
+EXCLUDED = frozenset({"__pycache__"})
+CONNECT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +34,18 @@ class Package:
 
 @cache
 def package() -> Package:
-    """Made once per process; the same files give the same bytes."""
+    """Return the archive, built once per process; the same files give the same bytes."""
     content = pack(settings.BASE_DIR)
     return Package(content, hashlib.sha256(content).hexdigest())
 
 
 def pack(root: Path) -> bytes:
     out = io.BytesIO()
-    # No file names or times of this machine, so that all processes of a portal announce one SHA-256.
+    # Without file names or times of this machine, so that all processes of a portal announce the same SHA-256.
     with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         _add(archive, "requirements.lock", (root / LOCK).read_bytes())
         for path in sorted((root / "runners").rglob("*")):
-            if path.is_file() and not LEFT_OUT.intersection(path.parts):
+            if path.is_file() and not EXCLUDED.intersection(path.parts):
                 _add(archive, path.relative_to(root).as_posix(), path.read_bytes())
     return out.getvalue()
 
@@ -56,7 +57,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def requirements(root: Path) -> str:
-    """The pinned lines of the packages that the agent needs."""
+    """Return the lines of requirements.txt that pin the packages of the agent."""
     lines = (root / "requirements.txt").read_text().splitlines()
     return "".join(f"{line}\n" for line in lines if line.partition("==")[0] in PACKAGES)
 
@@ -68,54 +69,54 @@ def install_script() -> str:
 
 
 def script_sha256() -> str:
-    """As the shell sees it: ``$(...)`` drops the line ends at the end."""
+    """Return the SHA-256 of the script as the shell gets it: ``$(...)`` drops trailing line ends."""
     return hashlib.sha256(install_script().rstrip("\n").encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a new machine will think of this portal's TLS."""
+    """Whether a new machine will trust the TLS certificate of this portal."""
 
     trusted: bool
     pin: str = ""
-    """SHA-256 of a certificate that no authority vouches for."""
+    """SHA-256 of a certificate that no known authority signed."""
     problem: str = ""
-    """Why nothing could be learnt."""
+    """Why the certificate could not be checked."""
 
 
 def own_certificate(url: str) -> Certificate:
-    """Looks at the portal as a new machine would, from outside."""
+    """Check the portal's certificate as a new machine would, from outside."""
     parts = urlsplit(url)
     if parts.scheme != "https":
         return Certificate(True)
-    place = (parts.hostname or "", parts.port or 443)
+    address = (parts.hostname or "", parts.port or 443)
     try:
-        pem = ssl.get_server_certificate(place, timeout=LOOK_SECONDS)
+        pem = ssl.get_server_certificate(address, timeout=CONNECT_SECONDS)
     except OSError as error:
-        return Certificate(True, problem=f"This portal could not look at its own certificate at {url} ({error}).")
-    if _is_trusted(place):
+        return Certificate(True, problem=f"This portal could not check its own certificate at {url} ({error}).")
+    if _is_trusted(address):
         return Certificate(True)
     return Certificate(False, hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest())
 
 
-def _is_trusted(place: tuple[str, int]) -> bool:
+def _is_trusted(address: tuple[str, int]) -> bool:
     try:
         with (
-            socket.create_connection(place, timeout=LOOK_SECONDS) as plain,
-            ssl.create_default_context().wrap_socket(plain, server_hostname=place[0]),
+            socket.create_connection(address, timeout=CONNECT_SECONDS) as plain,
+            ssl.create_default_context().wrap_socket(plain, server_hostname=address[0]),
         ):
             return True
-    except OSError:  # ssl's errors are among them
+    except OSError:  # includes the errors of ssl
         return False
 
 
 def is_only_here(url: str) -> bool:
-    """Whether other machines cannot reach the portal by this address, or would not by themselves trust it."""
+    """Return whether the address works on this machine only, or without the security of HTTPS."""
     return urlsplit(url).scheme != "https" or (urlsplit(url).hostname or "") in ("localhost", "127.0.0.1", "::1")
 
 
-def install_line(url: str, token: str, certificate: Certificate) -> str:
-    """For a shell of a new machine. What came is compared with its SHA-256 before any of it runs."""
+def join_command(url: str, token: str, certificate: Certificate) -> str:
+    """Return the join command, for a shell. It checks the SHA-256 of the downloaded script before it runs any of it."""
     url = url.rstrip("/")
     fetch = "curl -fsSL" if certificate.trusted else "curl -fsSLk"
     pin = f" --pin {certificate.pin}" if certificate.pin else ""

@@ -1,6 +1,6 @@
-"""What admins should look at: GPUs in quarantine, and machines that fell silent. On their home page, and by mail.
+"""Alarms for admins, on their home page and by mail: GPUs in quarantine, and nodes that no longer report.
 
-Which of it was told by mail is kept in the cache: when that is emptied, they are told once more.
+The cache remembers which alarms were mailed. When it is emptied, they are mailed once more.
 """
 
 import logging
@@ -21,25 +21,25 @@ from portal.cluster.models import LIVE_NODE, Gpu, Node
 log = logging.getLogger(__name__)
 
 SILENT = timedelta(minutes=2)
-"""A machine that restarts its agent or itself is back before."""
+"""No alarm before this time without a report: a restart of the agent or the machine is shorter."""
 REST = timedelta(hours=1)
-"""From one mail to the next, however much happens."""
+"""Minimum time between two mails."""
 REMEMBERED = timedelta(days=30)
-TOLD, RESTING = "alarms.told", "alarms.resting"
+MAILED, RESTING = "alarms.mailed", "alarms.resting"
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
     key: str
-    """Another one when the same happens again."""
+    """Identifies one occurrence: when the same happens again, the key differs."""
     text: str
     """A sentence."""
     path: str
-    """Of the page where one sees more and mends it."""
+    """Path of the page with details, where it can be fixed."""
 
 
 def alarms(now: datetime | None = None) -> list[Alarm]:
-    """Those of now. What an admin has cordoned or drained may be switched off without anybody being told."""
+    """Return the present alarms. A node that is cordoned or draining may be switched off without an alarm."""
     now = now or timezone.now()
     nodes = Node.objects.filter(LIVE_NODE, approved_at__isnull=False)
     silent = nodes.filter(cordoned=False, draining=False, last_seen_at__lt=now - SILENT).order_by("name")
@@ -52,23 +52,24 @@ def _silent(node: Node) -> Alarm:
     since = f"{timezone.localtime(node.last_seen_at):%d %b, %H:%M %Z}"
     key = f"node {node.pk} {node.last_seen_at.timestamp():.0f}"
     return Alarm(
-        key, f"Node {node.name} has said nothing since {since}.", reverse("monitoring:admin-node", args=[node.pk])
+        key, f"Node {node.name} has not reported since {since}.", reverse("monitoring:admin-node", args=[node.pk])
     )
 
 
 def _quarantined(gpu: Gpu) -> Alarm:
     assert gpu.quarantined_at is not None  # noqa: S101  # the query asks for it
     key = f"gpu {gpu.pk} {gpu.quarantined_at.timestamp():.0f}"
-    reason = " ".join(gpu.quarantine_reason.split()).rstrip(".")  # an agent's words: no second line in a mail's head
+    # The reason may be from an agent: line breaks must not get into a mail header.
+    reason = " ".join(gpu.quarantine_reason.split()).rstrip(".")
     text = f"{gpu.label} of {gpu.node.name} is out of use: {reason}."
     return Alarm(key, text, reverse("monitoring:admin-node", args=[gpu.node_id]))
 
 
-def tell(now: datetime | None = None) -> int:
-    """Mails all admins what they were not told yet, one mail an hour at most; how many mails. May be repeated."""
+def mail_admins(now: datetime | None = None) -> int:
+    """Mail new alarms to all admins, at most once an hour. Return the number of mails. May be repeated."""
     present = alarms(now)
-    keys, told = {each.key for each in present}, set(cache.get(TOLD, ()))
-    new = [each for each in present if each.key not in told]
+    keys, mailed = {each.key for each in present}, set(cache.get(MAILED, ()))
+    new = [each for each in present if each.key not in mailed]
     admins = User.objects.filter(is_staff=True, is_active=True).exclude(email="")
     to = sorted(set(admins.values_list("email", flat=True))) if new and not settings.DEMO else []
     if not to or not cache.add(RESTING, True, REST.total_seconds()):
@@ -79,7 +80,7 @@ def tell(now: datetime | None = None) -> int:
         for address in to:
             mail.delay(f"Schedulearn: {subject}"[:150], text, address)
     except OperationalError:
-        log.error("Admins could not be told of %s: is Redis up?", subject)
+        log.error("The mail to admins about %s could not be queued: is Redis running?", subject)
         return 0
-    cache.set(TOLD, tuple(keys), REMEMBERED.total_seconds())
+    cache.set(MAILED, tuple(keys), REMEMBERED.total_seconds())
     return len(to)

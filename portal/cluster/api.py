@@ -1,4 +1,4 @@
-"""Machines and environments over REST. Everybody signed in may look; admins act."""
+"""Reservations and environments over REST. All users may read; admins reserve and cancel."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from portal.rest import refusals
 
 
 class Reservations(ViewSet):
-    """The calendar. Everybody signed in may look; admins reserve and cancel. What is over is not shown."""
+    """The reservations that are active or to come. All users may read them; admins create and cancel."""
 
     def get_permissions(self) -> list[Any]:
         return [IsAuthenticated()] if self.action == "list" else [IsAdmin()]
@@ -36,7 +36,7 @@ class Reservations(ViewSet):
 
     @extend_schema(request=NewReservationSerializer, responses={201: ReservationSerializer, **refusals(400, 404)})
     def create(self, request: Request) -> Response:
-        """GPUs of a node for some people from a time until another."""
+        """Reserve GPUs of a node for users and groups, from one time until another."""
         asked = NewReservationSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         row = reservations.reserve(signed_in(request), **asked.validated_data)
@@ -45,7 +45,7 @@ class Reservations(ViewSet):
 
     @extend_schema(responses={204: None, **refusals(404)})
     def destroy(self, request: Request, pk: int) -> Response:
-        """Ends a reservation now."""
+        """End a reservation now."""
         row = Reservation.objects.filter(pk=pk).first()
         if row is None:
             raise Http404

@@ -1,4 +1,4 @@
-"""What a machine's agent found, in the order and the words of the node's page."""
+"""The facts that an agent reports about its machine, in the order and wording of the node's page."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,11 +14,14 @@ class Finding:
 
 
 def of(node: Node) -> list[Finding]:
-    """Facts come from a program that may be older, newer or not ours: what has another shape is left out."""
+    """Return the facts of a node for its page.
+
+    They come from a program that may be older, newer or not ours: values of an unexpected type are left out.
+    """
     found = []
-    for title, say in SAID:
+    for title, describe in FACTS:
         try:
-            text = say(node.facts)
+            text = describe(node.facts)
         except (TypeError, ValueError, AttributeError, KeyError):
             continue
         if text:
@@ -58,7 +61,7 @@ def _listed(name: str) -> Callable[[dict[str, Any]], str]:
     return lambda facts: ", ".join(str(each)[:80] for each in facts[name])
 
 
-SAID: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
+FACTS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("System", _text("system", "kernel")),
     ("Processors", lambda facts: f"{int(facts['cpus'])}" if facts.get("cpus") else ""),
     ("Memory", _gib("memory_mib")),

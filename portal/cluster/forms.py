@@ -1,4 +1,4 @@
-"""Forms of the machines' pages."""
+"""Forms of the pages of nodes and reservations."""
 
 from typing import Any
 
@@ -19,9 +19,9 @@ class NodeField(forms.ModelChoiceField):
 
 
 class ReservationForm(forms.Form):
-    """Times are the server's time zone, which the page names."""
+    """A new reservation. Times are in the server's time zone, which the page names."""
 
-    name = forms.CharField(max_length=80, label="What for", help_text="Everybody sees it in the calendar.")
+    name = forms.CharField(max_length=80, label="Purpose", help_text="All users see it in the calendar.")
     node = NodeField(Node.objects.none(), empty_label=None)
     gpus = forms.IntegerField(min_value=1, max_value=1000, initial=1)
     start = forms.DateTimeField(
@@ -53,5 +53,5 @@ class ReservationForm(forms.Form):
         names = set(self.cleaned_data["users"].replace(",", " ").split())
         found = list(User.objects.filter(username__in=names, is_active=True))
         if unknown := names - {user.username for user in found}:
-            raise forms.ValidationError(f"Nobody is called {', '.join(sorted(unknown))}.")
+            raise forms.ValidationError(f"There is no user called {', '.join(sorted(unknown))}.")
         return found

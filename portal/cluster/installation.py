@@ -1,4 +1,4 @@
-"""The id of this installation: with a job's uid it marks every folder, container and network on a node."""
+"""The id of this installation. With the uid of a job it marks each folder, container and network on a node."""
 
 from portal.cluster.models import Installation
 
@@ -6,9 +6,9 @@ _known: list[str] = []
 
 
 def installation_id() -> str:
-    """32 hexadecimal digits, the same for as long as the database exists, in every backup of it.
+    """Return 32 hexadecimal digits, which stay the same for the life of the database and in all its backups.
 
-    A process asks the database once: the id does not change under a portal that runs.
+    A process reads the id once: it does not change while the portal runs.
     """
     if not _known:
         _known.append(Installation.objects.get_or_create(pk=1)[0].uid.hex)

@@ -1,4 +1,4 @@
-"""Machines and their GPUs. Facts are written by the node's agent, decisions about a node by admins."""
+"""Nodes and their GPUs. The node's agent writes facts; admins write decisions."""
 
 import secrets
 import uuid
@@ -12,7 +12,7 @@ from django.utils import timezone
 
 
 class Installation(models.Model):
-    """Which installation this database is: one row, made once, the same in every backup."""
+    """The identity of this installation: one row, created once, the same in every backup."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
     uid = models.UUIDField(default=uuid.uuid4, editable=False)
@@ -22,7 +22,7 @@ class Installation(models.Model):
 
 
 class JoinToken(models.Model):
-    """Lets one new machine enrol, once."""
+    """A token with which one new machine can join, once."""
 
     token_digest = models.CharField(max_length=64, unique=True)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.CASCADE, related_name="+")
@@ -30,11 +30,11 @@ class JoinToken(models.Model):
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True, blank=True)
     approves = models.BooleanField(default=False)
-    """The machine that runs ``make run`` needs no further approval."""
+    """Whether the machine is approved when it joins, such as the one that runs ``make run``."""
     node = models.ForeignKey("Node", null=True, blank=True, on_delete=models.CASCADE, related_name="+")
     """The machine that used it."""
     renews = models.ForeignKey("Node", null=True, blank=True, on_delete=models.CASCADE, related_name="+")
-    """The machine it is for, when it is part of the lab already: it keeps its place and gets a new token."""
+    """The node that joins again with it: it stays the same node and gets a new token."""
 
 
 class Node(models.Model):
@@ -53,29 +53,30 @@ class Node(models.Model):
     # written by admins
     approved_at = models.DateTimeField(null=True, blank=True)
     cordoned = models.BooleanField(default=False)
-    """Takes no new work; what runs goes on."""
+    """Accepts no new jobs; running jobs continue."""
     draining = models.BooleanField(default=False)
-    """Takes no new work, and what runs is stopped and placed elsewhere."""
+    """Accepts no new jobs; running jobs are stopped and restarted elsewhere."""
     removed_at = models.DateTimeField(null=True, blank=True)
     rotation_asked_at = models.DateTimeField(null=True, blank=True)
-    """Since when its agent is to take a new token; None when it has."""
+    """When a new token was requested; None once the agent uses it."""
     token_revoked_at = models.DateTimeField(null=True, blank=True)
-    """Since when no token opens anything for it; None when one does."""
+    """When its token was revoked; None while it has a valid one."""
     next_token_digest = models.CharField(max_length=64, unique=True, null=True, blank=True)
-    """Of the token it has been given and has not used yet: with its first use the old one ends."""
+    """Digest of a new token that the agent has not used yet. Its first use ends the old token."""
 
     # written by the agent's reports
     last_seen_at = models.DateTimeField(null=True, blank=True)
     boot = models.CharField(max_length=36, blank=True)
-    """Changes when the agent starts anew."""
+    """Changes with each start of the agent."""
     ready = models.BooleanField(default=False)
-    """True after the agent's first full pass since its start: what it reports is complete."""
+    """True once the agent has completed a full pass since its start, so that its reports are complete."""
     facts = models.JSONField(default=dict)
-    """What the agent says about its machine: {"cpus", "memory_mib", ...}."""
+    """The agent's report on its machine: {"cpus", "memory_mib", ...}."""
     problems = models.JSONField(default=list)
-    """[{"text": what is unfit, "mend": what to do, "blocking": true if it must take no work until then}]"""
-    said = models.CharField(max_length=64, blank=True, default="")
-    """Digest of the last report that was compared with all rows: one that says the same is not."""
+    """[{"text": what is unfit, "fix": what to do, "blocking": whether it accepts no jobs until then}]. ``mend`` is the
+    former name of ``fix``; rows may have either."""
+    report_digest = models.CharField(max_length=64, blank=True, default="", db_column="said")
+    """Digest of the last report that was compared with all rows; an equal report is not compared again."""
 
     class Meta:
         ordering = ["name"]
@@ -97,16 +98,16 @@ class Gpu(models.Model):
     healthy = models.BooleanField(default=True)
     problem = models.CharField(max_length=200, blank=True)
     links = models.CharField(max_length=200, blank=True)
-    """How it reaches the node's other devices, in words."""
+    """How it is connected to the node's other devices, in words."""
     outside = models.CharField(max_length=200, blank=True)
-    """Who computes on it without the portal, in words; nothing is started on it meanwhile."""
+    """Who uses it outside the portal, in words; no job starts on it meanwhile."""
     fault = models.CharField(max_length=200, blank=True)
-    """The last grave error of the device (XID, memory) that its driver told of."""
+    """The last critical error of the device (XID, memory) that its driver reported."""
     quarantined_at = models.DateTimeField(null=True, blank=True)
-    """Written by the portal, ended by an admin: out of use since then."""
+    """When the portal or an admin took it out of use; an admin ends this."""
     quarantine_reason = models.CharField(max_length=300, blank=True)
     trusted_since = models.DateTimeField(null=True, blank=True)
-    """When an admin last ended a quarantine: what failed before that no longer counts against it."""
+    """When an admin last ended a quarantine: earlier failures no longer count."""
     present = models.BooleanField(default=True)
     """False once the agent no longer reports it."""
     utilisation_percent = models.PositiveSmallIntegerField(null=True)
@@ -119,22 +120,22 @@ class Gpu(models.Model):
 
     @property
     def label(self) -> str:
-        """``GPU 3`` or ``CPU slot 0``: its name on its node."""
+        """Return its name on its node: ``GPU 3`` or ``CPU slot 0``."""
         return f"{'CPU slot' if self.kind == self.Kind.CPU else 'GPU'} {self.index}"
 
     @property
     def usable(self) -> bool:
-        """As ``usable_gpu()``: whether work may be placed on it while nobody holds it."""
+        """Whether a job may be placed on it when it is free. Same rule as ``usable_gpu()``."""
         return self.healthy and self.present and self.quarantined_at is None and not self.outside
 
     def failed_since(self, moment: datetime) -> bool:
-        """Its driver told of a grave error after that, for which it is out of use."""
+        """Return whether it was quarantined after that moment because its driver reported a critical error."""
         taken_out = self.quarantined_at is not None and self.quarantined_at >= moment
         return taken_out and bool(self.fault) and self.quarantine_reason == f"{self.fault}."
 
 
 def usable_gpu(path: str = "") -> Q:
-    """The rows of GPUs on which work may be placed; ``path`` leads to them, as in ``gpu__``."""
+    """Return the condition for GPUs on which jobs may be placed; ``path`` is the prefix of a lookup, as in ``gpu__``."""
     wanted = {"healthy": True, "present": True, "quarantined_at": None, "outside": ""}
     return Q(**{f"{path}{name}": value for name, value in wanted.items()})
 
@@ -146,9 +147,9 @@ class Environment(models.Model):
     title = models.CharField(max_length=120)
     description = models.TextField(blank=True)
     packages = models.JSONField(default=list)
-    """Import names it offers; used to warn before queueing."""
+    """Names of the modules that it offers, used for warnings before a job is queued."""
     on_demand = models.BooleanField(default=False)
-    """Nodes prepare it only once a job asks for it."""
+    """Nodes prepare it only when a job needs it."""
     position = models.PositiveSmallIntegerField(default=0)
     retired = models.BooleanField(default=False)
 
@@ -157,7 +158,7 @@ class Environment(models.Model):
 
 
 class NodeEnvironment(models.Model):
-    """How far a node is with preparing an environment. Written by the agent's reports."""
+    """The progress of a node in preparing an environment. Written by the agent's reports."""
 
     class State(models.TextChoices):
         WAITING = "waiting", "waiting"
@@ -170,7 +171,7 @@ class NodeEnvironment(models.Model):
     state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
     progress_percent = models.PositiveSmallIntegerField(default=0)
     detail = models.TextField(blank=True)
-    """What it does now, why it failed and how to fix that, or which base image a ready one was made from."""
+    """The current step, the reason of a failure with its fix, or the base image of a ready environment."""
     digest = models.CharField(max_length=80, blank=True)
     updated_at = models.DateTimeField(auto_now=True)
 
@@ -186,10 +187,10 @@ LIVE_NODE = Q(removed_at__isnull=True)
 
 
 class Reservation(models.Model):
-    """GPUs of a node that are kept for some people for a time. Never changed, only ended early."""
+    """GPUs of a node that are reserved for users and groups for some time. Never changed, only ended early."""
 
     name = models.CharField(max_length=80)
-    """What it is for, as everybody reads it in the calendar: ``Deep learning course``."""
+    """The purpose, visible to all users in the calendar: ``Deep learning course``."""
     node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="reservations")
     gpus = models.PositiveSmallIntegerField()
     start = models.DateTimeField()

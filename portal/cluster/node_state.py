@@ -1,24 +1,24 @@
-"""The state of a node as its badge shows it."""
+"""The state of a node, for its badge."""
 
 from portal.cluster.models import Node
 from portal.cluster.services import is_online
 
 
 def state_of(node: Node, refused: bool = False) -> tuple[str, str]:
-    """Return a key of ``ui.BADGES`` and its text: what matters most about the node now.
+    """Return the most important state of a node now: a key of ``ui.BADGES`` and its text.
 
-    ``refused``: the node gets no new jobs because its runtime separates users too little (``unconfined``).
+    ``refused``: the node gets no new jobs because its runtime does not isolate users enough (``unconfined``).
     """
     if node.approved_at is None:
         return "waiting", "waits for approval"
     if node.token_revoked_at is not None:
         return "revoked", "token revoked"
     if not is_online(node):
-        return "lost", "not heard of" if node.last_seen_at else "never heard of"
+        return "lost", "not reporting" if node.last_seen_at else "never reported"
     if node.draining:
         return "draining", "draining"
     if node.cordoned:
-        return "held", "takes no new work"
+        return "held", "cordoned"
     if not node.ready:
         return "preparing", "starting"
-    return ("held", "takes no new jobs") if refused else ("ready", "up")
+    return ("held", "not accepting jobs") if refused else ("ready", "up")

@@ -1,4 +1,4 @@
-"""GPUs taken out of use because something is wrong with them, until an admin gives them back."""
+"""Quarantine of faulty GPUs, which lasts until an admin ends it."""
 
 from django.db import transaction
 from django.utils import timezone
@@ -12,7 +12,7 @@ from portal.wake import wake_scheduler
 
 @transaction.atomic
 def quarantine(gpu: Gpu, reason: str, actor: User | None = None) -> bool:
-    """Nothing more is placed on it; what runs there goes on. False when it was out of use already."""
+    """Place no more jobs on a GPU; a running job continues. Return False when it was quarantined already."""
     row = Gpu.objects.select_for_update(of=("self",)).select_related("node").get(pk=gpu.pk)
     if row.quarantined_at is not None:
         return False
@@ -25,7 +25,7 @@ def quarantine(gpu: Gpu, reason: str, actor: User | None = None) -> bool:
 
 @transaction.atomic
 def release(actor: User, gpu: Gpu) -> Gpu:
-    """Back in use. What it was quarantined for does not take it out again; what is new does."""
+    """End the quarantine of a GPU. Only new failures can cause another one."""
     row = Gpu.objects.select_for_update(of=("self",)).select_related("node").get(pk=gpu.pk)
     if row.quarantined_at is None:
         raise Refused(f"{_named(row)} is not in quarantine.", "conflict")
@@ -39,7 +39,7 @@ def release(actor: User, gpu: Gpu) -> Gpu:
 
 @transaction.atomic
 def take_out(actor: User, gpu: Gpu) -> Gpu:
-    """An admin's own decision."""
+    """Quarantine a GPU by the decision of an admin."""
     if not quarantine(gpu, f"Taken out of use by {actor.username}.", actor):
         raise Refused(f"{gpu.label} is in quarantine already.", "conflict")
     return Gpu.objects.get(pk=gpu.pk)

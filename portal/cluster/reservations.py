@@ -1,4 +1,4 @@
-"""The calendar: who has which GPUs for themselves, and when. The scheduler plans around it."""
+"""The calendar of reservations: who has which GPUs for themselves, and when. The scheduler plans around it."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -15,12 +15,12 @@ from portal.cluster.slots import counted, node_nouns
 from portal.refused import Refused
 from portal.wake import wake_scheduler
 
-LONGEST = timedelta(days=90)
-FURTHEST = timedelta(days=365)
+MAX_LENGTH = timedelta(days=90)
+MAX_AHEAD = timedelta(days=365)
 
 
 def in_force(now: datetime) -> QuerySet[Reservation]:
-    """Those that are on or to come, with their people, in four queries."""
+    """Return the reservations that are active or to come, with their users and groups, in four queries."""
     return (
         Reservation.objects.filter(end__gt=now, cancelled_at__isnull=True)
         .select_related("node", "created_by")
@@ -29,7 +29,7 @@ def in_force(now: datetime) -> QuerySet[Reservation]:
 
 
 def owners(reservation: Reservation) -> set[int]:
-    """Ids of the users whose jobs may use it; of a row of ``in_force``, without a query."""
+    """Return the ids of the users whose jobs may use a reservation. For a row of ``in_force``, this needs no query."""
     found = {user.pk for user in reservation.users.all()}
     return found.union(user.pk for group in reservation.groups.all() for user in group.user_set.all())
 
@@ -45,26 +45,26 @@ def reserve(
     users: Iterable[User] = (),
     groups: Iterable[Group] = (),
 ) -> Reservation:
-    """Raises Refused where the calendar has no room, or the times make no sense."""
+    """Create a reservation. Raises Refused when too few GPUs are left or the times are invalid."""
     users, groups = list(users), list(groups)
     if end <= start:
         raise Refused("It must end after it starts.", field="end")
     if end <= timezone.now():
-        raise Refused("That time is over already.", field="end")
-    if end - start > LONGEST or start - timezone.now() > FURTHEST:
-        raise Refused("At most 90 days at once, and at most a year ahead.", field="end")
+        raise Refused("That time is already over.", field="end")
+    if end - start > MAX_LENGTH or start - timezone.now() > MAX_AHEAD:
+        raise Refused("A reservation can be at most 90 days long and start at most a year ahead.", field="end")
     if not users and not groups:
-        raise Refused("Say for whom: at least one person or group.", field="users")
+        raise Refused("Name at least one user or group.", field="users")
     with transaction.atomic():
         locked = Node.objects.select_for_update(no_key=True).filter(LIVE_NODE, pk=node.pk).first()
         if locked is None:
             raise Refused("That node is no longer part of the lab.", field="node")
         total = locked.gpus.filter(usable_gpu()).count()
-        left = total - _most_at_once(locked, start, end)
+        left = total - _max_reserved(locked, start, end)
         if gpus > left:
             offered = counted(total, node_nouns([locked.pk])[locked.pk])
             has = offered if left == total else f"{max(left, 0)} of {offered} to reserve in that time"
-            others = "" if left == total else "; the others are reserved already"
+            others = "" if left == total else "; the others are already reserved"
             raise Refused(f"Node {locked.name} has only {has}{others}.", field="gpus")
         row = Reservation.objects.create(
             name=name, node=locked, gpus=gpus, start=start, end=end, created_by=actor, created_at=timezone.now()
@@ -89,7 +89,7 @@ def reserve(
 
 
 def cancel(actor: User, reservation: Reservation) -> None:
-    """Ends it now. Ending it twice changes nothing."""
+    """End a reservation now. Ending it twice changes nothing."""
     with transaction.atomic():
         row = Reservation.objects.select_for_update(no_key=True).get(pk=reservation.pk)
         if row.cancelled_at is not None:
@@ -100,8 +100,8 @@ def cancel(actor: User, reservation: Reservation) -> None:
         wake_scheduler()
 
 
-def _most_at_once(node: Node, start: datetime, end: datetime) -> int:
-    """The most GPUs of the node reserved at any one moment of that time."""
+def _max_reserved(node: Node, start: datetime, end: datetime) -> int:
+    """Return the maximum number of GPUs of the node that are reserved at any moment of that time."""
     others = list(
         Reservation.objects.filter(Q(end__gt=start, start__lt=end), node=node, cancelled_at__isnull=True).values_list(
             "start", "end", "gpus"

@@ -1,4 +1,4 @@
-"""What the API says about machines and environments. Whose job holds a GPU is told to those who may see the job."""
+"""API representations of environments and reservations."""
 
 from typing import Any
 
@@ -24,8 +24,8 @@ class EnvironmentSerializer(serializers.ModelSerializer[Environment]):
 
 class ReservationSerializer(serializers.ModelSerializer[Reservation]):
     node = serializers.CharField(source="node.name")
-    mine = serializers.SerializerMethodField(help_text="May your jobs use it.")
-    users = serializers.SerializerMethodField(help_text="Empty for those it is not for; admins see all.")
+    mine = serializers.SerializerMethodField(help_text="Whether your jobs may use it.")
+    users = serializers.SerializerMethodField(help_text="Visible to these users and to admins; empty for others.")
     groups = serializers.SerializerMethodField()
 
     class Meta:

@@ -1,4 +1,4 @@
-"""How machines join, and what admins do with them. Each act of an admin leaves its trace in the same transaction."""
+"""How machines join, and the actions of admins on nodes. Each action is recorded in the audit log in its transaction."""
 
 import re
 import secrets
@@ -20,16 +20,16 @@ from portal.refused import Refused
 from portal.wake import wake_node, wake_scheduler
 
 JOIN_TOKEN_LIFETIME = timedelta(hours=1)
-TRIES = 5
+MAX_TRIES = 5
 SECRET = frozenset({"token_digest", "next_token_digest"})
-"""No trace of an act names these."""
+"""The audit log never contains these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
     node: Node
     token: str
-    """Shown to the machine once; only its digest is kept."""
+    """Sent to the machine once; only its digest is stored."""
 
 
 # --- joining -----------------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ class Joined:
 
 @transaction.atomic
 def issue_join_token(actor: User | None, *, approves: bool = False, lifetime: timedelta = JOIN_TOKEN_LIFETIME) -> str:
-    """A one-time token for one new machine. No actor: the portal itself, for the machine it runs on."""
+    """Create a one-time token for one new machine. Without an actor, the portal does it for the machine it runs on."""
     token = new_token()
     JoinToken.objects.create(
         token_digest=digest(token), created_by=actor, expires_at=timezone.now() + lifetime, approves=approves
@@ -48,7 +48,7 @@ def issue_join_token(actor: User | None, *, approves: bool = False, lifetime: ti
 
 @transaction.atomic
 def issue_rejoin_token(actor: User, node: Node) -> str:
-    """For a machine that is part of the lab and whose token was revoked or lost: it comes back as the same node."""
+    """Create a token for a node whose own token was revoked or lost, with which it joins again as the same node."""
     row = _locked(node)
     token = new_token()
     JoinToken.objects.create(
@@ -62,13 +62,13 @@ def issue_rejoin_token(actor: User, node: Node) -> str:
 
 
 def joined_by(token_id: int) -> tuple[JoinToken, Node | None] | None:
-    """A join token by its id, and the machine that has used it; None when there is no such token."""
+    """Return a join token and the node that has used it; None when there is no token with this id."""
     row = JoinToken.objects.select_related("node").filter(pk=token_id).first()
     return None if row is None else (row, row.node)
 
 
 def token_id(token: str) -> int:
-    """By which a page asks later whether a join token was used."""
+    """Return the id of a join token, by which a page asks later whether it was used."""
     return JoinToken.objects.values_list("pk", flat=True).get(token_digest=digest(token))
 
 
@@ -76,14 +76,15 @@ def token_id(token: str) -> int:
 def join(
     join_token: str, name: str, runtime: str, facts: dict[str, Any], problems: Sequence[dict[str, Any]] = ()
 ) -> Joined:
-    """Enrols the machine that holds a join token.
+    """Register the machine that holds a join token as a node.
 
-    When the answer was lost, the same machine may ask again until it has been heard of: it gets a new token.
+    If the response is lost, the same machine may ask again until it has reported once: it gets a new token.
     """
     row = JoinToken.objects.select_for_update().filter(token_digest=digest(join_token)).first()
     if row is None or row.expires_at <= timezone.now():
         raise Refused(
-            "This join token is unknown or has expired. Ask an admin for a new one (Nodes, Add a node).", "forbidden"
+            "This join token is unknown or has expired. Ask an admin for a new join command (Nodes, Add a node).",
+            "forbidden",
         )
     check_runtime(runtime)
     name = clean_name(name)
@@ -98,7 +99,8 @@ def join(
             or row.node.facts.get("asked_name") != name
         ):
             raise Refused(
-                "This join token was used already. Ask an admin for a new one (Nodes, Add a node).", "forbidden"
+                "This join token was used already. Ask an admin for a new join command (Nodes, Add a node).",
+                "forbidden",
             )
         Node.objects.filter(pk=row.node.pk).update(token_digest=digest(token))
         return Joined(row.node, token)
@@ -107,7 +109,7 @@ def join(
         name,
         runtime=runtime,
         token_digest=digest(token),
-        # A machine that is unsafe waits for an admin, whatever its token says.
+        # A machine with a blocking problem waits for an admin even if its token approves.
         approved_at=now if row.approves and not any(problem["blocking"] for problem in problems) else None,
         facts={**facts, "asked_name": name},
         problems=list(problems),
@@ -121,11 +123,11 @@ def join(
 
 
 def _rejoin(row: JoinToken, node: Node, token: str) -> Node:
-    """May be repeated while nothing was heard of the machine since, in case the answer was lost."""
-    heard = node.last_seen_at is not None and row.used_at is not None and node.last_seen_at > row.used_at
-    if node.removed_at is not None or heard:
+    """Give a node a new token. May be repeated until the machine has reported, in case the response was lost."""
+    has_reported = node.last_seen_at is not None and row.used_at is not None and node.last_seen_at > row.used_at
+    if node.removed_at is not None or has_reported:
         raise Refused(
-            "This join token was used already. Ask an admin for a new one (Nodes, the node, Make a line).", "forbidden"
+            "This join token was used already. Ask an admin for a new join command (Nodes, the node).", "forbidden"
         )
     Node.objects.filter(pk=node.pk).update(
         token_digest=digest(token), next_token_digest=None, rotation_asked_at=None, token_revoked_at=None
@@ -141,19 +143,19 @@ def check_runtime(runtime: str) -> None:
         raise Refused(f"The runtime must be one of: {', '.join(Node.Runtime.values)}.")
     if runtime == Node.Runtime.PROCESS and settings.LAB:
         raise Refused(
-            "The process runtime keeps jobs apart from nothing, so only a portal on SQLite takes it. Install a Docker Engine.",
+            "The process runtime does not isolate jobs, so only a portal with SQLite accepts it. Install Docker Engine.",
             "forbidden",
         )
 
 
 def clean_name(name: str) -> str:
-    """A machine's name for pages and sentences."""
+    """Return the name of a machine in a form that is safe in pages and sentences."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:64] or "node"
 
 
 def _create(name: str, **facts: Any) -> Node:
-    """Two machines of one name may join at the same moment, with a token each: the later one takes the next name."""
-    for _ in range(TRIES):
+    """Create a node. If two machines with the same name join at the same moment, the later one gets a number."""
+    for _ in range(MAX_TRIES):
         try:
             with transaction.atomic():
                 return Node.objects.create(name=_free_name(name), **facts)
@@ -169,33 +171,33 @@ def _free_name(name: str) -> str:
 
 
 def node_for(token: str) -> Node | None:
-    """The registered machine that holds this token. The first use of a new token ends the old one."""
-    held = digest(token)
-    node = Node.objects.filter(LIVE_NODE & (Q(token_digest=held) | Q(next_token_digest=held))).first()
-    if node is not None and node.token_digest != held:
-        values = {"token_digest": held, "next_token_digest": None, "rotation_asked_at": None}
-        if not Node.objects.filter(pk=node.pk, next_token_digest=held).update(**values):
-            return Node.objects.filter(LIVE_NODE, token_digest=held).first()  # used or revoked at this moment
+    """Return the registered machine that holds this token. The first use of a new token ends the old one."""
+    token_digest = digest(token)
+    node = Node.objects.filter(LIVE_NODE & (Q(token_digest=token_digest) | Q(next_token_digest=token_digest))).first()
+    if node is not None and node.token_digest != token_digest:
+        values = {"token_digest": token_digest, "next_token_digest": None, "rotation_asked_at": None}
+        if not Node.objects.filter(pk=node.pk, next_token_digest=token_digest).update(**values):
+            return Node.objects.filter(LIVE_NODE, token_digest=token_digest).first()  # just used or revoked
         for name, value in values.items():
             setattr(node, name, value)
     return node
 
 
 def give_new_token(node: Node) -> str:
-    """A token in place of the one in use, which works until the new one is first used. Only when an admin asked for it."""
+    """Return a new token for a node, if an admin has requested one. The old token works until the new one is first used."""
     token = new_token()
-    asked = Node.objects.filter(pk=node.pk, rotation_asked_at__isnull=False, token_revoked_at=None)
-    if not asked.update(next_token_digest=digest(token)):
-        raise Refused("Nobody has asked for a new token of this node.", "forbidden")
+    requested = Node.objects.filter(pk=node.pk, rotation_asked_at__isnull=False, token_revoked_at=None)
+    if not requested.update(next_token_digest=digest(token)):
+        raise Refused("No new token was requested for this node.", "forbidden")
     return token
 
 
-# --- what admins do ----------------------------------------------------------------------------------------------
+# --- actions of admins ----------------------------------------------------------------------------------------------
 
 
 @transaction.atomic
 def approve(actor: User | None, node: Node) -> Node:
-    """Lets a machine that joined take work, unless its own check says that this would be unsafe or no use."""
+    """Let a machine that has joined accept jobs, unless its own check found a blocking problem."""
     unfit = blocking_problems(_locked(node))
     if unfit and node.approved_at is None:
         raise Refused(f"{node.name} cannot be approved yet. {' '.join(unfit)}", "conflict")
@@ -205,29 +207,29 @@ def approve(actor: User | None, node: Node) -> Node:
 
 
 def cordon(actor: User | None, node: Node) -> Node:
-    """No new work; what runs goes on."""
+    """Accept no new jobs; running jobs continue."""
     return _change(actor, node, "node.cordoned", cordoned=True)
 
 
 def drain(actor: User | None, node: Node) -> Node:
-    """No new work, and what runs is stopped and placed elsewhere."""
+    """Accept no new jobs; running jobs are stopped and restarted elsewhere."""
     return _change(actor, node, "node.drained", draining=True)
 
 
 def resume(actor: User | None, node: Node) -> Node:
-    """Takes work again."""
+    """Accept jobs again."""
     return _change(actor, node, "node.resumed", cordoned=False, draining=False)
 
 
 def rotate_token(actor: User | None, node: Node) -> Node:
-    """The agent takes a new token with its next report; the old one works until the new one is used."""
+    """Give the agent a new token with its next report; the old one works until the new one is used."""
     if node.token_revoked_at is not None:
-        raise Refused(f"{node.name} has no token any more. Make a line with which it joins again.", "conflict")
+        raise Refused(f"The token of {node.name} was revoked. Create a command with which it joins again.", "conflict")
     return _change(actor, node, "node.token_rotation_asked", rotation_asked_at=timezone.now())
 
 
 def revoke_token(actor: User | None, node: Node) -> Node:
-    """At once: nothing that its agent sends is taken, and its jobs are run elsewhere."""
+    """Invalidate the token at once: requests of the agent are refused, and the node's jobs restart elsewhere."""
     return _change(
         actor,
         node,
@@ -240,8 +242,9 @@ def revoke_token(actor: User | None, node: Node) -> Node:
 
 
 def blocking_problems(node: Node) -> list[str]:
-    """What its agent found that must be mended before it takes work, in sentences with their mend."""
-    return [f"{each.get('text')} {each.get('mend')}".strip() for each in node.problems if each.get("blocking")]
+    """Return the problems that must be fixed before the node takes work, as sentences that include the fix."""
+    blocking = (each for each in node.problems if each.get("blocking"))
+    return [f"{each.get('text')} {each.get('fix') or each.get('mend') or ''}".strip() for each in blocking]
 
 
 def _locked(node: Node) -> Node:
@@ -253,15 +256,12 @@ def _locked(node: Node) -> Node:
 
 @transaction.atomic
 def remove(actor: User | None, node: Node) -> Node:
-    """Takes an empty machine out of the lab; its history stays. Its token stops working.
-
-    The name becomes free for the next machine.
-    """
+    """Remove a node without jobs from the lab. Its history stays, its token becomes invalid and its name free."""
     locked = Node.objects.select_for_update().get(pk=node.pk)
     busy = locked.containers.filter(exited_at__isnull=True).count()
     if busy:
         raise Refused(
-            f"{locked.name} still runs {busy} container{'s' * (busy > 1)}. Drain it first, and remove it when it is empty.",
+            f"{locked.name} still runs {busy} container{'s' * (busy > 1)}. Drain it first, and remove it when it has no jobs.",
             "conflict",
         )
     name = f"{locked.name[:64]} (removed {locked.pk})"
@@ -289,7 +289,7 @@ def _plain(value: object) -> object:
 
 
 def is_online(node: Node, now: datetime | None = None) -> bool:
-    """Heard of within the last seconds."""
+    """Return whether the node has reported within the last seconds."""
     now = now or timezone.now()
     return node.last_seen_at is not None and now - node.last_seen_at <= timedelta(
         seconds=settings.NODE_LOST_AFTER_SECONDS

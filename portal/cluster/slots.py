@@ -1,4 +1,4 @@
-"""What to call that which jobs hold: GPUs, or CPU slots on machines without any."""
+"""The noun for what jobs use: GPUs, or CPU slots on machines without GPUs."""
 
 import re
 from collections.abc import Iterable
@@ -9,23 +9,23 @@ from portal.cluster.models import LIVE_NODE, Gpu, Node
 
 GPUS = re.compile(r"\bGPU(s?)\b(?!-)")
 CPU_SLOT_MODEL = "CPU slot"
-"""What agents report as the model of a CPU slot."""
+"""The model of a CPU slot in the reports of agents."""
 
 
 def noun(kinds: Iterable[str]) -> str:
-    """``CPU slot`` where all are CPU slots; ``GPU`` otherwise, also where there are none."""
+    """Return ``CPU slot`` if all are CPU slots; ``GPU`` otherwise, also if there are none."""
     found = set(kinds)
     return "CPU slot" if found == {Gpu.Kind.CPU} else "GPU"
 
 
 def lab_noun() -> str:
-    """For what the registered machines offer together."""
+    """Return the noun for what all nodes of the lab offer."""
     offered = Gpu.objects.filter(present=True, node__in=_nodes())
     return noun(offered.order_by().values_list("kind", flat=True).distinct())
 
 
 def node_nouns(nodes: Iterable[int]) -> dict[int, str]:
-    """What each of these nodes offers, by its id, in one query."""
+    """Return the noun for what each of these nodes offers, by id, in one query."""
     kinds: dict[int, set[str]] = {node: set() for node in nodes}
     rows = Gpu.objects.filter(present=True, node__in=kinds).order_by()
     for node, kind in rows.values_list("node_id", "kind").distinct():
@@ -34,12 +34,12 @@ def node_nouns(nodes: Iterable[int]) -> dict[int, str]:
 
 
 def counted(count: int, word: str) -> str:
-    """``1 GPU``, ``2 CPU slots``"""
+    """Return a count with its noun: ``1 GPU``, ``2 CPU slots``."""
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def in_cpu_slots(sentence: str) -> str:
-    """A sentence about GPUs as one about CPU slots."""
+    """Replace GPUs by CPU slots in a sentence."""
     return GPUS.sub(r"CPU slot\1", sentence)
 
 

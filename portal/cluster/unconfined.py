@@ -1,8 +1,8 @@
-"""Nodes that run jobs as plain processes isolate them too little: they are for a lab with one person.
+"""Nodes that run jobs as plain processes do not isolate them enough: they are for a lab with one person.
 
-With a second person no new job starts on such a node and no new one joins; while there is one, no one is invited. A job there
-could read the portal's keys and everyone's files, and where bubblewrap confines it, still use what listens on the machine.
-``SCHEDULEARN_UNSAFE_PROCESSES`` allows it. Running jobs continue.
+When there is a second person, no new job starts on such a node and no such node can join; while there is such a node, no
+one can be invited. A job there could read the portal's keys and everyone's files and, even if bubblewrap confines it, use
+services that listen on the machine. ``SCHEDULEARN_UNSAFE_PROCESSES`` allows it. Running jobs continue.
 """
 
 from typing import Any
@@ -18,22 +18,22 @@ FIX = (
     "Install Docker Engine there, then restart its agent, or Schedulearn itself where make run started both (docs/nodes.md). Or "
     "set SCHEDULEARN_UNSAFE_PROCESSES=yes for the portal if everyone may see everything."
 )
-CLAUSE = f"runs jobs as plain processes, which keeps people's work too little apart: that is for one person only. {FIX}"
-"""After a node's name."""
+CLAUSE = f"runs jobs as plain processes, which does not isolate users from each other: it is for one person only. {FIX}"
+"""The rest of a sentence that begins with a node."""
 
 
 def is_refused(runtime: str) -> bool:
-    """Whether nodes of that runtime get no new jobs, because several people share the lab."""
+    """Return whether nodes of that runtime get no new jobs because several people use the lab."""
     return _isolates_no_one(runtime) and is_shared()
 
 
 def is_shared() -> bool:
-    """Whether several people use the lab."""
+    """Return whether several people use the lab."""
     return people().count() > 1
 
 
 def check_joining(runtime: str) -> None:
-    """Raise Refused when the lab has, or has invited, another person."""
+    """Raise Refused when several people use the lab or are invited."""
     invited = open_invites().filter(created_by__isnull=False)
     if _isolates_no_one(runtime) and people().count() + invited.count() > 1:
         raise Refused(f"This machine {CLAUSE}", "forbidden")

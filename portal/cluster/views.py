@@ -1,4 +1,4 @@
-"""Nodes: what everyone may see of them, and what admins do with them."""
+"""The pages of reservations, and the actions of admins on nodes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,12 +22,12 @@ from portal.cluster.node_state import state_of
 from portal.cluster.slots import lab_noun, node_nouns
 from portal.refused import Refused
 
-Verb = Callable[[User, Node], object]
+Act = Callable[[User, Node], object]
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def reservations(request: HttpRequest) -> HttpResponse:
-    """Everybody sees when which GPUs are whose; for whom by name only admins, and those it is for."""
+    """Show all reservations. Their users are named to admins and to these users only."""
     user = signed_in(request)
     if request.method == "POST" and not user.is_admin:
         raise Http404
@@ -36,7 +36,7 @@ def reservations(request: HttpRequest) -> HttpResponse:
         try:
             made = calendar.reserve(user, **form.cleaned_data)
             messages.success(
-                request, f"Reserved: {made.name}. Jobs of others that can be stopped make room when it begins."
+                request, f"Reserved: {made.name}. When it begins, jobs of others that can be stopped make room."
             )
             return redirect("cluster:reservations")
         except Refused as refusal:
@@ -54,7 +54,7 @@ def reservations(request: HttpRequest) -> HttpResponse:
 def cancel_reservation(request: HttpRequest, pk: int) -> HttpResponse:
     row = get_object_or_404(Reservation, pk=pk)
     calendar.cancel(signed_in(request), row)
-    messages.success(request, f"{row.name} is cancelled: its {lab_noun()}s are available to everyone again.")
+    messages.success(request, f"{row.name} is cancelled: its {lab_noun()}s are available to all users again.")
     return redirect("cluster:reservations")
 
 
@@ -67,7 +67,7 @@ def cancel_reservation(request: HttpRequest, pk: int) -> HttpResponse:
 @login_not_required
 @require_safe
 def install_script(request: HttpRequest) -> HttpResponse:
-    """For a machine that is nobody yet. It holds no secret; the line to paste names its SHA-256."""
+    """Send the install script to a machine that is not a node yet. It has no secret; the join command has its SHA-256."""
     return HttpResponse(agent_package.install_script(), content_type="text/x-shellscript; charset=utf-8")
 
 
@@ -84,24 +84,28 @@ def agent_archive(request: HttpRequest, sha256: str) -> HttpResponse:
 @require_POST
 @never_cache
 def add_node(request: HttpRequest) -> HttpResponse:
-    """Shows the one line to paste on the new machine. The token in it is not kept and cannot be shown again."""
+    """Show the join command for a new machine. Its token is not stored and cannot be shown again."""
     approves = request.POST.get("approves") == "on"
-    return _show_line(request, services.issue_join_token(signed_in(request), approves=approves), approves=approves)
+    return _show_join_command(
+        request, services.issue_join_token(signed_in(request), approves=approves), approves=approves
+    )
 
 
 @admin_required
 @require_POST
 @never_cache
 def rejoin_node(request: HttpRequest, pk: int) -> HttpResponse:
-    """The line for a machine of the lab whose token was revoked or lost."""
+    """Show the join command for a node whose token was revoked or lost."""
     node = get_object_or_404(Node.objects.filter(LIVE_NODE), pk=pk)
-    return _show_line(request, services.issue_rejoin_token(signed_in(request), node), again=node)
+    return _show_join_command(request, services.issue_rejoin_token(signed_in(request), node), again=node)
 
 
-def _show_line(request: HttpRequest, token: str, *, approves: bool = False, again: Node | None = None) -> HttpResponse:
+def _show_join_command(
+    request: HttpRequest, token: str, *, approves: bool = False, again: Node | None = None
+) -> HttpResponse:
     certificate = agent_package.own_certificate(settings.SITE_URL)
     about = {
-        "line": agent_package.install_line(settings.SITE_URL, token, certificate),
+        "command": agent_package.join_command(settings.SITE_URL, token, certificate),
         "approves": approves,
         "again": again,
         "certificate": certificate,
@@ -116,7 +120,7 @@ def _show_line(request: HttpRequest, token: str, *, approves: bool = False, agai
 @require_safe
 @never_cache
 def added_node(request: HttpRequest, pk: int) -> HttpResponse:
-    """What the page with the line asks for every other second: has the machine joined, and what did it find."""
+    """Show whether the machine has joined and what it found. The page with the join command asks every two seconds."""
     found = services.joined_by(pk)
     if found is None:
         raise Http404
@@ -128,17 +132,17 @@ def added_node(request: HttpRequest, pk: int) -> HttpResponse:
     return render(request, "cluster/_added.html", about)
 
 
-# --- acts --------------------------------------------------------------------------------------------------------
+# --- actions --------------------------------------------------------------------------------------------------------
 
 
-ACTS: dict[str, tuple[Verb, str]] = {
-    "approve": (services.approve, "{node} takes work from now on."),
-    "cordon": (services.cordon, "{node} takes no new work. What runs there goes on."),
-    "drain": (services.drain, "{node} is being emptied: what runs there is stopped and placed elsewhere."),
-    "resume": (services.resume, "{node} takes work again."),
-    "rotate": (services.rotate_token, "{node} takes a new token with its next report. The old one works until then."),
-    "revoke": (services.revoke_token, "The token of {node} no longer works. Its jobs are run elsewhere."),
-    "remove": (services.remove, "{node} is no longer part of the lab. Its agent may be stopped."),
+ACTS: dict[str, tuple[Act, str]] = {
+    "approve": (services.approve, "{node} accepts jobs from now on."),
+    "cordon": (services.cordon, "{node} accepts no new jobs. Running jobs continue."),
+    "drain": (services.drain, "{node} is draining: its jobs are stopped and restarted elsewhere."),
+    "resume": (services.resume, "{node} accepts jobs again."),
+    "rotate": (services.rotate_token, "{node} gets a new token with its next report. The old one works until then."),
+    "revoke": (services.revoke_token, "The token of {node} is revoked. Its jobs restart elsewhere."),
+    "remove": (services.remove, "{node} is no longer part of the lab. You can stop its agent."),
 }
 
 
@@ -147,10 +151,10 @@ ACTS: dict[str, tuple[Verb, str]] = {
 def node_act(request: HttpRequest, pk: int, what: str) -> HttpResponse:
     node = get_object_or_404(Node.objects.filter(LIVE_NODE), pk=pk)
     name = node.name
-    do, said = ACTS[what]
+    act, done = ACTS[what]
     try:
-        do(signed_in(request), node)
-        messages.success(request, said.format(node=name))
+        act(signed_in(request), node)
+        messages.success(request, done.format(node=name))
     except Refused as refusal:
         messages.error(request, refusal.message)
     back_to_node = request.POST.get("back") == "node" and what != "remove"
@@ -167,7 +171,7 @@ def gpu_act(request: HttpRequest, pk: int, gpu: int, what: str) -> HttpResponse:
             messages.success(request, f"{row.label} is in use again.")
         else:
             quarantine.take_out(signed_in(request), row)
-            messages.success(request, f"Nothing more is placed on {row.label}. What runs there goes on.")
+            messages.success(request, f"{row.label} is in quarantine: it gets no new jobs. A running job continues.")
     except Refused as refusal:
         messages.error(request, refusal.message)
     return redirect("monitoring:admin-node", pk)

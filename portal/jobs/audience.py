@@ -7,7 +7,7 @@ it in Redis, the small size by the time of a file.
 from django.conf import settings
 from django.core.cache import cache
 
-from portal.wake import ring, rung_within
+from portal.wake import notified_within, notify
 
 WATCHED_SECONDS = 10.0
 """After the last look of a viewer."""
@@ -17,11 +17,11 @@ def watch(job_id: int) -> None:
     if settings.REDIS_URL:
         cache.set(_key(job_id), True, WATCHED_SECONDS)
     else:
-        ring(_key(job_id))
+        notify(_key(job_id))
 
 
 def watched(job_id: int) -> bool:
-    return bool(cache.get(_key(job_id))) if settings.REDIS_URL else rung_within(_key(job_id), WATCHED_SECONDS)
+    return bool(cache.get(_key(job_id))) if settings.REDIS_URL else notified_within(_key(job_id), WATCHED_SECONDS)
 
 
 def _key(job_id: int) -> str:

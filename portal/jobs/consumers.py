@@ -2,7 +2,7 @@
 
 The viewer pulls: it names its cursors, gets frames, acknowledges what it received. At most ``WINDOW_BYTES`` are under
 way: one viewer that never reads would otherwise be buffered without end by a server without back-pressure. The
-doorbell of ``portal.wake`` ("look again") may be lost; a timer looks anyway.
+notification of ``portal.wake`` ("look again") may be lost; a timer looks anyway.
 
 To the viewer, as text: ``{"type": "streams", "streams": [{"id", "label", "attempt", "size"}]}``, answered by
 ``{"type": "read", "cursors": {"<id>": offset}}`` (in several messages when "more" is true); ``{"type": "job", "state",
@@ -34,7 +34,7 @@ from portal.jobs.allowance import Allowance
 from portal.jobs.feed import Feed
 from portal.jobs.models import FINISHED_STATES, Job, LogStream
 from portal.serving import TOO_FAST
-from portal.wake import Switchboard, job_bell
+from portal.wake import NotificationHub, job_channel
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class LogConsumer(AsyncWebsocketConsumer):
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """However it ends, the socket counts no longer: ``disconnect`` is not called when something fails."""
-        self.listening = ExitStack()
+        self.subscription = ExitStack()
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -85,7 +85,7 @@ class LogConsumer(AsyncWebsocketConsumer):
         self.checked_at = time.monotonic()
         self.sent = self.acked = 0
         self.allowance = Allowance()
-        self.bell = self.listening.enter_context(Switchboard.here().listening(job_bell(self.job_id)))
+        self.notified = self.subscription.enter_context(NotificationHub.current().subscribe(job_channel(self.job_id)))
         self.room = asyncio.Event()
         self.reading = False
         self.shown: dict[str, Any] = {}
@@ -105,7 +105,7 @@ class LogConsumer(AsyncWebsocketConsumer):
         self._release()
 
     def _release(self) -> None:
-        self.listening.close()
+        self.subscription.close()
         if self.counted_for is not None:
             _open_sockets[self.counted_for] -= 1
             self.counted_for = None
@@ -142,7 +142,7 @@ class LogConsumer(AsyncWebsocketConsumer):
             self.cursors.update({stream: offset for stream, offset in said.items() if self.feed.has(stream)})
             if not message.get("more"):
                 self.reading = True
-                self.bell.set()
+                self.notified.set()
         else:
             raise ValueError(message["type"])
 
@@ -152,7 +152,7 @@ class LogConsumer(AsyncWebsocketConsumer):
         try:
             while not await self._turn():
                 try:
-                    await asyncio.wait_for(self.bell.wait(), LOOK_SECONDS)
+                    await asyncio.wait_for(self.notified.wait(), LOOK_SECONDS)
                     await asyncio.sleep(COALESCE_SECONDS)
                 except TimeoutError:
                     pass
@@ -169,7 +169,7 @@ class LogConsumer(AsyncWebsocketConsumer):
     async def _turn(self) -> bool:
         """Looks once and sends what there is; True when nothing more will come."""
         await self._check()
-        self.bell.clear()
+        self.notified.clear()
         job, rows = await self._rows()
         if self.feed.look(rows) or not self.shown:
             self.reading = False
@@ -200,9 +200,9 @@ class LogConsumer(AsyncWebsocketConsumer):
         """The viewer answers a list of streams with its cursors."""
         until = time.monotonic() + ACK_SECONDS
         while not self.reading:
-            self.bell.clear()
+            self.notified.clear()
             try:
-                await asyncio.wait_for(self.bell.wait(), until - time.monotonic())
+                await asyncio.wait_for(self.notified.wait(), until - time.monotonic())
             except TimeoutError:
                 raise _Close(TOO_SLOW) from None
 

@@ -95,7 +95,7 @@ def pictures(many: Sequence[Curves], smoothing: str, called: Mapping[int, str]) 
 
 def _desc(curves: Curves) -> str:
     last = next((value for value in reversed(curves.of[0].values) if value is not None), None)
-    return f"Over steps; {charts.said_value(_short(last))} at last." if len(curves.of) == 1 else "Over steps."
+    return f"Over steps; {charts.format_value(_short(last))} at last." if len(curves.of) == 1 else "Over steps."
 
 
 def _short(value: float | None) -> float | None:
@@ -158,13 +158,13 @@ def _compared(slowest: Rank, fastest: Rank) -> str:
     if ratio == 1:
         return "All ranks compute for about the same time."
     return (
-        f"Rank {slowest.number} computes longest, {charts.said_number(ratio)} times as long as rank {fastest.number}."
+        f"Rank {slowest.number} computes longest, {charts.format_number(ratio)} times as long as rank {fastest.number}."
     )
 
 
 def _about(rank: Rank) -> str:
-    about = f"rank {rank.number}: {charts.said_number(rank.samples)} samples"
+    about = f"rank {rank.number}: {charts.format_number(rank.samples)} samples"
     if rank.expected:
-        about += f", predicted {charts.said_value(_short(rank.expected * 1000), 'ms')}"
-        about += f" ± {charts.said_number(round(100 * (rank.error or 0)))} %"
+        about += f", predicted {charts.format_value(_short(rank.expected * 1000), 'ms')}"
+        about += f" ± {charts.format_number(round(100 * (rank.error or 0)))} %"
     return about

@@ -1,4 +1,4 @@
-"""Admin pages about limits, beside what is used of them."""
+"""Admin pages about limits, with their usage."""
 
 from django.conf import settings
 from django.contrib import messages
@@ -15,13 +15,13 @@ from portal.jobs.limits import all_limits_with_usage, usage_together
 
 @admin_required
 def limits(request: HttpRequest) -> HttpResponse:
-    """All limits beside what is used of them; ``?who=`` leads to the form of a user or a group."""
+    """Show all limits with their usage; ``?who=`` leads to the form of a user or a group."""
     if who := request.GET.get("who", "").strip():
         if found := Group.objects.filter(name=who).first():
             return redirect("jobs:limit-group", found.pk)
         if person := User.objects.filter(username=who).first():
             return redirect("jobs:limit-user", person.pk)
-        messages.error(request, f"No user and no group is called “{who}”.")
+        messages.error(request, f"There is no user or group called “{who}”.")
         return redirect("jobs:limits")
     return render(
         request,
@@ -53,7 +53,7 @@ def _edit_limit(request: HttpRequest, owner: User | Group, name: str, user_ids: 
     if request.method == "POST" and form.is_valid():
         set_limit(signed_in(request), owner, **form.cleaned_data)
         messages.success(
-            request, f"The limit of {name} is saved. It counts from now on; running jobs keep what they hold."
+            request, f"The limit of {name} is saved. It applies from now on; running jobs keep their GPUs."
         )
         return redirect("jobs:limits")
     context = {

@@ -1,4 +1,4 @@
-"""Nodes over REST, with the jobs that hold their GPUs. Every user may read; admins act."""
+"""Nodes over REST, with the jobs on their GPUs. All users may read; admins act."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,23 +23,23 @@ Act = Callable[[User | None, Node], Node]
 
 
 class JoinTokenSerializer(serializers.Serializer[Any]):
-    token = serializers.CharField(help_text="For one new machine, for an hour. Shown in this answer only.")
+    token = serializers.CharField(help_text="For one new machine, for an hour. In this response only.")
 
 
 class Nodes(ViewSet):
-    """The machines of the lab. A lab has few, so the list has no pages."""
+    """The nodes of the lab. There are few, so the list has no pages."""
 
-    LOOKING = ("list", "retrieve")
+    READING = ("list", "retrieve")
 
     def get_permissions(self) -> list[Any]:
-        return [IsAuthenticated()] if self.action in self.LOOKING else [IsAdmin()]
+        return [IsAuthenticated()] if self.action in self.READING else [IsAdmin()]
 
     def _context(self, nodes: Sequence[Node]) -> dict[str, Any]:
         gpus = [gpu for node in nodes for gpu in node.gpus.all()]
         return {"known_jobs": visible_holders(signed_in(self.request), gpus)}
 
     def _shown(self, user: User) -> list[Node]:
-        """Machines that wait for approval are the admins' business."""
+        """Return the nodes that a user sees: those that wait for approval are visible to admins only."""
         return [node for node in nodes_with_gpus() if node.approved_at is not None or user.is_admin]
 
     @extend_schema(operation_id="nodes_list", responses={200: NodeSerializer(many=True), **refusals()})
@@ -63,61 +63,61 @@ class Nodes(ViewSet):
 
     @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
     def approve(self, request: Request, pk: int) -> Response:
-        """Lets a machine that joined take work."""
+        """Approve a machine that has joined, so that it accepts jobs."""
         return self._act(services.approve, pk)
 
     @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
     def cordon(self, request: Request, pk: int) -> Response:
-        """No new work; what runs goes on."""
+        """Accept no new jobs; running jobs continue."""
         return self._act(services.cordon, pk)
 
     @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
     def drain(self, request: Request, pk: int) -> Response:
-        """No new work, and what runs is stopped and placed elsewhere."""
+        """Accept no new jobs; running jobs are stopped and restarted elsewhere."""
         return self._act(services.drain, pk)
 
     @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
     def resume(self, request: Request, pk: int) -> Response:
-        """Takes work again."""
+        """Accept jobs again."""
         return self._act(services.resume, pk)
 
     @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
     def rotate_token(self, request: Request, pk: int) -> Response:
-        """Its agent takes a new token; the old one works until the new one is first used."""
+        """Give the agent a new token; the old one works until the new one is first used."""
         return self._act(services.rotate_token, pk)
 
     @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
     def revoke_token(self, request: Request, pk: int) -> Response:
-        """Its token stops working at once, and its jobs are run elsewhere."""
+        """Invalidate the token at once; the jobs of the node restart elsewhere."""
         return self._act(services.revoke_token, pk)
 
     @extend_schema(request=None, responses={201: JoinTokenSerializer, **refusals(404, 409)})
     def rejoin_token(self, request: Request, pk: int) -> Response:
-        """A one-time token with which this machine comes back as the same node."""
+        """Create a one-time token with which this machine joins again as the same node."""
         token = services.issue_rejoin_token(signed_in(request), _live(pk))
         return Response({"token": token}, status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
 
     @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
     def quarantine_gpu(self, request: Request, pk: int, index: int) -> Response:
-        """Takes a GPU out of use; what runs there goes on."""
+        """Quarantine a GPU: no new job gets it; a running job continues."""
         quarantine.take_out(signed_in(request), _gpu(_live(pk), index))
         return self._detail(pk)
 
     @extend_schema(request=None, responses={200: NodeSerializer, **refusals(404, 409)})
     def release_gpu(self, request: Request, pk: int, index: int) -> Response:
-        """Ends the quarantine of a GPU."""
+        """End the quarantine of a GPU."""
         quarantine.release(signed_in(request), _gpu(_live(pk), index))
         return self._detail(pk)
 
     @extend_schema(responses={204: None, **refusals(404, 409)})
     def destroy(self, request: Request, pk: int) -> Response:
-        """Takes an empty machine out of the lab."""
+        """Remove a node without jobs from the lab."""
         services.remove(signed_in(request), _live(pk))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     @extend_schema(request=None, responses={201: JoinTokenSerializer, **refusals(404)})
     def join_token(self, request: Request) -> Response:
-        """A one-time token with which a new machine joins."""
+        """Create a one-time token with which a new machine joins."""
         token = services.issue_join_token(signed_in(request))
         return Response({"token": token}, status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
 

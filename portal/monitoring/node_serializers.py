@@ -1,4 +1,4 @@
-"""Nodes and GPUs as the API describes them. Only users who may see a job learn that it holds a GPU."""
+"""API representations of nodes and GPUs. The job on a GPU is shown only to users who may see it."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from portal.jobs.occupancy import holder
 
 
 class GpuSerializer(serializers.ModelSerializer[Gpu]):
-    in_use_outside = serializers.SerializerMethodField(help_text="Somebody computes on it without the portal.")
+    in_use_outside = serializers.SerializerMethodField(help_text="It is used outside the portal.")
     busy = serializers.SerializerMethodField()
-    job = serializers.SerializerMethodField(help_text="The job that holds it, if you may see it.")
+    job = serializers.SerializerMethodField(help_text="The job that runs on it, if you may see it.")
 
     class Meta:
         model = Gpu
@@ -55,7 +55,7 @@ class NodeEnvironmentSerializer(serializers.Serializer[Any]):
 
 
 class NodeSerializer(serializers.ModelSerializer[Node]):
-    online = serializers.SerializerMethodField(help_text="Heard of within the last seconds.")
+    online = serializers.SerializerMethodField(help_text="It has reported within the last seconds.")
     approved = serializers.SerializerMethodField()
     confinement = serializers.SerializerMethodField(
         help_text="For runtime `process`: how its jobs are confined, in words. Empty otherwise."

@@ -1,4 +1,4 @@
-"""Pages about nodes, with the jobs that hold their GPUs."""
+"""Pages about nodes, with the jobs on their GPUs."""
 
 from dataclasses import dataclass
 
@@ -18,11 +18,11 @@ from portal.jobs.occupancy import holder, nodes_with_gpus, visible_holders
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A GPU as the pages draw it."""
+    """A GPU or CPU slot as the pages show it."""
 
     gpu: Gpu
     job: Job | None
-    """The one that holds it."""
+    """The job that runs on it, None when it is free."""
     visible: bool
     mine: bool
 
@@ -39,17 +39,17 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A node as the pages draw it."""
+    """A node as the pages show it."""
 
     node: Node
     state: str
     """A key of ``ui.BADGES``."""
-    said: str
+    state_text: str
     slots: tuple[Slot, ...]
     environments: tuple[NodeEnvironment, ...]
 
     @property
-    def takes_work(self) -> bool:
+    def accepts_jobs(self) -> bool:
         return self.state == "ready"
 
     @property
@@ -86,7 +86,7 @@ def nodes(request: HttpRequest) -> HttpResponse:
         "total": sum(len(machine.slots) for machine in machines),
         "unit": lab_noun(),
         "busy": sum(machine.busy for machine in machines),
-        "preparing": [place for machine in machines for place in machine.environments if place.state != "ready"],
+        "preparing": [each for machine in machines for each in machine.environments if each.state != "ready"],
         "environments": Environment.objects.filter(retired=False),
     }
     return render(request, "monitoring/nodes.html", about)
@@ -108,7 +108,7 @@ def admin_nodes(request: HttpRequest) -> HttpResponse:
 @admin_required
 @require_safe
 def admin_node(request: HttpRequest, pk: int) -> HttpResponse:
-    """What the agent of a node found, its GPUs, its token."""
+    """Show one node: its GPUs, the report of its agent, its token."""
     machine = next((each for each in machines_for(signed_in(request)) if each.node.pk == int(pk)), None)
     if machine is None:
         raise Http404

@@ -41,7 +41,7 @@ def _chart(trace: Trace, gpus: Sequence[Gpu], metric: str, title: str, unit: str
         ]
     ends = (0.0, 100.0) if unit == "%" else None
     desc = _desc(rows.values(), title, unit)
-    return charts.lines(title, trace.times, lines, unit, desc=desc, least_and_most=ends)
+    return charts.lines(title, trace.times, lines, unit, desc=desc, axis_range=ends)
 
 
 def name_of(gpu: Gpu, with_node: bool) -> str:
@@ -59,8 +59,8 @@ def _extreme(of: Callable[[list[float]], float], values: Sequence[float | None])
 
 def _desc(rows: Iterable[Sequence[float | None]], title: str, unit: str) -> str:
     known = [value for row in rows for value in _known(row)]
-    average = charts.said_value(round(sum(known) / len(known), 1), unit)
-    return f"{title}: {average} on average, {charts.said_value(max(known), unit)} at most."
+    average = charts.format_value(round(sum(known) / len(known), 1), unit)
+    return f"{title}: {average} on average, {charts.format_value(max(known), unit)} at most."
 
 
 def small(values: Sequence[float | None]) -> str:

@@ -1,4 +1,4 @@
-"""Projects, members, code versions and the gallery over REST. Who may do what is decided in services."""
+"""Projects, members, code versions and the gallery over REST. Services check permissions."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ from portal.rest import Json, refusals
 
 
 class RawFile(BaseParser):
-    """The file itself as the body: ``curl --data-binary @code.zip``. The view reads it, piece by piece."""
+    """Accepts a file as the body: ``curl --data-binary @code.zip``. The view reads it piece by piece."""
 
     media_type = "application/octet-stream"
 
@@ -47,7 +47,7 @@ class RawFile(BaseParser):
 
 
 def with_role(projects: QuerySet[Project], request: Request) -> QuerySet[Project]:
-    """Adds ``role``, the caller's. Admins count as owners."""
+    """Annotate projects with ``role``, that of the caller. Admins count as owners."""
     user = signed_in(request)
     if user.is_admin:
         return projects.annotate(role=Value(Membership.Role.OWNER.value, output_field=CharField()))
@@ -66,24 +66,24 @@ class Projects(mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.CreateMo
 
     @extend_schema(responses={201: ProjectSerializer, **refusals(400, 403)})
     def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        asked = ProjectSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        project = services.create_project(signed_in(request), **asked.validated_data)
+        sent = ProjectSerializer(data=request.data)
+        sent.is_valid(raise_exception=True)
+        project = services.create_project(signed_in(request), **sent.validated_data)
         return Response(self.get_serializer(self.get_queryset().get(pk=project.pk)).data, status.HTTP_201_CREATED)
 
     @extend_schema(responses={200: ProjectSerializer, **refusals(400, 403, 404)})
     def partial_update(self, request: Request, pk: int) -> Response:
-        """Changes name or description."""
+        """Change name or description."""
         project = self.get_object()
-        asked = ProjectSerializer(project, data=request.data, partial=True)
-        asked.is_valid(raise_exception=True)
-        values = {"name": project.name, "description": project.description} | asked.validated_data
+        sent = ProjectSerializer(project, data=request.data, partial=True)
+        sent.is_valid(raise_exception=True)
+        values = {"name": project.name, "description": project.description} | sent.validated_data
         services.edit_project(signed_in(request), project, **values)
         return Response(self.get_serializer(project).data)
 
     @extend_schema(responses={204: None, **refusals(403, 404)})
     def destroy(self, request: Request, pk: int) -> Response:
-        """Archives the project: what is in it stays, nothing new can be added. ``restore`` undoes it."""
+        """Archive a project: its content stays, nothing new can be added. ``restore`` undoes this."""
         services.archive_project(signed_in(request), self.get_object())
         return Response(status=status.HTTP_204_NO_CONTENT)
 
@@ -95,7 +95,7 @@ class Projects(mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.CreateMo
 
 
 class InProject(GenericViewSet[Any]):
-    """For what lies below /projects/{project}/: a project that one may not see is not there."""
+    """The base of endpoints below /projects/{project}/. A project that the user may not see answers 404."""
 
     @property
     def project(self) -> Project:
@@ -116,31 +116,31 @@ class Members(mixins.ListModelMixin, InProject):
 
     @extend_schema(request=NewMemberSerializer, responses={201: MemberSerializer, **refusals(400, 403, 404, 409)})
     def create(self, request: Request, project_pk: int) -> Response:
-        """Adds somebody, or changes the role of who is in already."""
+        """Add a user, or change the role of a member."""
         project = self.project
-        asked = NewMemberSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        data = asked.validated_data
+        sent = NewMemberSerializer(data=request.data)
+        sent.is_valid(raise_exception=True)
+        data = sent.validated_data
         membership = services.share(signed_in(request), project, data["username"], data["role"])
         return Response(MemberSerializer(membership).data, status.HTTP_201_CREATED)
 
     @extend_schema(request=RoleSerializer, responses={200: MemberSerializer, **refusals(400, 403, 404, 409)})
     def partial_update(self, request: Request, project_pk: int, username: str) -> Response:
         membership = self._membership(username)
-        asked = RoleSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        changed = services.change_role(signed_in(request), membership, asked.validated_data["role"])
+        sent = RoleSerializer(data=request.data)
+        sent.is_valid(raise_exception=True)
+        changed = services.change_role(signed_in(request), membership, sent.validated_data["role"])
         return Response(MemberSerializer(changed).data)
 
     @extend_schema(responses={204: None, **refusals(403, 404, 409)})
     def destroy(self, request: Request, project_pk: int, username: str) -> Response:
-        """Removes somebody; everybody may remove themselves. The last owner stays."""
+        """Remove a member. All members may remove themselves, except the last owner."""
         services.unshare(signed_in(request), self._membership(username))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
 NAME = OpenApiParameter("name", str, description="File name of a raw body, for example code.zip.")
-NOTE = OpenApiParameter("note", str, description="A note of a raw body.")
+NOTE = OpenApiParameter("note", str, description="A note for a raw body.")
 
 
 class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
@@ -164,7 +164,7 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         responses={201: CodeVersionDetailSerializer, **refusals(400, 403, 404, 409, 415)},
     )
     def create(self, request: Request, project_pk: int) -> Response:
-        """Uploads .zip, .tar.gz, a .py, an .ipynb (multipart or as the raw body), or the files of a folder."""
+        """Upload a .zip, .tar.gz, .py or .ipynb file (multipart or as the raw body), or the files of a folder."""
         project = self.project
         services.require_member(signed_in(request), project)  # before a large body is read
         uploads, note = self._raw(request) if _is_raw(request) else self._multipart(request)
@@ -174,7 +174,7 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
     def _raw(self, request: Request) -> tuple[list[Any], str]:
         name = request.query_params.get("name", "").strip()
         if not name:
-            raise ValidationError({"name": ["Say what the file is called: ?name=code.zip"]})
+            raise ValidationError({"name": ["Give the name of the file: ?name=code.zip"]})
         if not hasattr(request.data, "read"):
             raise Refused("The body is empty: send the file itself.", field="file")
         return [(name.rpartition("/")[2], request.data)], request.query_params.get("note", "")
@@ -187,7 +187,7 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         if not files:
             raise Refused("Choose a file or a folder first.", field="file")
         if paths and len(paths) != len(files):
-            raise Refused("Each file needs its path: send as many of one as of the other.", field="paths")
+            raise Refused("Each file needs its path: send as many paths as files.", field="paths")
         names = paths or [file.name for file in files]
         return list(zip(names, files, strict=True)), fields.get("note", "")
 
@@ -211,7 +211,7 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         operation_id="code_download", responses={(200, "application/x-tar"): OpenApiTypes.BINARY, **refusals(404)}
     )
     def download(self, request: Request, project_pk: int, number: int) -> HttpResponseBase:
-        """All files of the version as a tar."""
+        """Download all files of the version as a tar."""
         version = self.get_object()
         try:
             tar = store.open_tar(version)
@@ -221,11 +221,13 @@ class Code(mixins.ListModelMixin, mixins.RetrieveModelMixin, InProject):
         return download(request._request, name, tar, content_type="application/x-tar")
 
     @extend_schema(
-        parameters=[OpenApiParameter("to", int, description="Number of the other version; the one before by default.")],
+        parameters=[
+            OpenApiParameter("to", int, description="Number of the other version; by default the previous one.")
+        ],
         responses={200: FileChangeSerializer(many=True), **refusals(400, 404)},
     )
     def diff(self, request: Request, project_pk: int, number: int) -> Response:
-        """What changed from another version to this one."""
+        """Return the changes from another version to this one."""
         version = self.get_object()
         to = request.query_params.get("to", "")
         if to and not (to.isascii() and to.isdecimal() and len(to) < 10):
@@ -245,7 +247,7 @@ def _is_raw(request: Request) -> bool:
 
 
 class Gallery(ViewSet):
-    """Ready examples."""
+    """The examples of the gallery."""
 
     @extend_schema(operation_id="gallery_list", responses={200: ExampleSerializer(many=True), **refusals()})
     def list(self, request: Request) -> Response:
@@ -253,14 +255,14 @@ class Gallery(ViewSet):
 
     @extend_schema(request=UseExampleSerializer, responses={201: UsedExampleSerializer, **refusals(400, 403, 404, 409)})
     def use(self, request: Request, key: str) -> Response:
-        """Puts the example's code into a project, by default your own for examples. Using it again adds nothing."""
+        """Copy the code of an example to a project, by default to your own for examples. A second time adds nothing."""
         example = examples.find(key)
         if example is None:
             raise Http404
-        asked = UseExampleSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
+        sent = UseExampleSerializer(data=request.data)
+        sent.is_valid(raise_exception=True)
         project = None
-        if pk := asked.validated_data.get("project"):
+        if pk := sent.validated_data.get("project"):
             project = get_object_or_404(Project.objects.visible_to(signed_in(request)), pk=pk)
         version = services.use_example(signed_in(request), example, project)
         return Response(UsedExampleSerializer(version).data, status.HTTP_201_CREATED)

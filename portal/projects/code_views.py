@@ -28,16 +28,16 @@ MAX_VIEW_LINES = 10_000
 MAX_SHOWN_LINE = 2_000
 MAX_ENTRIES_SHOWN = 1_000
 FORM_BYTES = 16 * 1024 * 1024
-"""Around the files of an upload: names, boundaries, the note."""
+"""Allowance for the rest of an upload form: names, boundaries, the note."""
 
 
 # Upload
 
 
-@csrf_exempt  # only until the size and the person are known: the inner view checks the token
+@csrf_exempt  # the inner view checks the token, once size and user have been checked
 @require_POST
 def upload(request: HttpRequest, pk: int) -> HttpResponseBase:
-    """Looks at who sends how much before the body is parsed, which the check of the form's token would do."""
+    """Check user and size before the body is parsed, which the check of the form's token would cause."""
     visible_project(request, pk)
     length = request.headers.get("Content-Length") or "0"
     if not length.isdecimal() or int(length[:18]) > settings.MAX_UPLOAD_MIB * 1024 * 1024 + FORM_BYTES:
@@ -47,7 +47,7 @@ def upload(request: HttpRequest, pk: int) -> HttpResponseBase:
 
 @csrf_protect
 def _upload(request: HttpRequest, pk: int) -> HttpResponse:
-    """Answers scripts with JSON and forms with a page."""
+    """Store an upload. Scripts get JSON, forms a page."""
     project = visible_project(request, pk)
     wants_json = request.headers.get("Accept", "").startswith("application/json")
     try:
@@ -68,7 +68,7 @@ def _error(message: str) -> dict[str, Any]:
 
 
 def _uploads(request: HttpRequest) -> list[archive.Upload]:
-    """The files under their relative paths, which come beside them: a browser's file has only its last name."""
+    """Return the files with their relative paths, which are sent separately: browsers send only the last part of a name."""
     files = request.FILES.getlist("files")
     names = [file.name or "" for file in files]
     if text := request.POST.get("paths"):
@@ -77,7 +77,7 @@ def _uploads(request: HttpRequest) -> list[archive.Upload]:
         except (ValueError, RecursionError):
             names = []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(names) != len(files):
-            raise Refused("The files and their names do not fit together. Reload the page and try again.")
+            raise Refused("The files do not match their names. Reload the page and try again.")
     return [(name, file) for name, file in zip(names, files, strict=True)]
 
 
@@ -86,7 +86,7 @@ def _uploads(request: HttpRequest) -> list[archive.Upload]:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A line of a folder: a file, or a folder with how much is in it."""
+    """An entry of a folder: a file, or a folder with its total size and number of files."""
 
     name: str
     path: str
@@ -100,7 +100,7 @@ def visible_version(request: HttpRequest, pk: int, number: int) -> CodeVersion:
 
 
 def folder_items(files: list[dict[str, Any]], folder: str) -> list[Item]:
-    """Folders first, then files; empty when there is no such folder."""
+    """Return the entries of a folder, folders first; none if there is no such folder."""
     prefix = f"{folder}/" if folder else ""
     folders: dict[str, Item] = {}
     found = []
@@ -117,7 +117,7 @@ def folder_items(files: list[dict[str, Any]], folder: str) -> list[Item]:
 
 @require_safe
 def version(request: HttpRequest, pk: int, number: int) -> HttpResponse:
-    """``?path=`` a folder or a file. Without it: the top, and the file that would be run."""
+    """Show the folder or file in ``?path=``; by default the top folder and the file that would be run."""
     found = visible_version(request, pk, number)
     path = request.GET.get("path", "")
     paths = {entry["path"] for entry in found.files}
@@ -147,14 +147,14 @@ def version(request: HttpRequest, pk: int, number: int) -> HttpResponse:
 
 
 def _file(version: CodeVersion, path: str) -> dict[str, Any]:
-    """What the viewer shows of one file: lines, or why not."""
+    """Return what the viewer shows of a file: its lines, or why there are none."""
     try:
         size = store.entry_of(version, path)["size"]
         text = comparison.as_text(store.read_file(version, path, MAX_VIEW_BYTES))
     except store.MissingError as error:
         raise Http404 from error
     if text is None and size > MAX_VIEW_BYTES:
-        # the cut may have gone through a character
+        # the text may be cut within a character
         text = comparison.as_text(store.read_file(version, path, MAX_VIEW_BYTES).rstrip(bytes(range(0x80, 0x100))))
     lines = [] if text is None else _lines(text)
     warnings = [warning for warning in version.guess.get("warnings", []) if warning.get("path") == path]
@@ -168,7 +168,7 @@ def _file(version: CodeVersion, path: str) -> dict[str, Any]:
 
 
 def _lines(text: str) -> list[str]:
-    """As Python and editors number them, so that warnings meet theirs: a form feed, say, ends no line."""
+    """Split a text into lines as Python numbers them, so that warnings match: a form feed, for example, ends no line."""
     return [line.removesuffix("\n") for line in io.StringIO(text, newline=None)]
 
 
@@ -178,7 +178,7 @@ def _before(version: CodeVersion) -> CodeVersion | None:
 
 @require_safe
 def changes(request: HttpRequest, pk: int, number: int) -> HttpResponse:
-    """To the version before, or to ``?from=`` any other of the project."""
+    """Show the changes since the previous version, or since the version in ``?from=``."""
     found = visible_version(request, pk, number)
     asked = request.GET.get("from", "")
     if asked and not (asked.isascii() and asked.isdecimal() and len(asked) < 10):

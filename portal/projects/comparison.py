@@ -1,4 +1,4 @@
-"""What changed between two code versions, file by file, within limits that hold for hostile files too."""
+"""Compares two code versions file by file, within limits that also hold for hostile files."""
 
 import difflib
 import time
@@ -12,7 +12,7 @@ from portal.projects.models import CodeVersion
 MAX_TEXT_BYTES = 512 * 1024
 MAX_LINES = 5_000
 MAX_REPEATS = 50_000
-"""Pairs of equal lines; Python's comparison slows down with them, to minutes for files made to be slow."""
+"""Maximum number of pairs of equal lines: they slow difflib down, to minutes for malicious files."""
 MAX_SECONDS = 3
 MAX_FILES = 300
 MAX_LINE_LENGTH = 1_000
@@ -20,7 +20,7 @@ MAX_LINE_LENGTH = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """``kind`` is added, removed, same, or place (the ``@@`` line before a piece)."""
+    """A line of a comparison. ``kind`` is added, removed, same, or place (the ``@@`` line of a hunk)."""
 
     kind: str
     text: str
@@ -33,7 +33,7 @@ class Change:
     """added, removed or changed"""
     lines: list[Line] = field(default_factory=list)
     remark: str = ""
-    """Why no lines are shown."""
+    """The reason why no lines are shown."""
 
     @property
     def added(self) -> int:
@@ -45,7 +45,7 @@ class Change:
 
 
 def as_text(data: bytes) -> str | None:
-    """The text of a file, None when it is not text."""
+    """Return the text of a file, None if it is not text."""
     if b"\0" in data[:8192]:
         return None
     try:
@@ -55,7 +55,7 @@ def as_text(data: bytes) -> str | None:
 
 
 def compare(before: CodeVersion, after: CodeVersion) -> list[Change]:
-    """Sorted by path; lines for as many text files as fit into the time for one page."""
+    """Return the changes, sorted by path, with lines for as many text files as the time limit of a page allows."""
     old = {entry["path"]: entry["sha256"] for entry in before.files}
     new = {entry["path"]: entry["sha256"] for entry in after.files}
     until = time.monotonic() + MAX_SECONDS
@@ -65,7 +65,7 @@ def compare(before: CodeVersion, after: CodeVersion) -> list[Change]:
         kind = "added" if path not in old else "removed" if path not in new else "changed"
         if number >= MAX_FILES or time.monotonic() > until:
             changes.append(
-                Change(path, kind, remark="Not shown here: there are many changes. Open the file to see it.")
+                Change(path, kind, remark="Not shown because there are many changes. Open the file to see it.")
             )
             continue
         lines, remark = _lines(before if path in old else None, after if path in new else None, path)
@@ -78,14 +78,14 @@ def _lines(before: CodeVersion | None, after: CodeVersion | None, path: str) -> 
     for version in (before, after):
         data = store.read_file(version, path, MAX_TEXT_BYTES + 1) if version else b""
         if len(data) > MAX_TEXT_BYTES:
-            return [], f"Not shown: it is larger than {MAX_TEXT_BYTES // 1024} KiB."
+            return [], f"Not shown because it is larger than {MAX_TEXT_BYTES // 1024} KiB."
         text = as_text(data)
         if text is None:
-            return [], "Not shown: it is not text."
+            return [], "Not shown because it is not text."
         texts.append(text.split("\n"))
     old, new = texts
     if max(len(old), len(new)) > MAX_LINES or _repeats(old, new) > MAX_REPEATS:
-        return [], "Not shown: it is too long to compare."
+        return [], "Not shown because it is too long to compare."
     if before is None or after is None:
         kind, lines = ("added", new) if before is None else ("removed", old)
         return [Line(kind, _cut(line)) for line in (lines[:-1] if lines[-1] == "" else lines)], ""
@@ -94,7 +94,9 @@ def _lines(before: CodeVersion | None, after: CodeVersion | None, path: str) -> 
 
 def _repeats(old: list[str], new: list[str]) -> int:
     first, second = Counter(old), Counter(new)
-    often = max(len(new) // 100 + 1, 2) if len(new) >= 200 else len(new) + 1  # difflib leaves such lines aside
+    often = (
+        max(len(new) // 100 + 1, 2) if len(new) >= 200 else len(new) + 1
+    )  # difflib ignores lines that are more frequent
     return sum(count * second[line] for line, count in first.items() if 1 < second[line] <= often)
 
 

@@ -1,9 +1,9 @@
-"""The user's errors of this app. Each carries a sentence for the person waiting; ours are ordinary exceptions."""
+"""The errors of this app that a user causes. Each has a sentence for the user; other errors are ordinary exceptions."""
 
 from portal.refused import Refused
 
-__all__ = ["BadArchive", "Refused"]
+__all__ = ["BadArchiveError", "Refused"]
 
 
-class BadArchive(Refused):
-    """An upload that cannot be taken; the message names the entry and what to do."""
+class BadArchiveError(Refused):
+    """An upload that cannot be accepted; the message names the entry and the fix."""

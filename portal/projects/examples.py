@@ -1,4 +1,4 @@
-"""The gallery: ready examples that ship with Schedulearn, one folder each with a ``gallery.toml`` beside the code."""
+"""The gallery: examples that ship with Schedulearn, each a folder with code and a ``gallery.toml``."""
 
 import tomllib
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ DESCRIPTION = "gallery.toml"
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What its ``gallery.toml`` says: how to show it and how to run it."""
+    """The content of a ``gallery.toml``: how to show an example and how to run it."""
 
     key: str
     title: str
@@ -25,7 +25,7 @@ class Example:
     arguments: list[str] = field(default_factory=list)
     elastic: bool = False
     resumable: bool = False
-    """It goes on from /checkpoints after a stop."""
+    """Whether it restarts from /checkpoints after a stop."""
     min_gpus: int = 1
     max_gpus: int = 1
     env_vars: dict[str, str] = field(default_factory=dict)
@@ -35,14 +35,14 @@ class Example:
         return FOLDER / self.key
 
     def files(self) -> list[tuple[str, Path]]:
-        """Its code: relative name and place of each file, without the description."""
+        """Return relative name and path of each code file, without the description."""
         found = [path for path in sorted(self.folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
         return [(path.relative_to(self.folder).as_posix(), path) for path in found if path.name != DESCRIPTION]
 
 
 @cache
 def all_examples() -> tuple[Example, ...]:
-    """In the order to show them. A broken description is our mistake and stops the tests."""
+    """Return all examples in the order of the page. An invalid description is our mistake and fails the tests."""
     found = [Example(**tomllib.loads(path.read_text("utf-8"))) for path in FOLDER.glob(f"*/{DESCRIPTION}")]
     return tuple(sorted(found, key=lambda example: (example.order, example.key)))
 

@@ -1,4 +1,4 @@
-"""What people type about projects. The rules are in services; a form carries the words and shows the refusal."""
+"""Forms for projects. Services have the rules; the forms have the labels and show refusals."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from portal.refused import Refused
 
 class RefusableForm(forms.Form):
     def refuse(self, refusal: Refused) -> None:
-        """Shows the sentence at the input it is about."""
+        """Show a refusal at the input at fault."""
         self.add_error(refusal.field if refusal.field in self.fields else None, refusal.message)
 
 
@@ -32,7 +32,7 @@ class ShareForm(RefusableForm):
     role = forms.ChoiceField(
         choices=[
             (Membership.Role.MEMBER, "Member: uploads and submits"),
-            (Membership.Role.VIEWER, "Viewer: looks only"),
+            (Membership.Role.VIEWER, "Viewer: reads only"),
             (Membership.Role.OWNER, "Owner: also shares and archives"),
         ],
         initial=Membership.Role.MEMBER,

@@ -1,4 +1,4 @@
-"""What can be told of a code version before it runs: how to start it, and what looks wrong."""
+"""Inspects a code version before it runs: how to start it, and what looks wrong."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,12 +9,12 @@ UNREADABLE = {
     "code": "unreadable",
     "path": "",
     "line": 0,
-    "text": "This code could not be looked through within the time for it. Choose the entry file yourself.",
+    "text": "This code could not be inspected within the time limit. Choose the entry file yourself.",
 }
 
 
 def inspect(sha256: str) -> dict[str, Any]:
-    """The guess as stored with a code version (see ``CodeVersion.guess``). Never refuses: it is only a guess."""
+    """Return the guess that is stored with a code version (``CodeVersion.guess``). It never refuses an upload."""
     with store.path_of(sha256).open("rb") as tar:
         try:
             guess: dict[str, Any] = sandbox.run("inspecting.program", [], tar)
@@ -32,7 +32,7 @@ def inspect(sha256: str) -> dict[str, Any]:
 
 
 def missing_modules(guess: dict[str, Any], packages: Iterable[str]) -> list[dict[str, Any]]:
-    """Warnings for imports that an environment with these import names does not offer."""
+    """Return warnings for imports that are not among the modules of an environment."""
     offered = {name.split(".")[0].lower() for name in packages}
     return [
         {

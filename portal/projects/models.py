@@ -1,4 +1,4 @@
-"""Spaces that members share, and the code they upload into them."""
+"""Projects that members share, and the code that they upload."""
 
 from typing import Self
 
@@ -10,12 +10,12 @@ from django.utils import timezone
 from portal.accounts.models import User
 
 Viewer = User | AnonymousUser
-"""Whoever asks: pages and sockets pass ``request.user`` as it is."""
+"""The user of a request: pages and WebSockets pass ``request.user`` unchanged."""
 
 
 class ProjectQuerySet(models.QuerySet["Project"]):
     def visible_to(self, user: Viewer) -> Self:
-        """The one rule about who sees what: members see their projects, admins all, nobody else any."""
+        """Return the visible projects: members see their own, admins all, other users none. The only rule of visibility."""
         if not user.is_authenticated or not user.is_active:
             return self.none()
         if user.is_admin:
@@ -40,7 +40,7 @@ class Project(models.Model):
 
 
 class Membership(models.Model):
-    """What a user may do in a project: viewers look, members upload and submit, owners also share and archive."""
+    """The role of a user in a project: viewers read, members also upload and submit, owners also share and archive."""
 
     class Role(models.TextChoices):
         VIEWER = "viewer", "viewer"
@@ -65,24 +65,24 @@ class CodeVersionQuerySet(models.QuerySet["CodeVersion"]):
         return self.filter(project__in=Project.objects.visible_to(user))
 
     def light(self) -> Self:
-        """Without the file list, which may be long: for lists of versions."""
+        """Leave out the file list and the guess, which may be long: for lists of versions."""
         return self.defer("files", "guess")
 
 
 class CodeVersion(models.Model):
-    """One immutable upload. Its bytes are kept once, by hash, as a tar of validated regular files."""
+    """One immutable upload. Its content is stored once, under its hash, as a tar of validated regular files."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="code_versions")
     number = models.PositiveIntegerField()
     sha256 = models.CharField(max_length=64, db_index=True)
-    """Of the canonical tar: equal files give an equal hash, whatever archive they came in."""
+    """SHA-256 of the canonical tar: equal files have equal hashes, in whatever archive they were sent."""
     size = models.PositiveBigIntegerField()
-    """Bytes of all files together."""
+    """Total bytes of all files."""
     files = models.JSONField(default=list)
-    """[{"path", "size", "sha256", "offset"}], sorted by path; ``offset`` is where its bytes begin in the tar."""
+    """[{"path", "size", "sha256", "offset"}], sorted by path; ``offset`` is the position of the file's bytes in the tar."""
     guess = models.JSONField(default=dict)
-    """What inspection found, see ``inspection.Guess``: {"entry", "launcher", "elastic", "imports", "requirements",
-    "warnings": [{"code", "path", "line", "text"}], "notes": [what the unpacking did]}."""
+    """The result of inspection: {"entry", "launcher", "elastic", "imports", "requirements",
+    "warnings": [{"code", "path", "line", "text"}], "notes": [what unpacking changed]}."""
     upload_name = models.CharField(max_length=200)
     note = models.CharField(max_length=200, blank=True)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")

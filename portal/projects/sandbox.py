@@ -1,6 +1,6 @@
-"""Runs one of this folder's programs on hostile bytes, in a process of its own with hard limits.
+"""Runs one of this folder's programs on untrusted data, in a separate process with hard limits.
 
-Whatever the bytes do to it, the web process only learns that it did not answer.
+Whatever the data does to it, the web process only sees that it gave no answer.
 """
 
 import json
@@ -19,10 +19,10 @@ WALL_SECONDS = 60
 CPU_SECONDS = 60
 MEMORY_BYTES = 1024 * 1024 * 1024
 FILE_BYTES = (1024 + 64) * 1024 * 1024
-"""The most a code version may hold, and its headers."""
+"""Maximum size of a code version and its headers."""
 
 logger = logging.getLogger(__name__)
-_at_once = threading.BoundedSemaphore(2)
+_running = threading.BoundedSemaphore(2)
 
 # The limits come first; the program's folder comes last, so that no name in it can hide a standard module.
 _START = """
@@ -37,17 +37,17 @@ runpy.run_module(program, run_name="__main__")
 
 
 class NoAnswerError(Exception):
-    """The program was stopped by a limit or fell over; the log has its last words."""
+    """The program crashed or was stopped by a limit; the log has the end of its output."""
 
 
 def run(program: str, arguments: Sequence[str], stdin: IO[bytes] | int, pass_fds: Sequence[int] = ()) -> Any:
-    """The JSON that the program printed, or NoAnswerError. Nothing of the portal's environment reaches it."""
+    """Run a program without the portal's environment variables. Return the JSON that it printed, or raise NoAnswerError."""
     limits = [str(MEMORY_BYTES), str(CPU_SECONDS), str(FILE_BYTES)]
     command = [sys.executable, "-I", "-X", "utf8", "-c", _START, *limits, str(FOLDER), program, *arguments]
     scratch = settings.HOME / "incoming"
     scratch.mkdir(mode=0o700, exist_ok=True)
     try:
-        with _at_once:
+        with _running:
             done = subprocess.run(
                 command,
                 stdin=stdin,

@@ -1,4 +1,4 @@
-"""What the API says and hears about projects, their members and their code."""
+"""API representations of projects, their members and their code."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from portal.projects.models import CodeVersion, Membership, Project
 
 class ProjectSerializer(serializers.ModelSerializer[Project]):
     created_by = serializers.SlugRelatedField[Any](slug_field="username", read_only=True)
-    role = serializers.CharField(read_only=True, help_text="What you may do here: viewer, member or owner.")
+    role = serializers.CharField(read_only=True, help_text="Your role: viewer, member or owner.")
     archived = serializers.SerializerMethodField()
 
     class Meta:
@@ -57,7 +57,7 @@ class CodeVersionSerializer(serializers.ModelSerializer[CodeVersion]):
 
 class CodeVersionDetailSerializer(CodeVersionSerializer):
     guess = serializers.JSONField(
-        read_only=True, help_text="What inspection found: entry, launcher, elastic, warnings."
+        read_only=True, help_text="The result of inspection: entry, launcher, elastic, warnings."
     )
     files = FileSerializer(many=True, read_only=True)
 
@@ -67,13 +67,15 @@ class CodeVersionDetailSerializer(CodeVersionSerializer):
 
 
 class UploadSerializer(serializers.Serializer[Any]):
-    """For the schema: files are read from the request as they come."""
+    """An upload, for the schema only: the view reads the files from the request."""
 
     file = serializers.ListField(
         child=serializers.FileField(), help_text="One archive, script or notebook; or the files of a folder."
     )
     paths = serializers.ListField(
-        child=serializers.CharField(), required=False, help_text="Their paths in the folder, in the same order."
+        child=serializers.CharField(),
+        required=False,
+        help_text="The paths of the files in the folder, in the same order.",
     )
     note = serializers.CharField(max_length=200, required=False, allow_blank=True)
 

@@ -1,7 +1,7 @@
-"""What people do with projects: create, share, archive, upload code, start from an example.
+"""Actions on projects: create, share, archive, upload code, start from an example.
 
-Each act checks what its user may do and answers with rows, or raises Refused with a sentence. Views, API and the jobs
-app call these; who *sees* what is ``Project.objects.visible_to``.
+Each checks the user's permission and returns rows, or raises Refused with a sentence. Views, the API and the jobs app
+call these. Visibility is decided by ``Project.objects.visible_to``.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ from portal.turns import BusyError, Turns
 Role = Membership.Role
 _RANK = {Role.VIEWER: 0, Role.MEMBER: 1, Role.OWNER: 2}
 
-MOST_MEMBERS = 500
+MAX_MEMBERS = 500
 EXAMPLES = "Examples"
-"""Name of the project that each person's gallery examples go to."""
+"""The name of each user's project for examples of the gallery."""
 
 
 def role_of(user: Viewer, project: Project) -> Role | None:
-    """What the user may do there; None for a stranger. Admins count as owners of every project."""
+    """Return the role of a user in a project; None without one. Admins count as owners of every project."""
     if not user.is_authenticated or not user.is_active:
         return None
     if user.is_admin:
@@ -38,12 +38,12 @@ def role_of(user: Viewer, project: Project) -> Role | None:
 
 
 def may_submit(role: Role | None) -> bool:
-    """Upload code, submit jobs and act on them."""
+    """Return whether a role may upload code, submit jobs and act on them."""
     return role is not None and _RANK[role] >= _RANK[Role.MEMBER]
 
 
 def may_manage(role: Role | None) -> bool:
-    """Share, rename, archive."""
+    """Return whether a role may share, rename and archive the project."""
     return role is not None and _RANK[role] >= _RANK[Role.OWNER]
 
 
@@ -51,7 +51,7 @@ def require_member(user: Viewer, project: Project) -> None:
     if not may_submit(role_of(user, project)):
         raise Refused(f"Only members of “{project.name}” may do that. Ask one of its owners.", "forbidden")
     if project.archived_at is not None:
-        raise Refused(f"“{project.name}” is archived. Take it out of the archive first.", "conflict")
+        raise Refused(f"“{project.name}” is archived. Restore it first.", "conflict")
 
 
 def require_owner(user: Viewer, project: Project) -> None:
@@ -63,7 +63,7 @@ def require_owner(user: Viewer, project: Project) -> None:
 
 
 def create_project(user: User, name: str, description: str = "") -> Project:
-    """The user becomes its owner."""
+    """Create a project, whose owner is the user."""
     with transaction.atomic():
         project = Project.objects.create(name=_name(name), description=_text(description), created_by=user)
         Membership.objects.create(project=project, user=user, role=Role.OWNER)
@@ -78,7 +78,7 @@ def edit_project(user: User, project: Project, *, name: str, description: str) -
 
 
 def archive_project(user: User, project: Project) -> None:
-    """Nothing new may be uploaded or submitted there; what is there stays. Jobs that wait or run go on."""
+    """Archive a project: nothing new may be uploaded or submitted; its content stays. Waiting and running jobs continue."""
     require_owner(user, project)
     Project.objects.filter(pk=project.pk, archived_at=None).update(archived_at=timezone.now())
     project.refresh_from_db(fields=["archived_at"])
@@ -107,7 +107,7 @@ def _text(text: str) -> str:
 
 
 def share(user: User, project: Project, username: str, role: str) -> Membership:
-    """Adds a person by user name or e-mail address, or changes the role of one who is in already."""
+    """Add a person by user name or e-mail address, or change the role of a member."""
     require_owner(user, project)
     role = _role(role)
     person = _person(username)
@@ -116,8 +116,8 @@ def share(user: User, project: Project, username: str, role: str) -> Membership:
         membership = Membership.objects.filter(project=project, user=person).first()
         if membership is not None:
             return _set_role(membership, role)
-        if project.memberships.count() >= MOST_MEMBERS:
-            raise Refused(f"A project has at most {MOST_MEMBERS} members.", "conflict")
+        if project.memberships.count() >= MAX_MEMBERS:
+            raise Refused(f"A project has at most {MAX_MEMBERS} members.", "conflict")
         return Membership.objects.create(project=project, user=person, role=role)
 
 
@@ -133,7 +133,7 @@ def change_role(user: User, membership: Membership, role: str) -> Membership:
 
 
 def unshare(user: User, membership: Membership) -> None:
-    """Owners may remove anyone, everybody may leave; the last owner stays."""
+    """Remove a member. Owners may remove all members, and members themselves, except the last owner."""
     if membership.user_id != user.pk:
         require_owner(user, membership.project)
     with transaction.atomic():
@@ -154,10 +154,10 @@ def _set_role(membership: Membership, role: Role) -> Membership:
 
 
 def _keep_an_owner(membership: Membership) -> None:
-    """Call with the project locked: two owners may leave at the same moment."""
+    """Refuse to lose the last owner. The project must be locked: two owners may leave at the same moment."""
     others = Membership.objects.filter(project=membership.project_id, role=Role.OWNER).exclude(pk=membership.pk)
     if membership.role == Role.OWNER and not others.exists():
-        raise Refused("This is the project's last owner. Make somebody else an owner first.", "conflict")
+        raise Refused("This is the project's last owner. Make another member an owner first.", "conflict")
 
 
 def _role(role: str) -> Role:
@@ -174,7 +174,7 @@ def _person(name: str) -> User:
     )
     if person is None:
         raise Refused(
-            "Nobody here has this user name or e-mail address. Ask an admin to invite them.", field="username"
+            "There is no user with this name or e-mail address. Ask an admin to invite them.", field="username"
         )
     return person
 
@@ -192,11 +192,11 @@ _unpacking = Turns()
 def store_code(
     user: User, project: Project, uploads: Sequence[archive.Upload], note: str = "", upload_name: str = ""
 ) -> CodeVersion:
-    """A new immutable version from one archive, script or notebook, or from the files of a folder.
+    """Create an immutable version from one archive, script or notebook, or from the files of a folder.
 
-    ``uploads`` is ``[(name, open file)]``; a folder's names are its relative paths. The slow part, unpacking in a
-    process of its own, comes before the transaction that gives the version its number. Each user unpacks one upload at a
-    time. Raises BadArchive or Refused.
+    ``uploads`` is ``[(name, open file)]``; the names of a folder's files are relative paths. The slow part, unpacking in
+    a separate process, precedes the transaction that assigns the number. Only one upload of each user is unpacked at a
+    time. Raises BadArchiveError or Refused.
     """
     require_member(user, project)
     try:
@@ -205,7 +205,8 @@ def store_code(
             guess = inspection.inspect(taken.sha256)
     except BusyError:
         raise Refused(
-            "Another upload of yours is still being unpacked. Wait until it is done, then send this one again.", "limit"
+            "Another upload of yours is still being unpacked. Wait until it is finished, then send this one again.",
+            "limit",
         ) from None
     with transaction.atomic():
         _lock(project)
@@ -217,7 +218,7 @@ def store_code(
 def _new_version(
     user: User, project: Project, taken: archive.Unpacked, guess: dict[str, Any], upload_name: str, note: str
 ) -> CodeVersion:
-    """Call with the project locked: numbers follow one another."""
+    """Create the version with the next number. The project must be locked."""
     last = CodeVersion.objects.filter(project=project).aggregate(last=Max("number"))["last"] or 0
     return CodeVersion.objects.create(
         project=project,
@@ -247,7 +248,7 @@ def _one_line(text: str) -> str:
 
 
 def use_example(user: User, example: Example, project: Project | None = None) -> CodeVersion:
-    """The example's code in the project, or in the user's own project for examples. Using it again adds nothing."""
+    """Copy an example to a project, by default to the user's own for examples. A second time returns the same version."""
     if project is not None:
         require_member(user, project)
     with ExitStack() as stack:
@@ -265,7 +266,7 @@ def use_example(user: User, example: Example, project: Project | None = None) ->
 
 
 def _examples_project(user: User) -> Project:
-    User.objects.select_for_update().get(pk=user.pk)  # two clicks at once make one project
+    User.objects.select_for_update().get(pk=user.pk)  # two simultaneous clicks create only one project
     own = Project.objects.filter(created_by=user, name=EXAMPLES, archived_at=None)
     found = own.filter(memberships__user=user, memberships__role=Role.OWNER).first()
-    return found or create_project(user, EXAMPLES, "Examples of the gallery, to run and to change.")
+    return found or create_project(user, EXAMPLES, "Examples from the gallery, to run and to change.")

@@ -1,4 +1,4 @@
-"""Where the bytes of code versions lie: one tar per content, named by its hash, never changed."""
+"""The store of code versions: one tar for each content, named by its hash, never changed."""
 
 import os
 import re
@@ -17,7 +17,7 @@ PIECE_BYTES = 256 * 1024
 
 
 class MissingError(Exception):
-    """Ours: a code version's bytes are not where they should be, or the path is not among its files."""
+    """The tar of a code version is missing, or a path is not among its files. Not the user's error."""
 
 
 def folder() -> Path:
@@ -27,7 +27,7 @@ def folder() -> Path:
 
 
 def path_of(sha256: str) -> Path:
-    """Where the tar with this hash lies, or would."""
+    """Return the path of the tar with this hash, whether it exists or not."""
     if not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise ValueError("A code version is named by 64 hexadecimal digits.")
     return folder() / f"{sha256}.tar"
@@ -35,7 +35,7 @@ def path_of(sha256: str) -> Path:
 
 @contextmanager
 def incoming() -> Iterator[IO[bytes]]:
-    """A file beside the others; it is gone afterwards unless ``keep`` gave it a name."""
+    """Create a temporary file in the store, which is deleted afterwards unless ``keep`` has named it."""
     with tempfile.NamedTemporaryFile(dir=folder(), prefix=".incoming-", delete=False) as file:
         try:
             yield file
@@ -44,7 +44,7 @@ def incoming() -> Iterator[IO[bytes]]:
 
 
 def keep(file: IO[bytes], sha256: str) -> None:
-    """Gives an incoming file its name. The same bytes may come any number of times, also at once."""
+    """Give an incoming file its final name. The same content may be stored again, also at the same time."""
     os.fchmod(file.fileno(), MODE)
     os.fsync(file.fileno())
     Path(file.name).replace(path_of(sha256))
@@ -56,7 +56,7 @@ def keep(file: IO[bytes], sha256: str) -> None:
 
 
 def entry_of(version: CodeVersion, path: str) -> dict[str, Any]:
-    """The line of the version's file list, or MissingError."""
+    """Return the entry of a path in the version's file list. Raises MissingError."""
     for entry in version.files:
         if entry["path"] == path and "offset" in entry:
             return dict(entry)
@@ -64,7 +64,7 @@ def entry_of(version: CodeVersion, path: str) -> dict[str, Any]:
 
 
 def read_file(version: CodeVersion, path: str, at_most: int) -> bytes:
-    """The first bytes of one file, straight from the tar: its place is in the file list."""
+    """Return the first bytes of a file, read directly from the tar at the offset in the file list."""
     entry = entry_of(version, path)
     with _open(version) as tar:
         tar.seek(entry["offset"])
@@ -72,13 +72,13 @@ def read_file(version: CodeVersion, path: str, at_most: int) -> bytes:
 
 
 def open_file(version: CodeVersion, path: str) -> Iterator[bytes]:
-    """One file in pieces, for a download."""
+    """Return a file in pieces, for a download."""
     entry = entry_of(version, path)
     return _pieces(_open(version), entry["offset"], entry["size"])
 
 
 def open_tar(version: CodeVersion) -> Iterator[bytes]:
-    """All files as the tar they lie in, in pieces."""
+    """Return the tar with all files, in pieces."""
     tar = _open(version)
     return _pieces(tar, 0, os.fstat(tar.fileno()).st_size)
 
@@ -87,7 +87,7 @@ def _open(version: CodeVersion) -> IO[bytes]:
     try:
         return path_of(version.sha256).open("rb")
     except FileNotFoundError as error:
-        raise MissingError(f"The bytes of {version} are gone from {folder()}.") from error
+        raise MissingError(f"The tar of {version} is missing in {folder()}.") from error
 
 
 def _pieces(tar: IO[bytes], offset: int, left: int) -> Iterator[bytes]:

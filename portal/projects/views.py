@@ -1,4 +1,4 @@
-"""The pages of projects and their members. Who sees what is ``visible_to``; what people do is in ``services``."""
+"""The pages of projects and their members. ``visible_to`` decides visibility; ``services`` has the actions."""
 
 from typing import Any
 
@@ -23,12 +23,12 @@ VERSIONS_PER_PAGE = 10
 
 
 def visible_project(request: HttpRequest, pk: int) -> Project:
-    """404 for strangers, as if it did not exist."""
+    """Return a project that the user may see, or answer 404."""
     return get_object_or_404(Project.objects.visible_to(signed_in(request)).select_related("created_by"), pk=pk)
 
 
 def owned_project(request: HttpRequest, pk: int) -> Project:
-    """404 for everybody but its owners: the pages to change it are not there for others."""
+    """Return a project that the user owns, or answer 404: for other users the pages to change it do not exist."""
     project = visible_project(request, pk)
     if not services.may_manage(services.role_of(signed_in(request), project)):
         raise Http404
@@ -39,7 +39,7 @@ def owned_project(request: HttpRequest, pk: int) -> Project:
 
 
 def for_lists(projects: QuerySet[Project], user: User) -> QuerySet[Project]:
-    """With what a row shows, in one query; those that got code last come first."""
+    """Annotate projects with the columns of the list, in one query; those with the newest code come first."""
 
     def count(rows: QuerySet[Any]) -> Coalesce:
         each = rows.filter(project=OuterRef("pk")).order_by().values("project").annotate(n=Count("pk")).values("n")
@@ -98,7 +98,7 @@ def show_project(
     share_form: ShareForm | None = None,
     upload_error: str = "",
 ) -> HttpResponse:
-    """The project's page; also the answer to a form on it that was refused."""
+    """Show the page of a project; also the response to a form on it that was refused."""
     user = signed_in(request)
     role = services.role_of(user, project)
     versions = project.code_versions.light().select_related("created_by")
@@ -120,7 +120,7 @@ def show_project(
 
 
 def upload_limits() -> dict[str, int]:
-    """What the browser checks before it sends anything."""
+    """Return the limits that the browser checks before it sends files."""
     return {"mib": settings.MAX_UPLOAD_MIB, "files": settings.DATA_UPLOAD_MAX_NUMBER_FILES}
 
 
@@ -141,7 +141,7 @@ def edit(request: HttpRequest, pk: int) -> HttpResponse:
 def archive(request: HttpRequest, pk: int) -> HttpResponse:
     project = owned_project(request, pk)
     services.archive_project(signed_in(request), project)
-    messages.success(request, f"“{project.name}” is archived: everything stays, nothing new can be added.")
+    messages.success(request, f"“{project.name}” is archived: its content stays, nothing new can be added.")
     return redirect("projects:detail", project.pk)
 
 
@@ -149,7 +149,7 @@ def archive(request: HttpRequest, pk: int) -> HttpResponse:
 def unarchive(request: HttpRequest, pk: int) -> HttpResponse:
     project = owned_project(request, pk)
     services.unarchive_project(signed_in(request), project)
-    messages.success(request, f"“{project.name}” is out of the archive.")
+    messages.success(request, f"“{project.name}” is no longer archived.")
     return redirect("projects:detail", project.pk)
 
 
@@ -186,7 +186,7 @@ def change_role(request: HttpRequest, pk: int, member: int) -> HttpResponse:
 
 @require_POST
 def remove_member(request: HttpRequest, pk: int, member: int) -> HttpResponse:
-    """By an owner, or by the member themselves, who leaves."""
+    """Remove a member: owners may remove any, members themselves."""
     user = signed_in(request)
     project = visible_project(request, pk)
     membership = get_object_or_404(project.memberships.select_related("user", "project"), pk=member)
@@ -221,7 +221,7 @@ def example(request: HttpRequest, key: str) -> HttpResponse:
 
 @require_POST
 def copy_example(request: HttpRequest, key: str) -> HttpResponse:
-    """The code into one's own project for examples, to be read, changed and run from there."""
+    """Copy the code of an example to one's own project for examples, to read, change and run it there."""
     found = examples.find(key)
     if found is None:
         raise Http404

@@ -16,7 +16,7 @@ from portal.scheduler import recording
 
 KEY_LIFE = timedelta(days=7)
 """A script that repeats a submit does so within minutes."""
-BELLS_KEPT_SECONDS = 24 * 3600
+UNUSED_CHANNEL_SECONDS = 24 * 3600
 INCOMING_LIFE_SECONDS = 24 * 3600
 """A file still coming in after a day is what a killed process left."""
 
@@ -39,7 +39,7 @@ def tidy() -> None:
     remove_stale_files()
     recording.forget()
     checkpoints.forget()
-    wake.sweep(BELLS_KEPT_SECONDS)
+    wake.delete_unused(UNUSED_CHANNEL_SECONDS)
 
 
 for task in (idle_gpus, silent_jobs, tidy):

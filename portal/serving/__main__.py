@@ -1,4 +1,4 @@
-"""``python -m portal.serving``: one web process of the portal, on an address of its own or behind ``entry``."""
+"""``python -m portal.serving``: one web process of the portal, with its own address or behind ``entry``."""
 
 import argparse
 import logging
@@ -11,7 +11,7 @@ import django
 from portal.serving import NODES_PATH
 
 FORM_BYTES = 8 << 20
-"""For what a form sends beside its files, and for the limits of views, which explain more than a server can."""
+"""Allowance for the fields of a form beside its files. It also lets views refuse what is too large, with an explanation."""
 
 
 def main(arguments: list[str]) -> None:
@@ -45,18 +45,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m portal.serving", description=__doc__)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
-        "--endpoint", "-e", action="append", default=[], help="Twisted's words: tcp:8000:interface=127.0.0.1"
+        "--endpoint", "-e", action="append", default=[], help="in the format of Twisted: tcp:8000:interface=127.0.0.1"
     )
     where.add_argument(
-        "--handed-over", type=int, help="the inherited socket on which an entry process sends connections"
+        "--handed-over", type=int, help="number of the inherited socket on which an entry process sends connections"
     )
-    parser.add_argument("--only", choices=["nodes"], help="answer nothing but the nodes")
-    parser.add_argument("--proxy-headers", action="store_true", help="believe X-Forwarded-For, -Port and -Proto")
+    parser.add_argument("--only", choices=["nodes"], help="answer only the nodes")
+    parser.add_argument("--proxy-headers", action="store_true", help="trust X-Forwarded-For, -Port and -Proto")
     return parser
 
 
 def max_body_bytes(path: bytes) -> int:
-    """The largest body of a request to this path, in bytes."""
+    """Return the maximum size of the body of a request to this path, in bytes."""
     from django.conf import settings  # noqa: PLC0415
 
     mib = settings.MAX_OUTPUTS_MIB if path.startswith(NODES_PATH.encode()) else 2 * settings.MAX_UPLOAD_MIB
@@ -64,14 +64,17 @@ def max_body_bytes(path: bytes) -> int:
 
 
 def may_send_much(path: bytes, authorization: str) -> bool:
-    """Whether a large body is kept before its request is looked at: outputs and checkpoints, of nodes that have reported."""
+    """Return whether a large body may be stored before its request is examined.
+
+    Nodes may send outputs and checkpoints once they have reported.
+    """
     from portal.agents.views import has_shown_token  # noqa: PLC0415
 
     return not path.startswith(NODES_PATH.encode()) or has_shown_token(authorization)
 
 
 def session_of(cookies: str) -> str:
-    """The session that a browser's socket belongs to; "" without one."""
+    """Return the session key of a browser's WebSocket, "" without one."""
     from django.conf import settings  # noqa: PLC0415
     from django.http import parse_cookie  # noqa: PLC0415
 

@@ -1,10 +1,10 @@
-"""One address for people and nodes: accepts connections and hands each to the process that its first request names.
+"""One address for users and nodes: accepts connections and sends each to the process that its first request is for.
 
     python -m portal.serving.entry LISTENING PAGES NODES
 
-The arguments are the numbers of inherited sockets: one that listens, and a ``handover_pair`` end for each process. This
-process does nothing else, so that it accepts promptly whatever happens to the others; it never reads from a
-connection, only looks at its first bytes.
+The arguments are the numbers of inherited sockets: one that listens, and an end of a ``handover_pair`` for each process.
+This process does nothing else, so that it accepts promptly whatever happens to the others. It never reads from a
+connection; it only peeks at its first bytes.
 """
 
 import asyncio
@@ -20,24 +20,24 @@ from portal.serving.handover import send_connection
 
 logger = logging.getLogger(__name__)
 
-LONGEST_METHOD = 8
-"""Of any method that a request to the portal may have."""
+MAX_METHOD_BYTES = 8
+"""The length of the longest method of a request to the portal."""
 PREFIX = NODES_PATH.encode()
-PEEK_BYTES = LONGEST_METHOD + 1 + len(PREFIX)
+PEEK_BYTES = MAX_METHOD_BYTES + 1 + len(PREFIX)
 FIRST_BYTES_SECONDS = 30.0
-"""Browsers open connections ahead of a request."""
-SENT_SECONDS = 10.0
+"""Time limit for the first bytes. Browsers open connections before they have a request."""
+HANDOVER_SECONDS = 10.0
 RETRY_SECONDS, MAX_RETRY_SECONDS = 0.02, 1.0
-"""Between two looks at an unfinished beginning, doubled each time: a few hundred of them took a quarter of a core."""
+"""Pause before peeking again at an incomplete request line, doubled each time: a few hundred took a quarter of a core."""
 MAX_UNDECIDED = 512
-"""Connections that have sent nothing yet. Beyond it the oldest is closed: silent clients never keep others out."""
+"""Connections that have sent nothing yet. With more, the oldest is closed, so that silent clients never block others."""
 
 
 def for_nodes(head: bytes) -> bool | None:
-    """Whether a connection that begins like this belongs to the nodes' process; None when more is needed."""
+    """Return whether a connection with these first bytes is for the nodes' process; None when more bytes are needed."""
     method, space, rest = head.partition(b" ")
     if not space:
-        return None if len(head) <= LONGEST_METHOD else False
+        return None if len(head) <= MAX_METHOD_BYTES else False
     if len(rest) < len(PREFIX) and PREFIX.startswith(rest):
         return None
     return rest.startswith(PREFIX)
@@ -56,7 +56,7 @@ class Entry:
                 connection, _ = await loop.sock_accept(listening)
             except OSError as error:
                 logger.warning("A connection could not be accepted: %s", error)
-                await asyncio.sleep(1)  # too many open files, most likely: some will be closed by then
+                await asyncio.sleep(1)  # probably too many open files; some will be closed by then
                 continue
             task = asyncio.create_task(self._route(connection))
             self._undecided[task] = None
@@ -74,13 +74,13 @@ class Entry:
             if to_nodes is None:
                 return
             try:
-                await send_connection(self._nodes if to_nodes else self._pages, connection, SENT_SECONDS)
+                await send_connection(self._nodes if to_nodes else self._pages, connection, HANDOVER_SECONDS)
             except (TimeoutError, OSError) as error:
-                logger.warning("The process for %s takes no connections: %r", "nodes" if to_nodes else "pages", error)
+                logger.warning("The process for %s accepts no connections: %r", "nodes" if to_nodes else "pages", error)
 
 
 async def first_path_is_for_nodes(connection: socket.socket) -> bool | None:
-    """None when the client has left. Raises OSError."""
+    """Return whether the connection is for the nodes' process; None when the client has disconnected. Raises OSError."""
     pause = RETRY_SECONDS
     while True:
         await _readable(connection)
@@ -92,7 +92,7 @@ async def first_path_is_for_nodes(connection: socket.socket) -> bool | None:
             return None
         if (answer := for_nodes(head)) is not None:
             return answer
-        await asyncio.sleep(pause)  # what has come stays readable
+        await asyncio.sleep(pause)  # the socket stays readable meanwhile
         pause = min(2 * pause, MAX_RETRY_SECONDS)
 
 
@@ -100,11 +100,11 @@ async def _readable(connection: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
 
-    def note() -> None:
+    def on_readable() -> None:
         if not ready.done():
             ready.set_result(None)
 
-    loop.add_reader(connection, note)
+    loop.add_reader(connection, on_readable)
     try:
         await ready
     finally:
@@ -112,7 +112,9 @@ async def _readable(connection: socket.socket) -> None:
 
 
 async def main(listening: int, pages: int, nodes: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: it ends last, by SIGTERM
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole process group; this process ends last, by SIGTERM
     entry = Entry(socket.socket(fileno=pages), socket.socket(fileno=nodes))
     await entry.serve(socket.socket(fileno=listening))
 

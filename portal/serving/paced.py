@@ -1,6 +1,6 @@
-"""daphne with back-pressure, and with a limit on the bytes of a request.
+"""daphne with back-pressure and a limit on the size of requests.
 
-daphne takes whatever an application sends and keeps it in memory until the client has read it. Here ``send`` waits
+daphne accepts whatever an application sends and keeps it in memory until the client has read it. Here ``send`` waits
 while more than a transport's buffer is unread, and a client that reads nothing for ``STALL_SECONDS`` is disconnected.
 """
 
@@ -28,21 +28,21 @@ logger = logging.getLogger(__name__)
 
 STALL_SECONDS = 60.0
 CHECK_SECONDS = 2.0
-MAX_STRANGER_BYTES = 8 << 20
-"""Of the body of a request whose sender is not known."""
+MAX_UNKNOWN_SENDER_BYTES = 8 << 20
+"""Maximum size of the body of a request whose sender is unknown."""
 MAX_UNREAD_MESSAGES = 256
-"""Of one socket, that the application has not taken yet: a viewer has a handful under way."""
+"""Messages of one WebSocket that the application has not read yet. A log viewer has a handful."""
 FLOOD_SECONDS = 30.0
-"""For so long no socket is opened for a client that flooded one."""
+"""How long a client that flooded a WebSocket cannot open another one."""
 MAX_FLOODERS = 1000
 ODD_FRAMES, ODD_FRAMES_PER_SECOND = 100, 2.0
-"""Pings, pongs and fragments of one socket, which the application never sees: a burst, and how fast it refills."""
+"""Token bucket for the pings, pongs and fragments of one WebSocket, which the application never sees: size and refill."""
 FIRST_CONTROL_OPCODE, CONTINUATION = 8, 0
 
 
 @implementer(IPushProducer)
 class Gate:
-    """Open while the transport's buffer has room. The transport closes and opens it as a push producer."""
+    """A gate that is open while the transport's buffer has room. The transport closes and opens it as a push producer."""
 
     def __init__(self) -> None:
         self._open = asyncio.Event()
@@ -55,11 +55,11 @@ class Gate:
         self._open.set()
 
     def stopProducing(self) -> None:  # noqa: N802
-        """The connection is lost: there is no one to wait for."""
+        """Open the gate for good: the connection is lost."""
         self._open.set()
 
     async def passed(self, seconds: float) -> bool:
-        """Wait for room; False when there was none for so long."""
+        """Wait for room in the buffer; return False when there was none for so long."""
         try:
             await asyncio.wait_for(self._open.wait(), seconds)
         except TimeoutError:
@@ -68,7 +68,7 @@ class Gate:
 
 
 class LimitedRequest(WebRequest):
-    """A request whose body is read but not kept when it is too large: the server spools bodies on the disk."""
+    """A request whose body is discarded when it is too large; other bodies are spooled on the disk."""
 
     limit = 0
     too_large = False
@@ -80,7 +80,7 @@ class LimitedRequest(WebRequest):
         self.is_known = self.server.may_send_much(path, authorization.decode("latin-1"))
         self.limit = self.server.max_body_bytes(path)
         if not self.is_known:
-            self.limit = min(self.limit, MAX_STRANGER_BYTES)
+            self.limit = min(self.limit, MAX_UNKNOWN_SENDER_BYTES)
         self.too_large = length is not None and length > self.limit
         super().gotLength(0 if self.too_large else length)
 
@@ -96,7 +96,9 @@ class LimitedRequest(WebRequest):
             return super().process()
         if not self.is_known:
             self.basic_error(
-                503, b"Service Unavailable", "So much is taken only from those who have reported. Try again."
+                503,
+                b"Service Unavailable",
+                "A body of this size is accepted only from a node that has reported. Try again.",
             )
             return None
         self.basic_error(413, b"Content Too Large", f"At most {self.limit >> 20} MiB can be sent in one request.")
@@ -111,7 +113,7 @@ class LimitedFactory(HTTPFactory):
 
 
 class Flooders:
-    """Clients whose sockets were closed because they sent too much. Opening one again costs more than refusing it."""
+    """Clients whose WebSockets were closed because they sent too much. Refusing a new one is cheaper than opening it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -128,19 +130,19 @@ class Flooders:
 
 
 class LimitedSocket(WebSocketProtocol):
-    """A socket that is cut off when it sends faster than the application reads, and refused for a while."""
+    """A WebSocket that is closed when it sends faster than the application reads. Its client is then refused for a while."""
 
     client = ""
     odd_frames = float(ODD_FRAMES)
-    """That may still come."""
+    """How many more are accepted now."""
     counted_at = 0.0
 
     def onConnect(self, request: Any) -> Any:  # noqa: N802
         server: PacedServer = self.factory.server_class
         self.client = server.client_of(request.headers.get("cookie", "")) or str(self.transport.getPeer().host)
         if server.flooders.refuses(self.client):
-            self.server, self.request, self.client_addr = server, request, None  # what its end looks at,
-            self.socket_opened = self.last_ping = time.time()  # and who checks its age until then
+            self.server, self.request, self.client_addr = server, request, None  # read when it closes
+            self.socket_opened = self.last_ping = time.time()  # read by check_timeouts
             server.protocol_connected(self)
             raise ConnectionDeny(429, "Too many messages: wait half a minute")
         return super().onConnect(request)
@@ -165,14 +167,18 @@ class LimitedSocket(WebSocketProtocol):
 
     def _cut_off(self) -> None:
         self.server.flooders.note(self.client)
-        self.data = b""  # what has come is not even looked at
+        self.data = b""  # discards what was received
         self.dropConnection(abort=True)
 
 
 class PacedServer(Server):
-    """``connections`` is where an entry process hands over connections, beside or instead of ``endpoints``;
-    ``max_body_bytes`` is asked with the path of a request, ``client_of`` with the cookies of a socket: "" is an address.
-    ``may_send_much`` is asked with a path and the header Authorization: others may send ``MAX_STRANGER_BYTES`` bytes."""
+    """daphne's server with these limits.
+
+    ``connections`` is the socket on which an entry process passes connections, in addition to ``endpoints`` or instead.
+    ``max_body_bytes`` gets the path of a request. ``client_of`` gets the cookies of a WebSocket; for "" its address names
+    the client. ``may_send_much`` gets a path and the header Authorization; senders for which it is false may send at most
+    ``MAX_UNKNOWN_SENDER_BYTES``.
+    """
 
     def __init__(
         self,
@@ -195,7 +201,7 @@ class PacedServer(Server):
         self.flooders = Flooders()
         self._handed_over = connections
         self._gates: dict[Any, Gate] = {}
-        # daphne drops Twisted's errors
+        # daphne discards the errors that Twisted logs
         globalLogPublisher.addObserver(cast(ILogObserver, STDLibLogObserver("daphne.server")))
         if connections is not None:
             reactor.callWhenRunning(self._receive)
@@ -206,7 +212,7 @@ class PacedServer(Server):
 
     @http_factory.setter
     def http_factory(self, factory: HTTPFactory) -> None:
-        """``Server.run`` makes one of its own kind."""
+        """Ignore the factory that ``Server.run`` creates, which has no limits."""
         self._http_factory = LimitedFactory(self)
 
     @property
@@ -226,13 +232,15 @@ class PacedServer(Server):
             try:
                 reactor.adoptStreamConnection(connection.fileno(), connection.family, self.http_factory)
             except OSError:
-                logger.debug("a client left before its connection was adopted")
+                logger.debug("a client disconnected before its connection was adopted")
 
         receive_connections(reactor._asyncioEventloop, self._handed_over, adopt)  # noqa: SLF001
 
     def timeout_checker(self) -> None:
-        """Check the age of all connections, and again in two seconds, whatever one of them raises: daphne would never check
-        again, and idle sockets would get no pings."""
+        """Check the age of all connections every two seconds, even after an error.
+
+        After an error, daphne would never check again, and idle WebSockets would get no pings.
+        """
         for protocol in list(self.connections):
             try:
                 protocol.check_timeouts()
@@ -254,7 +262,7 @@ class PacedServer(Server):
             protocol.registerProducer(gate, True)
         elif kind == "websocket.accept":
             gate = self._gates[protocol] = Gate()
-            protocol.transport.unregisterProducer()  # the channel of HTTP, which is over
+            protocol.transport.unregisterProducer()  # that was the HTTP channel, which has ended
             protocol.transport.registerProducer(gate, True)
         elif kind == "websocket.send" or (kind == "http.response.body" and message.get("more_body")):
             await self._until_room(protocol)

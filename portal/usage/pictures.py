@@ -45,7 +45,7 @@ def _most(report: Usage) -> str:
     spent = report.total.spent
     if not spent.allocated:
         return "No GPU was held."
-    used = charts.said_value(spent.allocated / HOUR, "GPU-hours")
+    used = charts.format_value(spent.allocated / HOUR, "GPU-hours")
     return f"{used} were held, {round(100 * spent.wasted / spent.allocated)} % of them in vain."
 
 

@@ -66,9 +66,9 @@ class Measure:
     """Its usual size is 1."""
 
     @property
-    def least_base(self) -> float:
+    def min_base(self) -> float:
         """The smallest value of which percentages are given."""
-        return relative.LEAST_RATIO if self.ratio else relative.LEAST_BASE[self.unit]
+        return relative.MIN_RATIO if self.ratio else relative.MIN_BASE[self.unit]
 
 
 MEASURES = (
@@ -161,7 +161,7 @@ def _cell(measure: Measure, world: Column, found: Mapping[str, Any] | None, base
 def _said(value: float, unit: str) -> str:
     if unit == "%":
         return f"{value:.0f} %"
-    return charts.said_value(value, unit) if unit else charts.said_number(value)
+    return charts.format_value(value, unit) if unit else charts.format_number(value)
 
 
 def _change(measure: Measure, value: float, base: float) -> tuple[str, str]:
@@ -169,9 +169,9 @@ def _change(measure: Measure, value: float, base: float) -> tuple[str, str]:
     nothing."""
     if measure.less_is_better is None:
         return "", ""
-    said = relative.difference(value, base, measure.unit, least_base=measure.least_base)
-    compared = max(base, measure.least_base)
-    if said == "the same" or abs(value - base) <= CHANGED * compared or max(value, base) < measure.least_base:
+    said = relative.difference(value, base, measure.unit, min_base=measure.min_base)
+    compared = max(base, measure.min_base)
+    if said == "the same" or abs(value - base) <= CHANGED * compared or max(value, base) < measure.min_base:
         return said, ""
     return said, "good" if (value < base) == measure.less_is_better else "bad"
 
@@ -197,14 +197,14 @@ def error_of(worlds: Sequence[Column]) -> tuple[float, str] | None:
     if happened is None or base is None or not happened["turnaround"]["mean"]:
         return None
     real, made = happened["turnaround"]["mean"], base["turnaround"]["mean"]
-    percent = relative.percentage(made, real, least_base=relative.LEAST_BASE[charts.SECONDS])
+    percent = relative.percentage(made, real, min_base=relative.MIN_BASE[charts.SECONDS])
     way = "more" if made > real else "less"
     verdict = "too short to compare." if percent is None else "the same."
     if percent:
         verdict = f"the simulation says {abs(percent)} % {way}."
     said = (
-        f"Simulated under the policy in force, a job took {charts.said_value(made, charts.SECONDS)} on average; "
-        f"really it was {charts.said_value(real, charts.SECONDS)}: {verdict}"
+        f"Simulated under the policy in force, a job took {charts.format_value(made, charts.SECONDS)} on average; "
+        f"really it was {charts.format_value(real, charts.SECONDS)}: {verdict}"
     )
     return abs((percent or 0) / 100), said
 

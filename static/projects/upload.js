@@ -98,9 +98,9 @@ function start(form) {
     } else if (answer?.error?.message) {
       refuse(answer.error.message);
     } else if (request.status === 413) {
-      refuse("It is larger than the server takes. Leave data out.");
+      refuse("It is larger than the server accepts. Leave out data.");
     } else {
-      refuse("The server did not take it. Reload the page, sign in again if asked, and try once more.");
+      refuse("The server did not accept it. Reload the page, sign in again if asked, and try once more.");
     }
   }
 

@@ -36,7 +36,7 @@ FACTS = {
 PROBLEMS = [
     {
         "text": "Jobs do not survive a restart of the engine.",
-        "mend": 'Add "live-restore": true to /etc/docker/daemon.json and reload the engine.',
+        "fix": 'Add "live-restore": true to /etc/docker/daemon.json and reload the engine.',
         "blocking": False,
     }
 ]

@@ -88,7 +88,7 @@ def test_a_page_is_without_barriers(looker: tuple[str, Page, list[str]], portal:
 def test_the_line_for_a_new_machine_is_without_barriers(looker: tuple[str, Page, list[str]], portal: Portal) -> None:
     look, page, complaints = looker
     page.goto(f"{portal.url}/admin/nodes/")
-    page.get_by_role("button", name="Make the line").click()
+    page.get_by_role("button", name="Create join command").click()
     expect(page.get_by_role("heading", name="Waiting for the machine")).to_be_visible()
     if look != "no scripts":
         assert barriers(page) == []

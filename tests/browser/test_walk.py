@@ -77,7 +77,7 @@ def test_from_the_set_up_link_to_downloaded_outputs(product: Product, page: Page
     page.goto(product.url + link.group(1))
     page.get_by_label("user name", exact=False).fill("ada")
     page.get_by_label("password", exact=False).first.fill(PASSWORD)
-    page.get_by_role("button", name="Create my account").click()
+    page.get_by_role("button", name="Create account").click()
     expect(page.get_by_role("heading", name="Hello, ada")).to_be_visible()
 
     clicks = 0

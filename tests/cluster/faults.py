@@ -98,7 +98,7 @@ FAULTS = (
     Fault("F24", "cancel at any moment", people.cancel_races, short=True),
     Fault("F25", "the policy changes under load", people.policy_changes, LOSES, prepare=people.first_policy_again),
     Fault("F26", "an engine that is slow, cut off or broken", node.engine_is_broken, prepare=node.engine_behind_a_wall),
-    Fault("F27a", "containers and networks that nobody wants", node.orphans_appear, seconds=25),
+    Fault("F27a", "unexpected containers and networks", node.orphans_appear, seconds=25),
     Fault("F27b", "a container vanishes", node.container_vanishes, LOSES),
     Fault("F28", "a deploy: all of ours stopped and started", portal.everything_is_deployed, seconds=20),
     Fault(

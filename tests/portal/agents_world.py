@@ -61,7 +61,7 @@ class Agent:
 
 
 class Lookups:
-    """Counts how often the portal has looked up what an agent that waits would be told."""
+    """Counts how often the portal has looked up the desired state for a waiting agent."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0

@@ -16,7 +16,7 @@ from portal.serving.paced import PacedServer
 PIECE_BYTES = 64 * 1024
 PIECES = 2048
 MAX_BODY_BYTES = 1 << 20
-MAX_STRANGER_BYTES = 1000
+MAX_UNKNOWN_SENDER_BYTES = 1000
 
 made = 0
 under_way = 0
@@ -74,7 +74,7 @@ async def _small(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 if __name__ == "__main__":
     stall_seconds = float(sys.argv[1])
-    paced.MAX_STRANGER_BYTES = MAX_STRANGER_BYTES
+    paced.MAX_UNKNOWN_SENDER_BYTES = MAX_UNKNOWN_SENDER_BYTES
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Many jobs, several schedulers that ignore each other, agents, and somebody who keeps switching the policy.
+"""Many jobs, several schedulers that ignore each other, agents, and an admin who keeps switching the policy.
 
 ``python -m tests.portal.storm`` runs a smaller one on the migrated SQLite database of its home and prints what came of it as JSON.
 """

@@ -119,14 +119,17 @@ def test_too_many_requests(world: World, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_while_redis_is_away_requests_are_answered_uncounted(world: World, settings: Any) -> None:
     settings.CACHES = {
-        "default": {"BACKEND": "portal.caches.ForgivingRedisCache", "LOCATION": "redis://127.0.0.1:1"}  # nobody there
+        "default": {
+            "BACKEND": "portal.caches.ForgivingRedisCache",
+            "LOCATION": "redis://127.0.0.1:1",
+        }  # nothing listens there
     }
     assert Script(world.alice).get("me/").status_code == 200
     asked = Client().post("/accounts/password/reset/", {"email": world.alice.email})
     assert asked.status_code == 302
 
 
-def test_our_own_failure_is_told_in_the_same_shape(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_portal_has_the_same_format(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from portal.accounts import api
 
     def broken(user: object) -> None:
@@ -141,7 +144,7 @@ def test_our_own_failure_is_told_in_the_same_shape(world: World, monkeypatch: py
 
 
 @pytest.mark.parametrize("trouble", [OperationalError, InterfaceError])
-def test_a_database_that_is_away_is_said_to_be_so_and_that_asking_again_helps(
+def test_an_unavailable_database_is_answered_with_503_and_a_time_to_retry(
     world: World, monkeypatch: pytest.MonkeyPatch, trouble: type[Exception]
 ) -> None:
     def away(*args: object, **kwargs: object) -> None:
@@ -154,5 +157,5 @@ def test_a_database_that_is_away_is_said_to_be_so_and_that_asking_again_helps(
     response = script.get("me/")
     assert (response.status_code, code_of(response), response["Retry-After"]) == (503, "unavailable", "5")
     shown = page.get("/jobs/")
-    assert shown.status_code == 503 and b"cannot use its database just now" in shown.content
+    assert shown.status_code == 503 and b"database is not available at the moment" in shown.content
     assert b"10.0.0.5" not in response.content + shown.content

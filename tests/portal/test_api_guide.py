@@ -55,7 +55,7 @@ def test_every_address_of_the_guide_is_in_the_schema() -> None:
         for route in routes()
         if route.actions or "api/v1" in route.address
     ]
-    told = re.findall(r"\$PORTAL(/api/v1/[\w/$]*)", GUIDE.read_text())
-    assert len(told) > 12
-    for address in told:
+    addresses = re.findall(r"\$PORTAL(/api/v1/[\w/$]*)", GUIDE.read_text())
+    assert len(addresses) > 12
+    for address in addresses:
         assert any(pattern.fullmatch(address) for pattern in known), address

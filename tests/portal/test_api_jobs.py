@@ -32,22 +32,22 @@ def asked(world: World, **more: Any) -> dict[str, Any]:
 
 
 class TestSubmit:
-    def test_everything_said(self, world: World) -> None:
-        said = asked(world, name="n", arguments=["--a", " b "], env_vars={"LR": "0.1"}, min_gpus=1, max_gpus=2)
-        said |= {"time_limit_seconds": 60, "retries": 2, "priority": 3, "description": "d", "code": 1}
-        said |= {"resumable": True, "tier": "basic", "opportunistic": True, "deadline": "2999-01-02T03:04:00Z"}
-        said |= {"mode": "asp", "restarts_without_progress": 18, "silent_rank_minutes": 10_080}
-        response = Script(world.bob).send("post", "jobs/", said)
+    def test_all_fields(self, world: World) -> None:
+        fields = asked(world, name="n", arguments=["--a", " b "], env_vars={"LR": "0.1"}, min_gpus=1, max_gpus=2)
+        fields |= {"time_limit_seconds": 60, "retries": 2, "priority": 3, "description": "d", "code": 1}
+        fields |= {"resumable": True, "tier": "basic", "opportunistic": True, "deadline": "2999-01-02T03:04:00Z"}
+        fields |= {"mode": "asp", "restarts_without_progress": 18, "silent_rank_minutes": 10_080}
+        response = Script(world.bob).send("post", "jobs/", fields)
         assert response.status_code == 201, response.content
         job = response.json()
-        for name, value in said.items():
+        for name, value in fields.items():
             assert job[name] == value
         assert (job["state"], job["submitted_by"], job["environment"]) == ("QUEUED", "bob", world.environment.key)
 
     def test_limits_of_progress_may_be_left_out_or_null(self, world: World) -> None:
         names = ("restarts_without_progress", "silent_rank_minutes")
-        for said in ({}, dict.fromkeys(names)):
-            job = Script(world.bob).send("post", "jobs/", asked(world, **said)).json()
+        for fields in ({}, dict.fromkeys(names)):
+            job = Script(world.bob).send("post", "jobs/", asked(world, **fields)).json()
             assert [job[name] for name in names] == [None, None]
 
     def test_what_is_left_out_is_guessed(self, world: World) -> None:
@@ -69,12 +69,12 @@ class TestSubmit:
         assert mine.json()["id"] != first.json()["id"], "keys are each user's own"
 
     def test_a_repeated_request_is_answered_even_when_the_guess_has_changed(self, world: World) -> None:
-        script, said = Script(world.bob), {"project": world.project.pk}
-        first = script.send("post", "jobs/", said, **{"Idempotency-Key": "k"})
+        script, fields = Script(world.bob), {"project": world.project.pk}
+        first = script.send("post", "jobs/", fields, **{"Idempotency-Key": "k"})
         CodeVersion.objects.filter(pk=world.code.pk).update(guess={})
-        assert script.send("post", "jobs/", said, **{"Idempotency-Key": "k"}).json()["id"] == first.json()["id"]
+        assert script.send("post", "jobs/", fields, **{"Idempotency-Key": "k"}).json()["id"] == first.json()["id"]
 
-    def test_a_used_key_is_told_before_anything_is_guessed(self, world: World) -> None:
+    def test_a_used_key_is_answered_before_anything_is_guessed(self, world: World) -> None:
         script, key = Script(world.bob), {"Idempotency-Key": "k"}
         script.send("post", "jobs/", asked(world), **key)
         other = script.send("post", "jobs/", {"project": world.project.pk, "environment": "nothing"}, **key)
@@ -195,7 +195,7 @@ class TestActs:
 
 
 class TestDetail:
-    def test_what_is_told(self, world: World) -> None:
+    def test_the_fields_of_the_response(self, world: World) -> None:
         failed = Script(world.victor).get(f"jobs/{world.jobs['FAILED'].pk}/").json()
         assert failed["cause"]["advice"] == "Look at the log."
         (attempt,) = Script(world.victor).get(f"jobs/{world.jobs['FAILED'].pk}/attempts/").json()["results"]
@@ -310,7 +310,7 @@ class TestOutputs:
 
 
 class TestNodesAndPolicy:
-    def test_who_holds_a_gpu_is_told_to_those_who_may_see_the_job(self, world: World) -> None:
+    def test_the_holder_of_a_gpu_is_shown_to_those_who_may_see_the_job(self, world: World) -> None:
         def holders(name: str) -> list[tuple[bool, int | None]]:
             (node,) = Script(world.users[name]).get("nodes/").json()
             return [(gpu["busy"], gpu["job"]) for gpu in node["gpus"]]

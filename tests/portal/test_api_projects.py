@@ -68,7 +68,7 @@ class TestProjects:
         assert response.status_code == 200
         assert Project.objects.filter(pk=world.project.pk).values().get() == before
 
-    def test_who_may_not_manage_is_told_so(self, world: World) -> None:
+    def test_who_may_not_manage_gets_the_reason(self, world: World) -> None:
         here = f"projects/{world.project.pk}/"
         for name in ("bob", "victor"):
             for method, path, data in (

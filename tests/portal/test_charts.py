@@ -22,14 +22,14 @@ def of_class(picture: ET.Element, css: str) -> list[ET.Element]:
     return [element for element in picture.iter() if css in element.get("class", "").split()]
 
 
-def test_a_bar_is_as_long_as_its_value_says() -> None:
+def test_a_bar_is_as_long_as_its_value() -> None:
     chart = charts.bars("Hours", ["a", "b"], [Series("used", [10, 20])], "GPU-hours")
     for picture in pictures(chart):
         first, second = (float(bar.get("height", "0")) for bar in of_class(picture, "bar"))
         assert second == pytest.approx(2 * first, abs=0.2) and first > 20
 
 
-def test_stacked_bars_stand_on_one_another() -> None:
+def test_stacked_bars_are_drawn_on_top_of_each_other() -> None:
     chart = charts.bars("Hours", ["a"], [Series("used", [10]), Series("idle", [5], "idle")], stacked=True)
     for picture in pictures(chart):
         used, idle = of_class(picture, "bar")
@@ -49,7 +49,7 @@ def test_a_mark_stands_where_a_bar_of_its_value_would_end() -> None:
     assert chart.mark == "planned" and len(chart.legend) == 0
 
 
-def test_names_that_do_not_fit_beside_one_another_get_bars_that_lie() -> None:
+def test_names_that_do_not_fit_beside_one_another_get_horizontal_bars() -> None:
     chart = charts.bars("Hours", [f"a person with a long name {n}" for n in range(5)], [Series("used", range(1, 6))])
     for picture in pictures(chart):
         widths = [float(bar.get("width", "0")) for bar in of_class(picture, "bar")]
@@ -92,7 +92,7 @@ def test_names_from_people_cannot_become_markup() -> None:
     assert "<script" not in html + charts.sparkline([1, 2], evil) + charts.range_bar(1, 2, 0, 3, evil)
 
 
-def test_seconds_are_shown_as_people_say_them() -> None:
+def test_seconds_are_shown_as_durations() -> None:
     chart = charts.bars("Waiting", ["a"], [Series("mean", [7500])], "seconds")
     assert chart.rows == (("a", "2 h 5 min"),)
 
@@ -104,7 +104,7 @@ def test_midnights_are_marked_by_the_day() -> None:
     assert "02 Nov" in texts and "12:00" in texts
 
 
-def test_values_that_are_missing_are_said_at_once() -> None:
+def test_missing_values_raise_at_once() -> None:
     with pytest.raises(ValueError, match="1 values for 2 labels"):
         charts.bars("x", ["a", "b"], [Series("used", [1])])
 

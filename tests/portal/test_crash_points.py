@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)
 
 
 def counted(home: Path, story: Story, seed: int) -> Mapping[str, int]:
-    """How often the story passes each point when nobody is killed."""
+    """How often the story passes each point when no process is killed."""
     with Lab(home, story, seed) as lab:
         lab.play()
     assert not lab.judge.complaints, (story.__name__, seed, lab.judge.complaints)

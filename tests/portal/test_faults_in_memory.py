@@ -34,7 +34,7 @@ def complaints(home: Path, story: Story, seed: int) -> list[str]:
 )
 def test_gpus_are_never_held_without_enough_ranks(tmp_path: Path, story: Story) -> None:
     found = {seed: complaints(tmp_path / str(seed), story, seed) for seed in SEEDS}
-    assert {seed: said for seed, said in found.items() if said} == {}
+    assert {seed: errors for seed, errors in found.items() if errors} == {}
 
 
 # --- the judge finds what it is to find ------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from portal.whatif import report
 
 
 @pytest.mark.parametrize(
-    ("value", "base", "unit", "said"),
+    ("value", "base", "unit", "expected"),
     [
         (5400.0, 3600.0, charts.SECONDS, "+50 %"),
         (1800.0, 3600.0, charts.SECONDS, "−50 %"),
@@ -28,9 +28,9 @@ from portal.whatif import report
     ],
 )
 def test_a_difference_is_a_percentage_where_the_baseline_is_not_next_to_nothing(
-    value: float, base: float, unit: str, said: str
+    value: float, base: float, unit: str, expected: str
 ) -> None:
-    assert relative.difference(value, base, unit, least_base=relative.LEAST_BASE[unit]) == said
+    assert relative.difference(value, base, unit, min_base=relative.MIN_BASE[unit]) == expected
 
 
 def figures(waiting: float, preemptions: int = 0, fairness: float = 1.0) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def figures(waiting: float, preemptions: int = 0, fairness: float = 1.0) -> dict
 
 
 def cells(base: dict[str, Any], other: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    """By measure, what the page says of the other policy."""
+    """Return what the page shows of the other policy, by measure."""
     worlds = [
         report.Column("in force", {"total": base}, in_force=True),
         report.Column("other", {"total": other}),
@@ -48,10 +48,10 @@ def cells(base: dict[str, Any], other: dict[str, Any]) -> dict[str, tuple[str, s
     return {line.name: (line.cells[1].change, line.cells[1].look) for line in report.table(worlds)}
 
 
-def test_a_lab_in_which_nobody_waits_is_not_told_of_percentages() -> None:
+def test_a_lab_without_waiting_jobs_gets_no_percentages() -> None:
     found = cells(figures(0.3), figures(0.18))
     assert found["median"] == ("the same", "")
-    assert not any("%" in said for said, _ in found.values())
+    assert not any("%" in text for text, _ in found.values())
 
 
 def test_waiting_that_comes_out_of_nothing_is_worse_by_its_length() -> None:

@@ -1,4 +1,4 @@
-"""What the environment says is taken or refused with a sentence, before anything has started."""
+"""Settings from the environment are accepted, or refused with a sentence before anything starts."""
 
 import stat
 from pathlib import Path
@@ -9,9 +9,9 @@ from django.core.exceptions import ImproperlyConfigured
 from portal import settings
 
 
-@pytest.mark.parametrize("said", ["true", "1", "Yes"])
-def test_switches_are_read(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
-    monkeypatch.setenv("SWITCH", said)
+@pytest.mark.parametrize("value", ["true", "1", "Yes"])
+def test_switches_are_read(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("SWITCH", value)
     assert settings.env_bool("SWITCH", False) is True
 
 
@@ -19,8 +19,8 @@ def test_nonsense_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ODD", "maybe")
     with pytest.raises(ImproperlyConfigured, match="ODD must be true or false"):
         settings.env_bool("ODD", False)
-    for said in ("maybe", "0", "11", "-1", "1.5"):
-        monkeypatch.setenv("ODD", said)
+    for value in ("maybe", "0", "11", "-1", "1.5"):
+        monkeypatch.setenv("ODD", value)
         with pytest.raises(ImproperlyConfigured, match="ODD must be a whole number from 1 to 10"):
             settings.env_int("ODD", 5, 1, 10)
 
@@ -41,10 +41,11 @@ def test_the_site_has_no_slash_at_its_end(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    "said", ["lab.example", "lab.example:8000", "ftp://lab.example", "https://", "https://lab.example/gpus", "http://["]
+    "value",
+    ["lab.example", "lab.example:8000", "ftp://lab.example", "https://", "https://lab.example/gpus", "http://["],
 )
-def test_a_site_that_no_link_could_begin_with_is_refused(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
-    monkeypatch.setenv("SITE", said)
+def test_a_site_that_no_link_could_begin_with_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("SITE", value)
     with pytest.raises(ImproperlyConfigured, match="SITE must be like https://"):
         settings.env_site("SITE", "")
 
@@ -74,7 +75,7 @@ def test_a_key_that_another_process_made_meanwhile_stays(tmp_path: Path, monkeyp
 
 def test_addresses_of_rings_are_private_and_enough_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(settings.env_network("NETWORK", "10.192.0.0/12", 22)) == "10.192.0.0/12"
-    for said in ("10.192.0.0/23", "10.192.0.1/12", "8.0.0.0/8", "fd00::/8", "lab"):
-        monkeypatch.setenv("NETWORK", said)
+    for value in ("10.192.0.0/23", "10.192.0.1/12", "8.0.0.0/8", "fd00::/8", "lab"):
+        monkeypatch.setenv("NETWORK", value)
         with pytest.raises(ImproperlyConfigured, match="NETWORK must be a private network"):
             settings.env_network("NETWORK", "10.192.0.0/12", 22)

@@ -1,5 +1,5 @@
 """SQLite with several writers of which one is killed again and again: nothing that was acknowledged is lost, nothing is
-half there, and nobody is told that the database is locked."""
+half there, and no user sees that the database is locked."""
 
 import os
 import random
@@ -79,7 +79,7 @@ def writers(django_db_setup: None, django_db_blocker: Any, tmp_path: Path) -> It
 
 
 @pytest.mark.timeout(600)
-def test_a_writer_that_is_killed_at_any_moment_loses_nothing_and_holds_up_nobody(
+def test_a_writer_that_is_killed_at_any_moment_loses_nothing_and_blocks_no_one(
     writers: Writers, tmp_path: Path
 ) -> None:
     rng = random.Random(15)

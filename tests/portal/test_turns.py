@@ -9,7 +9,7 @@ from portal import callers
 from portal.accounts.models import User
 from portal.asgi import Lanes
 from portal.projects import archive, services
-from portal.projects.errors import BadArchive
+from portal.projects.errors import BadArchiveError
 from portal.refused import Refused
 from portal.turns import BusyError, Turns
 from tests.portal import jobs_world as world
@@ -42,14 +42,14 @@ def test_a_second_upload_waits_for_the_first_of_the_same_user(monkeypatch: pytes
         assert refused.value.code == "limit"
         if not seen:
             seen.append("ben")
-            with pytest.raises(BadArchive):
+            with pytest.raises(BadArchiveError):
                 services.store_code(ben, other, uploads)
-        raise BadArchive("no archive")
+        raise BadArchiveError("no archive")
 
     monkeypatch.setattr(archive, "take", take)
     for _ in range(2):  # the turn ends with the refusal
         seen.clear()
-        with pytest.raises(BadArchive):
+        with pytest.raises(BadArchiveError):
             services.store_code(ada, project, [])
         assert seen == ["ben"]
     assert User.objects.count() >= 2

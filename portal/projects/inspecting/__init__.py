@@ -1,7 +1,7 @@
-"""Reads a code version without running it: a program of its own, because parsing hostile code can crash a parser.
+"""Reads a code version without running it: a separate program, because parsing hostile code can crash a parser.
 
     the canonical tar on stdin  ->  a JSON guess on stdout
 
-``program.py`` picks the files and puts the guess together, ``source.py`` makes a file's syntax tree easy to ask,
-``rules.py`` has the warnings: one function for each mistake that beginners make. Standard library only.
+``program.py`` selects the files and assembles the guess, ``source.py`` makes a file's syntax tree easy to query,
+``rules.py`` has the warnings: one function for each common mistake. Standard library only.
 """

@@ -1,4 +1,4 @@
-"""The program: pick the Python files out of the tar, guess how they are started, list what looks wrong."""
+"""The program: select the Python files of the tar, guess how to start them, list what looks wrong."""
 
 import json
 import re
@@ -21,11 +21,11 @@ NOT_STARTED = re.compile(r"(test_.*|.*_test|conftest|setup|__init__|noxfile|util
 
 
 def python_files(tar: IO[bytes]) -> tuple[dict[str, bytes], list[str], str]:
-    """Python files by path, all paths, and what requirements.txt says."""
+    """Return the Python files by path, all paths, and the content of requirements.txt."""
     files: dict[str, bytes] = {}
     paths = []
     requirements = ""
-    with tarfile.open(fileobj=tar, mode="r|") as archive:  # ours, but a stream needs no trust in offsets
+    with tarfile.open(fileobj=tar, mode="r|") as archive:  # our own tar; as a stream, its offsets are not used
         for member in archive:
             if not member.isreg():
                 continue
@@ -42,7 +42,7 @@ def python_files(tar: IO[bytes]) -> tuple[dict[str, bytes], list[str], str]:
 
 
 def module_paths(module: str, importer: str) -> Iterable[str]:
-    """The files an import may mean: beside the importing file, or from the top of the upload."""
+    """Yield the files that an import may refer to: in the importing file's folder, or in the top folder."""
     dots = len(module) - len(module.lstrip("."))
     inner = module[dots:].replace(".", "/")
     folder = PurePosixPath(importer).parent
@@ -55,7 +55,7 @@ def module_paths(module: str, importer: str) -> Iterable[str]:
 
 
 def reachable(entry: str, sources: dict[str, Source]) -> list[str]:
-    """The entry file and every file of the upload that it imports, directly or not."""
+    """Return the entry file and all files of the upload that it imports, directly or indirectly."""
     found = [entry]
     for path in found:
         for module in sorted(sources[path].all_imports):
@@ -93,10 +93,10 @@ SERVED = frozenset({"ksync", "adaptive_ksync", "kasync", "adaptive_kasync", "asp
 
 
 def launcher_of(running: list[Source]) -> tuple[str, bool]:
-    """How it wants to be started, and whether its GPUs may change while it runs."""
+    """Return the launcher that the code is written for, and whether its GPUs may change while it runs."""
     modules = {name for source in running for name in source.all_imports}
     dotted = {name for source in running for name in source.dotted}
-    if f"{LIBRARY}.Run" in dotted:  # which does with both, but for the modes with a parameter server
+    if f"{LIBRARY}.Run" in dotted:  # runs with both launchers; modes with a parameter server need torchrun
         served = any(text in SERVED for source in running for text, _ in source.strings)
         return "torchrun" if served else "horovod", any("elastic" in source.names for source in running)
     if any(name == "horovod" or name.startswith("horovod.") for name in modules):
@@ -107,12 +107,16 @@ def launcher_of(running: list[Source]) -> tuple[str, bool]:
         r"torch\.distributed(\..*)?|torch\.nn\.parallel\.(distributed\.)?DistributedDataParallel"
     )
     if any(torch_distributed.fullmatch(name) for name in modules | dotted):
-        return "torchrun", dotted >= {"signal.SIGTERM", "torch.save", "torch.load"}  # it begins anew when it is stopped
+        return "torchrun", dotted >= {
+            "signal.SIGTERM",
+            "torch.save",
+            "torch.load",
+        }  # it handles a stop and restarts from a checkpoint
     return "command", False
 
 
 def outside_modules(running: list[Source], sources: dict[str, Source]) -> dict[str, list[Any]]:
-    """Import names that an environment has to offer: {"torch": ["train.py", 3]}."""
+    """Return the modules that an environment must provide, each with file and line: {"torch": ["train.py", 3]}."""
     found: dict[str, list[Any]] = {}
     for source in running:
         for module, line in source.imports.items():
@@ -152,9 +156,9 @@ def inspect(tar: IO[bytes]) -> dict[str, Any]:
         "requirements": required(requirements), "warnings": [],
     }  # fmt: skip
     if not sources:
-        text = "There is no Python file in it, so there is nothing to run."
+        text = "There is no Python file in the upload, so there is nothing to run."
         if notebooks := [path for path in paths if path.endswith(".ipynb")]:
-            text += f" Upload the notebook “{notebooks[0][:80]}” by itself: it is turned into a script then."
+            text += f" Upload the notebook “{notebooks[0][:80]}” on its own; it is then converted to a script."
         return guess | {"warnings": [{"code": "nothing-to-run", "path": "", "line": 0, "text": text}]}
     order = candidates(sources)
     running = [sources[path] for path in reachable(order[0], sources)]

@@ -1,7 +1,7 @@
-"""The mistakes beginners make, each caught by one small function before the job waits for a GPU.
+"""Common mistakes, each found by one small function before the job waits for a GPU.
 
-A rule sees the files that the entry file can reach and yields (file, line, sentence). A false alarm costs more than a
-miss: when the code might well be right, a rule keeps quiet.
+A rule gets the files that the entry file imports and yields (file, line, sentence). A false alarm is worse than a miss:
+when the code may well be right, a rule yields nothing.
 """
 
 import re
@@ -14,12 +14,12 @@ Found = Iterator[tuple[Source, int, str]]
 
 
 LIBRARY = "schedulearn_train"
-"""In every job, whatever its environment (docs/training.md)."""
+"""The training library, which every job has, whatever its environment (docs/training.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What is judged: the files that run, the way they are started."""
+    """The code that the rules check: the files that run, and how they are started."""
 
     sources: list[Source]
     launcher: str
@@ -31,7 +31,7 @@ class Code:
 
     @property
     def by_library(self) -> bool:
-        """Our own does what else the script would have to: devices, gradients, whose samples."""
+        """Whether the script uses our training library, which sets devices, averages gradients and distributes samples."""
         return self.first_import(LIBRARY) is not None
 
     def calls(self, *last: str) -> Iterator[tuple[Source, Call]]:
@@ -41,16 +41,13 @@ class Code:
                     yield source, call
 
     def calls_of(self, package: str, *last: str) -> Iterator[tuple[Source, Call]]:
-        """Calls of a function of this name from anywhere within the package."""
+        """Yield the calls of functions with these names from anywhere in the package."""
         for source, call in self.calls(*last):
             if call.name.startswith(package + "."):
                 yield source, call
 
     def mentions(self, *names: str) -> bool:
         return any(name in source.names for source in self.sources for name in names)
-
-    def says(self, text: str) -> bool:
-        return any(text in string for source in self.sources for string, _ in source.strings)
 
     def first_import(self, package: str) -> tuple[Source, int] | None:
         for source in self.sources:
@@ -70,14 +67,17 @@ def syntax_error(code: Code) -> Found:
             yield (
                 source,
                 source.error[1],
-                f"Python cannot read this file: {source.error[0]}. The job would end at once.",
+                f"Python cannot read this file: {source.error[0]}. The job would fail at once.",
             )
 
 
 def no_init(code: Code) -> Found:
     place = code.first_import("horovod")
     if place and code.launcher == "horovod" and not any(code.calls_of("horovod", "init")):
-        yield *place, "Horovod is imported, but hvd.init() is never called. Call it before anything else of Horovod."
+        yield (
+            *place,
+            "Horovod is imported, but hvd.init() is never called. Call it before any other function of Horovod.",
+        )
 
 
 def no_process_group(code: Code) -> Found:
@@ -93,7 +93,7 @@ def elastic_not_run(code: Code) -> Found:
             yield (
                 source,
                 call.line,
-                "There is an elastic state, but no function is decorated with @hvd.elastic.run. Add it.",
+                "There is an elastic state, but no function is decorated with @hvd.elastic.run. Add the decorator.",
             )
             return
 
@@ -103,7 +103,7 @@ def elastic_without_commit(code: Code) -> Found:
     if place and code.elastic and not code.by_library and not any(code.calls("commit", "check_host_updates")):
         yield (
             *place,
-            "An elastic job takes new GPUs only at state.commit(), which is never called. Call it every few batches.",
+            "An elastic job uses new GPUs only after state.commit(), which is never called. Call it every few batches.",
         )
 
 
@@ -114,7 +114,7 @@ def elastic_without_checkpoint(code: Code) -> Found:
         yield (
             *place,
             (
-                "Nothing is saved while it trains. If all its GPUs are taken back, it begins anew: save a checkpoint "
+                "Nothing is saved during training. If the job loses all its GPUs, it restarts from the beginning: save a checkpoint "
                 "under SCHEDULEARN_CHECKPOINTS and load it at the start."
             ),
         )
@@ -131,7 +131,7 @@ def optimizer_alone(code: Code) -> Found:
         yield (
             source,
             call.line,
-            ("The optimizer is not wrapped in hvd.DistributedOptimizer, so each rank would train a model of its own."),
+            ("The optimizer is not wrapped in hvd.DistributedOptimizer, so each rank would train a separate model."),
         )
         return
 
@@ -139,7 +139,7 @@ def optimizer_alone(code: Code) -> Found:
 OPTIMIZERS = ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Adamax", "NAdam", "RAdam", "Adadelta", "LBFGS")
 
 
-def different_beginnings(code: Code) -> Found:
+def different_weights(code: Code) -> Found:
     agreed = (
         "broadcast_parameters",
         "broadcast_object",
@@ -157,12 +157,12 @@ def different_beginnings(code: Code) -> Found:
         yield (
             source,
             call.line,
-            ("The ranks begin with different weights: call hvd.broadcast_parameters(model.state_dict(), root_rank=0)."),
+            ("The ranks start with different weights: call hvd.broadcast_parameters(model.state_dict(), root_rank=0)."),
         )
         return
 
 
-def everyone_reads_everything(code: Code) -> Found:
+def unsplit_data(code: Code) -> Found:
     if not code.distributed or code.mentions("DistributedSampler", "ElasticSampler", "random_split", "Subset", "shard"):
         return
     for source, call in code.calls("DataLoader"):
@@ -210,14 +210,14 @@ def no_device_of_its_own(code: Code) -> Found:
             return
 
 
-def own_places(code: Code) -> Found:
+def own_rank_variables(code: Code) -> Found:
     ours = re.compile(
         r"CUDA_VISIBLE_DEVICES|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|HOROVOD_(RANK|SIZE|LOCAL_RANK)"
     )
     for source in code.sources:
         for name, value, line in source.set_variables:
             if value and ours.fullmatch(name) and (code.distributed or name == "CUDA_VISIBLE_DEVICES"):
-                yield source, line, f"{name} is set by Schedulearn for each rank. Take this line out."
+                yield source, line, f"{name} is set by Schedulearn for each rank. Remove this line."
 
 
 def spawns_ranks(code: Code) -> Found:
@@ -238,7 +238,7 @@ def data_parallel(code: Code) -> Found:
                 yield (
                     source,
                     call.line,
-                    "DataParallel spreads one process over all GPUs; here each rank has its own. Take it out.",
+                    "DataParallel distributes one process over all GPUs; here each rank has its own GPU. Remove it.",
                 )
 
 
@@ -251,14 +251,14 @@ def foreign_paths(code: Code) -> Found:
                     source,
                     line,
                     (
-                        "This path is not there where the job runs. Read data under SCHEDULEARN_DATA (/data), or a path "
-                        "relative to your code."
+                        "This path does not exist where the job runs. Read data under SCHEDULEARN_DATA (/data), or use a "
+                        "path relative to your code."
                     ),
                 )
 
 
 def lost_files(code: Code) -> Found:
-    """Where the path stands in the calls that write a file."""
+    """Find files that are written beside the code. ``writes`` has the position of the path in each call."""
     writes = {
         "save": 1,
         "savefig": 0,
@@ -287,7 +287,7 @@ def lost_files(code: Code) -> Found:
                 source,
                 call.line,
                 (
-                    f"“{path[:60]}” is written beside the code and is gone when the job ends. Save it under SCHEDULEARN_OUTPUTS."
+                    f"“{path[:60]}” is written to the folder of the code and is lost when the job ends. Save it under SCHEDULEARN_OUTPUTS."
                 ),
             )
 
@@ -334,10 +334,10 @@ def installs_packages(code: Code) -> Found:
                     )
 
 
-def asks_a_person(code: Code) -> Found:
+def reads_input(code: Code) -> Found:
     for source, call in code.calls("input"):
         if call.name == "input":
-            yield source, call.line, "Nobody can answer input() in a job. Take an argument or an environment variable."
+            yield source, call.line, "A job cannot answer input(). Use an argument or an environment variable."
 
 
 def shows_a_window(code: Code) -> Found:
@@ -348,7 +348,7 @@ def shows_a_window(code: Code) -> Found:
 
 def needs_jupyter(code: Code) -> Found:
     for source, call in code.calls("get_ipython"):
-        yield source, call.line, "get_ipython() exists only in Jupyter. Take this line out."
+        yield source, call.line, "get_ipython() exists only in Jupyter. Remove this line."
 
 
 RULES: dict[str, Callable[[Code], Found]] = {
@@ -357,11 +357,11 @@ RULES: dict[str, Callable[[Code], Found]] = {
     "no-process-group": no_process_group,
     "elastic-not-run": elastic_not_run,
     "optimizer-alone": optimizer_alone,
-    "different-beginnings": different_beginnings,
-    "all-data-on-each-rank": everyone_reads_everything,
+    "different-beginnings": different_weights,
+    "all-data-on-each-rank": unsplit_data,
     "fixed-device": fixed_device,
     "no-device": no_device_of_its_own,
-    "own-places": own_places,
+    "own-places": own_rank_variables,
     "spawns-ranks": spawns_ranks,
     "data-parallel": data_parallel,
     "elastic-no-commit": elastic_without_commit,
@@ -370,7 +370,7 @@ RULES: dict[str, Callable[[Code], Found]] = {
     "lost-file": lost_files,
     "internet": needs_internet,
     "installs": installs_packages,
-    "input": asks_a_person,
+    "input": reads_input,
     "window": shows_a_window,
     "jupyter": needs_jupyter,
 }

@@ -1,4 +1,4 @@
-"""One Python file as questions can be put to it: what it imports, calls and mentions, by full dotted name."""
+"""One Python file in a form that is easy to query: its imports, calls and names, by full dotted name."""
 
 import ast
 import sys
@@ -10,7 +10,7 @@ MAX_DEPTH = 32
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """``name`` is dotted and full where the file's imports tell: ``hvd.init()`` is ``horovod.torch.init``."""
+    """A call. ``name`` is the full dotted name as far as imports resolve it: ``hvd.init()`` is ``horovod.torch.init``."""
 
     name: str
     node: ast.Call
@@ -24,7 +24,7 @@ class Call:
         return self.name.rpartition(".")[2]
 
     def literal(self, position: int, keyword: str = "") -> object:
-        """The constant given for a parameter; None when there is none or it is computed."""
+        """Return the constant that is passed for a parameter; None if there is none or it is computed."""
         node = next((k.value for k in self.node.keywords if keyword and k.arg == keyword), None)
         if node is None and len(self.node.args) > position >= 0:
             node = self.node.args[position]
@@ -38,16 +38,16 @@ class Call:
 class Source:
     path: str
     imports: dict[str, int] = field(default_factory=dict)
-    """Full module names, with the first line; not those that the file can do without."""
+    """Full module names with their first line, without optional ones."""
     optional: dict[str, int] = field(default_factory=dict)
-    """Imported where a failure is caught, or for type checkers only."""
+    """Imports whose failure is caught, or that are for type checkers only."""
     calls: list[Call] = field(default_factory=list)
     strings: list[tuple[str, int]] = field(default_factory=list)
-    """Constants, without docstrings."""
+    """String constants with their line, without docstrings."""
     names: set[str] = field(default_factory=set)
     """Every name and attribute that occurs."""
     dotted: set[str] = field(default_factory=set)
-    """The full dotted names among them."""
+    """The full dotted names."""
     set_variables: list[tuple[str, str, int]] = field(default_factory=list)
     """Environment variables set to a constant: name, value, line."""
     has_main: bool = False
@@ -77,7 +77,7 @@ def read(path: str, content: bytes) -> Source:
 
 
 class _Walk:
-    """One pass over the tree with a stack of its own: hostile code nests deeper than Python recurses."""
+    """One pass over the tree, without recursion: hostile code can be nested deeper than Python's recursion limit."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -148,7 +148,7 @@ class _Walk:
 
 
 def _nodes(tree: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
-    """All nodes in source order, each with whether an import there may fail without harm."""
+    """Yield all nodes in source order, each with whether a failed import there is handled."""
     stack: list[tuple[ast.AST, bool]] = [(tree, False)]
     while stack:
         node, optional = stack.pop()

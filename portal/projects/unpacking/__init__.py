@@ -1,9 +1,9 @@
-"""Turns an upload into the canonical tar of a code version: a program of its own, because uploads are hostile.
+"""Converts an upload to the canonical tar of a code version: a separate program, because uploads can be hostile.
 
-    upload on stdin, its name on a descriptor  ->  tar on another descriptor  +  a JSON account on stdout
+    upload on stdin, its name on a descriptor  ->  tar on another descriptor  +  a JSON report on stdout
 
-``archive.py`` runs it with limits on memory, time and file size (``sandbox.py``). It needs nothing but the standard
-library (and jupytext, for a notebook), opens no path that an upload names, and keeps this order: read what the archive
-says it holds, judge every name and type, and only then read contents. Equal files give an equal tar, byte for byte:
-sorted, owner 0, time 0, mode 0644 (folders 0755).
+``archive.py`` runs it with limits on memory, time and file size (``sandbox.py``). It needs only the standard library (and
+jupytext for a notebook), opens no path that an upload names, and keeps this order: read the list of the archive's
+entries, check every name and type, and only then read contents. Equal files give an equal tar, byte for byte: sorted,
+owner 0, time 0, mode 0644 (folders 0755).
 """

@@ -1,4 +1,4 @@
-"""The program: tell what the upload is, read it, judge it, write the tar."""
+"""The program: recognise the type of the upload, read it, check it, write the tar."""
 
 import hashlib
 import json
@@ -12,25 +12,36 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import IO, Any
 
-from .common import MAX_ENTRIES, MAX_TOTAL, Bad, Budget, Entry, length_of, plain, shown, too_large, too_many_entries
+from .common import (
+    MAX_ENTRIES,
+    MAX_TOTAL,
+    BadUploadError,
+    Budget,
+    Entry,
+    length_of,
+    plain,
+    shown,
+    too_large,
+    too_many_entries,
+)
 from .names import check_tree, clean_path, tidy
 from .tars import gunzipped, read_tar
 from .zips import read_zip
 
-DAMAGE = (
+READ_ERRORS = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, struct.error, NotImplementedError, ValueError, OverflowError, EOFError, RecursionError,
 )  # fmt: skip
-"""What Python's readers raise for bytes that are no archive."""
+"""The exceptions of Python's readers for data that is not a valid archive."""
 
 
 def read_folder(file: IO[bytes], listing: list[tuple[str, int]]) -> list[Entry]:
-    """Files one after the other, as the browser sent them; ``listing`` has their names and sizes."""
+    """Read files that follow one another, as the browser sent them; ``listing`` has their names and sizes."""
     entries = []
     offset = 0
     for name, size in listing:
         path = clean_path(name)
         if not path or name.endswith("/"):
-            raise Bad(f"{shown(name)} is not the name of a file. Rename it and send it again.")
+            raise BadUploadError(f"{shown(name)} is not the name of a file. Rename it and send it again.")
         entries.append(Entry(path, False, size, partial(plain, file, offset, size)))
         offset += size
     return entries
@@ -40,12 +51,12 @@ def read_script(file: IO[bytes], name: str) -> list[Entry]:
     path = clean_path(PurePosixPath(name).name)
     size = length_of(file)
     if any(b"\0" in piece for piece in plain(file, 0, size)):
-        raise Bad(f"{shown(name)} is not a Python file: it has binary data in it.")
+        raise BadUploadError(f"{shown(name)} is not a Python file: it has binary data.")
     return [Entry(path, False, size, lambda: plain(file, 0, size))]
 
 
 def read_notebook(file: IO[bytes], name: str) -> list[Entry]:
-    """The notebook as a script: text cells become comments, and so do magics and shell lines, which only Jupyter runs."""
+    """Convert a notebook to a script. Text cells become comments, as do magics and shell lines, which only Jupyter runs."""
     import jupytext
 
     path = clean_path(PurePosixPath(name).stem + ".py")
@@ -56,21 +67,23 @@ def read_notebook(file: IO[bytes], name: str) -> list[Entry]:
             "language_info", {}
         ).get("name")
         if language and language.lower() not in ("python", "python3", "ipython"):
-            raise Bad(f"{shown(name)} is written in {shown(str(language))}. Only Python notebooks can be run.")
+            raise BadUploadError(
+                f"{shown(name)} is written in {shown(str(language))}. Only Python notebooks can be run."
+            )
         notebook.metadata = {"jupytext": {"notebook_metadata_filter": "-all", "cell_metadata_filter": "-all"}}
         text = jupytext.writes(notebook, fmt={"extension": ".py", "format_name": "percent", "comment_magics": True})
-    except (Bad, MemoryError):
+    except (BadUploadError, MemoryError):
         raise
     except Exception as error:
-        raise Bad(
-            f"{shown(name)} is not a notebook that can be read. Open it in Jupyter, save it and send it again."
+        raise BadUploadError(
+            f"{shown(name)} is not a valid notebook. Open it in Jupyter, save it and send it again."
         ) from error
     content = text.encode()
     return [Entry(path, False, len(content), lambda: [content])]
 
 
 def kind_of(head: bytes, name: str) -> str:
-    """What the bytes are; the name may not say otherwise."""
+    """Return the type of an upload, by its content. Raises BadUploadError if the name has another one."""
     found = (
         "zip" if head[:4] in (b"PK\x03\x04", b"PK\x05\x06")
         else "gzip" if head[:2] == b"\x1f\x8b"
@@ -79,17 +92,17 @@ def kind_of(head: bytes, name: str) -> str:
     )  # fmt: skip
     lower = name.lower()
     endings = {".zip": "zip", ".tar.gz": "gzip", ".tgz": "gzip", ".tar": "tar", ".py": "script", ".ipynb": "notebook"}
-    said = next((kind for ending, kind in endings.items() if lower.endswith(ending)), "")
-    if said == "tar" and not found:
-        return "tar"  # old tars have no mark; tarfile judges their checksum
-    if said in ("script", "notebook") and not found:
-        return said
-    if not said and not found:
-        raise Bad(
+    named = next((kind for ending, kind in endings.items() if lower.endswith(ending)), "")
+    if named == "tar" and not found:
+        return "tar"  # old tars have no magic number; tarfile checks their checksum
+    if named in ("script", "notebook") and not found:
+        return named
+    if not named and not found:
+        raise BadUploadError(
             f"{shown(name)} is none of .zip, .tar.gz, .tar, .py and .ipynb. Pack the folder as .zip and send that."
         )
-    if said and said != found:
-        raise Bad(f"{shown(name)} is not what its name says. Pack it again as .zip or .tar.gz.")
+    if named and named != found:
+        raise BadUploadError(f"{shown(name)} is not of the type that its name has. Pack it again as .zip or .tar.gz.")
     return found
 
 
@@ -109,7 +122,7 @@ def read_upload(file: IO[bytes], name: str) -> list[Entry]:
 
 
 def write_tar(entries: list[Entry], out: IO[bytes], packed: int) -> dict[str, Any]:
-    """Headers by tarfile, contents straight through: ``offset`` is where a file's bytes begin."""
+    """Write the tar and return its files. ``offset`` is the position of a file's content in the tar."""
     contents = {entry.path: entry for entry in entries if not entry.is_dir}
     folders = {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents} - {"."}
     folders |= {entry.path for entry in entries if entry.is_dir}
@@ -138,7 +151,7 @@ def write_tar(entries: list[Entry], out: IO[bytes], packed: int) -> dict[str, An
             digest.update(piece)
             write(piece)
         if written - offset != info.size:
-            raise Bad(f"{shown(path)} is not as long as it should be. Pack it again.")
+            raise BadUploadError(f"{shown(path)} does not have the length that the archive announces. Pack it again.")
         write(b"\0" * (-info.size % tarfile.BLOCKSIZE))
         files.append({"path": path, "size": info.size, "sha256": digest.hexdigest(), "offset": offset})
     write(b"\0" * 2 * tarfile.BLOCKSIZE)
@@ -148,36 +161,37 @@ def write_tar(entries: list[Entry], out: IO[bytes], packed: int) -> dict[str, An
 def unpack(
     upload: IO[bytes], out: IO[bytes], name: str, listing: list[tuple[str, int]] | None = None
 ) -> dict[str, Any]:
-    """Writes the canonical tar of the upload to ``out`` and tells what is in it, or raises Bad.
+    """Write the canonical tar of the upload to ``out`` and return its content. Raises BadUploadError.
 
-    With a ``listing`` the upload is the files of a folder, one after the other, otherwise an archive, script or notebook.
+    With a ``listing``, the upload is the files of a folder, one after another; otherwise an archive, script or notebook.
     """
     packed = length_of(upload)
     entries = read_upload(upload, name) if listing is None else read_folder(upload, listing)
     if len(entries) > MAX_ENTRIES:
-        raise Bad(too_many_entries())
+        raise BadUploadError(too_many_entries())
     check_tree(entries)
     kept, notes = tidy(entries)
     if sum(entry.size for entry in kept) > MAX_TOTAL:
-        raise Bad(too_large())
+        raise BadUploadError(too_large())
     return write_tar(kept, out, packed) | {"notes": notes}
 
 
 def main() -> None:
-    """argv: the descriptors to write the tar to, and to read JSON from: the upload's name, or a folder's listing."""
+    """Run the program. Its arguments are two descriptors: one for the tar, one with JSON.
+
+    The JSON is the name of the upload, or the listing of a folder.
+    """
     try:
         with os.fdopen(int(sys.argv[1]), "wb") as out, os.fdopen(int(sys.argv[2])) as file:
-            told = json.load(file)
-            name, listing = (told, None) if isinstance(told, str) else ("", told)
+            sent = json.load(file)
+            name, listing = (sent, None) if isinstance(sent, str) else ("", sent)
             answer = unpack(sys.stdin.buffer, out, name, listing)
-    except Bad as bad:
-        answer = {"refused": str(bad)}
+    except BadUploadError as error:
+        answer = {"refused": str(error)}
     except MemoryError:
-        answer = {
-            "refused": "It needs more memory to unpack than any code should. Leave large data out and pack it again."
-        }
-    except DAMAGE:
-        answer = {"refused": "It is damaged, or not what its name says. Pack it again, or send it again."}
+        answer = {"refused": "It needs too much memory to unpack. Leave out large data and pack it again."}
+    except READ_ERRORS:
+        answer = {"refused": "It is damaged, or not of the type that its name has. Pack it again, or send it again."}
     json.dump(answer, sys.stdout)
 
 

@@ -1,6 +1,7 @@
-"""Reads a zip. Python's reader parses the table of contents; what it does not check is checked here:
-the number of entries before it makes objects of them, overlaps, disguises, headers that contradict each other, kinds
-of files, and, while inflating, sizes and checksums.
+"""Reads a zip. Python's reader parses the central directory; this module checks what the reader does not.
+
+These are the number of entries before objects are created for them, overlapping entries, data before the first entry,
+headers that contradict each other, types of files and, during decompression, sizes and checksums.
 """
 
 import stat
@@ -10,51 +11,51 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO
 
-from .common import MAX_ENTRIES, MIB, Bad, Entry, inflated, length_of, plain, shown, too_many_entries
+from .common import MAX_ENTRIES, MIB, BadUploadError, Entry, inflated, length_of, plain, shown, too_many_entries
 from .names import clean_path
 
 MAX_DIRECTORY = 16 * MIB
-"""Of the table of contents; 10,000 entries with long names fit."""
+"""Maximum bytes of the central directory; 10,000 entries with long names fit."""
 
 
 def zip_directory(file: IO[bytes]) -> tuple[int, int]:
-    """Where the table of contents begins, and its number of entries, counted before any object is made of them."""
+    """Return the offset of the central directory and its number of entries, counted before objects are created."""
     size = length_of(file)
     file.seek(max(0, size - 65_557))
     tail = file.read()
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or len(tail) - at < 22:
-        raise Bad("This zip has no end. Pack it again, or send it again.")
+        raise BadUploadError("This zip has no end. Pack it again, or send it again.")
     disk, first_disk, _, count, length, offset, comment = struct.unpack_from("<4H2LH", tail, at + 4)
     end = size - len(tail) + at
     if at + 22 + comment != len(tail):
-        raise Bad("There is something behind the end of this zip. Pack it again.")
+        raise BadUploadError("There is data after the end of this zip. Pack it again.")
     if at >= 20 and tail[at - 20 : at - 16] == b"PK\x06\x07":
         _, record, _ = struct.unpack_from("<LQL", tail, at - 16)
         file.seek(record)
         fields = file.read(56)
         if record + 56 != end - 20 or fields[:4] != b"PK\x06\x06":
-            raise Bad("This zip's end is damaged. Pack it again.")
+            raise BadUploadError("This zip's end is damaged. Pack it again.")
         disk, first_disk, _, count, length, offset = struct.unpack_from("<2L4Q", fields, 16)
         end = record
     if disk or first_disk:
-        raise Bad("This is one part of a zip in several parts. Pack it as one file.")
+        raise BadUploadError("This is a part of a split zip. Pack it as one file.")
     if length > MAX_DIRECTORY or count > MAX_ENTRIES:
-        raise Bad(too_many_entries())
+        raise BadUploadError(too_many_entries())
     if offset + length != end:
-        raise Bad("This zip's table of contents is not where it should be. Pack it again.")
+        raise BadUploadError("This zip's central directory is not where it should be. Pack it again.")
     file.seek(offset)
     directory = file.read(length)
     found = at = 0
     while at < length:
         if directory[at : at + 4] != b"PK\x01\x02" or at + 46 > length:
-            raise Bad("This zip's table of contents is damaged. Pack it again.")
+            raise BadUploadError("This zip's central directory is damaged. Pack it again.")
         at += 46 + sum(struct.unpack_from("<3H", directory, at + 28))
         found += 1
         if found > MAX_ENTRIES:
-            raise Bad(too_many_entries())
+            raise BadUploadError(too_many_entries())
     if found != count or at != length:
-        raise Bad("This zip does not hold what its end says. Pack it again.")
+        raise BadUploadError("The number of entries in this zip is wrong. Pack it again.")
     return offset, found
 
 
@@ -65,7 +66,7 @@ def read_zip(file: IO[bytes]) -> list[Entry]:
     with zipfile.ZipFile(file) as archive:
         infos = archive.infolist()
     if len(infos) != count:
-        raise Bad("This zip does not hold what its end says. Pack it again.")
+        raise BadUploadError("The number of entries in this zip is wrong. Pack it again.")
     for info in infos:
         name = zip_name(info)
         path = clean_path(name)
@@ -80,10 +81,10 @@ def read_zip(file: IO[bytes]) -> list[Entry]:
 
 
 def zip_name(info: zipfile.ZipInfo) -> str:
-    """``orig_filename`` is what stands there: ``filename`` was already cut at a NUL."""
+    """Return the name of an entry. ``orig_filename`` is the complete one: ``filename`` was already cut at a NUL."""
     if info.flag_bits & 0x800:
         return info.orig_filename
-    try:  # many tools write UTF-8 without saying so
+    try:  # many tools write UTF-8 without setting the flag
         return info.orig_filename.encode("cp437").decode("utf-8")
     except UnicodeError:
         return info.orig_filename
@@ -93,45 +94,45 @@ def check_zip_kind(info: zipfile.ZipInfo, name: str, is_dir: bool) -> None:
     mode = info.external_attr >> 16
     kind = stat.S_IFMT(mode)
     if kind == stat.S_IFLNK:
-        raise Bad(f"{shown(name)} is a link. Put the file itself in its place (zip does, without -y).")
+        raise BadUploadError(f"{shown(name)} is a link. Replace it by the file itself (zip does so without -y).")
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise Bad(f"{shown(name)} is neither a file nor a folder. Leave it out.")
+        raise BadUploadError(f"{shown(name)} is neither a file nor a folder. Leave it out.")
     if (kind == stat.S_IFDIR) != is_dir and kind != 0:
-        raise Bad(f"{shown(name)} is called both a file and a folder. Pack it again.")
+        raise BadUploadError(f"{shown(name)} is marked both as a file and as a folder. Pack it again.")
     if mode & (stat.S_ISUID | stat.S_ISGID) and not is_dir:
-        raise Bad(f"{shown(name)} asks for another user's rights (setuid). Leave it out.")
+        raise BadUploadError(f"{shown(name)} has the rights of another user (setuid). Leave it out.")
     if is_dir and (info.file_size or info.compress_size > 2):
-        raise Bad(f"The folder {shown(name)} has contents of its own. Pack it again.")
+        raise BadUploadError(f"The folder {shown(name)} has content. Pack it again.")
     if info.flag_bits & (0x1 | 0x40 | 0x2000) or info.compress_type == 99:
-        raise Bad(f"{shown(name)} is encrypted. Pack it again without a password.")
+        raise BadUploadError(f"{shown(name)} is encrypted. Pack it again without a password.")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 0x20:
-        raise Bad(f"{shown(name)} is packed by a rare method. Pack it again with the usual one (deflate).")
+        raise BadUploadError(f"{shown(name)} is compressed with an unusual method. Pack it again with deflate.")
 
 
 def zip_data_start(file: IO[bytes], info: zipfile.ZipInfo, name: str, directory_at: int) -> int:
-    """Where its bytes begin, once the entry's own header was seen to agree with the table of contents."""
+    """Return the offset of an entry's data, after checking that its own header agrees with the central directory."""
     if info.header_offset >= directory_at:
-        raise Bad(f"{shown(name)} is not where the zip says it is. Pack it again.")
+        raise BadUploadError(f"{shown(name)} is not at its offset in this zip. Pack it again.")
     file.seek(info.header_offset)
     header = file.read(30)
     if len(header) < 30 or header[:4] != b"PK\x03\x04":
-        raise Bad(f"{shown(name)} is not where the zip says it is. Pack it again.")
+        raise BadUploadError(f"{shown(name)} is not at its offset in this zip. Pack it again.")
     flags, method = struct.unpack_from("<2H", header, 6)
     name_length, extra_length = struct.unpack_from("<2H", header, 26)
     raw = info.orig_filename.encode("utf-8" if info.flag_bits & 0x800 else "cp437", "surrogatepass")
     if file.read(name_length) != raw or method != info.compress_type or (flags ^ info.flag_bits) & 0x1:
-        raise Bad(f"{shown(name)} is described in two ways in this zip. Pack it again.")
+        raise BadUploadError(f"{shown(name)} has contradictory headers in this zip. Pack it again.")
     return info.header_offset + 30 + name_length + extra_length
 
 
 def check_ranges(ranges: list[tuple[int, int, str]], directory_at: int) -> None:
-    """No two entries share bytes (the overlapping zip bomb), nothing stands before the first (a disguise)."""
+    """Refuse entries that share bytes (an overlapping zip bomb), and data before the first entry (a disguised file)."""
     end = 0
     for number, (start, stop, name) in enumerate(sorted(ranges)):
         if start < end or stop > directory_at:
-            raise Bad(f"{shown(name)} shares its bytes with something else in this zip. Pack it again.")
+            raise BadUploadError(f"{shown(name)} shares data with another entry of this zip. Pack it again.")
         if number == 0 and start != 0:
-            raise Bad("There is something before the beginning of this zip. Pack it again.")
+            raise BadUploadError("There is data before the beginning of this zip. Pack it again.")
         end = stop
 
 
@@ -148,6 +149,6 @@ def zip_pieces(file: IO[bytes], start: int, info: zipfile.ZipInfo, name: str) ->
                 break
             yield piece
         if size != info.file_size or checksum != info.CRC or next(source, b"") or inflater.unused_data:
-            raise Bad(f"{shown(name)} is not what the zip says it is (size or checksum). Pack it again.")
+            raise BadUploadError(f"{shown(name)} does not match its size or checksum in this zip. Pack it again.")
 
     return pieces

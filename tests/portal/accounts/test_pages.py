@@ -49,18 +49,18 @@ def link_in(text: str) -> str:
 
 
 class TestSigningIn:
-    def test_the_right_password_opens_the_door(self, people: dict[str, User]) -> None:
+    def test_the_right_password_signs_in(self, people: dict[str, User]) -> None:
         client = browser()
         assert sign_in(client, "alice", PASSWORD).status_code == 302
         assert client.get(reverse("accounts:profile")).status_code == 200
 
     def test_an_unknown_name_and_a_wrong_password_get_the_same_answer(self, people: dict[str, User]) -> None:
-        def said(name: str) -> str:
+        def page_for(name: str) -> str:
             page = sign_in(browser(), name, "wrong").content.decode().replace(name, "")
             return re.sub(r'(csrfmiddlewaretoken" value|nonce)="[^"]*"', "", page)
 
         User.objects.filter(username="charlie").update(is_active=False)
-        assert said("alice") == said("nobody-of-that-name") == said("charlie")
+        assert page_for("alice") == page_for("unknown-user") == page_for("charlie")
 
     def test_an_unknown_name_costs_a_password_hash_too(
         self, people: dict[str, User], monkeypatch: pytest.MonkeyPatch
@@ -68,17 +68,17 @@ class TestSigningIn:
         """Counted rather than timed: the hash is what takes the time."""
         hashed: list[str] = []
         monkeypatch.setattr(User, "set_password", lambda self, raw: hashed.append(raw))
-        sign_in(browser(), "nobody-of-that-name", "wrong")
+        sign_in(browser(), "unknown-user", "wrong")
         assert hashed == ["wrong"]
 
-    def test_ten_wrong_passwords_close_the_door_and_a_forged_header_does_not_open_it(
+    def test_ten_wrong_passwords_lock_sign_in_and_a_forged_header_does_not_unlock_it(
         self, people: dict[str, User]
     ) -> None:
         client = browser()
         answers = [sign_in(client, "alice", "wrong", HTTP_X_FORWARDED_FOR=f"10.0.0.{n}").status_code for n in range(12)]
         assert 429 in answers[9:] and 429 not in answers[:9]
         assert sign_in(client, "alice", PASSWORD, HTTP_X_FORWARDED_FOR="10.9.9.9").status_code == 429
-        assert "quarter of an hour" in sign_in(client, "alice", PASSWORD).content.decode()
+        assert "locked for 15 minutes" in sign_in(client, "alice", PASSWORD).content.decode()
 
     def test_the_lock_is_for_one_name_from_one_address(self, people: dict[str, User]) -> None:
         for _ in range(11):
@@ -172,7 +172,7 @@ class TestReset:
         client = browser()
         form = client.get(link_in(str(mail.outbox[0].body)))
         done = client.post(form["Location"], {"new_password1": NEW, "new_password2": NEW}, follow=True)
-        assert "You have 1 valid API token. Revoke any" in done.content.decode()
+        assert "You have 1 valid API token. Revoke those" in done.content.decode()
         assert sign_in(browser(), "alice", NEW).status_code == 302
         assert sign_in(browser(), "bob", PASSWORD).status_code == 429, (
             "only the lockout of the one who has a new password"
@@ -192,7 +192,7 @@ class TestReset:
         browser().post(reverse("accounts:password-reset"), {"email": "alice@example.org"}, HTTP_HOST="evil.example")
         assert "evil" not in mail.outbox[0].body
 
-    def test_nobody_fills_a_mailbox(self, people: dict[str, User]) -> None:
+    def test_no_one_can_fill_a_mailbox(self, people: dict[str, User]) -> None:
         for _ in range(5):
             browser().post(reverse("accounts:password-reset"), {"email": "bob@example.org"})
         assert len(mail.outbox) == 1
@@ -229,17 +229,17 @@ class TestInvites:
     def test_weak_passwords_and_taken_names_are_refused_and_the_link_stays_good(self, people: dict[str, User]) -> None:
         _, token = services.create_invite(people["ada"])
         path = reverse("accounts:invite", args=[token])
-        for name, password, said in (
+        for name, password, reason in (
             ("x", "password", "too common"),
             ("x", "12345", "too short"),
             ("Alice", NEW, "taken"),
             ("bad name", NEW, "valid username"),
         ):
             page = self.join(path, name, password)
-            assert said in page.content.decode(), said
+            assert reason in page.content.decode(), reason
         assert self.join(path).status_code == 302
 
-    def test_a_name_taken_while_it_was_typed_is_said_beside_it(
+    def test_a_name_taken_while_it_was_typed_is_reported_beside_it(
         self, people: dict[str, User], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         _, token = services.create_invite(people["ada"])
@@ -285,7 +285,7 @@ class TestTokens:
         browser(people["alice"]).post(reverse("accounts:tokens"), {"name": "x", "scope": "write", "days": "0"})
         assert ApiToken.objects.get().expires_at is None
 
-    def test_nobody_revokes_anothers(self, people: dict[str, User]) -> None:
+    def test_no_user_revokes_the_token_of_another(self, people: dict[str, User]) -> None:
         row, _ = ApiToken.issue(people["alice"], "laptop")
         assert browser(people["bob"]).post(reverse("accounts:token-revoke", args=[row.pk])).status_code == 404
         assert browser(people["alice"]).post(reverse("accounts:token-revoke", args=[row.pk])).status_code == 302
@@ -325,11 +325,11 @@ class TestAdminPages:
             assert entry and (entry.actor, entry.action, entry.target) == (people["ada"], action, "user bob")
         assert AuditEntry.objects.count() == 4
 
-    def test_the_last_admin_is_told_why_not(self, people: dict[str, User]) -> None:
+    def test_the_last_admin_gets_the_reason_why_not(self, people: dict[str, User]) -> None:
         page = browser(people["ada"]).post(
             reverse("accounts:user-act", args=[people["ada"].pk, "deactivate"]), follow=True
         )
-        assert "ada is the last admin. Make somebody else an admin first." in page.content.decode()
+        assert "ada is the last admin. Make another user an admin first." in page.content.decode()
         assert User.objects.get(username="ada").is_active
 
     def test_groups_members_and_limits(self, people: dict[str, User]) -> None:
@@ -337,13 +337,13 @@ class TestAdminPages:
         client.post(reverse("accounts:groups"), {"name": "students"})
         group = Group.objects.get()
         assert (
-            "Nobody is called zorro"
+            "There is no user called zorro"
             in client.post(reverse("accounts:group", args=[group.pk]), {"names": "alice zorro"}).content.decode()
         )
         client.post(reverse("accounts:group", args=[group.pk]), {"names": "alice, bob"})
         assert set(group.user_set.values_list("username", flat=True)) == {"alice", "bob"}
         where = client.get(reverse("jobs:limits") + "?who=students")["Location"]
-        assert "2 people hold 0 GPUs" in client.get(where).content.decode()
+        assert "2 people use 0 GPUs" in client.get(where).content.decode()
         client.post(where, {"max_gpus": "4", "max_queued": ""})
         assert limits_for(people["bob"])[0].max_gpus == 4
         assert "0 of 4" in client.get(reverse("jobs:limits")).content.decode()

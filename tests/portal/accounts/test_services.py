@@ -182,7 +182,7 @@ class TestLimits:
 
 class TestTokens:
     def test_a_user_has_a_bounded_number(self, alice: User) -> None:
-        for n in range(services.MOST_TOKENS):
+        for n in range(services.MAX_TOKENS):
             services.create_token(alice, f"t{n}")
         with pytest.raises(Refused, match="Revoke one"):
             services.create_token(alice, "one more")

@@ -16,7 +16,7 @@ from portal.agents import views
 from portal.jobs import audience, outputs
 from portal.jobs.models import Container, Output
 from portal.projects import store
-from portal.wake import node_bell, ring
+from portal.wake import node_channel, notify
 from tests.portal.agents_world import Agent, Lookups, job_on
 
 pytestmark = pytest.mark.django_db
@@ -188,7 +188,7 @@ async def test_waiting_ends_when_something_is_desired(monkeypatch: pytest.Monkey
     await lookups.reach(2)  # the first one answered at once
     assert not waiting.done()
     await sync_to_async(job_on)(agent)
-    ring(node_bell(agent.node.pk))
+    notify(node_channel(agent.node.pk))
     assert (await asyncio.wait_for(waiting, views.WAIT_SECONDS / 2)).json()["seen"] != seen
     monkeypatch.setattr(views, "WAIT_SECONDS", 0.2)
     now = (await sync_to_async(agent.sync)())["seen"]

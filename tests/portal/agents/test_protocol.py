@@ -119,7 +119,7 @@ async def threads() -> AsyncIterator[None]:
 
 # --- who sees what -----------------------------------------------------------------------------------------------
 
-DOORS = [
+ENDPOINTS = [
     ("post", "/agent/v1/sync"),
     ("get", "/agent/v1/code/" + "c" * 64),
     ("post", "/agent/v1/containers/sl-1-a1-0/logs/0?offset=0"),
@@ -129,12 +129,12 @@ DOORS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "door"), DOORS)
+@pytest.mark.parametrize(("method", "path"), ENDPOINTS)
 @pytest.mark.parametrize("token", ["", "Bearer", "Bearer sln_wrong", "Basic eDp5"])
 @pytest.mark.usefixtures("threads")
 @pytest.mark.django_db(transaction=True)
-async def test_no_door_opens_without_a_node_s_token(method: str, door: str, token: str) -> None:
-    answer = await getattr(AsyncClient(), method)(door, headers={"Authorization": token} if token else {})
+async def test_no_endpoint_answers_without_a_token_of_a_node(method: str, path: str, token: str) -> None:
+    answer = await getattr(AsyncClient(), method)(path, headers={"Authorization": token} if token else {})
     assert answer.status_code == 401 and answer.json()["error"]["code"] == "token"
 
 
@@ -397,13 +397,13 @@ FIELDS = [
         JSON | st.lists(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6), max_size=3),
         max_size=8,
     ).map(lambda data: json.dumps({"runtime": "fake", **data}).encode()),
-    door=st.sampled_from(["sync", "join"]),
+    endpoint=st.sampled_from(["sync", "join"]),
 )
-def test_garbage_is_answered_not_stumbled_over(body: bytes, door: str) -> None:
+def test_garbage_is_answered_not_stumbled_over(body: bytes, endpoint: str) -> None:
     node = Node.objects.filter(name="fuzzed").first()
     agent = Agent("fuzzed") if node is None else fuzzed[0]
     fuzzed[:] = [agent]
-    assert agent.post(door, body).status_code in (200, 201, 400, 403, 413)
+    assert agent.post(endpoint, body).status_code in (200, 201, 400, 403, 413)
 
 
 fuzzed: list[Agent] = []

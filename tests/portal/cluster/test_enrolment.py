@@ -15,7 +15,7 @@ from django.test import Client
 
 from portal.accounts.models import AuditEntry, User
 from portal.cluster import agent_package, findings, quarantine, services
-from portal.cluster.agent_package import Certificate, install_line
+from portal.cluster.agent_package import Certificate, join_command
 from portal.cluster.models import Gpu, Node
 from portal.refused import Refused
 from tests.portal.agents_world import Agent
@@ -23,7 +23,7 @@ from tests.portal.jobs_world import make_node, make_user
 
 pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
-UNSAFE = {"text": "This runc lets people out.", "mend": "Upgrade runc.", "blocking": True}
+UNSAFE = {"text": "This runc lets people out.", "fix": "Upgrade runc.", "blocking": True}
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ class TestPackage:
     def test_the_line_s_script_and_the_script_s_archive_are_the_announced_ones(self) -> None:
         script = Client().get("/agent/install.sh")
         text = script.content.decode()
-        line = install_line("https://lab.example", "sln_x", Certificate(True))
+        line = join_command("https://lab.example", "sln_x", Certificate(True))
         # The shell's $(...) drops the ends of lines at the end.
         assert f'"{hashlib.sha256(text.rstrip(chr(10)).encode()).hexdigest()}  -"' in line
         found = re.search(r"ARCHIVE_SHA256='([0-9a-f]{64})'", text)
@@ -67,18 +67,18 @@ class TestPackage:
         assert agent_package.pack(settings.BASE_DIR) == agent_package.package().content
 
     def test_only_an_unknown_certificate_is_pinned(self) -> None:
-        trusted = install_line("https://lab.example/", "sln_x", Certificate(True))
+        trusted = join_command("https://lab.example/", "sln_x", Certificate(True))
         assert "curl -fsSL https://lab.example/agent/install.sh" in trusted and "--pin" not in trusted
-        pinned = install_line("https://lab.example", "sln_x", Certificate(False, "ab" * 32))
+        pinned = join_command("https://lab.example", "sln_x", Certificate(False, "ab" * 32))
         assert "curl -fsSLk" in pinned and pinned.endswith(f"--pin {'ab' * 32}")
 
-    def test_a_portal_that_cannot_look_at_itself_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_portal_that_cannot_check_its_certificate_reports_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(*_: object, **__: object) -> str:
             raise ConnectionRefusedError("refused")
 
         monkeypatch.setattr(ssl, "get_server_certificate", refuse)
         found = agent_package.own_certificate("https://lab.example")
-        assert found.trusted and "could not look" in found.problem
+        assert found.trusted and "could not check" in found.problem
         assert agent_package.own_certificate("http://localhost:8000") == Certificate(True)
 
     def test_what_the_agent_imports_is_installed_with_it(self) -> None:
@@ -136,7 +136,7 @@ class TestApproval:
 class TestTokens:
     def test_the_old_token_works_until_the_new_one_is_used(self, admin: User) -> None:
         agent = Agent()
-        assert agent.post("token", {}).status_code == 403  # nobody has asked for it
+        assert agent.post("token", {}).status_code == 403  # no admin has asked for it
         services.rotate_token(admin, agent.node)
         assert agent.sync()["rotate"] is True
         lost, new = (agent.post("token", {}).json()["token"] for _ in range(2))
@@ -156,7 +156,7 @@ class TestTokens:
         for token in (agent.token, waiting):
             agent.token = token
             assert agent.post("sync", agent.report).status_code == 401
-        with pytest.raises(Refused, match="no token any more"):
+        with pytest.raises(Refused, match="was revoked"):
             services.rotate_token(admin, Node.objects.get())
         again = services.issue_rejoin_token(admin, agent.node)
         assert services.join(again, "other-name", "fake", {}).node.pk == agent.node.pk
@@ -169,7 +169,7 @@ class TestTokens:
     def test_the_page_of_a_node_offers_both(self, browser: Client) -> None:
         node = make_node("gpu-7")
         browser.post(f"/admin/nodes/{node.pk}/rotate", {"back": "node"})
-        assert "a new one is on its way" in browser.get(f"/admin/nodes/{node.pk}/").content.decode()
+        assert "new token requested" in browser.get(f"/admin/nodes/{node.pk}/").content.decode()
         browser.post(f"/admin/nodes/{node.pk}/revoke", {"back": "node"})
         assert "join again" in browser.get(f"/admin/nodes/{node.pk}/").content.decode()
         assert "sh -c" in browser.post(f"/admin/nodes/{node.pk}/rejoin").content.decode()
@@ -186,7 +186,7 @@ class TestQuarantine:
         assert Gpu.objects.get(index=0).usable
         assert "XID 79 at noon." in browser.get("/admin/nodes/").content.decode()
         assert browser.post(f"/admin/nodes/{agent.node.pk}/gpus/{bad.pk}/release").status_code == 302
-        for fault in ("XID 79 at noon", "", "XID 79 at noon"):  # an agent that started anew has forgotten it
+        for fault in ("XID 79 at noon", "", "XID 79 at noon"):  # a restarted agent has forgotten it
             agent.report["gpus"][1]["fault"] = fault
             agent.sync()
             assert Gpu.objects.get(index=1).usable

@@ -1,4 +1,4 @@
-"""The pasted line, for real: a shell, a portal behind a certificate that nobody vouches for, and an agent that joins."""
+"""The pasted line, for real: a shell, a portal behind a certificate that no authority signed, and an agent that joins."""
 
 import os
 import socket
@@ -20,8 +20,8 @@ from tests.cluster.authority import make_authority
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-class TlsDoor:
-    """Passes on what comes over TLS. Its certificate is for another address, and its authority is known to nobody."""
+class TlsProxy:
+    """Passes on what comes over TLS. Its certificate is for another address, and its authority is unknown."""
 
     def __init__(self, folder: Path, behind: str) -> None:
         _, cert, key = make_authority(folder, ["192.0.2.1"])
@@ -30,14 +30,14 @@ class TlsDoor:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(cert, key)
         self._context = context
-        self._door = socket.create_server(("127.0.0.1", 0))
-        self.url = f"https://127.0.0.1:{self._door.getsockname()[1]}"
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
         with suppress(OSError):
             while True:
-                caller, _ = self._door.accept()
+                caller, _ = self._listener.accept()
                 threading.Thread(target=self._carry, args=(caller,), daemon=True).start()
 
     def _carry(self, caller: socket.socket) -> None:
@@ -48,7 +48,7 @@ class TlsDoor:
             _pump(portal, secure)
 
     def close(self) -> None:
-        self._door.close()
+        self._listener.close()
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:
@@ -61,10 +61,10 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
 
 
 @pytest.fixture
-def portal(live_server: Any, tmp_path: Path) -> Iterator[TlsDoor]:
-    door = TlsDoor(tmp_path, live_server.url)
-    yield door
-    door.close()
+def portal(live_server: Any, tmp_path: Path) -> Iterator[TlsProxy]:
+    proxy = TlsProxy(tmp_path, live_server.url)
+    yield proxy
+    proxy.close()
 
 
 def paste(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -79,31 +79,31 @@ def paste(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", line], env=env, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
-def test_the_pasted_line_makes_a_machine_a_node_of_the_pinned_portal(portal: TlsDoor, tmp_path: Path) -> None:
+def test_the_pasted_line_makes_a_machine_a_node_of_the_pinned_portal(portal: TlsProxy, tmp_path: Path) -> None:
     certificate = agent_package.own_certificate(portal.url)
     assert not certificate.trusted and len(certificate.pin) == 64
     token = services.issue_join_token(None)
-    done = paste(agent_package.install_line(portal.url, token, certificate), tmp_path)
+    done = paste(agent_package.join_command(portal.url, token, certificate), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"This machine is node {Node.objects.get().pk} (new-one)" in done.stdout
     kept = tmp_path / "program" / "agent.env"
     assert kept.stat().st_mode & 0o777 == 0o600 and f"SCHEDULEARN_PIN={certificate.pin}" in kept.read_text()
     assert token not in kept.read_text()
     # Pasted again it brings the agent and keeps the node, though its token is used up.
-    again = paste(agent_package.install_line(portal.url, token, certificate), tmp_path)
+    again = paste(agent_package.join_command(portal.url, token, certificate), tmp_path)
     assert again.returncode == 0, again.stdout + again.stderr
     assert Node.objects.count() == 1
 
 
-def test_a_portal_with_another_certificate_gets_no_token(portal: TlsDoor, tmp_path: Path) -> None:
+def test_a_portal_with_another_certificate_gets_no_token(portal: TlsProxy, tmp_path: Path) -> None:
     other = agent_package.Certificate(False, "ab" * 32)
-    done = paste(agent_package.install_line(portal.url, services.issue_join_token(None), other), tmp_path)
+    done = paste(agent_package.join_command(portal.url, services.issue_join_token(None), other), tmp_path)
     assert done.returncode != 0 and "another certificate" in done.stderr
     assert not Node.objects.exists()
 
 
-def test_a_script_that_is_not_the_announced_one_does_not_run(portal: TlsDoor, tmp_path: Path) -> None:
-    line = agent_package.install_line(portal.url, services.issue_join_token(None), agent_package.Certificate(False))
+def test_a_script_that_is_not_the_announced_one_does_not_run(portal: TlsProxy, tmp_path: Path) -> None:
+    line = agent_package.join_command(portal.url, services.issue_join_token(None), agent_package.Certificate(False))
     done = paste(line.replace(agent_package.script_sha256(), "0" * 64), tmp_path)
     assert done.returncode != 0 and done.stdout == ""
     assert not (tmp_path / "state").exists()

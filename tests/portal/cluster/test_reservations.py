@@ -128,8 +128,8 @@ def test_others_see_when_but_not_for_whom(ada: User) -> None:
     client.force_login(bob)
     page = client.get("/reservations/").content.decode()
     assert "Course" in page and "secret-person" not in page
-    told = client.get("/api/v1/reservations/").json()
-    assert told[0]["name"] == "Course" and told[0]["users"] == [] and told[0]["mine"] is False
+    shown = client.get("/api/v1/reservations/").json()
+    assert shown[0]["name"] == "Course" and shown[0]["users"] == [] and shown[0]["mine"] is False
     client.force_login(secret)
     assert "secret-person" in client.get("/reservations/").content.decode()
     assert client.get("/api/v1/reservations/").json()[0]["mine"] is True
@@ -153,7 +153,7 @@ def test_admins_reserve_and_cancel_on_the_page(ada: User) -> None:
     assert client.post("/reservations/", form).status_code == 302
     row = Reservation.objects.get()
     assert client.post(f"/reservations/{row.pk}/cancel").status_code == 302
-    assert "Nothing is reserved" in client.get("/reservations/").content.decode()
+    assert "No reservations" in client.get("/reservations/").content.decode()
 
 
 def test_scripts_reserve_over_the_api(ada: User) -> None:

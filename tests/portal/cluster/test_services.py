@@ -82,11 +82,11 @@ def test_join_tokens_are_kept_as_digests(admin: User) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "name"),
+    ("reported", "name"),
     [("gpu-1.lab", "gpu-1.lab"), ("<b>x</b>", "b-x-b"), ("", "node"), ("../..", "node"), ("a" * 99, "a" * 64)],
 )
-def test_a_name_is_fit_for_pages_and_sentences(said: str, name: str) -> None:
-    assert services.clean_name(said) == name
+def test_a_name_is_fit_for_pages_and_sentences(reported: str, name: str) -> None:
+    assert services.clean_name(reported) == name
 
 
 def test_of_two_machines_that_join_at_once_under_one_name_the_later_takes_the_next(

@@ -94,7 +94,7 @@ def test_pages_about_devices_name_them_by_their_kind(kind: str, word: str) -> No
     assert f">{word} 0<" in listed and f"2<small> of 2 {word}s</small>" in listed
     history = page(f"/gpus/nodes/{node.pk}/")
     assert f"What its 2 {word}s did" in history and f"a {word} 1: " in history
-    assert f"Take {word} 0 out of use?" in page(f"/admin/nodes/{node.pk}/")
+    assert f"Quarantine {word} 0?" in page(f"/admin/nodes/{node.pk}/")
     assert f"Number of {word}s" in page(f"/jobs/{job.pk}/gpus")
 
 
@@ -116,7 +116,7 @@ def test_reservations_and_limits_name_what_the_nodes_offer(kind: str, word: str,
         main = admin.get(path).content.decode().partition("<main")[2].partition("</main>")[0]
         assert f"{word}s" in main and f"{other}s" not in main
     assert f"1 {word} of a" in admin.get("/reservations/").content.decode()
-    assert f"Now ada holds 0 {word}s" in admin.get(f"/admin/limits/users/{ada.pk}/").content.decode()
+    assert f"Currently, ada uses 0 {word}s" in admin.get(f"/admin/limits/users/{ada.pk}/").content.decode()
 
 
 def test_changes_of_a_job_on_cpu_slots_name_cpu_slots() -> None:

@@ -37,7 +37,7 @@ def banner(reader: User) -> str:
     return page[page.index('class="banner"') :]
 
 
-def test_nobody_is_invited_while_a_node_runs_plain_processes(ada: User) -> None:
+def test_no_one_is_invited_while_a_node_runs_plain_processes(ada: User) -> None:
     node = process_node()
     with pytest.raises(Refused, match="No one else can join while node laptop runs jobs as plain processes"):
         accounts.create_invite(ada)
@@ -46,7 +46,7 @@ def test_nobody_is_invited_while_a_node_runs_plain_processes(ada: User) -> None:
     page = client.post("/admin/invites/", {"email": "", "groups": []})
     assert page.status_code == 400 and "Install Docker Engine there" in page.content.decode()
     page = client.get("/admin/invites/")
-    assert "Install Docker Engine there" in page.content.decode() and "Make the link" not in page.content.decode()
+    assert "Install Docker Engine there" in page.content.decode() and "Create link" not in page.content.decode()
     assert not Invite.objects.exists()
     Node.objects.filter(pk=node.pk).update(runtime="docker")
     assert accounts.create_invite(ada)
@@ -127,7 +127,7 @@ def test_a_lab_that_has_both_keeps_what_runs_and_starts_nothing_more() -> None:
     assert "laptop runs jobs as plain processes" in waiting.waiting_reason
     assert "No new job starts on nodes that run jobs as plain processes" in banner(running.submitted_by)
     [machine] = machines_for(waiting.submitted_by)
-    assert (machine.said, machine.takes_work) == ("takes no new jobs", False)
+    assert (machine.state_text, machine.accepts_jobs) == ("not accepting jobs", False)
 
 
 def test_jobs_go_where_containers_keep_them_apart(ada: User) -> None:

@@ -39,7 +39,7 @@ def page(user: User, path: str) -> str:
 
 
 class TestForEveryone:
-    def test_whose_job_holds_a_gpu_is_told_only_to_those_who_may_see_it(self, people: dict[str, User]) -> None:
+    def test_only_users_who_may_see_a_job_see_which_gpu_it_holds(self, people: dict[str, User]) -> None:
         project = world.make_project(people["alice"])
         job = world.make_job(project, name="secret-name")
         world.place(job, [world.make_node("alpha").gpus.all()[0]])
@@ -73,8 +73,8 @@ class TestForEveryone:
         seen = page(people["bob"], "/nodes/")
         assert 'value="62"' in seen and "No compiler. Install g++." in seen
 
-    def test_an_empty_lab_says_what_to_do(self, people: dict[str, User]) -> None:
-        assert "An admin adds machines." in page(people["bob"], "/nodes/")
+    def test_an_empty_lab_shows_what_to_do(self, people: dict[str, User]) -> None:
+        assert "until an admin adds machines" in page(people["bob"], "/nodes/")
         assert "Add a node" in page(people["admin"], "/nodes/")
 
 
@@ -144,15 +144,16 @@ class TestForAdmins:
         assert after("remove").removed_at
         assert client.post(f"/admin/nodes/{node.pk}/approve").status_code == 404
 
-    def test_a_busy_node_is_not_removed_and_the_page_says_why(self, people: dict[str, User]) -> None:
+    def test_a_busy_node_is_not_removed_and_the_page_shows_why(self, people: dict[str, User]) -> None:
         node = world.make_node("alpha")
         world.place(world.make_job(world.make_project(people["alice"])), [node.gpus.all()[0]])
         seen = browser(people["admin"]).post(f"/admin/nodes/{node.pk}/remove", follow=True).content.decode()
         node.refresh_from_db()
         assert "still runs 1 container" in seen and node.removed_at is None
 
-    def test_problems_come_with_their_mends(self, people: dict[str, User]) -> None:
-        world.make_node("alpha", problems=[{"text": "The engine is <old>.", "mend": "Install a newer one."}])
+    @pytest.mark.parametrize("name", ["fix", "mend"])
+    def test_problems_come_with_their_fix(self, people: dict[str, User], name: str) -> None:
+        world.make_node("alpha", problems=[{"text": "The engine is <old>.", name: "Install a newer one."}])
         seen = page(people["admin"], "/admin/nodes/")
         assert "The engine is &lt;old&gt;." in seen and "Install a newer one." in seen
 

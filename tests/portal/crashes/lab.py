@@ -37,7 +37,7 @@ DOWN_SECONDS = 15.0
 STEPS = (1.0, 2.0, 3.0, 4.0)
 """Seconds between two rounds."""
 PERIOD_SECONDS = 8
-"""Of the scheduler, when no bell rings: turns are most of the work of a run."""
+"""Of the scheduler, when nothing notifies it: turns are most of the work of a run."""
 TIMED = ("program", "actions", "loops", "machine", "log_shipper", "outputs", "checkpoints", "disk_watch")
 Answer = TypeVar("Answer")
 Story = Callable[["Lab"], Iterator[Callable[[], object]]]
@@ -60,7 +60,7 @@ class Lab:
 
     def __init__(self, home: Path, story: Story, seed: int, plan: Mapping[tuple[str, When], int] | None = None) -> None:
         self.home, self.story, self.seed = home, story, seed
-        self.chance, self.clock, self.rung = random.Random(seed), Clock(), set[str]()
+        self.chance, self.clock, self.notified = random.Random(seed), Clock(), set[str]()
         self.node_clock = NodeClock(self.clock)
         self.points = Points(plan or {}, self._calm)
         self.judge = Judge(self.clock.monotonic)
@@ -118,7 +118,7 @@ class Lab:
             "runners.agent.journal.write_json": watched(write_json, "note"),
             "runners.agent.journal.delete_tree": watched(delete_tree, "delete"),
             "os.fsync": lambda handle: None,  # who is killed leaves behind what it wrote
-            "portal.wake.ring": self.rung.add,
+            "portal.wake.notify": self.notified.add,
             "portal.jobs.lifecycle.wall_clock": lifecycle.wall_clock,
             "portal.jobs.checkpoints.wall_clock": WallClock(self.clock.time, self.clock.monotonic, 0.0),
         }

@@ -13,7 +13,7 @@ from portal.accounts.models import digest
 from portal.cluster import services as cluster
 from portal.cluster.models import Environment
 from portal.cluster.models import Node as NodeRow
-from portal.wake import node_bell
+from portal.wake import node_channel
 from runners.agent.log_shipper import LogShipper
 from runners.agent.machine import Machine
 from runners.agent.portal_client import PortalClient, PortalError
@@ -64,8 +64,8 @@ class Node(Process):
     def work(self) -> None:
         """Its loops as they are due, in any order; now and then one is late, or something that was begun goes on."""
         chance, now = self.lab.chance, self.lab.clock.seconds
-        if node_bell(self.row.pk) in self.lab.rung:
-            self.lab.rung.discard(node_bell(self.row.pk))
+        if node_channel(self.row.pk) in self.lab.notified:
+            self.lab.notified.discard(node_channel(self.row.pk))
             self.agent._wake("sync")
         for name in chance.sample(LOOPS, len(LOOPS)):
             loop = self.agent._loops[name]

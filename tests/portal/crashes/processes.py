@@ -79,8 +79,8 @@ class Scheduler(Process):
 
     def work(self) -> None:
         now = self.lab.clock.seconds
-        if SCHEDULER in self.lab.rung or now - self.turned_at > settings.SCHEDULER_PERIOD_SECONDS:
-            self.lab.rung.discard(SCHEDULER)
+        if SCHEDULER in self.lab.notified or now - self.turned_at > settings.SCHEDULER_PERIOD_SECONDS:
+            self.lab.notified.discard(SCHEDULER)
             self.turned_at = now
             self.command.turn(self.leadership)
 

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portal.projects import archive, sandbox, store
-from portal.projects.errors import BadArchive
-from portal.projects.unpacking.common import Bad
+from portal.projects.errors import BadArchiveError
+from portal.projects.unpacking.common import BadUploadError
 from portal.projects.unpacking.names import clean_path, same_place
 from tests import corpus
 
 HOSTILE = list(corpus.hostile())
 HONEST = list(corpus.honest())
 MOST_SECONDS = 10
-"""Of processor time, ours and the sandbox's: the wall clock of a busy machine says nothing."""
+"""Of processor time, ours and the sandbox's: the wall clock of a busy machine is no measure."""
 MOST_GROWTH_KIB = 64 * 1024
 
 
@@ -59,7 +59,7 @@ def test_the_corpus_is_as_large_as_promised() -> None:
 def test_a_hostile_upload_is_refused_and_leaves_no_trace(case: corpus.Case, own_home: Path) -> None:
     data = case.make()
     before, memory, started = everything(own_home), own_kib(), processor_seconds()
-    with pytest.raises(BadArchive) as refused:
+    with pytest.raises(BadArchiveError) as refused:
         archive.take([(case.name, io.BytesIO(data))])
     assert processor_seconds() - started < MOST_SECONDS
     assert everything(own_home) == before
@@ -97,7 +97,7 @@ BOMBS = [case for case in HOSTILE if "bomb" in case.id or "million" in case.id]
 def test_a_bomb_is_recognised_within_little_memory(case: corpus.Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what it is, not by running into the limit: an eighth of the memory is enough for that."""
     monkeypatch.setattr(sandbox, "MEMORY_BYTES", sandbox.MEMORY_BYTES // 8)
-    with pytest.raises(BadArchive) as refused:
+    with pytest.raises(BadArchiveError) as refused:
         archive.take([(case.name, io.BytesIO(case.make()))])
     assert "memory" not in refused.value.message
 
@@ -107,7 +107,7 @@ def test_a_bomb_is_recognised_within_little_memory(case: corpus.Case, monkeypatc
 )
 def test_a_folder_from_the_browser_is_judged_like_an_archive(names: list[str], own_home: Path) -> None:
     before = everything(own_home)
-    with pytest.raises(BadArchive):
+    with pytest.raises(BadArchiveError):
         archive.take([(name, io.BytesIO(b"x")) for name in names])
     assert everything(own_home) == before
 
@@ -115,7 +115,7 @@ def test_a_folder_from_the_browser_is_judged_like_an_archive(names: list[str], o
 def test_a_folder_from_the_browser_is_measured_as_a_whole(own_home: Path, settings: Any) -> None:
     settings.MAX_UPLOAD_MIB = 1
     before = everything(own_home)
-    with pytest.raises(BadArchive, match="larger than 1 MiB"):
+    with pytest.raises(BadArchiveError, match="larger than 1 MiB"):
         archive.take([(f"part{n}.bin", io.BytesIO(bytes(600 * 1024))) for n in range(2)])
     assert everything(own_home) == before
 
@@ -132,7 +132,7 @@ def test_a_program_that_never_ends_is_stopped_and_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(sandbox, "WALL_SECONDS", 0.01)
     before = everything(own_home)
-    with pytest.raises(BadArchive, match="limits"):
+    with pytest.raises(BadArchiveError, match="limits"):
         archive.take([("a.py", io.BytesIO(b"x"))])
     assert everything(own_home) == before
 
@@ -141,7 +141,7 @@ def test_a_program_that_never_ends_is_stopped_and_leaves_nothing(
 def test_a_program_that_meets_a_limit_is_refused(own_home: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(sandbox, limit, {"MEMORY_BYTES": 16 * 1024 * 1024, "FILE_BYTES": 100_000}[limit])
     before = everything(own_home)
-    with pytest.raises(BadArchive):
+    with pytest.raises(BadArchiveError):
         archive.take([("a.zip", io.BytesIO(corpus.zip_tree({"a.bin": os.urandom(2 * corpus.MIB)})))])
     assert everything(own_home) == before
 
@@ -157,7 +157,7 @@ def test_nothing_of_the_portal_reaches_the_program(monkeypatch: pytest.MonkeyPat
 def test_a_name_that_is_taken_stays_below_its_folder_and_means_itself(raw: str) -> None:
     try:
         path = clean_path(raw)
-    except Bad as bad:
+    except BadUploadError as bad:
         assert str(bad).isprintable()
         return
     if path:
@@ -172,14 +172,14 @@ def test_a_name_that_is_taken_stays_below_its_folder_and_means_itself(raw: str) 
 def test_paths_that_climb_are_never_taken(parts: list[str]) -> None:
     raw = "/".join(parts)
     if ".." in parts:
-        with pytest.raises(Bad):
+        with pytest.raises(BadUploadError):
             clean_path(raw)
 
 
 @given(st.binary(max_size=400), st.sampled_from(["a.zip", "a.tar", "a.tgz"]))
 def test_bytes_that_are_no_archive_are_refused_in_words(data: bytes, name: str) -> None:
-    from portal.projects.unpacking.program import DAMAGE, unpack
+    from portal.projects.unpacking.program import READ_ERRORS, unpack
 
     head = {"a.zip": b"PK\3\4", "a.tar": b"", "a.tgz": b"\x1f\x8b\x08"}[name]
-    with pytest.raises((Bad, *DAMAGE)):
+    with pytest.raises((BadUploadError, *READ_ERRORS)):
         unpack(io.BytesIO(head + data), io.BytesIO(), name)

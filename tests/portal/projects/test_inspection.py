@@ -1,4 +1,4 @@
-"""What a look at the code tells before it runs: how to start it, and each mistake beginners make."""
+"""What inspection finds in code before it runs: how to start it, and each of the common mistakes."""
 
 import io
 import tarfile
@@ -195,7 +195,7 @@ def test_files_that_are_not_run_are_not_judged() -> None:
 
 
 @pytest.mark.parametrize(("files", "word"), [({"a.ipynb": "{}"}, "notebook"), ({"README.md": "x"}, "no Python file")])
-def test_an_upload_without_python_is_said_so(files: dict[str, str], word: str) -> None:
+def test_an_upload_without_python_is_reported(files: dict[str, str], word: str) -> None:
     warnings = look(files)["warnings"]
     assert [w["code"] for w in warnings] == ["nothing-to-run"] and word in warnings[0]["text"]
 

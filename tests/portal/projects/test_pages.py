@@ -69,7 +69,7 @@ def send(client: Client, project: Project, *files: tuple[str, bytes], scripted: 
 # Who gets in
 
 
-def test_every_page_is_there_for_members_and_for_nobody_else(version: CodeVersion, people: dict[str, User]) -> None:
+def test_every_page_is_there_for_members_only(version: CodeVersion, people: dict[str, User]) -> None:
     pk = version.project_id
     pages = [
         reverse("projects:detail", args=[pk]),
@@ -94,7 +94,7 @@ def test_what_changes_a_project_is_not_there_for_those_who_may_not(
     data = {"name": "x", "username": "charlie", "role": "viewer"}
     assert as_(None).post(page, data).status_code == 302
     assert as_(people["charlie"]).post(page, data).status_code == 404
-    expected = 403 if what == "upload" else 404  # viewers see the upload's project, so they are told why
+    expected = 403 if what == "upload" else 404  # viewers see the project, so they get the reason
     assert as_(people["victor"]).post(page, data, headers={"Accept": "application/json"}).status_code == expected
     if what != "upload":
         assert as_(people["bob"]).post(page, data).status_code == 404
@@ -149,10 +149,10 @@ def test_an_owner_reaches_every_member(project: Project, people: dict[str, User]
     assert "Remove student149" in page
 
 
-def test_what_cannot_be_done_is_said_beside_the_input(project: Project, people: dict[str, User]) -> None:
+def test_a_refusal_is_shown_beside_its_input(project: Project, people: dict[str, User]) -> None:
     alice = as_(people["alice"])
     page = alice.post(reverse("projects:share", args=[project.pk]), {"username": "nobody", "role": "member"})
-    assert page.status_code == 400 and "Nobody here has this user name" in page.content.decode()
+    assert page.status_code == 400 and "There is no user with this name" in page.content.decode()
     page = alice.post(reverse("projects:new"), {"name": ""})
     assert page.status_code == 400
     own = project.memberships.get(user=people["alice"])
@@ -222,11 +222,11 @@ def test_a_folder_keeps_its_paths_and_loses_its_top(project: Project, people: di
 
 
 @pytest.mark.parametrize("paths", ["[]", "{", '["a", 1]', '{"a": 1}', '"a"', "[" * 100_000, '["a.py", "b.py"]'])
-def test_paths_that_do_not_fit_the_files_are_refused(paths: str, project: Project, people: dict[str, User]) -> None:
+def test_paths_that_do_not_match_the_files_are_refused(paths: str, project: Project, people: dict[str, User]) -> None:
     client = as_(people["bob"])
     data = {"files": [SimpleUploadedFile("a.py", b"1")], "paths": paths}
     answer = client.post(reverse("projects:upload", args=[project.pk]), data, headers={"Accept": "application/json"})
-    assert answer.status_code == 400 and "do not fit" in answer.json()["error"]["message"]
+    assert answer.status_code == 400 and "do not match" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("name", ["a\0.py", "\ud800.py", "x" * 200_000 + ".py", "x" * 253 + ".py"])
@@ -248,7 +248,7 @@ def test_a_plain_form_uploads_too_and_shows_the_refusal_in_place(project: Projec
     assert answer.status_code == 400 and "../evil.py" in page and 'role="alert" data-error>' in page
     answer = send(client, project, ("code.zip", corpus.zip_tree({"p/train.py": b"1"})), scripted=False)
     assert answer.status_code == 302
-    assert "was taken off" in client.get(answer["Location"]).content.decode()
+    assert "was removed" in client.get(answer["Location"]).content.decode()
 
 
 def test_an_upload_needs_the_forms_token(project: Project, people: dict[str, User]) -> None:
@@ -257,7 +257,7 @@ def test_an_upload_needs_the_forms_token(project: Project, people: dict[str, Use
     assert not CodeVersion.objects.exists()
 
 
-def test_an_upload_that_says_it_is_too_large_is_not_even_parsed(
+def test_an_upload_that_is_announced_as_too_large_is_not_even_parsed(
     project: Project, people: dict[str, User], settings: Any
 ) -> None:
     settings.MAX_UPLOAD_MIB = 1

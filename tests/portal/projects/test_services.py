@@ -11,7 +11,7 @@ from django.contrib.auth.models import AnonymousUser
 
 from portal.accounts.models import User
 from portal.projects import comparison, examples, services, store
-from portal.projects.errors import BadArchive, Refused
+from portal.projects.errors import BadArchiveError, Refused
 from portal.projects.models import CodeVersion, Membership, Project
 from portal.projects.services import Role
 
@@ -57,7 +57,7 @@ def script(text: str = "print(1)\n", name: str = "train.py") -> list[tuple[str, 
 # Who sees and may what
 
 
-def test_members_and_admins_see_a_project_and_nobody_else(
+def test_only_members_and_admins_see_a_project(
     project: Project, alice: User, bob: User, charlie: User, admin: User
 ) -> None:
     seen = {str(u): Project.objects.visible_to(u).count() for u in (alice, bob, charlie, admin, AnonymousUser())}
@@ -230,12 +230,12 @@ def test_an_upload_over_the_limit_is_refused_before_it_is_unpacked(
     project: Project, alice: User, settings: Any
 ) -> None:
     settings.MAX_UPLOAD_MIB = 1
-    with pytest.raises(BadArchive, match="larger than 1 MiB"):
+    with pytest.raises(BadArchiveError, match="larger than 1 MiB"):
         services.store_code(alice, project, script("#" * (1024 * 1024 + 1)))
 
 
-def test_nothing_chosen_is_said_so(project: Project, alice: User) -> None:
-    with pytest.raises(BadArchive, match="Choose"):
+def test_an_upload_without_files_is_refused(project: Project, alice: User) -> None:
+    with pytest.raises(BadArchiveError, match="Choose"):
         services.store_code(alice, project, [])
 
 
@@ -261,7 +261,7 @@ def test_using_an_example_twice_adds_nothing_the_second_time(example: examples.E
 
 
 @pytest.mark.parametrize("example", examples.all_examples(), ids=lambda example: example.key)
-def test_the_guess_about_an_example_is_what_its_description_says(example: examples.Example, alice: User) -> None:
+def test_the_guess_about_an_example_matches_its_description(example: examples.Example, alice: User) -> None:
     guess = services.use_example(alice, example).guess
     file = example.entry.removeprefix("python ")
     assert (guess["launcher"], guess["entry"], guess["elastic"]) == (example.launcher, file, example.elastic)

@@ -68,7 +68,7 @@ def test_a_held_gpu_that_breaks_is_neither_free_nor_taken_from_another() -> None
         {"ready": False},
         {"last_seen_at": timezone.now() - timedelta(seconds=60)},
         {"last_seen_at": None},
-        {"problems": [{"text": "No space.", "mend": "Make some.", "blocking": True}]},
+        {"problems": [{"text": "No space.", "fix": "Make some.", "blocking": True}]},
     ],
 )
 def test_a_node_that_may_not_or_cannot_work_is_closed(facts: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ def test_a_node_that_may_not_or_cannot_work_is_closed(facts: dict[str, Any]) -> 
 
 
 def test_a_node_with_small_problems_is_open() -> None:
-    assert node_view(ready_node("a", problems=[{"text": "Old engine.", "mend": "Update."}])).open
+    assert node_view(ready_node("a", problems=[{"text": "Old engine.", "fix": "Update."}])).open
 
 
 def test_unapproved_and_removed_nodes_are_not_there() -> None:
@@ -200,7 +200,7 @@ def test_more_than_the_lab_has_is_said_at_once() -> None:
         ({"draining": True}, "a is being drained"),
         ({"cordoned": True}, "a takes no new work by an admin's decision"),
         ({"last_seen_at": None}, "a has not been heard of for a while"),
-        ({"problems": [{"text": "No space.", "mend": "", "blocking": True}]}, "a is unfit: No space"),
+        ({"problems": [{"text": "No space.", "fix": "", "blocking": True}]}, "a is unfit: No space"),
     ],
 )
 def test_a_lab_with_no_open_node_says_what_is_the_matter(facts: dict[str, Any], clause: str) -> None:

@@ -133,7 +133,7 @@ async def test_silent_clients_keep_no_one_out(monkeypatch: pytest.MonkeyPatch) -
             each.close()
 
 
-async def test_a_client_that_says_nothing_or_leaves_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_sends_nothing_or_disconnects_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry, "FIRST_BYTES_SECONDS", 0.05)
     async with front() as lab:
         reader, silent = await lab.connect()

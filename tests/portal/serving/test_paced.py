@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
 from portal.serving.paced import FLOOD_SECONDS, MAX_FLOODERS, Flooders, LimitedSocket, PacedServer
-from tests.portal.paced_app import MAX_BODY_BYTES, MAX_STRANGER_BYTES, PIECE_BYTES, PIECES
+from tests.portal.paced_app import MAX_BODY_BYTES, MAX_UNKNOWN_SENDER_BYTES, PIECE_BYTES, PIECES
 
 FEW = PIECES // 8
 """Pieces that the kernel's buffers of a loopback connection and the server's may hold."""
@@ -142,8 +142,8 @@ def test_strangers_cannot_have_large_bodies_kept_as_nodes_can(server: Paced) -> 
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return server.client.post(path, content=b"x" * size, headers=headers).status_code
 
-    assert send("/agent/echo", MAX_STRANGER_BYTES, "") == 200
-    assert send("/agent/echo", MAX_STRANGER_BYTES + 1, "") == 503  # which a node takes for "later"
+    assert send("/agent/echo", MAX_UNKNOWN_SENDER_BYTES, "") == 200
+    assert send("/agent/echo", MAX_UNKNOWN_SENDER_BYTES + 1, "") == 503  # which a node takes for "later"
     assert send("/agent/echo", MAX_BODY_BYTES, "made up") == 503
     assert send("/agent/echo", MAX_BODY_BYTES, "known") == 200
     assert send("/agent/echo", MAX_BODY_BYTES + 1, "known") == 413

@@ -1,4 +1,4 @@
-"""Learn to read handwritten digits with batches whose size the scheduler chooses while it goes.
+"""Learn to read handwritten digits with a batch size that the scheduler chooses during training.
 
 The same script runs under Horovod, under torchrun, and as `python train.py`.
 """
@@ -17,8 +17,8 @@ from torch.utils.data import TensorDataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=20)
-parser.add_argument("--batch-size", type=int, default=64, help="of a step, on all ranks together, to begin with")
-parser.add_argument("--largest-batch", type=int, default=256, help="that the scheduler may choose")
+parser.add_argument("--batch-size", type=int, default=64, help="initial size for a step, of all ranks together")
+parser.add_argument("--largest-batch", type=int, default=256, help="largest size that the scheduler may choose")
 options = parser.parse_args()
 torch.manual_seed(0)
 
@@ -44,8 +44,8 @@ def accuracy():
     return (guesses == y_test).float().mean().item()
 
 
-def tell(epoch):
-    """Of rank 0, after each epoch: in the log, as a curve on the job's page, and in a file."""
+def report(epoch):
+    """Report an epoch, on rank 0: in the log, as a curve on the job's page, and in a file."""
     print(f"epoch {epoch}/{options.epochs}  ranks {run.size}  batch {run.batch}  accuracy {accuracy():.4f}")
     log_metric("validation/accuracy", accuracy())
     with open(outputs / "metrics.csv", "a", newline="") as file:
@@ -57,19 +57,19 @@ run = Run(
     optimizer,
     TensorDataset(x_train, y_train),
     batch=options.batch_size,
-    batch_range=(options.batch_size, options.largest_batch),  # within which learning goes well
+    batch_range=(options.batch_size, options.largest_batch),  # the range in which training works well
     rate_rule="adascale",
 )
 
 
-@run.elastic  # called again when ranks have come or gone
+@run.elastic  # called again when the number of ranks has changed
 def train():
     print(f"I am rank {run.rank} of {run.size} on {run.device}, at step {run.steps}")
     for epoch in run.epochs(options.epochs):
         for x, y in run.batches():
             run.step(nn.functional.cross_entropy(run.model(x), y, reduction="sum"))
         if run.rank == 0:
-            tell(epoch + 1)
+            report(epoch + 1)
 
 
 train()

@@ -1,4 +1,4 @@
-"""Begins well and then imports a module that no environment has: a job that fails on purpose."""
+"""Start well, then import a module that no environment has: a job that fails on purpose."""
 
 import time
 

@@ -32,13 +32,13 @@ outputs.mkdir(exist_ok=True)
 checkpoints.mkdir(exist_ok=True)
 checkpoint = checkpoints / "latest.pt"
 
-# 1,797 pictures of 8 x 8 pixels, shipped with scikit-learn: nothing is downloaded.
+# 1,797 images of 8 x 8 pixels, shipped with scikit-learn: nothing is downloaded.
 pictures, digits = load_digits(return_X_y=True)
 pictures = torch.tensor(pictures / 16, dtype=torch.float32)
 digits = torch.tensor(digits)
 x_train, x_test, y_train, y_test = train_test_split(pictures, digits, test_size=0.25, random_state=0, stratify=digits)
 
-# This sampler remembers which pictures of the epoch are done, and shares the rest among the ranks there are now.
+# This sampler remembers which images of the epoch are done, and distributes the rest over the present ranks.
 dataset = TensorDataset(x_train, y_train)
 sampler = hvd.elastic.ElasticSampler(dataset)
 loader = DataLoader(dataset, batch_size=options.batch_size, sampler=sampler)
@@ -50,7 +50,7 @@ first_epoch = 0
 if checkpoint.exists():
     saved = torch.load(checkpoint, map_location=device)
     model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])  # after Horovod has wrapped it, which forgets what it knew
+    optimizer.load_state_dict(saved["optimizer"])  # after wrapping: Horovod resets the state
     first_epoch = saved["epoch"]
 
 
@@ -61,8 +61,8 @@ def accuracy():
     return (guesses == y_test).float().mean().item()
 
 
-def keep(epoch, loss):
-    """What rank 0 writes after each epoch. Written beside and renamed: a checkpoint is never half written."""
+def save(epoch, loss):
+    """Save an epoch, on rank 0. Written to another file and renamed, a checkpoint is always complete."""
     print(f"epoch {epoch}/{options.epochs}  ranks {hvd.size()}  loss {loss:.4f}  accuracy {accuracy():.4f}")
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
     torch.save(saved, checkpoint.with_suffix(".new"))
@@ -71,7 +71,7 @@ def keep(epoch, loss):
         csv.writer(file).writerow([epoch, hvd.size(), loss, accuracy()])
 
 
-@hvd.elastic.run  # begins anew from the last commit whenever ranks come or go
+@hvd.elastic.run  # restarts from the last commit when the number of ranks changes
 def train(state):
     print(f"I am rank {hvd.rank()} of {hvd.size()} on {device}, in epoch {state.epoch + 1}")
     while state.epoch < options.epochs:
@@ -84,16 +84,16 @@ def train(state):
             optimizer.step()
             sampler.record_batch(number, len(x))
             if number % 10 == 9:
-                state.commit()  # remembers this point; here ranks may come and go
+                state.commit()  # saves this state; the number of ranks can change here
         mean_loss = hvd.allreduce(loss.detach(), name="loss").item()
         state.epoch += 1
         sampler.set_epoch(state.epoch)
         if hvd.rank() == 0:
-            keep(state.epoch, mean_loss)
+            save(state.epoch, mean_loss)
         state.commit()
 
 
-# Everything that a new rank needs to know in order to join in.
+# Everything that a new rank needs.
 train(hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=first_epoch))
 
 if hvd.rank() == 0:

@@ -21,7 +21,7 @@ parser.add_argument("--epochs", type=int, default=20)
 parser.add_argument("--batch-size", type=int, default=32)
 options = parser.parse_args()
 
-# Every rank runs this whole file. hvd.rank() says which one we are, hvd.local_rank() which GPU of this host is ours.
+# Every rank runs this file. hvd.rank() is the number of this rank, hvd.local_rank() that of its GPU on this host.
 hvd.init()
 first = hvd.rank() == 0
 if torch.cuda.is_available():
@@ -38,7 +38,7 @@ pictures = torch.tensor(pictures / 16, dtype=torch.float32)
 digits = torch.tensor(digits)
 x_train, x_test, y_train, y_test = train_test_split(pictures, digits, test_size=0.25, random_state=0, stratify=digits)
 
-# Each rank sees its own share of the pictures.
+# Each rank gets its own part of the images.
 dataset = TensorDataset(x_train, y_train)
 sampler = DistributedSampler(dataset, num_replicas=hvd.size(), rank=hvd.rank())
 loader = DataLoader(dataset, batch_size=options.batch_size, sampler=sampler)
@@ -46,7 +46,7 @@ loader = DataLoader(dataset, batch_size=options.batch_size, sampler=sampler)
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
-# All begin with the weights of rank 0; from then on the averaged gradients keep them equal.
+# All ranks start with the weights of rank 0; the averaged gradients keep them equal.
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())

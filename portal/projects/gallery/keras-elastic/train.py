@@ -8,7 +8,7 @@ import csv
 import os
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # what TensorFlow says of this machine's processor helps nobody
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides messages about the processor
 
 import horovod.tensorflow.keras as hvd
 import tensorflow as tf
@@ -19,7 +19,7 @@ from tensorflow import keras
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=20)
-parser.add_argument("--batch-size", type=int, default=32, help="of each rank")
+parser.add_argument("--batch-size", type=int, default=32, help="size for each rank")
 options = parser.parse_args()
 
 hvd.init()
@@ -31,7 +31,7 @@ keras.utils.set_random_seed(0)
 outputs = Path(os.environ.get("SCHEDULEARN_OUTPUTS", "outputs"))
 outputs.mkdir(exist_ok=True)
 
-# 1,797 pictures of 8 x 8 pixels, shipped with scikit-learn: nothing is downloaded.
+# 1,797 images of 8 x 8 pixels, shipped with scikit-learn: nothing is downloaded.
 pictures, digits = load_digits(return_X_y=True)
 x_train, x_test, y_train, y_test = train_test_split(
     (pictures / 16).astype("float32"), digits, test_size=0.25, random_state=0, stratify=digits
@@ -50,12 +50,12 @@ model.compile(
     loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     metrics=["accuracy"],
 )
-# Goes on from a checkpoint, if there is one.
+# Restarts from a checkpoint, if there is one.
 training = Training(model, epochs=options.epochs, batch=options.batch_size)
 
 
-class Account(keras.callbacks.Callback):
-    """A line for each epoch, from rank 0."""
+class Report(keras.callbacks.Callback):
+    """Writes a line for each epoch, on rank 0."""
 
     def on_epoch_end(self, epoch, logs=None):
         if training.rank == 0:
@@ -65,7 +65,7 @@ class Account(keras.callbacks.Callback):
                 csv.writer(file).writerow([number, ranks, loss, accuracy])
 
 
-@training.elastic  # begins the epoch anew whenever ranks come or go
+@training.elastic  # repeats the epoch when the number of ranks changes
 def train():
     print(f"I am rank {training.rank} of {training.size}, in epoch {training.epoch + 1}")
     data = tf.data.Dataset.from_tensor_slices((x_train, y_train)).shuffle(len(x_train), seed=0)
@@ -74,7 +74,7 @@ def train():
         validation_data=(x_test, y_test),
         initial_epoch=training.epoch,
         epochs=options.epochs,
-        callbacks=[*training.callbacks(), Account()],
+        callbacks=[*training.callbacks(), Report()],
         verbose=0,
     )
 

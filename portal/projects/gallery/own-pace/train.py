@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=20)
-parser.add_argument("--batch-size", type=int, default=64, help="of a step, on all ranks together")
+parser.add_argument("--batch-size", type=int, default=64, help="size for a step, of all ranks together")
 parser.add_argument("--mode", default="adaptive_ksync")
 options = parser.parse_args()
 torch.manual_seed(0)
@@ -41,8 +41,8 @@ def accuracy():
     return (guesses == y_test).float().mean().item()
 
 
-def tell(epoch):
-    """Of rank 0, after each epoch: in the log, as a curve on the job's page, and in a file."""
+def report(epoch):
+    """Report an epoch, on rank 0: in the log, as a curve on the job's page, and in a file."""
     print(f"epoch {epoch}/{options.epochs}  ranks {run.size}  loss {run.loss:.4f}  accuracy {accuracy():.4f}")
     log_metric("validation/accuracy", accuracy())
     with open(outputs / "metrics.csv", "a", newline="") as file:
@@ -53,14 +53,14 @@ data = TensorDataset(x_train, y_train)
 run = Run(model, optimizer, data, batch=options.batch_size, mode=options.mode)
 
 
-@run.elastic  # called again when ranks have come or gone
+@run.elastic  # called again when the number of ranks has changed
 def train():
     print(f"I am rank {run.rank} of {run.size} on {run.device}, at step {run.steps}")
     for epoch in run.epochs(options.epochs):
         for x, y in run.batches():
             run.step(nn.functional.cross_entropy(run.model(x), y, reduction="sum"))
         if run.rank == 0:
-            tell(epoch + 1)
+            report(epoch + 1)
 
 
 train()

@@ -1,7 +1,7 @@
 """Learn to read handwritten digits with plain PyTorch.
 
-Runs anywhere: `python train.py`. Schedulearn names the folders for outputs and checkpoints in the environment and draws
-the curves; elsewhere the folders are made beside this file.
+Runs anywhere: `python train.py`. Schedulearn sets the folders for outputs and checkpoints in environment variables and
+draws the curves; elsewhere the folders are created in the current folder.
 """
 
 import argparse
@@ -21,7 +21,7 @@ parser.add_argument("--epochs", type=int, default=20)
 parser.add_argument("--batch-size", type=int, default=32)
 options = parser.parse_args()
 
-# Files in "outputs" appear on the job's page. Files in "checkpoints" are there again when the job is retried.
+# Files in "outputs" appear on the job's page. Files in "checkpoints" are available again when the job is retried.
 outputs = Path(os.environ.get("SCHEDULEARN_OUTPUTS", "outputs"))
 checkpoints = Path(os.environ.get("SCHEDULEARN_CHECKPOINTS", "checkpoints"))
 outputs.mkdir(exist_ok=True)
@@ -31,7 +31,7 @@ checkpoint = checkpoints / "latest.pt"
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
 
-# 1,797 pictures of 8 x 8 pixels, shipped with scikit-learn: nothing is downloaded.
+# 1,797 images of 8 x 8 pixels, shipped with scikit-learn: nothing is downloaded.
 pictures, digits = load_digits(return_X_y=True)
 pictures = torch.tensor(pictures / 16, dtype=torch.float32)
 digits = torch.tensor(digits)
@@ -47,18 +47,18 @@ if checkpoint.exists():
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     first_epoch = saved["epoch"]
-    print(f"Going on after epoch {first_epoch}")
+    print(f"Restarting after epoch {first_epoch}")
 
 
 def accuracy():
-    """The share of the test pictures that the model reads correctly."""
+    """Return the fraction of the test images that the model reads correctly."""
     model.eval()
     with torch.no_grad():
         guesses = model(x_test.to(device)).argmax(dim=1).cpu()
     return (guesses == y_test).float().mean().item()
 
 
-print(f"Training on {device} with {len(x_train)} pictures")
+print(f"Training on {device} with {len(x_train)} images")
 for epoch in range(first_epoch, options.epochs):
     model.train()
     for x, y in loader:
@@ -70,7 +70,7 @@ for epoch in range(first_epoch, options.epochs):
     log_metric("train/loss", loss.item(), step=epoch + 1)
     log_metric("validation/accuracy", accuracy(), step=epoch + 1)
 
-    # Written beside and renamed, so that a checkpoint is never half written.
+    # Written to another file and renamed, so that the checkpoint is always complete.
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}
     torch.save(saved, checkpoint.with_suffix(".new"))
     checkpoint.with_suffix(".new").replace(checkpoint)

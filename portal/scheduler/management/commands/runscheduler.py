@@ -14,14 +14,14 @@ from django.db import connections
 from portal.scheduler import cycle
 from portal.scheduler.job_history import History
 from portal.scheduler.leader_election import Leadership
-from portal.wake import SCHEDULER, Bell
+from portal.wake import SCHEDULER, Subscription
 
 logger = logging.getLogger(__name__)
 
 COOL_DOWN_SECONDS = 0.2
 """Between two turns: a burst of events is one reason to look, not a hundred."""
 LISTEN_SECONDS = 0.5
-"""So long a signal to end may go unheard while waiting for the bell."""
+"""While the loop waits for a notification, it notices a signal to end after at most so long."""
 REST_SECONDS = 2.0
 """After trouble with the database."""
 
@@ -31,7 +31,7 @@ class Command(BaseCommand):
 
     1. Take the lead, or stand by until the present leader is gone.
     2. Turn once (``cycle.run``).
-    3. Wait for the bell or the period, but at least the cool-down; begin again.
+    3. Wait for a notification or the period, but at least the cool-down; start again at 1.
 
     A turn that finds itself deposed goes back to 1. Trouble with the database is logged, and after a rest and
     with a new connection the loop begins at 1. SIGTERM and SIGINT end it after the turn in hand.
@@ -46,16 +46,16 @@ class Command(BaseCommand):
         self.ending = False
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._end)
-        leadership, bell = Leadership(), Bell(SCHEDULER)
+        leadership, subscription = Leadership(), Subscription(SCHEDULER)
         try:
             while not self.ending:
                 self.turn(leadership)
                 if once:
                     return
-                self._wait(bell)
+                self._wait(subscription)
         finally:
             leadership.let_go()
-            bell.close()
+            subscription.close()
 
     def turn(self, leadership: Leadership) -> None:
         """One unit of work."""
@@ -74,11 +74,11 @@ class Command(BaseCommand):
             connections.close_all()
             time.sleep(REST_SECONDS)
 
-    def _wait(self, bell: Bell) -> None:
+    def _wait(self, subscription: Subscription) -> None:
         time.sleep(COOL_DOWN_SECONDS)
         until = time.monotonic() + settings.SCHEDULER_PERIOD_SECONDS - COOL_DOWN_SECONDS
         while not self.ending and (left := until - time.monotonic()) > 0:
-            if bell.wait(min(left, LISTEN_SECONDS)):
+            if subscription.wait(min(left, LISTEN_SECONDS)):
                 return
 
     def _end(self, signum: int, frame: FrameType | None) -> None:

@@ -285,7 +285,7 @@ def _off(really: compare.PolicyRun, run: compare.PolicyRun | None) -> str:
     if run is None:
         return "Name the policy in force too, with its parameters, to see how far a simulation is from what happened."
     real, made = really.summary.turnaround.mean, run.summary.turnaround.mean
-    off = relative.difference(made, real, charts.SECONDS, least_base=relative.LEAST_BASE[charts.SECONDS])
+    off = relative.difference(made, real, charts.SECONDS, min_base=relative.MIN_BASE[charts.SECONDS])
     return (
         f"{run.name} is in force: simulated, a job took {made:,.0f} s on average; really it was {real:,.0f} s "
         f"({off}). Take smaller differences between policies with caution."

@@ -1,4 +1,4 @@
-"""The way in for agents beside Django's own: the same answers, in threads that keep their connections."""
+"""The fast path for agents: the same responses as through Django's handler, in threads that keep their connections."""
 
 import asyncio
 import json
@@ -14,12 +14,12 @@ from django.test import AsyncClient, Client
 from portal import callers
 from portal.accounts.models import ApiToken
 from portal.agents import asgi, queries, views
-from portal.asgi import AtMost, application, client_of, nodes_application
+from portal.asgi import ConcurrencyLimit, application, client_of, nodes_application
 from portal.cluster import services as cluster
 from portal.cluster.models import Node
 from portal.jobs.models import Container
 from portal.serving.__main__ import may_send_much
-from portal.wake import node_bell, ring
+from portal.wake import node_channel, notify
 from tests.portal.agents_world import Agent, Lookups, job_on
 from tests.portal.jobs_world import make_user
 
@@ -30,7 +30,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 @pytest.fixture(autouse=True)
 async def threads() -> AsyncIterator[None]:
-    """Leaves no connection behind in the threads that answer."""
+    """Close the connections of the threads that answer."""
     yield
     await asyncio.to_thread(asgi.reports.close)
     await asyncio.to_thread(asgi.pieces.close)
@@ -39,13 +39,13 @@ async def threads() -> AsyncIterator[None]:
 
 def scope_of(method: str, address: str, headers: dict[str, str]) -> dict[str, Any]:
     path, _, query = address.partition("?")
-    said = [(name.lower().encode(), value.encode()) for name, value in {"Host": "localhost", **headers}.items()]
+    sent = [(name.lower().encode(), value.encode()) for name, value in {"Host": "localhost", **headers}.items()]
     return {
         "type": "http",
         "method": method,
         "path": path,
         "query_string": query.encode(),
-        "headers": said,
+        "headers": sent,
         "server": ("localhost", 80),
         "client": ("127.0.0.1", 9),
         "scheme": "http",
@@ -81,7 +81,7 @@ def an_agent() -> Agent:
     return agent
 
 
-async def test_both_ways_answer_the_same() -> None:
+async def test_both_paths_answer_the_same() -> None:
     agent = await an_agent()
     part = await Container.objects.aget(role="host")
     logs = f"/agent/v1/containers/{part.name}/logs/0"
@@ -97,7 +97,7 @@ async def test_both_ways_answer_the_same() -> None:
         ("POST", f"{logs}?offset=0", agent.token, b"hello\n"),
         ("POST", f"{logs}?offset=9", agent.token, b"hello\n"),
         ("POST", f"{logs}?offset=x", agent.token, b""),
-        ("POST", "/agent/v1/containers/nobody-s/logs/0?offset=0", agent.token, b""),
+        ("POST", "/agent/v1/containers/unknown/logs/0?offset=0", agent.token, b""),
         ("GET", "/agent/v1/wait?seen=x", agent.token, b""),
         ("GET", "/agent/v1/wait?seen=x", "sln_wrong", b""),
         ("GET", "/agent/v1/wait?seen=%00", agent.token, b""),
@@ -112,12 +112,12 @@ async def test_both_ways_answer_the_same() -> None:
 
 
 def without_time(content: bytes) -> Any:
-    said = json.loads(content)
-    said.pop("now", None)
-    return said
+    answer = json.loads(content)
+    answer.pop("now", None)
+    return answer
 
 
-async def test_its_answers_are_armoured_and_say_how_long_they_are() -> None:
+async def test_its_responses_have_security_headers_and_a_length() -> None:
     agent = await an_agent()
     for token in (agent.token, "sln_wrong"):
         _, headers, content = await ask("POST", "/agent/v1/sync", token, json.dumps(agent.report).encode())
@@ -146,21 +146,21 @@ async def test_a_revoked_token_opens_nothing_any_more() -> None:
     assert (await ask("GET", "/agent/v1/wait?seen=x", agent.token))[0] == 401
 
 
-async def test_who_waits_hears_what_is_new_and_of_being_shut_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_waiting_agent_gets_what_is_new_and_that_it_was_shut_out(monkeypatch: pytest.MonkeyPatch) -> None:
     lookups = Lookups(monkeypatch)
     agent = await an_agent()
     admin = await sync_to_async(make_user)("admin", is_staff=True)
     seen = (await sync_to_async(agent.sync)())["seen"]
     waiting = asyncio.ensure_future(ask("GET", f"/agent/v1/wait?seen={seen}", agent.token))
     await lookups.reach(1)
-    await asyncio.to_thread(ring, node_bell(agent.node.pk))  # nothing is new: it waits on
+    await asyncio.to_thread(notify, node_channel(agent.node.pk))  # nothing is new: it waits on
     await lookups.reach(2)
     assert not waiting.done()
     await sync_to_async(cluster.revoke_token)(admin, agent.node)
     assert (await asyncio.wait_for(waiting, 10))[0] == 401, "neither of the two lookups has answered it"
 
 
-async def test_nobody_is_waited_for_who_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disconnected_client_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     lookups = Lookups(monkeypatch)
     agent = await an_agent()
     seen = (await sync_to_async(agent.sync)())["seen"]
@@ -174,7 +174,7 @@ async def test_nobody_is_waited_for_who_has_left(monkeypatch: pytest.MonkeyPatch
     assert await line.receive_nothing()
 
 
-async def test_a_database_that_is_away_is_said_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_database_error_is_answered_with_503_and_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = await an_agent()
     report = json.dumps(agent.report).encode()
 
@@ -199,7 +199,7 @@ async def test_so_many_requests_at_once_and_no_more() -> None:
         within -= 1
         done += 1
 
-    crowded = AtMost(inner, 7)
+    crowded = ConcurrencyLimit(inner, 7)
     await asyncio.gather(*(crowded({}, None, None) for _ in range(100)))
     assert (most, done) == (7, 100)
 
@@ -216,7 +216,7 @@ async def test_a_node_may_send_much_once_it_has_reported() -> None:
         assert not may_send_much(b"/agent/v1/containers/a/outputs/b", other)
 
 
-async def test_one_client_leaves_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_client_leaves_slots_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     known = callers.Callers()
     monkeypatch.setattr(callers, "known", known)
     for secret, user in (("one", 1), ("one too", 1), ("two", 2), ("session-of-one", 1), ("session-of-three", 3)):
@@ -234,7 +234,7 @@ async def test_one_client_leaves_places_to_others(monkeypatch: pytest.MonkeyPatc
         headers += [(b"cookie", f"csrftoken=x; sessionid={session}".encode())] if session else []
         return asyncio.create_task(limited({"path": path, "headers": headers, "client": [address, 7]}, None, None))
 
-    limited = AtMost(inner, 16, 3)
+    limited = ConcurrencyLimit(inner, 16, 3)
     costly = [asks("/costly", "one") for _ in range(10)]
     costly += [asks("/costly", "one too") for _ in range(10)]
     costly += [asks("/costly", f"made up {number}", "session-of-one") for number in range(10)]
@@ -296,7 +296,7 @@ async def test_what_one_client_reads_slowly_keeps_none_of_its_pages_waiting() ->
     async def send(message: dict[str, Any]) -> None:
         pass
 
-    limited = AtMost(inner, 8, 2)
+    limited = ConcurrencyLimit(inner, 8, 2)
     downloads = [asyncio.create_task(limited({"path": "/download"}, None, send)) for _ in range(4)]
     await asyncio.wait_for(limited({"path": "/page"}, None, send), 30)
     reading.set()
@@ -317,7 +317,7 @@ async def test_readers_who_take_their_time_keep_no_page_waiting() -> None:
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    limited = AtMost(inner, 2)
+    limited = ConcurrencyLimit(inner, 2)
     downloads = [asyncio.create_task(limited({"path": "/download"}, None, send)) for _ in range(4)]
     await asyncio.wait_for(limited({"path": "/page"}, None, send), 30)
     await asyncio.wait_for(limited({"path": "/download"}, None, send), 30)  # one too many
@@ -326,8 +326,8 @@ async def test_readers_who_take_their_time_keep_no_page_waiting() -> None:
     await asyncio.gather(*downloads)
     await asyncio.gather(*(limited({"path": "/download"}, None, send) for _ in range(4)))
     assert [message["status"] for message in sent if "status" in message][6:] == [200] * 4
-    for _ in range(2):  # every place is free again
-        await asyncio.wait_for(limited.places.acquire(), 30)
+    for _ in range(2):  # every slot is free again
+        await asyncio.wait_for(limited.slots.acquire(), 30)
 
 
 async def test_the_process_for_nodes_answers_nothing_else() -> None:
