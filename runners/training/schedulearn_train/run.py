@@ -25,25 +25,25 @@ from torch import nn
 
 from . import batch_norm, server, stopping
 from .allocation import UNLIMITED, even, shares
-from .balance import FACTS, Kind, Speed, Told, is_whole, rebalanced
+from .balance import SPEED_FIELDS, PredictorKind, Speed, SpeedReport, is_whole, rebalanced
 from .checkpoints import Checkpoints
 from .clock import StepClock
 from .divergence import Comparison
-from .either import Either
+from .hybrid_model import HybridModel
 from .latecomers import Latecomers
 from .loading import Batch, Loader
-from .looks import COMPARES, Look, chosen_batch, means, steps_between
+from .looks import COMPARES, SyncValues, chosen_batch, means, steps_between
 from .meter import Meter
 from .noise import Noise
 from .rates import Rule, factor, scaled
 from .reduction import Losses, Reduction
 from .report import reporter
 from .sampler import Sampler
-from .served import Served
-from .shards import Posts
+from .served import ServerClient
+from .shards import Channels
 from .sharing import shared
 from .stopping import Stopped
-from .synchrony import ROUNDS_TO_MEET, STALENESS, Expected, pays
+from .synchrony import ROUNDS_UNTIL_LOCKSTEP, STALENESS, Expected, pays
 from .world import World, find_world
 
 Mode = Literal["bsp", "bsp_balanced"] | server.Mode
@@ -83,7 +83,7 @@ class Run:
         seed: int = 0,
         workers: int = 0,
         rate_rule: Rule = "none",
-        predict: Kind = "smoothing",
+        predict: PredictorKind = "smoothing",
         most_samples: int = UNLIMITED,
         clip_norm: float | None = None,
         checkpoints: Checkpoints | None = None,
@@ -144,7 +144,7 @@ class Run:
         self._fresh = True
         """The ranks have just begun or changed: their first steps are not like the others."""
         self._current: Batch | None = None
-        self._next_look, self._looked_at, self._looked_step = 1, time.monotonic(), 0
+        self._next_sync, self._synced_at, self._synced_step = 1, time.monotonic(), 0
         self._saved_at = time.monotonic()
         self._loss_sum, self._loss_samples = torch.zeros((), device=self.device), 0
         self._shared: tuple[tuple[float, Any], torch.Tensor] = (0.0, None), self._loss_sum
@@ -152,28 +152,28 @@ class Run:
         self._balanced = balanced or mode == "bsp_balanced"
         self._epoch = 0
         """That ``epochs`` has given last."""
-        self.served: Served | None = None
-        self.apart = mode not in (*BY_ALL, ADAPTIVE)
+        self.server_client: ServerClient | None = None
+        self.uses_server = mode not in (*BY_ALL, ADAPTIVE)
         """Each rank goes at its own pace, and a server says what it computes."""
         if mode not in BY_ALL:
-            posts = Posts(*(self.world.post() for _ in Posts._fields))
-            self.served = Served(
+            channels = Channels(*(self.world.open_channel() for _ in Channels._fields))
+            self.server_client = ServerClient(
                 self,
-                posts,
+                channels,
                 shards,
                 k=k,
                 staleness=staleness,
                 balanced=balanced,
                 predict=predict,
-                rounds_to_meet=ROUNDS_TO_MEET if mode == ADAPTIVE else None,
+                rounds_until_lockstep=ROUNDS_UNTIL_LOCKSTEP if mode == ADAPTIVE else None,
             )
-        if not self.apart:
-            self.model, self.optimizer = self.world.joined(self.inner, optimizer, self._clock.computed)
+        if not self.uses_server:
+            self.model, self.optimizer = self.world.wrap(self.inner, optimizer, self._clock.computed)
         self._given.param_groups = self.optimizer.param_groups  # to which the owner may add some
         self._late = Latecomers(self.world, self.optimizer)
         self._comparison = Comparison(self.world, self.inner, self.optimizer, data, check_divergence)
         if mode == ADAPTIVE:
-            self.model = Either(self.inner, self.model, lambda: self.apart)
+            self.model = HybridModel(self.inner, self.model, lambda: self.uses_server)
         if sync_batch_norm is None and self.size > 1 and self.rank == 0 and any(batch_norm.layers(self.inner)):
             print(batch_norm.HINT)  # noqa: T201
         self._resume()
@@ -186,7 +186,7 @@ class Run:
         @functools.wraps(train)
         def run(*args: Any, **named: Any) -> Result:
             try:
-                result = self.world.keep_going(self, functools.partial(train, *args, **named))
+                result = self.world.run_elastic(self, functools.partial(train, *args, **named))
             except Stopped:
                 self._close()
                 raise
@@ -214,21 +214,21 @@ class Run:
         """The numbers of the epochs that are still to be done, of ``count``."""
         self._epochs = count
         self.most = self._late.gather(self._most_samples)
-        if self.apart:
+        if self.uses_server:
             self._server().begin(count)
         for epoch in range(self.sampler.epoch, count):
             self._epoch = epoch
             yield epoch
-            if not self.apart:
+            if not self.uses_server:
                 self.sampler.start(epoch + 1)
             elif not self._server().is_over(epoch):
                 raise RuntimeError(f"epoch {epoch} is not over: do not leave the loop over run.batches() early")
         self.sampler.start(count)
 
-    def _server(self) -> Served:
-        if self.served is None:
+    def _server(self) -> ServerClient:
+        if self.server_client is None:
             raise RuntimeError(f"mode {self.mode} has no server")
-        return self.served
+        return self.server_client
 
     def batches(self) -> Iterator[Any]:
         """This rank's part of each batch that is left of this epoch, on its device, as a DataLoader would give it. In pieces,
@@ -236,35 +236,35 @@ class Run:
         self.model.train()
         for batch in self._coming(self._epoch):
             self._current = self._statistics.batch = batch
-            if not self.apart:
+            if not self.uses_server:
                 self._in_pass(batch)
             yield batch.content
             if self._current is not None:
                 raise RuntimeError("each batch needs its step: call run.step(loss) once in the loop over run.batches()")
 
     def _coming(self, epoch: int) -> Iterator[Batch]:
-        """Of that epoch, also where the ranks go apart in it, or meet again."""
-        apart = None
-        while apart is not self.apart:
-            apart = self.apart
+        """Of that epoch, also where the ranks go uses_server in it, or meet again."""
+        uses_server = None
+        while uses_server is not self.uses_server:
+            uses_server = self.uses_server
             in_step = self._loader.batches(self.sampler, self._split, self.most, self.world.rank)
-            for batch in self._server().batches(epoch) if apart else in_step:
+            for batch in self._server().batches(epoch) if uses_server else in_step:
                 yield batch
-                if apart is not self.apart:
+                if uses_server is not self.uses_server:
                     break
 
     def _split(self) -> tuple[int, ...]:
         return self.parts
 
     def _in_pass(self, batch: Batch) -> None:
-        self.world.passes(batch.number, batch.passes)
+        self.world.begin_pass(batch.number, batch.passes)
         if batch.number == 0:
             self.optimizer.zero_grad()  # before the forward pass, which can have their memory
             self._clock.begin()
             if batch.passes != self._passes and batch.total == self.batch and self.rank == 0:
                 print(f"computes each batch in {batch.passes} passes")  # noqa: T201
                 self._passes = batch.passes
-        self._clock.more(batch.own)
+        self._clock.add_samples(batch.own)
 
     def step(self, loss: torch.Tensor, scaler: Any = None) -> bool:
         """One update by the whole batch. ``loss`` is the mean over this rank's samples or their sum, a scalar.
@@ -278,14 +278,14 @@ class Run:
             raise ValueError(
                 f"run.step(loss) takes one number, not {tuple(loss.shape)}: use loss.mean(), or loss.sum()"
             )
-        if self.served is not None and scaler is not None:
+        if self.server_client is not None and scaler is not None:
             raise ValueError(f"mode {self.mode} does without a gradient scaler: use bfloat16, which needs none")
-        if self.apart:
+        if self.uses_server:
             self._server().step(loss, batch)
             self._statistics.batch = None
             return batch.is_last
         samples = self.losses.weight(loss, batch.own)
-        ahead = self._next_look - self.steps
+        ahead = self._next_sync - self.steps
         soon = ahead <= 1 or (ahead == 2 and self.size == 1)  # alone it takes two
         measured = soon and batch.total == self.batch and batch.is_last
         with self._meter.own() if measured else nullcontext():
@@ -304,8 +304,8 @@ class Run:
         self.sampler.take(batch.total)
         self.steps += 1
         self.reporter.reached(self.steps)
-        if self.steps >= self._next_look or not self.sampler.left:
-            self._look_up()
+        if self.steps >= self._next_sync or not self.sampler.left:
+            self._sync()
         return True
 
     def _share(self, loss: torch.Tensor, part: float) -> torch.Tensor:
@@ -317,7 +317,7 @@ class Run:
     def _update(self, batch: Batch, scaler: Any, measured: bool) -> None:
         noise_scale = self.noise.scale if self.rate_rule == "adascale" else None
         rate = factor(self.rate_rule, self.batch, self.base_batch, noise_scale)
-        with scaled(self.optimizer, rate) if rate != 1 else nullcontext(), self.world.summed(self.optimizer):
+        with scaled(self.optimizer, rate) if rate != 1 else nullcontext(), self.world.reduced(self.optimizer):
             if scaler:
                 scaler.unscale_(self.optimizer)
             if measured:
@@ -333,22 +333,22 @@ class Run:
 
     # --- what all ranks decide together
 
-    def _look_up(self) -> None:
+    def _sync(self) -> None:
         """One sum over all ranks, from which each decides the same."""
         now = time.monotonic()
-        mine, facts = self._own_look(now), self._own_facts()
+        mine, facts = self._own_values(now), self._own_facts()
         summed = self.world.sum(
-            [*mine, *[0.0] * (FACTS * self.rank), *facts, *[0.0] * (FACTS * (self.size - self.rank - 1))]
+            [*mine, *[0.0] * (SPEED_FIELDS * self.rank), *facts, *[0.0] * (SPEED_FIELDS * (self.size - self.rank - 1))]
         )
-        look, rest = Look(*summed[: len(mine)]), summed[len(mine) :]
-        workers = [Told(*rest[at : at + FACTS]) for at in range(0, len(rest), FACTS)]
+        look, rest = SyncValues(*summed[: len(mine)]), summed[len(mine) :]
+        workers = [SpeedReport(*rest[at : at + SPEED_FIELDS]) for at in range(0, len(rest), SPEED_FIELDS)]
         self.loss = look.loss / look.samples if look.samples else float("nan")
         self._loss_sum.zero_()
         self._loss_samples = 0
         self._learn_noise(look)
-        self._looked_at, self._looked_step, fresh, self._fresh = now, self.steps, self._fresh, False
+        self._synced_at, self._synced_step, fresh, self._fresh = now, self.steps, self._fresh, False
         between = steps_between(look.step_seconds)
-        self._next_look = self.steps + (min(SOON, between) if fresh else between)
+        self._next_sync = self.steps + (min(SOON, between) if fresh else between)
         if look.reports >= COMPARES:
             self._comparison.compare(self.steps)
         if look.reports % COMPARES and self.rank == 0:
@@ -369,29 +369,31 @@ class Run:
             # As they were: to split the batch anew would take another look or two.
             took = [Expected(worker.computing, part) for worker, part in zip(workers, parts, strict=True)]
             if pays(took):
-                self.apart = True
+                self.uses_server = True
                 self._server().begin(self._epochs)
 
-    def meet(self) -> None:
+    def return_to_lockstep(self) -> None:
         """All ranks go on in step, from where the server was, which has ended. Schedules are where those of rank 0 are."""
         server = self._server().server
         state = shared(self.world, {**self.state(), "parts": server.parts} if server else None)
-        self.apart = False
+        self.uses_server = False
         self.load(state)
         self.parts = state["parts"]
 
-    def _own_look(self, now: float) -> Look:
+    def _own_values(self, now: float) -> SyncValues:
         own, inverse, difference, whole = self._meter.read()
-        mine = Look(float(stopping.should_stop()), float(self._loss_sum), self._loss_samples, own, inverse, inverse > 0)
+        mine = SyncValues(
+            float(stopping.should_stop()), float(self._loss_sum), self._loss_samples, own, inverse, inverse > 0
+        )
         if self.rank:
             return mine
         compares = self._late.all_can and self._comparison.is_due(now, self._is_last)
         return mine._replace(
             difference=difference,
             whole=whole,
-            step_seconds=(now - self._looked_at) / max(1, self.steps - self._looked_step),
+            step_seconds=(now - self._synced_at) / max(1, self.steps - self._synced_step),
             saves=now - self._saved_at >= self.checkpoint_seconds,
-            batch=self.batch if self.served else chosen_batch(self.batch, self.least_batch, self.most_batch),
+            batch=self.batch if self.server_client else chosen_batch(self.batch, self.least_batch, self.most_batch),
             reports=float(not self._fresh and self.reporter.due(self._is_last)) + COMPARES * compares,
         )
 
@@ -399,7 +401,7 @@ class Run:
     def _is_last(self) -> bool:
         return not self.sampler.left and self.sampler.epoch + 1 == self._epochs
 
-    def _learn_noise(self, look: Look) -> None:
+    def _learn_noise(self, look: SyncValues) -> None:
         if look.difference:
             self.noise.observe_alone(look.difference, look.whole, self.batch)
         elif look.measured > 1:
@@ -415,9 +417,9 @@ class Run:
             whole, computed, _ = means([step for step in steps if is_whole(step[0], self.parts[self.rank])])
             speed.observe(whole, computed)
         expected = speed.sample_seconds(), speed.fixed_seconds()
-        return Told(*expected, speed.error(), speed.doubt(), samples, computing, waiting)
+        return SpeedReport(*expected, speed.error(), speed.doubt(), samples, computing, waiting)
 
-    def _report(self, seconds: float, workers: Sequence[Told]) -> None:
+    def _report(self, seconds: float, workers: Sequence[SpeedReport]) -> None:
         done = self.sampler.epoch + 1 - self.sampler.left / self.sampler.length
         self.reporter.step(
             step=self.steps,
@@ -439,7 +441,7 @@ class Run:
     def state(self) -> dict[str, Any]:
         """All that the training is: tensors and plain values, as they are now."""
         also = {name: item.state_dict() for name, item in self.also.items()}
-        if self.apart and (served := self._server().state()):
+        if self.uses_server and (served := self._server().state()):
             return {**served, "also": also}
         facts = {"sampler": self.sampler.state_dict(), "steps": self.steps, "batch": self.batch}
         facts |= {"noise": self.noise.state_dict(), "reduction": self.losses.reduction}
@@ -468,14 +470,14 @@ class Run:
         self._loss_sum.zero_()
         self._loss_samples = 0
         self._current = self._statistics.batch = None
-        self._next_look, self._fresh = self.steps + 1, True
+        self._next_sync, self._fresh = self.steps + 1, True
         self._comparison.restart()
-        self._looked_at, self._looked_step = time.monotonic(), self.steps
+        self._synced_at, self._synced_step = time.monotonic(), self.steps
 
     def save(self) -> None:
         """A checkpoint, on one rank of each machine that may have a folder of its own; with a server where that is."""
         self._saved_at = time.monotonic()
-        if self.rank == 0 if self.apart else self.world.writes:
+        if self.rank == 0 if self.uses_server else self.world.writes:
             state = self.state()
             self.checkpoints.save(state["steps"], state)
 
@@ -488,8 +490,8 @@ class Run:
                 step, state = 0, self.state()  # without a checkpoint all begin where rank 0 does
             steps = self.world.gather(step)
             step = max(steps)
-            state = shared(self.world, state, steps.index(step), through_cpu=self.apart) if step >= 0 else None
+            state = shared(self.world, state, steps.index(step), through_cpu=self.uses_server) if step >= 0 else None
         if state is not None:
             self.load(state)
             if self.steps and self.rank == 0:
-                print(f"goes on from step {self.steps}, in epoch {self.sampler.epoch + 1}")  # noqa: T201
+                print(f"Resumed from step {self.steps}, in epoch {self.sampler.epoch + 1}")  # noqa: T201

@@ -171,7 +171,7 @@ def only_the_last_are_kept(folder: str) -> list[int]:
     return run.checkpoints.steps()
 
 
-def told_by_a_signal(folder: str) -> list[Any]:
+def stopped_by_a_signal(folder: str) -> list[Any]:
     """It stops at the next look, with a checkpoint."""
     run = new_run(folder)
     before = should_stop()
@@ -184,12 +184,12 @@ def told_by_a_signal(folder: str) -> list[Any]:
     return []
 
 
-def told_by_a_notice(folder: str) -> list[Any]:
+def stopped_by_a_notice(folder: str) -> list[Any]:
     path = Path(folder, "notice.json")
     os.environ["SCHEDULEARN_NOTICE"] = str(path)
     path.write_text(json.dumps({"reason": "preempted", "grace_seconds": 10, "until": time.time() + 10}))
-    told = notice()
-    return [told.reason, 8 < told.grace_seconds <= 10] if told else []
+    found = notice()
+    return [found.reason, 8 < found.grace_seconds <= 10] if found else []
 
 
 def error_of(predictor: Predictor, trace: list[float]) -> float:
@@ -212,7 +212,7 @@ CASES = (
     a_batch_of_tensors_is_what_a_data_loader_gives, a_class_made_of_a_tensor_data_set_has_its_own_samples,
     a_step_without_a_batch, a_loss_for_each_sample, a_batch_without_a_step, loaded_ahead_is_the_same, goes_on_as_if_never_stopped,
     a_scaler_changes_nothing, a_broken_checkpoint_is_passed_over, only_the_last_are_kept, a_network_sees_a_rhythm,
-    a_model_that_normalises, told_by_a_signal, told_by_a_notice, a_mode_that_is_none, the_form_chooses_the_mode, a_whole_batch_of_ranks_apart,
+    a_model_that_normalises, stopped_by_a_signal, stopped_by_a_notice, a_mode_that_is_none, the_form_chooses_the_mode, a_whole_batch_of_ranks_apart,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Checksums and differences of parameters in one process, and what a parameter server says to a layer that is unfrozen."""
+"""Checksums and differences of parameters in one process, and the error of a parameter server for a layer that is unfrozen."""
 
 import json
 import tempfile

@@ -1,6 +1,6 @@
 """A training that counts: each sample's weight falls by the same amount whenever it is used, and by nothing else.
 
-So the model itself tells in the end how often each sample has counted, whatever ranks came, went or were killed on the way.
+So the model itself shows in the end how often each sample has counted, whatever ranks joined, left or were killed meanwhile.
 A rank that is alone has not the memory for a batch, and needs two passes. Where ranks are in step it also normalises, for
 which they wait for each other, and knows how many passes there were.
 

@@ -2,7 +2,7 @@
 
 horovodrun -np 2 python keras_digits.py EPOCHS [SECONDS_A_STEP [NOTICE_IN]]
 
-NOTICE_IN: the epoch before whose last step it is told to go.
+NOTICE_IN: the epoch before whose last step it gets a notice to stop.
 """
 
 import json

@@ -18,14 +18,14 @@ torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
 SAMPLES, BATCH = 101, 12
 MODES = ("ksync", "adaptive_ksync", "kasync", "adaptive_kasync", "asp")
-told: list[dict[str, Any]] = []
+reported: list[dict[str, Any]] = []
 """What rank 0 reported of steps."""
 ways: list[bool] = []
-"""Whether the ranks went apart, as it changed."""
+"""Whether the ranks used the server, each time that it changed."""
 together: list[int] = []
 """Samples of this rank in each step that all ranks made together."""
 servers: list[Server] = []
-"""One for each time that they went apart; on rank 0."""
+"""One for each time that they left lockstep; on rank 0."""
 generator = torch.Generator().manual_seed(5)
 inputs = torch.randn(SAMPLES, 6, generator=generator)
 data = TensorDataset(inputs, inputs @ torch.randn(6, 1, generator=generator) + 0.5)
@@ -52,7 +52,7 @@ def trained(
 ) -> tuple[Run, torch.Tensor]:
     """The run, and all weights in one row. ``seconds`` are those of a sample, of which the last rank needs four times as many
     in the first ``slow`` epochs."""
-    for each in (told, ways, together, servers):
+    for each in (reported, ways, together, servers):
         each.clear()
     torch.manual_seed(1)
     model = nn.Linear(6, 1)
@@ -60,16 +60,16 @@ def trained(
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
     with tempfile.TemporaryDirectory() as empty:
         run = Run(model, optimizer, data, batch=BATCH, checkpoints=Checkpoints(folder or empty), world=world, **options)
-        run.reporter.step = lambda **facts: told.append({**facts, "at": time.monotonic()})
+        run.reporter.step = lambda **facts: reported.append({**facts, "at": time.monotonic()})
         net = run.model  # which a loop may keep
         for epoch in run.epochs(epochs):
             for x, y in run.batches():
                 time.sleep(seconds * len(x) * (4 if world.rank == world.size - 1 and epoch < slow else 1))
-                if ways[-1:] != [run.apart]:
-                    ways.append(run.apart)
-                together.append(0 if run.apart else len(x))
-                if run.served and run.served.server and run.served.server not in servers:
-                    servers.append(run.served.server)
+                if ways[-1:] != [run.uses_server]:
+                    ways.append(run.uses_server)
+                together.append(0 if run.uses_server else len(x))
+                if run.server_client and run.server_client.server and run.server_client.server not in servers:
+                    servers.append(run.server_client.server)
                 run.step(nn.functional.mse_loss(net(x), y, reduction="sum"))
             schedule.step()
     return run, torch.cat([weight.detach().flatten() for weight in model.parameters()])
@@ -92,11 +92,11 @@ def used() -> float:
     return float(sum(world.gather(sum(together) + sum(each.counts.used for each in servers)))) / SAMPLES
 
 
-def time_told() -> float:
-    """What the samples between the first report and the last one took, as the reports say, over what they did."""
-    parts = [(now["done"] - before["done"]) * now["total"] / now["batch"] for before, now in pairwise(told)]
-    seconds = sum(part * now["seconds"] for part, now in zip(parts, told[1:], strict=True))
-    return seconds / (told[-1]["at"] - told[0]["at"])
+def time_reported() -> float:
+    """Return the reported time of the samples between the first report and the last one, over the real time."""
+    parts = [(now["done"] - before["done"]) * now["total"] / now["batch"] for before, now in pairwise(reported)]
+    seconds = sum(part * now["seconds"] for part, now in zip(parts, reported[1:], strict=True))
+    return seconds / (reported[-1]["at"] - reported[0]["at"])
 
 
 def loss_of(weights: torch.Tensor) -> float:
@@ -113,7 +113,7 @@ for name, made in {"SGD": sgd, "Adam": adam, "own": own}.items():
     )
     several: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        folder = world.share(folder)  # rank 0's, which has the desk
+        folder = world.share(folder)  # rank 0's, which has the server
         for count in (2, 3):
             fits: dict[str, Any] = {"most_samples": 3} if count == 3 else {}  # of four: it takes two passes
             sharded, weights = trained(world, 3, made=made, shards=count, **fits, **in_step)
@@ -133,17 +133,17 @@ for mode in MODES:
     split: dict[str, Any] = {"balanced": True, "predict": "blend", "most_samples": 5} if mode == "ksync" else {}
     run, weights = trained(world, 12, seconds=0.002, mode=mode, **split)
     everywhere, all_used = world.gather(weights.tolist()), used()
-    if run.served is not None and run.served.server is not None:
-        counts = run.served.server.counts
+    if run.server_client is not None and run.server_client.server is not None:
+        counts = run.server_client.server.counts
         found[mode] = {
             "used": all_used,
             "wasted": counts.wasted,
             "updates": counts.updates,
             "staleness": max(counts.staleness),
             "loss": loss_of(weights),
-            "time_told": time_told(),
+            "time_reported": time_reported(),
             "same_everywhere": all(other == everywhere[0] for other in everywhere),
-            "parts": run.served.server.parts,
+            "parts": run.server_client.server.parts,
             "momentum": any("momentum_buffer" in state for state in run.optimizer.state.values()),
         }
 equal, weights = trained(world, 2, seconds=0.025, slow=0, mode="adaptive_ksync")

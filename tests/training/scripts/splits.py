@@ -72,7 +72,7 @@ def model_of(case: Case) -> nn.Module:
 
 
 def trained(world: World, parts: list[tuple[int, ...]], case: Case) -> torch.Tensor:
-    """Each step is split as the next of ``parts`` says."""
+    """Train with each step split by the next of ``parts``, and return all weights."""
     model, optimizer, scaler = beginning(case)
     with tempfile.TemporaryDirectory() as empty:
         run = Run(
@@ -152,7 +152,7 @@ def random_parts(ranks: int) -> tuple[int, ...]:
 
 def noise_found(world: World, most: int = UNLIMITED) -> tuple[float, float]:
     """Squared length and variance, where the loss of a sample x is half of the square of (weight - x) and nothing is learnt."""
-    looks.LOOK_SECONDS = 0.0  # at each step
+    looks.SYNC_SECONDS = 0.0  # at each step
     chances = torch.Generator().manual_seed(3)
     points = 2.0 + 3.0 * torch.randn(4096, 10, generator=chances)
     points -= points.mean(dim=0) - 2.0
@@ -182,7 +182,7 @@ def parts_found(world: World) -> list[tuple[int, ...]]:
             time.sleep((0.016 if world.rank == 0 else 0.004) * len(x))
             return x
 
-    looks.LOOK_SECONDS = 0.1
+    looks.SYNC_SECONDS = 0.1
     model = nn.Sequential(Slow(), nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with tempfile.TemporaryDirectory() as empty:

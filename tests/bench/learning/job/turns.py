@@ -10,7 +10,7 @@ from torch import nn
 
 EPOCHS = 1_000_000
 """They end when nobody asks for more steps."""
-looks.LOOK_SECONDS *= 2  # half of the seconds are not the library's
+looks.SYNC_SECONDS *= 2  # half of the seconds are not the library's
 
 
 def by_hand(run: Run, images: torch.Tensor, labels: torch.Tensor, rank: int = 0, ranks: int = 1) -> Iterator[None]:
