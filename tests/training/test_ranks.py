@@ -51,7 +51,7 @@ def test_the_mode_of_the_jobs_form_counts_more_than_that_of_its_code(alone: dict
 
 
 def test_batch_normalisation_by_the_whole_batch_is_refused_where_ranks_are_apart(alone: dict[str, Any]) -> None:
-    assert "needs ranks that compute in step" in alone["a_whole_batch_of_ranks_apart"]
+    assert "needs ranks that compute in lockstep" in alone["a_whole_batch_of_ranks_apart"]
 
 
 def test_a_model_that_normalises_batches_is_copied_and_stored_as_ever(alone: dict[str, Any]) -> None:

@@ -14,19 +14,39 @@ KEPT = 2
 class Checkpoints:
     """A folder of checkpoints, named by step, of tensors and plain values in torch's format.
 
-    Without a ``folder`` it is the job's ``/checkpoints``.
+    Without a ``folder`` it is the job's ``/checkpoints``. The last ``keep`` are kept. ``Run`` saves one ``every_seconds``,
+    and before the program ends.
+
+    >>> import tempfile
+    >>> from schedulearn_train import Checkpoints
+    >>> checkpoints = Checkpoints(tempfile.mkdtemp(), keep=2)
+    >>> for step in (10, 20, 30):
+    ...     path = checkpoints.save(step, {"step": step})
+    >>> checkpoints.newest()
+    (30, {'step': 30})
     """
 
     kind: ClassVar[str] = "pt"
+    every_seconds = 60.0
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None, keep: int = KEPT) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        keep: int = KEPT,
+        *,
+        every_seconds: float = 60.0,
+    ) -> None:
         if keep < 1:
             raise ValueError("keep must be at least 1: the last checkpoint is always kept")
         self.folder = Path(folder or os.environ.get("SCHEDULEARN_CHECKPOINTS") or "checkpoints")
-        self.keep = keep
+        self.keep, self.every_seconds = keep, every_seconds
 
     def steps(self) -> list[int]:
-        """Return the steps of all checkpoints in the folder, newest first."""
+        """Return the steps of all checkpoints in the folder, newest first.
+
+        >>> checkpoints.steps()
+        [30, 20]
+        """
         if not self.folder.is_dir():
             return []
         name = re.compile(rf"step-(\d{{12}})\.{self.kind}")
@@ -34,9 +54,19 @@ class Checkpoints:
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
     def path(self, step: int) -> Path:
+        """Return the file of a checkpoint.
+
+        >>> checkpoints.path(30).name
+        'step-000000000030.pt'
+        """
         return self.folder / f"step-{step:012}.{self.kind}"
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
+        """Save a checkpoint, delete those beyond the last ``keep``, and return its file.
+
+        >>> checkpoints.save(40, {"step": 40}).exists()
+        True
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.path(step)
         temporary = path.with_suffix(f".{os.getpid()}.new")
@@ -53,6 +83,9 @@ class Checkpoints:
         """Return step and state of the newest checkpoint that can be read, or None without any.
 
         Reading runs no code that a checkpoint contains.
+
+        >>> checkpoints.newest()
+        (30, {'step': 30})
         """
         for step in self.steps():
             try:

@@ -32,13 +32,13 @@ class RunState(State):
 
     def _state(self) -> dict[str, Any]:
         """Return the run's state with the names of the layers that are trained: rank 0 may have frozen or unfrozen some."""
-        trained = [name for name, each in self._run.inner.named_parameters() if each.requires_grad]
-        return {**self._run.state(), "trained": trained}
+        trained = [name for name, each in self._run.module.named_parameters() if each.requires_grad]
+        return {**self._run.state_dict(), "trained": trained}
 
     def _load(self, state: Any) -> None:
-        self._run.load(state)
+        self._run.load_state_dict(state)
         if "trained" in state:  # else rank 0 runs an earlier release
-            for name, each in self._run.inner.named_parameters():
+            for name, each in self._run.module.named_parameters():
                 each.requires_grad_(name in state["trained"])
 
     def reset(self) -> None:

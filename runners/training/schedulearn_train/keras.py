@@ -1,7 +1,7 @@
 """Keras in a single process or under Horovod, elastic or not: reports progress, stops on request, resumes from a checkpoint.
 
     model.compile(optimizer=hvd.DistributedOptimizer(Adam(1e-3)), loss=..., metrics=["accuracy"])
-    training = Training(model, epochs=20, batch=32)              # resumes from a checkpoint, the same on all ranks
+    training = Training(model, epochs=20, batch_size=32)         # resumes from a checkpoint, the same on all ranks
 
     @training.elastic                                            # called again when ranks have joined or left
     def train():
@@ -24,9 +24,10 @@ from tensorflow import keras
 
 from . import launched, stopping
 from .checkpoints import ArrayCheckpoints
-from .looks import steps_between
+from .renamed import OldAttribute, accepts_old_keras_keywords
 from .report import reporter
 from .stopping import Stopped
+from .sync_points import steps_between
 
 Result = TypeVar("Result")
 
@@ -34,24 +35,41 @@ Result = TypeVar("Result")
 class Training:
     """The training of a compiled model that knows its inputs, with its progress and checkpoints.
 
-    ``epochs`` is the number of all epochs, ``batch`` the samples of each rank in a step (0: not reported).
+    ``epochs`` is the number of all epochs, ``batch_size`` the samples of each rank in a step (0: not reported).
+
+    >>> import numpy as np
+    >>> from tensorflow import keras
+    >>> from schedulearn_train.keras import Training
+    >>> x, y = np.ones((8, 2)), np.zeros((8, 1))
+    >>> model = keras.Sequential([keras.Input(shape=(2,)), keras.layers.Dense(1)])
+    >>> model.compile(optimizer="sgd", loss="mse")
+    >>> training = Training(model, epochs=2, batch_size=4)
+    >>> @training.elastic
+    ... def train():
+    ...     first, callbacks = training.epoch, training.callbacks()
+    ...     model.fit(x, y, batch_size=4, initial_epoch=first, epochs=2, callbacks=callbacks, verbose=0)
+    >>> train()
+    >>> training.steps
+    4
     """
 
+    batch = OldAttribute("batch_size")
+    checkpoint_seconds = OldAttribute("checkpoints.every_seconds")
+
+    @accepts_old_keras_keywords
     def __init__(
         self,
         model: Any,
         *,
         epochs: int,
-        batch: int = 0,
+        batch_size: int = 0,
         checkpoints: ArrayCheckpoints | None = None,
-        checkpoint_seconds: float = 60.0,
     ) -> None:
         if not model.built or getattr(model, "optimizer", None) is None:
             raise ValueError("the model must be compiled and know its inputs: begin it with keras.Input(shape=...)")
         stopping.listen()
-        self.model, self.epochs, self.batch = model, epochs, batch
+        self.model, self.epochs, self.batch_size = model, epochs, batch_size
         self.checkpoints = checkpoints or ArrayCheckpoints()
-        self.checkpoint_seconds = checkpoint_seconds
         self.steps = self._epoch = 0
         self._saved_at = time.monotonic()
         self._hvd, self._plain = _horovod()
@@ -119,7 +137,7 @@ class Training:
 
     @property
     def save_is_due(self) -> bool:
-        return time.monotonic() - self._saved_at >= self.checkpoint_seconds
+        return time.monotonic() - self._saved_at >= self.checkpoints.every_seconds
 
     def state(self) -> dict[str, Any]:
         arrays = [*self.model.get_weights(), *(np.asarray(each) for each in self.model.optimizer.variables)]
@@ -223,7 +241,7 @@ class _SyncPoints(keras.callbacks.Callback):
     def _report(self, batch: int, seconds: float, logs: Mapping[str, Any]) -> None:
         training, in_epoch = self._training, self.params.get("steps")
         done = (self._epoch + (batch + 1) / in_epoch) / training.epochs if in_epoch else None
-        whole = training.batch * training.size
+        whole = training.batch_size * training.size
         reporter().step(
             step=training.steps,
             epoch=self._epoch,

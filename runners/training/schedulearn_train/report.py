@@ -178,5 +178,9 @@ def reporter() -> Reporter:
 
 
 def log_metric(name: str, value: float, step: int | None = None) -> None:
-    """Add a value to a curve on the job's page. ``step`` is only needed in a loop without ``Run``."""
+    """Add a value to a curve on the job's page. ``step`` is only needed in a loop without ``Run``.
+
+    >>> from schedulearn_train import log_metric
+    >>> log_metric("validation/accuracy", 0.97, step=120)
+    """
     reporter().metric(name, value, step)

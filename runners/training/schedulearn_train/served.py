@@ -37,10 +37,11 @@ from .shards import (
     options,
     parts_of,
 )
+from .synchrony import ROUNDS_UNTIL_LOCKSTEP
 from .vectors import fill, flat, flat_gradients, vector_type, views_of
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .training_state import TrainingState
 
 RECENT_GRADIENTS = 20
 """Reported losses and times are means over at most so many gradients of each worker."""
@@ -49,12 +50,13 @@ RECENT_GRADIENTS = 20
 class ServerEndpoint:
     """Runs the server on rank 0: one thread receives messages of other ranks, another decides, commands the shards and replies."""
 
-    def __init__(self, run: "Run", server: Server, channels: Channels, shards: Sequence[Shard]) -> None:
-        self._run, self._server, self._channel, self._size = run, server, channels.requests, run.size
+    def __init__(self, training: "TrainingState", server: Server, channels: Channels, shards: Sequence[Shard]) -> None:
+        self._training, self._server = training, server
+        self._channel, self._size = channels.requests, training.size
         self._shards, self._others_first = shards, shards[::-1]
         """The shard of this rank comes last, so that the others work meanwhile."""
         self.over = False
-        """The run on this rank has all that the shards had."""
+        """The training on this rank has all that the shards had."""
         server.apply = self._apply
         self._arrived: queue.SimpleQueue[Message | Exception] = queue.SimpleQueue()
         self._own: queue.SimpleQueue[Reply | Exception] = queue.SimpleQueue()
@@ -96,8 +98,8 @@ class ServerEndpoint:
     def state(self) -> tuple[torch.Tensor, dict[str, Any]]:
         """Return all parameters and the ``state_dict`` of the optimiser. Only the thread that decides may call it."""
         parts = [shard.state() for shard in self._shards]
-        merged = merged_state(self._run.optimizer, (part["optimizer"] for part in parts))
-        optimizer = {**self._run.optimizer.state_dict(), "state": merged}
+        merged = merged_state(self._training.optimizer, (part["optimizer"] for part in parts))
+        optimizer = {**self._training.optimizer.state_dict(), "state": merged}
         return torch.cat([part["parameters"] for part in parts]), optimizer
 
     def _guarded(self, loop: Callable[[], None]) -> None:
@@ -125,7 +127,7 @@ class ServerEndpoint:
             self._waiting.add(message.worker)
             if (message.stop or stopping.should_stop()) and not self._stops:
                 self._stops = True
-                self._run.save()
+                self._training.save()
             if self._stops:
                 self._answer_all(ReplyKind.STOP)
                 continue
@@ -135,11 +137,11 @@ class ServerEndpoint:
                 self._answer_all(ReplyKind.DONE)
             elif self._server.returns_to_lockstep:
                 self._answer_all(ReplyKind.LOCKSTEP)
-            elif time.monotonic() - self._saved_at >= self._run.checkpoint_seconds:
+            elif time.monotonic() - self._saved_at >= self._training.checkpoints.every_seconds:
                 self._saved_at = time.monotonic()
-                self._run.save()
+                self._training.save()
         # From here on the user's optimiser has the state of the shards' copies.
-        self._run.optimizer.load_state_dict(self.state()[1])
+        self._training.optimizer.load_state_dict(self.state()[1])
         self.over = True
         for shard in self._shards:
             shard.end()
@@ -153,9 +155,9 @@ class ServerEndpoint:
         self._last_gradient[worker] = message.number
         self._losses.append((message.loss, message.samples))
         work = dict(self._server.receive(worker, Gradients(((worker, message.number, 1.0),)), message.computing))
-        self._run.reporter.reached(self._server.version)
+        self._training.reporter.reached(self._server.version)
         # The reported pace counts used samples, so at least one must have been used since the last report.
-        if self._server.counts.used > self._reported[1] and self._run.reporter.due(self._server.done):
+        if self._server.counts.used > self._reported[1] and self._training.reporter.due(self._server.done):
             self._report()
         return work
 
@@ -179,24 +181,24 @@ class ServerEndpoint:
         self._answer({worker: Reply(kind, self._server.version) for worker in self._waiting})
 
     def _apply(self, gradients: Gradients, rate: float) -> None:
-        factor, clip_norm = 1.0, self._run.clip_norm
+        factor, clip_norm = 1.0, self._training.clip_norm
         for shard in self._others_first:
             shard.accumulate(gradients)
         if clip_norm is not None:
             norm = math.sqrt(sum(shard.squared_norm() for shard in self._others_first))
             factor = min(1.0, clip_norm / (norm + 1e-6))  # as in torch.nn.utils.clip_grad_norm_
         # The user's learning-rate schedule changes the user's optimiser.
-        groups = options(self._run.optimizer)
+        groups = options(self._training.optimizer)
         for shard in self._others_first:
             shard.step(groups, rate, factor)
 
     def _report(self) -> None:
-        server, run, now = self._server, self._run, time.monotonic()
+        server, training, now = self._server, self._training, time.monotonic()
         at, used = self._reported
         self._reported = (now, server.counts.used)
         total, samples = (sum(column) for column in zip(*self._losses, strict=True))
         done = (server.sampler.epoch + 1 - server.sampler.left / server.sampler.length) / server.epochs
-        run.reporter.step(
+        training.reporter.step(
             step=server.version,
             epoch=server.sampler.epoch,
             done=min(1.0, done),
@@ -207,8 +209,8 @@ class ServerEndpoint:
             loss=total / max(1, samples),
             batches=(server.batch,) * 3,
         )
-        run.reporter.ranks([self._rank_report(rank) for rank in range(self._size)])
-        run.reporter.flush()
+        training.reporter.ranks([self._rank_report(rank) for rank in range(self._size)])
+        training.reporter.flush()
 
     def _rank_report(self, rank: int) -> RankReport:
         speed = self._server.speeds[rank]
@@ -222,13 +224,13 @@ class ServerEndpoint:
 
 
 class ServerClient:
-    """The worker of each rank, which replaces the steps that ``Run`` makes where all ranks are in lockstep."""
+    """The worker of each rank, which replaces ``LockstepUpdates`` while ranks are not in lockstep."""
 
-    def __init__(self, run: "Run", channels: Channels, shards: int | None = None, **options: Any) -> None:
-        self._run, self._channels, self._options = run, channels, options
-        run.optimizer._opt_called = True  # else schedules warn, because only copies of the optimiser step
-        self._parameters = [each for each in run.inner.parameters() if each.requires_grad]
-        self._shards = parts_of(run.optimizer, self._parameters, run.size, shards)
+    def __init__(self, training: "TrainingState", channels: Channels, return_to_lockstep: Callable[[], None]) -> None:
+        self._training, self._channels, self._return_to_lockstep = training, channels, return_to_lockstep
+        training.optimizer._opt_called = True  # else schedules warn, because only copies of the optimiser step
+        self._parameters = [each for each in training.module.parameters() if each.requires_grad]
+        self._shards = parts_of(training.optimizer, self._parameters, training.size, training.mode.shards)
         self.server: Server | None = None
         """On rank 0 only, from the first epoch on."""
         self._endpoint: ServerEndpoint | None = None
@@ -241,35 +243,43 @@ class ServerClient:
 
     def begin(self, epochs: int) -> None:
         """Leave lockstep, on all ranks at once, until so many epochs are done or the server orders a return to lockstep."""
-        run = self._run
+        training = self._training
         # Each shard begins with the parameters of its own rank, which must be those of one model.
-        fill(self._parameters, run.world.broadcast(flat(self._parameters)))
+        fill(self._parameters, training.world.broadcast(flat(self._parameters)))
         self._local_shard = None
-        if run.rank < len(self._shards):
-            self._local_shard = LocalShard(run, self._channels, self._shards[run.rank], self._failed)
-        if run.rank == 0:
+        if training.rank < len(self._shards):
+            self._local_shard = LocalShard(training, self._channels, self._shards[training.rank], self._failed)
+        if training.rank == 0:
             assert self._local_shard is not None  # noqa: S101 - there is at least one shard
             remote_shards = [RemoteShard(rank, self._channels.commands) for rank in range(1, len(self._shards))]
-            self.server = Server(
-                deepcopy(run.sampler),
-                mode=run.mode,  # type: ignore[arg-type]
-                batch=run.batch,
-                workers=run.size,
-                epochs=epochs,
-                version=run.steps,
-                parts=run.parts,
-                max_samples=run.most,
-                **self._options,
-            )
-            self._endpoint = ServerEndpoint(run, self.server, self._channels, [self._local_shard, *remote_shards])
+            self.server = self._new_server(epochs)
+            self._endpoint = ServerEndpoint(training, self.server, self._channels, [self._local_shard, *remote_shards])
         elif self._local_shard is not None:
             self._shard_thread = threading.Thread(target=self._local_shard.serve, daemon=True)
             self._shard_thread.start()
         self._link: Link = self._endpoint or RemoteEndpoint(self._channels.requests)
         dtype = vector_type(self._parameters)
-        self._shard_client = ShardClient(run.rank, self._channels, dtype, self._shards, self._local_shard)
+        self._shard_client = ShardClient(training.rank, self._channels, dtype, self._shards, self._local_shard)
         self._number = 0
-        self._exchange(Message(run.rank, MessageKind.READY, stop=stopping.should_stop()))
+        self._exchange(Message(training.rank, MessageKind.READY, stop=stopping.should_stop()))
+
+    def _new_server(self, epochs: int) -> Server:
+        training, mode = self._training, self._training.mode
+        return Server(
+            deepcopy(training.sampler),
+            mode=mode.name,  # type: ignore[arg-type]
+            batch=training.batch_size,
+            workers=training.size,
+            epochs=epochs,
+            version=training.steps,
+            k=mode.k,
+            balanced=mode.balanced,
+            predict=mode.predictor,
+            staleness=mode.staleness,
+            max_samples=training.micro_batch_sizes,
+            parts=training.parts,
+            rounds_until_lockstep=ROUNDS_UNTIL_LOCKSTEP if mode.is_adaptive else None,
+        )
 
     def is_over(self, epoch: int) -> bool:
         """Whether this rank has no work left in that epoch. In some epochs a slow rank may get none."""
@@ -290,12 +300,14 @@ class ServerClient:
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         """Yield batches for as long as the server has samples of that epoch for this rank."""
-        run = self._run
+        training = self._training
         while self._work is not None and self._work.epoch == epoch:
             indices = self._work.indices
-            planned = plan(len(indices), (1,), (run.most[run.rank],), 0)  # the part of a worker is a batch in itself
+            planned = plan(
+                len(indices), (1,), (training.micro_batch_sizes[training.rank],), 0
+            )  # the part of a worker is a batch in itself
             for number, (place, own) in enumerate(planned):
-                content = loaded(run.data, indices[place], run.device)
+                content = loaded(training.data, indices[place], training.device)
                 yield Batch(content, own, own, len(indices), number, len(planned))
 
     def step(self, loss: torch.Tensor, batch: Batch) -> None:
@@ -305,7 +317,7 @@ class ServerClient:
             for parameter in self._parameters:
                 parameter.grad = None
         samples = batch.total
-        loss = loss * self._run.losses.weight(loss, batch.own)
+        loss = loss * self._training.losses.weight(loss, batch.own)
         (loss / samples).backward()
         self._loss_sum += float(loss.detach())
         if not batch.is_last:
@@ -314,12 +326,12 @@ class ServerClient:
         gradient = flat_gradients(self._parameters)
         seconds = time.perf_counter() - self._began_at
         stop, total = stopping.should_stop(), self._loss_sum
-        self._run.loss = total / samples
+        self._training.loss = total / samples
         self._number += 1
         asked_at = time.perf_counter()
         self._shard_client.send(self._number, gradient)
         message = Message(
-            self._run.rank, MessageKind.GRADIENT, seconds, self._waited, stop, samples, total, self._number
+            self._training.rank, MessageKind.GRADIENT, seconds, self._waited, stop, samples, total, self._number
         )
         self._exchange(message, asked_at)
 
@@ -327,10 +339,12 @@ class ServerClient:
         """Raise ``ValueError`` for a parameter that is in no shard and would not be trained."""
         known = set(map(id, self._parameters))
         if late := [
-            name for name, each in self._run.inner.named_parameters() if each.requires_grad and id(each) not in known
+            name
+            for name, each in self._training.module.named_parameters()
+            if each.requires_grad and id(each) not in known
         ]:
             raise ValueError(
-                f"mode {self._run.mode} trains the parameters that required gradients when Run was created, and {late[0]} did "
+                f"mode {self._training.mode.name} trains the parameters that required gradients when Run was created, and {late[0]} did "
                 "not. Unfreeze it before, or choose the mode bsp"
             )
 
@@ -340,30 +354,30 @@ class ServerClient:
         self._link.send(message)
         reply = self._link.receive()
         fill(self._parameters, self._shard_client.receive())
-        self._run.steps, self._work = reply.version, reply.work
+        self._training.steps, self._work = reply.version, reply.work
         self._began_at = time.perf_counter()
         self._waited = self._began_at - asked_at
         if reply.kind != ReplyKind.WORK:
             self._shard_client.close()
-            self._link.send(Message(self._run.rank, MessageKind.BYE))
+            self._link.send(Message(self._training.rank, MessageKind.BYE))
             self._link.close()
             if self._shard_thread is not None:
                 self._shard_thread.join()  # other ranks may still need the shard
         if reply.kind == ReplyKind.STOP:
             raise stopping.Stopped(0)
         if reply.kind == ReplyKind.LOCKSTEP:
-            self._run.return_to_lockstep()
+            self._return_to_lockstep()
 
     def state(self) -> dict[str, Any] | None:
-        """Return the part of the run's state that the server and the shards have; None on other ranks and before the start."""
+        """Return the part of the training's state that the server and the shards have; None on other ranks and before the start."""
         if self._endpoint is None or self.server is None:
             return None
-        run = self._run
-        model, optimizer = run.inner.state_dict(), run.optimizer.state_dict()
+        training = self._training
+        model, optimizer = training.module.state_dict(), training.optimizer.state_dict()
         if not self._endpoint.over:
             vector, optimizer = self._endpoint.state()
             views = {id(each): view for each, view in views_of(self._parameters, vector)}
-            named = run.inner.named_parameters(remove_duplicate=False)
+            named = training.module.named_parameters(remove_duplicate=False)
             model.update({name: views[id(each)] for name, each in named if id(each) in views})
         facts = {"sampler": self.server.sampler_state(), "steps": self.server.version, "batch": self.server.batch}
         return {"model": model, "optimizer": optimizer, **facts}

@@ -32,7 +32,7 @@ from .vectors import fill_gradients, flat, vector_type
 from .world import Channel
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .training_state import TrainingState
 
 Parameters = Sequence[nn.Parameter]
 State = dict[str, Any]
@@ -110,10 +110,12 @@ class Shard(Protocol):
 class LocalShard:
     """The shard of this rank. A thread receives gradients of workers; commands are called directly, or come in ``serve``."""
 
-    def __init__(self, run: "Run", channels: Channels, part: slice, failed: Callable[[Exception], None]) -> None:
-        self._rank, self._size, self._channels, self._failed = run.rank, run.size, channels, failed
+    def __init__(
+        self, training: "TrainingState", channels: Channels, part: slice, failed: Callable[[Exception], None]
+    ) -> None:
+        self._rank, self._size, self._channels, self._failed = training.rank, training.size, channels, failed
         # The worker of this rank computes with the user's own model meanwhile, so the shard updates a copy.
-        model, self.optimizer = deepcopy((run.inner, run.optimizer))
+        model, self.optimizer = deepcopy((training.module, training.optimizer))
         tensors = [each for each in model.parameters() if each.requires_grad]
         mine = list(pieces([each.numel() for each in tensors], part))
         self._parameters = [

@@ -15,12 +15,25 @@ _before: Any = None
 
 
 class Stopped(SystemExit):  # noqa: N818
-    """Raised to end the program, with exit status 0, after a checkpoint was written because the job has to stop."""
+    """Raised to end the program, with exit status 0, after a checkpoint was written because the job has to stop.
+
+    >>> from schedulearn_train import Stopped
+    >>> try:
+    ...     raise Stopped(0)
+    ... except Stopped as stopped:
+    ...     print(stopped.code, isinstance(stopped, SystemExit))
+    0 True
+    """
 
 
 @dataclass(frozen=True)
 class Notice:
-    """A request to stop."""
+    """A request to stop.
+
+    >>> from schedulearn_train import Notice
+    >>> Notice("preempted", grace_seconds=30.0).reason
+    'preempted'
+    """
 
     reason: str
     """``preempted``, ``drained``, ``held``, ``cancelled``, ``timed_out``, ``resized``, ...; ``signal`` without a portal."""
@@ -45,7 +58,12 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def notice() -> Notice | None:
-    """Return why this rank has to stop and how much time is left, or None while it may go on."""
+    """Return why this rank has to stop and how much time is left, or None while it may go on.
+
+    >>> from schedulearn_train import notice
+    >>> notice() is None
+    True
+    """
     path = os.environ.get("SCHEDULEARN_NOTICE")
     try:
         content = json.loads(Path(path).read_text()) if path else None
@@ -59,5 +77,13 @@ def notice() -> Notice | None:
 
 
 def should_stop() -> bool:
-    """Return whether a training loop without ``Run`` has to save and end. Such a loop's ranks must agree on it themselves."""
+    """Return whether a training loop without ``Run`` has to save and end. Such a loop's ranks must agree on it themselves.
+
+    >>> from schedulearn_train import should_stop
+    >>> for step in range(100):
+    ...     if should_stop():
+    ...         break
+    >>> step
+    99
+    """
     return notice() is not None

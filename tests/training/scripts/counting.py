@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import torch
-from schedulearn_train import Run
+from schedulearn_train import Checkpoints, Run
 from torch import nn
 
 SAMPLES, BATCH, MOST = 480, 12, 8
@@ -38,10 +38,10 @@ run = Run(
     model,
     optimizer,
     range(SAMPLES),
-    batch=BATCH,
-    most_samples=MOST,
+    batch_size=BATCH,
+    micro_batch_size=MOST,
     mode=MODE,
-    checkpoint_seconds=2,
+    checkpoints=Checkpoints(every_seconds=2),
     sync_batch_norm=together,
 )
 

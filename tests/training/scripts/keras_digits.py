@@ -34,7 +34,7 @@ model.compile(
     loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     metrics=["accuracy"],
 )
-training = Training(model, epochs=epochs, batch=BATCH)
+training = Training(model, epochs=epochs, batch_size=BATCH)
 began_in = training.epoch
 
 

@@ -27,7 +27,7 @@ class Counter(nn.Module):
 
 
 model = Counter()
-run = Run(model, torch.optim.SGD(model.parameters(), lr=1.0), range(SAMPLES), batch=BATCH)
+run = Run(model, torch.optim.SGD(model.parameters(), lr=1.0), range(SAMPLES), batch_size=BATCH)
 
 
 @run.elastic

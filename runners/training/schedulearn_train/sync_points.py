@@ -1,4 +1,7 @@
-"""Sync points: about once a second all ranks sum up what they know, and decide alike from the sums, also when the next one is."""
+"""The values that ranks exchange at a sync point, about once a second, and when the next one is.
+
+All ranks sum up their values and make the same decisions from the sums (``coordination.py``, ``keras.py``).
+"""
 
 import os
 from collections.abc import Sequence
