@@ -85,7 +85,8 @@ def accepts_old_keras_keywords(init: Callable[New, None]) -> Callable[New, None]
         if "checkpoint_seconds" in keywords:
             new = "Training(checkpoints=ArrayCheckpoints(every_seconds=...))"
             _warn("Training(checkpoint_seconds=...)", new, stacklevel=2)
-            _set_interval(keywords, keywords.pop("checkpoint_seconds"), ArrayCheckpoints)
+            seconds: Any = keywords.pop("checkpoint_seconds")
+            _set_interval(keywords, seconds, ArrayCheckpoints)
         init(*args, **keywords)
 
     return accepting

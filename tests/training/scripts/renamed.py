@@ -49,9 +49,14 @@ def caught(work: Any) -> tuple[Any, list[str]]:
 
 
 def with_attributes(run: Run) -> dict[str, list[str]]:
-    """Read every old attribute twice, and set those that can be set."""
+    """Read every old attribute twice, and return the warnings of each."""
     names = [name for name, value in vars(OldAttributes).items() if isinstance(value, OldAttribute)]
     return {name: caught(lambda name=name: (getattr(run, name), getattr(run, name)))[1] for name in names}
+
+
+def set_steps(run: Run) -> None:
+    for steps in (7, 8):
+        run.steps = steps
 
 
 with tempfile.TemporaryDirectory() as home:
@@ -65,7 +70,7 @@ with tempfile.TemporaryDirectory() as home:
     attributes = with_attributes(old)
     old.least_batch, old.clip_norm, old.checkpoint_seconds = 2, 0.5, 30.0
     old.load(old.state())
-    _, setting = caught(lambda: (setattr(old, "steps", 7), setattr(old, "steps", 8)))
+    _, setting = caught(lambda: set_steps(old))
     old.model = old.module
     answers = {
         "warned": first,
